@@ -1,0 +1,35 @@
+# Every target sets up what it needs: `make demo` and `make test` work on a fresh checkout.
+.DEFAULT_GOAL := help
+.PHONY: help setup lint test bench demo proto clean
+
+PYTHON := .venv/bin/python
+PACKAGES := cgc configs cs_system csrun estimator runtime streaming
+CODE := $(PACKAGES) benchmarks models scripts tests
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.venv/.complete: setup.cfg constraints.txt scripts/setup.sh
+	@scripts/setup.sh
+
+setup: .venv/.complete ## create .venv from constraints.txt
+
+lint: .venv/.complete ## ruff (style, format) and mypy --strict
+	$(PYTHON) -m ruff check $(CODE)
+	$(PYTHON) -m ruff format --check $(CODE)
+	$(PYTHON) -m mypy
+
+test: .venv/.complete ## the tests
+	$(PYTHON) -m pytest
+
+bench: .venv/.complete ## the benchmarks; prints ratios and writes docs/benchmarks.md
+	$(PYTHON) -m benchmarks
+
+demo: .venv/.complete ## compile and train FC-MNIST on a simulated CS system
+	@$(PYTHON) scripts/demo.py
+
+proto: .venv/.complete ## generate the gRPC code of the control plane
+	$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. cs_system/proto/cs_system.proto
+
+clean: ## remove the virtual environment and all caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info build dist

@@ -1,0 +1,1 @@
+"""YAML files of the toolkit and the strict loader that reads them."""

@@ -1,0 +1,1 @@
+"""The launcher: csrun_cpu and csrun_wse."""

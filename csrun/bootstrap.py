@@ -1,0 +1,32 @@
+"""What bin/ runs: finds out whether this Python can run the toolkit at all, then calls the command.
+
+The wrappers in bin/ use whatever Python they find, so this module must load on old ones and without packages.
+"""
+
+import sys
+
+OLDEST_PYTHON = (3, 11)
+
+
+def run(program: str, module: str) -> None:
+    """Calls `main` of `module` as the command `program`, from the checkout that is first in sys.path.
+
+    Exits with 1 and one line if Python is too old or a package is missing.
+    """
+    sys.argv[0] = program
+    if sys.version_info < OLDEST_PYTHON:
+        _refuse(program, "Python {}.{} is too old, the toolkit needs 3.11 or newer".format(*sys.version_info))
+    from importlib import import_module
+
+    try:
+        command = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
+            raise
+        _refuse(program, f"the Python package {error.name} is missing for {sys.executable}")
+    command.main()
+
+
+def _refuse(program: str, reason: str) -> None:
+    sys.stderr.write(f"{program}: {reason}: run 'make setup' in {sys.path[0]}\n")
+    sys.exit(1)

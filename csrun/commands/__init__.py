@@ -1,0 +1,1 @@
+"""The launchers' command lines, one module each."""

@@ -1,0 +1,207 @@
+"""What the command lines share: spellings, values, messages, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from csrun.commandline import is_directory
+from csrun.console import flush_standard_streams, say
+from csrun.errors import CsrunError, UsageError
+from csrun.site_defaults import parse_count
+
+EXIT_USAGE = 2
+EXIT_BUG = 3
+EXIT_CTRL_C = 130
+DAY_S = 86_400
+
+
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def count(minimum: int = 1) -> Callback:
+    """Parses a whole number of at least `minimum`; None where the flag is not given."""
+
+    def parse(context: click.Context, param: click.Parameter, text: str | None) -> int | None:
+        if text is None:
+            return None
+        number = parse_count(text, minimum)
+        if number is None:
+            flag = flag_name(param)
+            raise UsageError(
+                f"{flag}: got {text!r}, expected a whole number of at least {minimum}, for example {flag}=2"
+            )
+        return number
+
+    return parse
+
+
+def seconds(context: click.Context, param: click.Parameter, text: str) -> float:
+    """Parses a time, 0 to a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= DAY_S:
+        raise UsageError(
+            f"{flag_name(param)}: got {text!r}, expected seconds from 0 to {DAY_S}, for example 10"
+        )
+    return value
+
+
+def true_or_false(context: click.Context, param: click.Parameter, text: str | None) -> bool | None:
+    """Parses the words True and False in any case, as the flags of csrun_cpu have always taken them."""
+    if text is None:
+        return None
+    if text.lower() not in ("true", "false"):
+        flag = flag_name(param)
+        raise UsageError(f"{flag}: got {text!r}, expected True or False: write {flag}=True or {flag}=False")
+    return text.lower() == "true"
+
+
+def directories(context: click.Context, param: click.Parameter, lists: tuple[str, ...]) -> tuple[Path, ...]:
+    """Parses comma lists of directories that exist; empty entries are left out."""
+    for entries in lists:
+        names = [name for name in entries.split(",") if name]
+        missing = [name for name in names if not is_directory(name)]
+        if missing or not names:
+            got = ", ".join(map(repr, missing)) or repr(entries)
+            raise UsageError(
+                f"{flag_name(param)}: got {got}, expected existing directories separated by commas: "
+                f"create them or correct the list"
+            )
+    return tuple(Path(name) for entries in lists for name in entries.split(",") if name)
+
+
+def flag_name(param: click.Parameter | None) -> str:
+    """The flag as the help spells it."""
+    return param.opts[0] if param is not None else "value"
+
+
+def context_settings() -> dict[str, Any]:
+    """How all launchers read their command line.
+
+    The first word that is no flag starts the user's command; everything behind it is left alone.
+    `_` in a flag means `-`.
+    """
+    return {
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help", "-h", "-?"],
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "max_content_width": 110,
+    }
+
+
+def require_command(command: Sequence[str], context: click.Context) -> tuple[str, ...]:
+    """The user's command.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not command:
+        raise UsageError(
+            f"no command to run\n{context.get_usage()}\n"
+            f"expected a program behind the flags, for example: {context.info_name} python run.py"
+        )
+    return tuple(command)
+
+
+def working_directory() -> Path:
+    """Where the program starts.
+
+    Raises:
+        CsrunError: the directory has been removed meanwhile.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise CsrunError(
+            f"the working directory cannot be used: {error.strerror}; expected one that exists: "
+            f"change to another directory"
+        ) from error
+
+
+def run_main(
+    program: str, build: Callable[[], click.Command], arguments: Sequence[str] | None = None
+) -> NoReturn:
+    """Runs a command line and exits with its code; every expected failure is one message on stderr.
+
+    Args:
+        program: name in usage and messages.
+        build: makes the click command; may itself find a fault, in a variable of the site for instance.
+        arguments: default: those of this process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = build().main(args=given, prog_name=program, standalone_mode=False) or 0
+    except CsrunError as error:
+        say(program, str(error))
+        code = error.exit_code
+    except click.exceptions.Exit as leave:
+        code = leave.exit_code
+    except click.ClickException as error:
+        say(program, _click_message(program, error, given))
+        code = EXIT_USAGE
+    except (KeyboardInterrupt, click.Abort):
+        code = EXIT_CTRL_C
+    except Exception as error:
+        say(program, _crash_message(program, error))
+        code = EXIT_BUG
+    # An impatient Ctrl-C must not turn the exit code into another one while Python shuts down.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    flush_standard_streams()
+    sys.exit(code)
+
+
+def _click_message(program: str, error: click.ClickException, given: Sequence[str]) -> str:
+    all_flags = f"(all flags: {program} --help)"
+    if isinstance(error, click.NoSuchOption):
+        typed = next(
+            (word for word in given if word.split("=")[0].replace("_", "-") == error.option_name),
+            error.option_name,
+        )
+        return f"unknown flag {typed.split('=')[0]!r}; {_suggestion(error)} {all_flags}"
+    if isinstance(error, click.BadOptionUsage):
+        flag = error.option_name
+        if flag in (word.replace("_", "-") for word in given):
+            return f"{flag}: no value given; expected one behind it: write {flag}=VALUE {all_flags}"
+        return f"{flag}: got a value, expected none: write {flag} alone {all_flags}"
+    return f"{error.format_message()} {all_flags}"
+
+
+def _suggestion(error: click.NoSuchOption) -> str:
+    from difflib import get_close_matches  # costs start-up time and is needed on this path only
+
+    command = error.ctx.command if error.ctx else None
+    visible = [
+        name
+        for param in (command.params if command else [])
+        if isinstance(param, click.Option) and not param.hidden
+        for name in param.opts
+        if name.startswith("--")
+    ]
+    close = get_close_matches(error.option_name, visible, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else "expected one of this command's flags"
+
+
+def _crash_message(program: str, error: Exception) -> str:
+    """Says that this is a bug and where its traceback is: a file, or stderr where none can be written."""
+    import tempfile
+    import traceback
+
+    from csrun.version import __version__
+
+    report = f"{program} {__version__}, Python {sys.version}\n\n" + "".join(traceback.format_exception(error))
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=f"{program}-crash-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(report)
+    except OSError:
+        return f"bug in {program}: {report}"
+    return f"bug in {program}: {error!r}; expected no exception here: please report it with {path}"

@@ -1,0 +1,45 @@
+"""Everything that the launchers refuse or report; each class knows the exit code it leads to."""
+
+from __future__ import annotations
+
+
+class CsrunError(Exception):
+    """An expected failure: the message is for the user, without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(CsrunError):
+    """A flag, a variable or a combination of them that cannot be used."""
+
+    exit_code = 2
+
+
+class RoleError(CsrunError):
+    """The environment does not say in a usable way which task of a job this process is."""
+
+    exit_code = 2
+
+
+class LogDirError(CsrunError):
+    """The log directory of a job cannot be created or written."""
+
+    exit_code = 1
+
+
+class StartError(CsrunError):
+    """The machine refused to start a task (too many processes or open files, no memory)."""
+
+    exit_code = 1
+
+
+class CommandNotFoundError(CsrunError):
+    """The user's command exists neither as a path nor in PATH; the exit code is the shell's."""
+
+    exit_code = 127
+
+
+class CommandNotExecutableError(CsrunError):
+    """The user's command exists and cannot be executed; the exit code is the shell's."""
+
+    exit_code = 126

@@ -1,0 +1,187 @@
+"""Processes of this machine: starting tasks so that they cannot outlive the job, and finding what is left.
+
+Linux only. Three things together leave nothing behind:
+
+* the launcher is the subreaper of its descendants, so that all of them, daemons with a session of their own
+  too, stay below it and are found by walking /proc;
+* every task is killed by the kernel when the launcher dies;
+* a guard process outlives a launcher that was killed, and ends what carries the job's id in its environment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from csrun.commandline import start_refused
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_GUARD_SCAN_INTERVAL_S = 0.05
+_GUARD_LIMIT_S = 30.0
+_PROC = Path("/proc")
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose own parent dies, instead of process 1."""
+    _prctl(ctypes.CDLL(None, use_errno=True), _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def start_task(
+    command: Sequence[str], file: str, environment: Mapping[str, str], cpus: Collection[int]
+) -> subprocess.Popen[bytes]:
+    """Starts a task in a session of its own; its stdout and stderr come through one pipe, its stdin is empty.
+
+    One pipe keeps the order in which the task has written to both. The caller must have no other threads.
+
+    Args:
+        command: the user's words; `file` is what is executed for the first.
+        file: path of the program.
+        environment: all of the task's environment.
+        cpus: CPUs that the task is pinned to; empty: not pinned.
+
+    Raises:
+        CommandNotExecutableError: the kernel does not execute the file.
+        StartError: the machine has no room for one more process.
+    """
+    try:
+        return subprocess.Popen(
+            command,
+            executable=file,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=_before_exec(cpus),
+        )
+    except OSError as error:
+        raise start_refused(command[0], error) from error
+
+
+def _before_exec(cpus: Collection[int]) -> Callable[[], None]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    launcher = os.getpid()
+
+    def prepare() -> None:
+        _prctl(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:  # it died before the line above
+            os._exit(1)
+        if cpus:
+            with suppress(OSError):  # a CPU was taken from us meanwhile: run unpinned rather than not at all
+                os.sched_setaffinity(0, cpus)
+
+    return prepare
+
+
+def _prctl(libc: ctypes.CDLL, option: int, value: int) -> None:
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def reap() -> Iterator[tuple[int, int]]:
+    """(pid, exit code) of every child that has ended, adopted ones included; 128 + n for signal n."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        yield pid, code if code >= 0 else 128 - code
+
+
+def descendants(root: int) -> set[int]:
+    """All living processes below `root`, itself excluded."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid in _all_pids():
+        with suppress(OSError):
+            # pid (name, which may hold blanks and parentheses) state parent ...
+            state, parent = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state not in (b"Z", b"X"):
+                children[int(parent)].append(pid)
+    found: set[int] = set()
+    queue = [root]
+    while queue:
+        below = children[queue.pop()]
+        found.update(below)
+        queue.extend(below)
+    return found
+
+
+def signal_processes(pids: Collection[int], signum: int) -> None:
+    """Sends the signal to each; those that have ended meanwhile, or belong to others, are passed over."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
+            if signum != signal.SIGKILL:
+                os.kill(pid, signal.SIGCONT)  # a stopped process would never see the first one
+
+
+class Guard:
+    """A process that ends the job's processes if this one dies before `dismiss` is called.
+
+    Start it before any task and any thread. It waits at a pipe whose other end only this process holds.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        read_end, self._write_end = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self._write_end)
+                _guard(read_end, b"CSRUN_JOB_ID=" + os.fsencode(job_id))
+            finally:
+                os._exit(0)
+        os.close(read_end)
+
+    def dismiss(self) -> None:
+        """Ends the guard; the job's processes have been ended."""
+        with suppress(BrokenPipeError):
+            os.write(self._write_end, b".")
+        os.close(self._write_end)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _guard(read_end: int, marker: bytes) -> None:
+    os.setsid()  # out of reach of the terminal's Ctrl-C and of a kill of the launcher's group
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    if os.read(read_end, 1):
+        return
+    limit_s = time.monotonic() + _GUARD_LIMIT_S
+    empty_scans = 0
+    # One empty scan may have missed the child of a process that ended during the scan.
+    while empty_scans < 2 and time.monotonic() < limit_s:
+        marked = _marked(marker)
+        signal_processes(marked, signal.SIGKILL)
+        empty_scans = 0 if marked else empty_scans + 1
+        time.sleep(_GUARD_SCAN_INTERVAL_S)
+
+
+def _marked(marker: bytes) -> list[int]:
+    """Processes that have started with `marker` ("NAME=value") in their environment."""
+    found = []
+    for pid in _all_pids():
+        with suppress(OSError):
+            if marker in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]

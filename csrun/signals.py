@@ -1,0 +1,56 @@
+"""Signals as data that an event loop reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalPipe:
+    """While entered, SIGINT, SIGTERM, SIGHUP and SIGCHLD only make `fileno()` readable.
+
+    A signal that was ignored before stays so: a job under nohup survives the hangup.
+    """
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+        self._previous: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
+        self._previous_wakeup = -1
+
+    def __enter__(self) -> SignalPipe:
+        self._previous_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        for signum in (*INTERRUPTS, signal.SIGCHLD):
+            if signum is signal.SIGCHLD or signal.getsignal(signum) is not signal.SIG_IGN:
+                self._previous[signum] = signal.signal(signum, _note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._previous_wakeup)
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def fileno(self) -> int:
+        """The descriptor to wait for."""
+        return self._read_end
+
+    def read(self) -> list[signal.Signals]:
+        """The signals that have come since the last call, in their order."""
+        with suppress(BlockingIOError):
+            return [signal.Signals(number) for number in os.read(self._read_end, 4096)]
+        return []
+
+
+def _note(signum: int, frame: FrameType | None) -> None:
+    """The interpreter writes the number to the pipe; a handler has to exist for that."""

@@ -1,0 +1,115 @@
+"""Jobs that go wrong: started in the background, watched line by line, and always cleaned up.
+
+Every process of a test carries a variable with a unique value in its environment, so that a test sees what is
+left of a job wherever it is, and the fixture ends it also when the test fails.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+BIN = Path(__file__).resolve().parents[3] / "bin"
+LIMIT_S = 40.0
+
+
+@dataclass
+class Job:
+    """A running csrun_wse; stdout is a pipe, stderr a file."""
+
+    process: subprocess.Popen[str]
+    stderr_path: Path
+    marker: bytes
+
+    def wait_for_lines(self, *expected: str) -> None:
+        """Reads stdout until each of these lines has come, in any order."""
+        assert self.process.stdout is not None
+        missing = set(expected)
+        while missing:
+            line = self.process.stdout.readline()
+            assert line, f"the job ended without {missing}: {self.stderr}"
+            missing.discard(line.rstrip("\n"))
+
+    def wait_for_stderr(self, text: str) -> None:
+        """Waits until the launcher has said this."""
+        wait_until(lambda: text in self.stderr)
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to the launcher alone."""
+        self.process.send_signal(signum)
+
+    def end(self) -> int:
+        """Waits for the launcher's end; its exit code."""
+        return self.process.wait(timeout=LIMIT_S)
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_path.read_text()
+
+    def left(self) -> list[int]:
+        """Living processes of the job, the launcher and its guard included."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and self.marker in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Polls; fails the test after LIMIT_S."""
+    limit_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit_s, "this did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture(name="wait_until")
+def wait_until_fixture() -> Callable[[Callable[[], bool]], None]:
+    return wait_until
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Starts csrun_wse with the given words in an empty directory, logs in ./logs, and does not wait."""
+    jobs: list[Job] = []
+
+    def call(
+        *arguments: str, program: tuple[str, ...] = (str(BIN / "csrun_wse"),), stdin: int = subprocess.DEVNULL
+    ) -> Job:
+        value = uuid.uuid4().hex
+        foreign = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON")
+        clean = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+        stderr_path = tmp_path / "stderr"
+        with stderr_path.open("w") as stderr:
+            process = subprocess.Popen(
+                [*program, "--log-dir=logs", *arguments],
+                cwd=tmp_path,
+                env={**clean, "TEST_MARKER": value},
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        jobs.append(Job(process, stderr_path, f"TEST_MARKER={value}".encode()))
+        return jobs[-1]
+
+    yield call
+    for job in jobs:
+        while left := job.left():
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            job.process.poll()
+        job.process.wait(timeout=LIMIT_S)
+        if job.process.stdout is not None:
+            job.process.stdout.close()

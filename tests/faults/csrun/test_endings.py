@@ -1,0 +1,205 @@
+"""However a job ends: its exit code says how, and nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Runs for ever and says so first; what follows `exec` differs.
+HANG = 'echo "ready $CSRUN_RANK"; exec sleep 1000'
+# A daemon with a session of its own, adopted by nobody, deaf to polite signals.
+DAEMON = (
+    "(trap '' TERM INT HUP; setsid sh -c 'echo \"daemon $CSRUN_RANK\"; while :; do sleep 1000; done' &) ; "
+)
+DEAF = 'trap "" TERM INT; echo "ready $CSRUN_RANK"; while :; do sleep 1000; done'
+
+
+def ready(*ranks: int, word: str = "ready") -> list[str]:
+    return [f"{'chief' if rank == 0 else f'worker {rank - 1}'} | {word} {rank}" for rank in ranks]
+
+
+def test_the_first_failing_task_ends_the_job_with_its_code_and_last_lines(start: Any, tmp_path: Path) -> None:
+    fail = 'seq 100; echo "no more data" >&2; exit 7'
+    job = start("--tasks-per-node=3", "sh", "-c", f'[ "$CSRUN_RANK" = 2 ] || {{ {HANG}; }}; {fail}')
+    assert job.end() == 7
+    assert not job.left()
+    assert (
+        "csrun_wse: worker 1 failed with exit code 7; its last lines (all of them: logs/worker-1.log):\n"
+        in job.stderr
+    )
+    assert "\n    99\n    100\n    no more data\n" in job.stderr
+    assert "    81\n" not in job.stderr
+    assert "ending chief, worker 0" in job.stderr
+    assert (tmp_path / "logs" / "worker-1.log").read_text().endswith("99\n100\nno more data\n")
+    states = json.loads((tmp_path / "logs" / "job.json").read_text())
+    assert states["exit_code"] == 7
+    assert [task["exit_code"] for task in states["tasks"]] == [143, 143, 7]
+
+
+def test_a_worker_killed_by_a_signal_fails_the_job(start: Any) -> None:
+    job = start("--tasks-per-node=2", "sh", "-c", f'[ "$CSRUN_RANK" = 0 ] || kill -9 $$; {HANG}')
+    assert job.end() == 137
+    assert (
+        "worker 0 failed with exit code 137 (SIGKILL, as the kernel does when memory runs out)" in job.stderr
+    )
+    assert "it has written nothing" in job.stderr
+    assert not job.left()
+
+
+def test_a_task_that_hangs_and_ignores_sigterm_is_killed_after_the_grace_period(start: Any) -> None:
+    job = start(
+        "--tasks-per-node=3",
+        "--grace-period=0.3",
+        "sh",
+        "-c",
+        f'[ "$CSRUN_RANK" = 1 ] && {{ until [ -e go ]; do sleep 0.02; done; exit 3; }}; {DEAF}',
+    )
+    job.wait_for_lines(*ready(0, 2))
+    (job.stderr_path.parent / "go").touch()
+    assert job.end() == 3
+    assert "chief, worker 1 did not end within 0.3 s: killing" in job.stderr
+    assert not job.left()
+
+
+def test_daemons_of_a_task_end_with_the_job(start: Any) -> None:
+    job = start("--tasks-per-node=2", "--grace-period=0.3", "sh", "-c", f"{DAEMON} exit 0")
+    assert job.end() == 0
+    assert "processes that the tasks have left behind did not end within 0.3 s: killing" in job.stderr
+    assert not job.left()
+
+
+def test_a_daemon_that_hides_ends_with_the_job(start: Any, tmp_path: Path) -> None:
+    hide = "env -i setsid sh -c 'echo $$ >new; mv new pid; exec sleep 1000' & "
+    hide += "until [ -e pid ]; do sleep 0.02; done"
+    job = start("--tasks-per-node=1", "sh", "-c", hide)
+    assert job.end() == 0
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_a_background_process_that_holds_the_output_does_not_hold_the_job(start: Any) -> None:
+    started_s = time.monotonic()
+    job = start("--tasks-per-node=1", "sh", "-c", "sleep 1000 & echo done")
+    job.wait_for_lines("chief | done")
+    assert job.end() == 0
+    assert time.monotonic() - started_s < 8  # less than the grace period: `sleep` ends at the first signal
+    assert not job.left()
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "seen"),
+    [(signal.SIGINT, 130, "INT"), (signal.SIGTERM, 143, "TERM"), (signal.SIGHUP, 129, "TERM")],
+)
+def test_a_signal_to_the_launcher_ends_the_whole_tree(start: Any, signum: int, code: int, seen: str) -> None:
+    tidy = (
+        'for s in INT TERM; do trap "echo got $s; exit 0" $s; done; '
+        'echo "ready $CSRUN_RANK"; while :; do sleep 0.05; done'
+    )
+    job = start("--tasks-per-node=2", "--grace-period=2", "sh", "-c", f"setsid sleep 1000 & {tidy}")
+    job.wait_for_lines(*ready(0, 1))
+    job.signal(signum)
+    job.wait_for_lines(f"chief | got {seen}", f"worker 0 | got {seen}")
+    assert job.end() == code
+    assert f"the job was ended by {signal.Signals(signum).name}; logs: logs" in job.stderr
+    assert not job.left()
+
+
+def test_the_second_ctrl_c_kills_at_once(
+    start: Any, wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
+    job = start("--tasks-per-node=2", "--grace-period=1000", "sh", "-c", DEAF)
+    job.wait_for_lines(*ready(0, 1))
+    job.signal(signal.SIGINT)
+    job.wait_for_stderr("SIGINT: ending chief, worker 0")
+
+    def ended_after_another() -> bool:
+        job.signal(signal.SIGINT)
+        return job.process.poll() is not None
+
+    wait_until(ended_after_another)
+    assert job.end() == 130
+    assert "Ctrl-C again: killing" in job.stderr
+    assert not job.left()
+
+
+def test_ctrl_c_at_a_terminal_ends_the_job(
+    start: Any, wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
+    controller, terminal = pty.openpty()
+    try:
+        launcher = Path(__file__).resolve().parents[3] / "bin" / "csrun_wse"
+        at_terminal = ("setsid", "--ctty", str(launcher))
+        job = start("--tasks-per-node=2", "sh", "-c", DEAF, program=at_terminal, stdin=terminal)
+        job.wait_for_lines(*ready(0, 1))
+
+        def ended_after_a_key_stroke() -> bool:
+            os.write(controller, b"\x03")
+            return job.process.poll() is not None
+
+        wait_until(ended_after_a_key_stroke)
+        assert job.end() == 130
+        assert "SIGINT: ending chief, worker 0" in job.stderr
+        assert not job.left()
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def test_a_killed_launcher_leaves_nothing_behind(
+    start: Any, wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
+    job = start("--tasks-per-node=2", "sh", "-c", f"{DAEMON} {DEAF}")
+    job.wait_for_lines(*ready(0, 1), *ready(0, 1, word="daemon"))
+    assert len(job.left()) > 5
+    job.signal(signal.SIGKILL)
+    assert job.end() == -signal.SIGKILL
+    wait_until(lambda: not job.left())
+
+
+def test_workers_that_stay_after_the_chief_are_ended_and_the_job_is_well(start: Any) -> None:
+    job = start(
+        "--tasks-per-node=3", "--wind-down=0.3", "sh", "-c", f'[ "$CSRUN_RANK" = 0 ] || {{ {HANG}; }}'
+    )
+    assert job.end() == 0
+    assert "the chief has finished; waiting up to 0.3 s for worker 0, worker 1" in job.stderr
+    assert "worker 0, worker 1 did not end within 0.3 s after the chief: ending" in job.stderr
+    assert "the job has ended well" in job.stderr
+    assert not job.left()
+
+
+def test_workers_may_be_done_long_before_the_chief(start: Any, tmp_path: Path) -> None:
+    wait_and_end = "until [ -e go ]; do sleep 0.02; done; echo last"
+    wait = f'[ "$CSRUN_RANK" = 0 ] && {{ echo "ready 0"; {wait_and_end}; }}; echo bye'
+    job = start("--tasks-per-node=2", "--wind-down=0", "sh", "-c", wait)
+    job.wait_for_lines("chief | ready 0", "worker 0 | bye")
+    (tmp_path / "go").touch()
+    job.wait_for_lines("chief | last")
+    assert job.end() == 0
+
+
+def test_a_job_under_nohup_survives_the_hangup(start: Any, tmp_path: Path) -> None:
+    wait = 'echo "ready $CSRUN_RANK"; until [ -e go ]; do sleep 0.02; done; echo bye'
+    launcher = Path(__file__).resolve().parents[3] / "bin" / "csrun_wse"
+    job = start("--tasks-per-node=1", "sh", "-c", wait, program=("nohup", str(launcher)))
+    job.wait_for_lines("chief | ready 0")
+    job.signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    job.wait_for_lines("chief | bye")
+    assert job.end() == 0
+
+
+def test_too_many_tasks_for_the_machine_start_none(start: Any) -> None:
+    launcher = Path(__file__).resolve().parents[3] / "bin" / "csrun_wse"
+    limited = ("sh", "-c", 'ulimit -n 40; exec "$0" "$@"', str(launcher))
+    job = start("--tasks-per-node=30", "sleep", "1000", program=limited)
+    assert job.end() == 1
+    assert "Too many open files" in job.stderr
+    assert "start fewer tasks (--tasks-per-node)" in job.stderr
+    assert not job.left()

@@ -1,0 +1,37 @@
+"""Runs the launchers as a user does: the wrappers of bin/, real processes, an environment that we know."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+BIN = Path(__file__).resolve().parents[3] / "bin"
+FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "MOUNT_DIRS", "SINGULARITY_", "GRES_", "LD_")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a program of bin/ with the given words in an empty directory, to its end."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+    def call(
+        program: str, *arguments: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / program, *arguments],
+            cwd=tmp_path,
+            env={**clean, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return call

@@ -1,0 +1,116 @@
+"""The job's state machine, event by event, with a clock that the test turns."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from csrun.supervisor import ReportFailure, Say, Supervisor
+
+LABELS = ("chief", "worker 0", "worker 1")
+
+
+@pytest.fixture
+def job() -> Supervisor:
+    return Supervisor(LABELS, grace_s=10, wind_down_s=60)
+
+
+def texts(actions: list[Say | ReportFailure]) -> str:
+    return "\n".join(action.text for action in actions if isinstance(action, Say))
+
+
+def test_all_tasks_end_well(job: Supervisor) -> None:
+    for rank in (2, 1, 0):
+        assert job.ending_signal is None
+        assert job.task_ended(rank, 0, 1.0) == []
+    assert not job.tasks_running
+    assert job.ending_signal is signal.SIGTERM  # for what the tasks have left behind
+    assert job.exit_code == 0
+
+
+def test_workers_may_end_before_the_chief_for_as_long_as_it_takes(job: Supervisor) -> None:
+    job.task_ended(1, 0, 1.0)
+    job.task_ended(2, 0, 1.0)
+    assert job.deadline_s is None
+    assert job.tick(1e6) == []
+    assert job.ending_signal is None
+
+
+def test_the_first_failure_decides(job: Supervisor) -> None:
+    actions = job.task_ended(2, 3, 5.0)
+    assert actions == [ReportFailure(2, 3), Say("ending chief, worker 0")]
+    assert job.ending_signal is signal.SIGTERM
+    assert job.task_ended(0, 143, 5.1) == []
+    assert texts(job.task_ended(1, 9, 5.2)) == "worker 0 has failed too, exit code 9"
+    assert job.exit_code == 3
+
+
+def test_who_does_not_end_is_killed_after_the_grace_time(job: Supervisor) -> None:
+    job.task_ended(1, 1, 5.0)
+    assert job.deadline_s == 15.0
+    assert job.tick(14.9) == []
+    assert texts(job.tick(15.0)) == "chief, worker 1 did not end within 10 s: killing"
+    assert job.ending_signal is signal.SIGKILL
+    assert job.exit_code == 1
+
+
+def test_workers_that_stay_after_the_chief_are_waited_for_and_then_ended_with_0(job: Supervisor) -> None:
+    job.task_ended(0, 0, 100.0)
+    assert job.ending_signal is None
+    assert job.tick(101.0) == []
+    assert texts(job.tick(102.0)) == "the chief has finished; waiting up to 60 s for worker 0, worker 1"
+    assert job.tick(103.0) == []
+    assert "did not end within 60 s" in texts(job.tick(160.0))
+    assert job.ending_signal is signal.SIGTERM
+    job.task_ended(1, 143, 160.1)
+    job.task_ended(2, 143, 160.1)
+    assert job.exit_code == 0
+
+
+def test_a_worker_that_fails_after_the_chief_fails_the_job(job: Supervisor) -> None:
+    job.task_ended(0, 0, 1.0)
+    assert ReportFailure(1, 4) in job.task_ended(1, 4, 2.0)
+    assert job.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("got", "passed_on", "code"),
+    [
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGTERM, signal.SIGTERM, 143),
+        (signal.SIGHUP, signal.SIGTERM, 129),
+    ],
+)
+def test_a_signal_ends_the_job(
+    job: Supervisor, got: signal.Signals, passed_on: signal.Signals, code: int
+) -> None:
+    assert got.name in texts(job.interrupted(got, 1.0))
+    assert job.ending_signal is passed_on
+    for rank in range(3):
+        assert job.task_ended(rank, 1, 1.5) == []
+    assert job.exit_code == code
+
+
+def test_after_ctrl_c_what_tasks_have_left_behind_gets_sigterm(job: Supervisor) -> None:
+    job.interrupted(signal.SIGINT, 1.0)
+    for rank in range(3):
+        job.task_ended(rank, 130, 1.5)
+    assert job.ending_signal is signal.SIGTERM
+
+
+def test_the_second_ctrl_c_kills_at_once(job: Supervisor) -> None:
+    job.interrupted(signal.SIGINT, 1.0)
+    assert job.interrupted(signal.SIGINT, 1.1) == []  # the same key stroke, passed on by a wrapper
+    assert job.ending_signal is signal.SIGINT
+    assert "killing" in texts(job.interrupted(signal.SIGINT, 2.0))
+    assert job.ending_signal is signal.SIGKILL
+    assert job.interrupted(signal.SIGINT, 3.0) == []
+    assert job.exit_code == 130
+
+
+def test_a_second_sigterm_changes_nothing(job: Supervisor) -> None:
+    job.interrupted(signal.SIGTERM, 1.0)
+    assert job.interrupted(signal.SIGTERM, 5.0) == []
+    assert job.ending_signal is signal.SIGTERM
+    assert job.deadline_s == 11.0

@@ -1,1 +1,0 @@
-"""YAML files of the toolkit and the strict loader that reads them."""

@@ -1,0 +1,1 @@
+"""The graph compiler: CIRH, passes, kernels, placement, performance model, artifacts."""

@@ -1,0 +1,221 @@
+"""Compile artifacts: directories `cs_<64 hex>` that hold everything about one compiled step, as data.
+
+The name is a digest of what was compiled and with what; `manifest.json` holds the digest of every file.
+An artifact is opened only if all of them agree, and appears under its name complete or not at all
+(`cgc.publishing`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from pydantic import ValidationError
+
+from cgc.cirh.interface import StepInterface
+from cgc.errors import CorruptArtifactError
+from cgc.manifest import (
+    EXECUTABLE,
+    FILES,
+    FORMAT_VERSION,
+    MANIFEST,
+    Estimates,
+    FileEntry,
+    Manifest,
+)
+from cgc.publishing import NAME_PREFIX, DirectoryLock, directory_lock, publish_directory
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact whose files were found intact when it was opened.
+
+    Attributes:
+        path: the directory.
+        manifest: what it holds.
+    """
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def key(self) -> str:
+        """The 64 hex digits of the name."""
+        return self.manifest.key
+
+    @property
+    def interface(self) -> StepInterface:
+        """Inputs, state and outputs of the step, in the order of the executable."""
+        return self.manifest.interface.to_step()
+
+    @property
+    def estimates(self) -> Estimates:
+        """What the performance model predicts for the wafer."""
+        return self.manifest.estimates
+
+    @property
+    def executable(self) -> bytes:
+        """The bytes for `cgc.executable.load_step`, read and checked at every access."""
+        return self.read(EXECUTABLE)
+
+    def read(self, name: str) -> bytes:
+        """The content of one file.
+
+        Raises:
+            CorruptArtifactError: it is missing, or has changed since it was written.
+        """
+        return _checked_file(self.path, name, self.manifest.files[name])
+
+
+def artifact_path(compile_dir: Path, key: str) -> Path:
+    """Where the artifact of a key lies."""
+    return compile_dir / f"{NAME_PREFIX}{key}"
+
+
+def artifact_key(canonical_text: str, options: Mapping[str, Any], fabric: Mapping[str, Any]) -> str:
+    """The digest that names an artifact: equal exactly if compiling again would give the same.
+
+    jax's version is a part of it: the executable is what this jax lowers the ops to, another version may
+    round differently, and one that is much older may not be able to read it.
+
+    Args:
+        canonical_text: `cgc.cirh.text.canonical_text` of the module as it was given to the compiler.
+        options: what the user chose, as JSON values.
+        fabric: the fabric, as JSON values.
+
+    Returns:
+        64 hex digits.
+    """
+    parts = {
+        "cirh_sha256": _sha256(canonical_text.encode()),
+        "options": options,
+        "fabric": fabric,
+        "tool": tool_version(),
+        "jax": metadata.version("jax"),
+        "format": FORMAT_VERSION,
+    }
+    return _sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode())
+
+
+@functools.cache
+def tool_version() -> str:
+    """The compiler's version: a digest of its sources, so that no change of it reuses what it made before.
+
+    The importers are left out: what they produce, the module, is in the key itself.
+    """
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if relative.parts[0] not in ("importers", "tools"):
+            digest.update(f"{relative.as_posix()}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return f"cgc-{digest.hexdigest()[:16]}"
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions that the manifest records, for readers."""
+    packages = ("jax", "jaxlib", "xdsl")
+    return {"python": python_version(), **{name: metadata.version(name) for name in packages}}
+
+
+def artifact_lock(
+    compile_dir: Path, key: str, timeout_s: float, on_wait: Callable[[str], None] | None = None
+) -> AbstractContextManager[DirectoryLock]:
+    """Lets one task at a time compile for a key; see `cgc.publishing.directory_lock`."""
+    return directory_lock(artifact_path(compile_dir, key), timeout_s, on_wait)
+
+
+def publish(lock: DirectoryLock, manifest: Manifest, files: Mapping[str, bytes]) -> Artifact:
+    """Writes an artifact under its name, in the place of one that may be there.
+
+    Args:
+        lock: of `artifact_lock` for the manifest's key.
+        manifest: its `files` are `file_entries(files)`.
+        files: all of `cgc.manifest.FILES`.
+
+    Raises:
+        ArtifactWriteError: the disk is full, or permission is missing; nothing half-written is left.
+    """
+    text = manifest.model_dump_json(indent=1) + "\n"
+    path = publish_directory(lock, {**files, MANIFEST: text.encode()})
+    return Artifact(path, manifest)
+
+
+def file_entries(files: Mapping[str, bytes]) -> dict[str, FileEntry]:
+    """Digest and size of every file."""
+    return {
+        name: FileEntry(sha256=_sha256(data), size_bytes=len(data)) for name, data in sorted(files.items())
+    }
+
+
+def open_artifact(path: Path | str) -> Artifact:
+    """Opens an artifact after checking its manifest, its name and every digest.
+
+    Raises:
+        CorruptArtifactError: names the file and what is wrong with it.
+    """
+    path = Path(path)
+    manifest = parse_manifest(_read_file(path, MANIFEST), path)
+    if path.name != f"{NAME_PREFIX}{manifest.key}":
+        raise CorruptArtifactError(
+            f"{path}: {MANIFEST} says that this is {NAME_PREFIX}{manifest.key}; the directory was renamed"
+        )
+    for name, entry in manifest.files.items():
+        _checked_file(path, name, entry)
+    return Artifact(path, manifest)
+
+
+def parse_manifest(data: bytes, path: Path) -> Manifest:
+    """A manifest from its bytes; `path` is the artifact's, for messages.
+
+    Raises:
+        CorruptArtifactError: no JSON, another format version, or fields that are wrong.
+    """
+    where = path / MANIFEST
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise CorruptArtifactError(f"{where}: not JSON ({error})") from error
+    version = fields.get("format_version") if isinstance(fields, dict) else None
+    if version != FORMAT_VERSION:
+        raise CorruptArtifactError(f"{where}: format_version is {version!r}, expected {FORMAT_VERSION}")
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CorruptArtifactError(f"{where}: {place}: {first['msg']}, got {first['input']!r:.80}") from error
+    missing = sorted(set(FILES) - set(manifest.files))
+    if missing:
+        raise CorruptArtifactError(f"{where}: files lacks {', '.join(missing)}")
+    return manifest
+
+
+def _checked_file(path: Path, name: str, entry: FileEntry) -> bytes:
+    data = _read_file(path, name)
+    if len(data) != entry.size_bytes:
+        raise CorruptArtifactError(f"{path / name}: size is {len(data)} bytes, expected {entry.size_bytes}")
+    digest = _sha256(data)
+    if digest != entry.sha256:
+        raise CorruptArtifactError(f"{path / name}: SHA-256 is {digest}, expected {entry.sha256}")
+    return data
+
+
+def _read_file(path: Path, name: str) -> bytes:
+    try:
+        return (path / name).read_bytes()
+    except OSError as error:
+        raise CorruptArtifactError(f"{path / name}: cannot be read: {error.strerror or error}") from error
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,300 @@
+"""What all CIRH ops share: construction, the text form, debug attributes, attribute accessors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeAlias, overload
+
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IntegerAttr, StringAttr, f32, i1, i64
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import IRDLOperation, traits_def
+from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from cgc.cirh.types import Tensor, checked_tensor, dtype_name, tensor_of
+from cgc.errors import InvalidOpError
+
+Value: TypeAlias = SSAValue | Operation
+"""What constructors take as an operand: a value, or an op with a single result."""
+
+NODE_NAME = "cs.name"
+SOURCE = "cs.source"
+DEBUG_ATTRIBUTES = frozenset({NODE_NAME, SOURCE})
+"""Discardable attributes that never change what a module computes."""
+
+
+INT = IntegerAttr.constr(i64)
+BOOLEAN = IntegerAttr.constr(i1)
+FLOAT = FloatAttr.constr(f32)
+INTS = DenseArrayBase.constr(i64)
+FALSE = IntegerAttr(0, i1)
+"""Constraints and defaults for the attributes of ops."""
+
+
+def int_attr(value: int) -> IntegerAttr:
+    """`value : i64`."""
+    return IntegerAttr(int(value), i64)
+
+
+def bool_attr(value: bool) -> IntegerAttr:
+    """`true` or `false`."""
+    return IntegerAttr(int(value), i1)
+
+
+def float_attr(value: float) -> FloatAttr:
+    """`value : f32`."""
+    return FloatAttr(float(value), f32)
+
+
+def ints_attr(values: Iterable[int]) -> DenseArrayBase:
+    """`array<i64: ...>`."""
+    return DenseArrayBase.from_list(i64, [int(value) for value in values])
+
+
+def operand_type(value: Value) -> Tensor:
+    """The tensor type of what a constructor takes as an operand."""
+    return tensor_of(SSAValue.get(value))
+
+
+class IntParameter(property):
+    """Reads an integer attribute of an op as a Python int."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda op: op.properties[name].value.data)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None, /) -> Self: ...
+    @overload
+    def __get__(self, instance: Any, owner: type | None = None, /) -> int: ...
+    def __get__(self, instance: Any, owner: type | None = None, /) -> int | Self:
+        value: int | Self = super().__get__(instance, owner)
+        return value
+
+
+class BoolParameter(property):
+    """Reads an i1 attribute of an op as a Python bool."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda op: bool(op.properties[name].value.data))
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None, /) -> Self: ...
+    @overload
+    def __get__(self, instance: Any, owner: type | None = None, /) -> bool: ...
+    def __get__(self, instance: Any, owner: type | None = None, /) -> bool | Self:
+        value: bool | Self = super().__get__(instance, owner)
+        return value
+
+
+class FloatParameter(property):
+    """Reads an f32 attribute of an op as a Python float."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda op: op.properties[name].value.data)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None, /) -> Self: ...
+    @overload
+    def __get__(self, instance: Any, owner: type | None = None, /) -> float: ...
+    def __get__(self, instance: Any, owner: type | None = None, /) -> float | Self:
+        value: float | Self = super().__get__(instance, owner)
+        return value
+
+
+class TextParameter(property):
+    """Reads a string attribute of an op as a Python str."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda op: op.properties[name].data)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None, /) -> Self: ...
+    @overload
+    def __get__(self, instance: Any, owner: type | None = None, /) -> str: ...
+    def __get__(self, instance: Any, owner: type | None = None, /) -> str | Self:
+        value: str | Self = super().__get__(instance, owner)
+        return value
+
+
+class IntsParameter(property):
+    """Reads an `array<i64: ...>` attribute of an op as a tuple of Python ints."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda op: op.properties[name].get_values())
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None, /) -> Self: ...
+    @overload
+    def __get__(self, instance: Any, owner: type | None = None, /) -> tuple[int, ...]: ...
+    def __get__(self, instance: Any, owner: type | None = None, /) -> tuple[int, ...] | Self:
+        value: tuple[int, ...] | Self = super().__get__(instance, owner)
+        return value
+
+
+class CirhOp(IRDLOperation, ABC):
+    """Base of all ops: pure, statically shaped, one text form.
+
+    Every concrete op has a constructor that infers the result types, a classmethod `infer` with the shape and
+    type rule, and checks itself against that rule in `verify_`. Attributes of the op are properties of the IR
+    and are read as Python values (`op.transpose_a -> bool`).
+    """
+
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        operands: Sequence[Value],
+        result_types: Sequence[Tensor],
+        properties: Mapping[str, Attribute] | None = None,
+    ) -> None:
+        # IRDLOperation.__init__ sorts operands into segments; ours are flat, and building is faster without.
+        Operation.__init__(
+            self,
+            operands=[SSAValue.get(operand) for operand in operands],
+            result_types=result_types,
+            properties=properties or {},
+        )
+
+    @abstractmethod
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        """The result types that operands and attributes of this op imply."""
+
+    def verify_(self) -> None:
+        """Checks the result types against the op's own rule; called after the IRDL constraints."""
+        unknown = [name for name in self.attributes if "." not in name]
+        if unknown:
+            own = ", ".join(attribute_names(type(self))) or "none"
+            self.fail(f"unknown attribute {unknown[0]!r}, expected {own}, or a name with a dot in it")
+        for value in (*self.operands, *self.results):
+            self._check_tensor(value.type)
+        expected = self._infer_results()
+        declared = tuple(result.type for result in self.results)
+        if declared != expected:
+            self.fail(f"result type is {_type_list(declared)}, expected {_type_list(expected)}")
+
+    def _check_tensor(self, attribute: Attribute) -> None:
+        try:
+            checked_tensor(attribute)
+        except InvalidOpError as error:
+            raise InvalidOpError(f"{self.name}: {error}") from None
+
+    @classmethod
+    def fail(cls, message: str) -> NoReturn:
+        """Raises InvalidOpError with the op's name before the message."""
+        raise InvalidOpError(f"{cls.name}: {message}")
+
+    @classmethod
+    def require_dtype(cls, what: str, tensor: Tensor, allowed: frozenset[str]) -> None:
+        """Checks the element type of an operand; `what` is its name in the message."""
+        if dtype_name(tensor) not in allowed:
+            cls.fail(f"{what} has type {tensor}, expected an element type of {', '.join(sorted(allowed))}")
+
+    @classmethod
+    def require_same(cls, what: str, got: Attribute, other: str, expected: Attribute) -> None:
+        """Checks that two operands have one type."""
+        if got != expected:
+            cls.fail(f"{what} has type {got}, expected {expected}, the type of {other}")
+
+    @classmethod
+    def require_scalar(cls, what: str, got: Tensor, like: Tensor | None = None) -> None:
+        """Checks for rank 0 and, with `like`, for the element type of `like`."""
+        if got.get_shape():
+            cls.fail(f"{what} has type {got}, expected rank 0")
+        if like is not None and got.element_type != like.element_type:
+            cls.fail(f"{what} has type {got}, expected element type {like.element_type}")
+
+    @classmethod
+    def require_axis(cls, axis: int, rank: int) -> None:
+        """Checks that 0 <= axis < rank."""
+        if not 0 <= axis < rank:
+            cls.fail(f"axis is {axis}, expected 0 <= axis < {rank}, the rank")
+
+    @property
+    def node_name(self) -> str | None:
+        """The framework's name for the node this op comes from, if known (`cs.name`)."""
+        return _text(self.attributes.get(NODE_NAME))
+
+    @property
+    def source(self) -> str | None:
+        """The user's source line as "file:line", if known (`cs.source`)."""
+        return _text(self.attributes.get(SOURCE))
+
+    def set_debug_info(self, node_name: str | None = None, source: str | None = None) -> Self:
+        """Attaches debug attributes and returns the op; None leaves what is there."""
+        if node_name is not None:
+            self.attributes[NODE_NAME] = StringAttr(node_name)
+        if source is not None:
+            self.attributes[SOURCE] = StringAttr(source)
+        return self
+
+    def print(self, printer: Printer) -> None:
+        """Prints `%a, %b {attributes} : (types) -> types`."""
+        if self.operands:
+            printer.print_string(" ")
+            printer.print_list(self.operands, printer.print_operand)
+        printer.print_op_attributes(self.ordered_attributes())
+        printer.print_string(" : ")
+        printer.print_function_type(self.operand_types, self.result_types)
+
+    def ordered_attributes(self) -> dict[str, Attribute]:
+        """The op's own attributes in their order of definition, then the discardable ones by name."""
+        merged = {
+            name: self.properties[name] for name in attribute_names(type(self)) if name in self.properties
+        }
+        merged.update(sorted(self.attributes.items()))
+        return merged
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        """Parses the text form and checks the op, so that a type error is reported where it stands."""
+        start = parser.pos
+        names = _parse_operand_list(parser)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        types_at = parser.pos
+        signature = parser.parse_function_type()
+        end = parser.pos
+        own = set(attribute_names(cls))
+        op = cls.create(
+            operands=parser.resolve_operands(names, signature.inputs.data, types_at),
+            result_types=signature.outputs.data,
+            properties={name: value for name, value in attributes.items() if name in own},
+            attributes={name: value for name, value in attributes.items() if name not in own},
+        )
+        try:
+            op.verify_()
+        except VerifyException as error:
+            parser.raise_error(str(error), start, end)
+        return op
+
+
+def attribute_names(op_type: type[CirhOp]) -> tuple[str, ...]:
+    """Names of an op's own attributes, in their order of definition."""
+    names = _ATTRIBUTE_NAMES.get(op_type)
+    if names is None:
+        names = _ATTRIBUTE_NAMES[op_type] = tuple(op_type.get_irdl_definition().properties)
+    return names
+
+
+_ATTRIBUTE_NAMES: dict[type[CirhOp], tuple[str, ...]] = {}
+
+
+def _parse_operand_list(parser: Parser) -> list[UnresolvedOperand]:
+    first = parser.parse_optional_unresolved_operand()
+    if first is None:
+        return []
+    operands = [first]
+    while parser.parse_optional_punctuation(",") is not None:
+        operands.append(parser.parse_unresolved_operand())
+    return operands
+
+
+def _text(attribute: Attribute | None) -> str | None:
+    return attribute.data if isinstance(attribute, StringAttr) else None
+
+
+def _type_list(types: Sequence[Attribute]) -> str:
+    return str(types[0]) if len(types) == 1 else f"({', '.join(map(str, types))})"

@@ -1,0 +1,161 @@
+"""Constants and other ops that make tensors: `Const`, `Arange`, `OneHot`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import ConstantLike, Pure
+
+from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
+from cgc.cirh.dense import canonical_dense, dense_array, dense_attr, dense_splat, parse_dense, print_dense
+from cgc.cirh.types import (
+    ANY,
+    INTEGERS,
+    NUMBERS,
+    AnyArray,
+    ElementType,
+    Tensor,
+    checked_tensor,
+    element_count,
+    element_type,
+    numpy_dtype,
+    tensor_of,
+    tensor_type,
+)
+
+
+@irdl_op_definition
+class ConstOp(CirhOp):
+    """A constant tensor. Takes a dense attribute; `from_array` and `splat` take Python values."""
+
+    name = "cirh.Const"
+    traits = traits_def(Pure(), ConstantLike())
+    result = result_def()
+    value = prop_def(DenseIntOrFPElementsAttr)
+
+    def __init__(self, value: DenseIntOrFPElementsAttr) -> None:
+        tensor = checked_tensor(value.type)
+        super().__init__([], [tensor], {"value": canonical_dense(value)})
+
+    @classmethod
+    def from_array(cls, array: ArrayLike, dtype: DTypeLike | None = None) -> ConstOp:
+        """A constant of the values of `array`; Python floats become float32 and Python ints int32."""
+        return cls(dense_attr(_as_array(array, dtype)))
+
+    @classmethod
+    def splat(cls, value: float, like: Tensor) -> ConstOp:
+        """A constant of type `like` with one value everywhere."""
+        dtype = numpy_dtype(like.element_type)
+        return cls(dense_attr(np.full(like.get_shape(), value, dtype)))
+
+    def to_array(self) -> AnyArray:
+        """The values: a read-only array that shares the attribute's memory."""
+        return dense_array(self.value)
+
+    def splat_value(self) -> Any | None:
+        """The numpy scalar that every element is, bit for bit; None if elements differ or there are none."""
+        return dense_splat(self.value)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        tensor = checked_tensor(self.value.type)
+        count = len(self.value)
+        if count != element_count(tensor):
+            self.fail(f"value holds {count} elements, expected {element_count(tensor)} for {tensor}")
+        return (tensor,)
+
+    def print(self, printer: Printer) -> None:
+        """Prints `{attributes} dense<...> : type`."""
+        printer.print_op_attributes(dict(sorted(self.attributes.items())))
+        printer.print_string(" ")
+        print_dense(self.value, printer)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ConstOp:
+        """Parses the text form; see `CirhOp.parse`."""
+        attributes = parser.parse_optional_attr_dict()
+        op = cls(parse_dense(parser))
+        op.attributes.update(attributes)
+        return op
+
+
+def _as_array(array: ArrayLike, dtype: DTypeLike | None) -> AnyArray:
+    if dtype is not None:
+        return np.asarray(array, numpy_dtype(element_type(dtype)))
+    if isinstance(array, np.ndarray | np.generic):
+        return np.asarray(array)
+    values = np.asarray(array)
+    default = {"float64": np.float32, "int64": np.int32}.get(values.dtype.name)
+    return values if default is None else values.astype(default)
+
+
+@irdl_op_definition
+class ArangeOp(CirhOp):
+    """`start + step * [0, 1, ..., size - 1]`, a 1-d tensor."""
+
+    name = "cirh.Arange"
+    result = result_def()
+    start_attr = prop_def(INT, prop_name="start")
+    step_attr = prop_def(INT, prop_name="step")
+    start = IntParameter("start")
+    step = IntParameter("step")
+
+    def __init__(
+        self, size: int, start: int = 0, step: int = 1, dtype: DTypeLike | ElementType = "int32"
+    ) -> None:
+        result = self.infer(tensor_type([size], dtype))
+        super().__init__([], [result], {"start": int_attr(start), "step": int_attr(step)})
+
+    @classmethod
+    def infer(cls, result: Tensor) -> Tensor:
+        """Result type as given: 1-d, of numbers."""
+        if len(result.get_shape()) != 1:
+            cls.fail(f"result type is {result}, expected rank 1")
+        cls.require_dtype("result", result, NUMBERS)
+        return result
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.result)),)
+
+
+@irdl_op_definition
+class OneHotOp(CirhOp):
+    """`on` where the position along the new axis is the index, else `off`; out of range gives `off`."""
+
+    name = "cirh.OneHot"
+    indices = operand_def()
+    on = operand_def()
+    off = operand_def()
+    result = result_def()
+    depth_attr = prop_def(INT, prop_name="depth")
+    axis_attr = prop_def(INT, prop_name="axis")
+    depth = IntParameter("depth")
+    axis = IntParameter("axis")
+
+    def __init__(self, indices: Value, on: Value, off: Value, depth: int, axis: int = -1) -> None:
+        source = operand_type(indices)
+        axis = axis + len(source.get_shape()) + 1 if axis < 0 else axis
+        result = self.infer(source, operand_type(on), operand_type(off), depth, axis)
+        super().__init__([indices, on, off], [result], {"depth": int_attr(depth), "axis": int_attr(axis)})
+
+    @classmethod
+    def infer(cls, indices: Tensor, on: Tensor, off: Tensor, depth: int, axis: int) -> Tensor:
+        """Result type: the shape of indices with `depth` inserted at `axis`, elements of `on`."""
+        cls.require_dtype("indices", indices, INTEGERS)
+        cls.require_dtype("on", on, ANY)
+        cls.require_scalar("on", on)
+        cls.require_scalar("off", off, on)
+        shape = indices.get_shape()
+        cls.require_axis(axis, len(shape) + 1)
+        if depth < 0:
+            cls.fail(f"depth is {depth}, expected 0 or more")
+        return tensor_type([*shape[:axis], depth, *shape[axis:]], on.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        on, off = tensor_of(self.on), tensor_of(self.off)
+        return (self.infer(tensor_of(self.indices), on, off, self.depth, self.axis),)

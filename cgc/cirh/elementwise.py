@@ -1,0 +1,619 @@
+"""Elementwise ops. Operands of one op have equal types: there is no implicit broadcasting."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from numpy.typing import DTypeLike
+from xdsl.dialects.builtin import StringAttr
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.traits import Commutative
+
+from cgc.cirh.base import (
+    BOOLEAN,
+    FALSE,
+    FLOAT,
+    BoolParameter,
+    CirhOp,
+    FloatParameter,
+    TextParameter,
+    Value,
+    bool_attr,
+    float_attr,
+    operand_type,
+)
+from cgc.cirh.types import (
+    ANY,
+    BOOL,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    SIGNED,
+    ElementType,
+    Tensor,
+    tensor_of,
+    tensor_type,
+)
+
+DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
+
+
+class BinaryOp(CirhOp):
+    """Base of `Op(lhs, rhs) -> result`, all of one type."""
+
+    DTYPES: ClassVar[frozenset[str]] = NUMBERS
+
+    lhs = operand_def()
+    rhs = operand_def()
+    result = result_def()
+
+    def __init__(self, lhs: Value, rhs: Value) -> None:
+        super().__init__([lhs, rhs], [self.infer(operand_type(lhs), operand_type(rhs))])
+
+    @classmethod
+    def infer(cls, lhs: Tensor, rhs: Tensor) -> Tensor:
+        """Result type: the type of both operands."""
+        cls.require_same("rhs", rhs, "lhs", lhs)
+        cls.require_dtype("lhs", lhs, cls.DTYPES)
+        return lhs
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.lhs), tensor_of(self.rhs)),)
+
+
+@irdl_op_definition
+class AddOp(BinaryOp):
+    """Sum: `lhs + rhs`. Integers wrap."""
+
+    name = "cirh.Add"
+    traits = traits_def(Commutative())
+
+
+@irdl_op_definition
+class SubOp(BinaryOp):
+    """Difference: `lhs - rhs`. Integers wrap."""
+
+    name = "cirh.Sub"
+
+
+@irdl_op_definition
+class MulOp(BinaryOp):
+    """Product: `lhs * rhs`. Integers wrap."""
+
+    name = "cirh.Mul"
+    traits = traits_def(Commutative())
+
+
+@irdl_op_definition
+class DivOp(BinaryOp):
+    """Quotient of floats: `lhs / rhs`. Integers have `FloorDiv`."""
+
+    name = "cirh.Div"
+    DTYPES: ClassVar[frozenset[str]] = FLOATS
+
+
+@irdl_op_definition
+class PowOp(BinaryOp):
+    """Power: `lhs ** rhs`."""
+
+    name = "cirh.Pow"
+
+
+@irdl_op_definition
+class MaxOp(BinaryOp):
+    """Larger of both; NaN where either is NaN."""
+
+    name = "cirh.Max"
+    traits = traits_def(Commutative())
+
+
+@irdl_op_definition
+class MinOp(BinaryOp):
+    """Smaller of both; NaN where either is NaN."""
+
+    name = "cirh.Min"
+    traits = traits_def(Commutative())
+
+
+@irdl_op_definition
+class FloorDivOp(BinaryOp):
+    """Quotient rounded toward minus infinity."""
+
+    name = "cirh.FloorDiv"
+
+
+@irdl_op_definition
+class FloorModOp(BinaryOp):
+    """Remainder with the sign of the divisor, as Python's `%`."""
+
+    name = "cirh.FloorMod"
+
+
+@irdl_op_definition
+class Atan2Op(BinaryOp):
+    """Angle of the point (rhs, lhs) in radians."""
+
+    name = "cirh.Atan2"
+    DTYPES: ClassVar[frozenset[str]] = FLOATS
+
+
+@irdl_op_definition
+class AndOp(BinaryOp):
+    """Logical and of i1, bitwise and of integers."""
+
+    name = "cirh.And"
+    traits = traits_def(Commutative())
+    DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
+
+
+@irdl_op_definition
+class OrOp(BinaryOp):
+    """Logical or of i1, bitwise or of integers."""
+
+    name = "cirh.Or"
+    traits = traits_def(Commutative())
+    DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
+
+
+@irdl_op_definition
+class XorOp(BinaryOp):
+    """Exclusive or of i1, bitwise exclusive or of integers."""
+
+    name = "cirh.Xor"
+    traits = traits_def(Commutative())
+    DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
+
+
+class UnaryOp(CirhOp):
+    """Base of `Op(x) -> result` of the type of x."""
+
+    DTYPES: ClassVar[frozenset[str]] = FLOATS
+
+    x = operand_def()
+    result = result_def()
+
+    def __init__(self, x: Value) -> None:
+        super().__init__([x], [self.infer(operand_type(x))])
+
+    @classmethod
+    def infer(cls, x: Tensor) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, cls.DTYPES)
+        return x
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x)),)
+
+
+@irdl_op_definition
+class NegOp(UnaryOp):
+    """Negation: `-x`."""
+
+    name = "cirh.Neg"
+    DTYPES: ClassVar[frozenset[str]] = SIGNED
+
+
+@irdl_op_definition
+class AbsOp(UnaryOp):
+    """Absolute value."""
+
+    name = "cirh.Abs"
+    DTYPES: ClassVar[frozenset[str]] = SIGNED
+
+
+@irdl_op_definition
+class ExpOp(UnaryOp):
+    """Exponential."""
+
+    name = "cirh.Exp"
+
+
+@irdl_op_definition
+class Expm1Op(UnaryOp):
+    """`exp(x) - 1`, accurate near 0."""
+
+    name = "cirh.Expm1"
+
+
+@irdl_op_definition
+class LogOp(UnaryOp):
+    """Natural logarithm."""
+
+    name = "cirh.Log"
+
+
+@irdl_op_definition
+class Log1pOp(UnaryOp):
+    """`log(1 + x)`, accurate near 0."""
+
+    name = "cirh.Log1p"
+
+
+@irdl_op_definition
+class SqrtOp(UnaryOp):
+    """Square root."""
+
+    name = "cirh.Sqrt"
+
+
+@irdl_op_definition
+class RsqrtOp(UnaryOp):
+    """`1 / sqrt(x)`."""
+
+    name = "cirh.Rsqrt"
+
+
+@irdl_op_definition
+class ReciprocalOp(UnaryOp):
+    """`1 / x`."""
+
+    name = "cirh.Reciprocal"
+
+
+@irdl_op_definition
+class SinOp(UnaryOp):
+    """Sine of radians."""
+
+    name = "cirh.Sin"
+
+
+@irdl_op_definition
+class CosOp(UnaryOp):
+    """Cosine of radians."""
+
+    name = "cirh.Cos"
+
+
+@irdl_op_definition
+class TanhOp(UnaryOp):
+    """Hyperbolic tangent."""
+
+    name = "cirh.Tanh"
+
+
+@irdl_op_definition
+class SigmoidOp(UnaryOp):
+    """`1 / (1 + exp(-x))`."""
+
+    name = "cirh.Sigmoid"
+
+
+@irdl_op_definition
+class SignOp(UnaryOp):
+    """-1, 0 or 1; NaN for NaN."""
+
+    name = "cirh.Sign"
+    DTYPES: ClassVar[frozenset[str]] = SIGNED
+
+
+@irdl_op_definition
+class FloorOp(UnaryOp):
+    """Rounds toward minus infinity."""
+
+    name = "cirh.Floor"
+
+
+@irdl_op_definition
+class CeilOp(UnaryOp):
+    """Rounds toward plus infinity."""
+
+    name = "cirh.Ceil"
+
+
+@irdl_op_definition
+class RoundOp(UnaryOp):
+    """Rounds to the nearest integer, halves to the even one."""
+
+    name = "cirh.Round"
+
+
+@irdl_op_definition
+class ErfOp(UnaryOp):
+    """Error function."""
+
+    name = "cirh.Erf"
+
+
+@irdl_op_definition
+class ReluOp(UnaryOp):
+    """`max(x, 0)`."""
+
+    name = "cirh.Relu"
+    DTYPES: ClassVar[frozenset[str]] = SIGNED
+
+
+@irdl_op_definition
+class EluOp(UnaryOp):
+    """`x` where x > 0, else `exp(x) - 1`."""
+
+    name = "cirh.Elu"
+
+
+@irdl_op_definition
+class SoftplusOp(UnaryOp):
+    """`log(1 + exp(x))`."""
+
+    name = "cirh.Softplus"
+
+
+@irdl_op_definition
+class NotOp(UnaryOp):
+    """Logical not of i1, bitwise complement of integers."""
+
+    name = "cirh.Not"
+    DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
+
+
+@irdl_op_definition
+class GeluOp(UnaryOp):
+    """`x * Phi(x)`; with `approximate` the tanh formula."""
+
+    name = "cirh.Gelu"
+    approximate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="approximate")
+    approximate = BoolParameter("approximate")
+
+    def __init__(self, x: Value, approximate: bool = False) -> None:
+        CirhOp.__init__(self, [x], [self.infer(operand_type(x))], {"approximate": bool_attr(approximate)})
+
+
+@irdl_op_definition
+class LeakyReluOp(UnaryOp):
+    """`x` where x > 0, else `alpha * x`."""
+
+    name = "cirh.LeakyRelu"
+    alpha_attr = prop_def(FLOAT, prop_name="alpha")
+    alpha = FloatParameter("alpha")
+
+    def __init__(self, x: Value, alpha: float = 0.2) -> None:
+        _require_finite(self, alpha)
+        CirhOp.__init__(self, [x], [self.infer(operand_type(x))], {"alpha": float_attr(alpha)})
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        _require_finite(self, self.alpha)
+        return super()._infer_results()
+
+
+@irdl_op_definition
+class IsFiniteOp(UnaryOp):
+    """True where x is neither infinite nor NaN."""
+
+    name = "cirh.IsFinite"
+
+    @classmethod
+    def infer(cls, x: Tensor) -> Tensor:
+        """Result type: i1 of the shape of x."""
+        cls.require_dtype("x", x, FLOATS)
+        return tensor_type(x.get_shape(), "bool")
+
+
+class FeaturesGradOp(CirhOp):
+    """Base of gradients computed from the input: `Op(grad, features)`, all of one type."""
+
+    grad = operand_def()
+    features = operand_def()
+    result = result_def()
+
+    def __init__(self, grad: Value, features: Value) -> None:
+        super().__init__([grad, features], [self.infer(operand_type(grad), operand_type(features))])
+
+    @classmethod
+    def infer(cls, grad: Tensor, features: Tensor) -> Tensor:
+        """Result type: the type of both operands."""
+        cls.require_same("features", features, "grad", grad)
+        cls.require_dtype("grad", grad, FLOATS)
+        return grad
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.grad), tensor_of(self.features)),)
+
+
+@irdl_op_definition
+class ReluGradOp(FeaturesGradOp):
+    """`grad` where features > 0, else 0."""
+
+    name = "cirh.ReluGrad"
+
+
+@irdl_op_definition
+class LeakyReluGradOp(FeaturesGradOp):
+    """`grad` where features > 0, else `alpha * grad`."""
+
+    name = "cirh.LeakyReluGrad"
+    alpha_attr = prop_def(FLOAT, prop_name="alpha")
+    alpha = FloatParameter("alpha")
+
+    def __init__(self, grad: Value, features: Value, alpha: float = 0.2) -> None:
+        _require_finite(self, alpha)
+        result = self.infer(operand_type(grad), operand_type(features))
+        CirhOp.__init__(self, [grad, features], [result], {"alpha": float_attr(alpha)})
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        _require_finite(self, self.alpha)
+        return super()._infer_results()
+
+
+@irdl_op_definition
+class GeluGradOp(FeaturesGradOp):
+    """`grad` times the derivative of `Gelu` at features."""
+
+    name = "cirh.GeluGrad"
+    approximate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="approximate")
+    approximate = BoolParameter("approximate")
+
+    def __init__(self, grad: Value, features: Value, approximate: bool = False) -> None:
+        result = self.infer(operand_type(grad), operand_type(features))
+        CirhOp.__init__(self, [grad, features], [result], {"approximate": bool_attr(approximate)})
+
+
+@irdl_op_definition
+class SoftplusGradOp(FeaturesGradOp):
+    """`grad * sigmoid(features)`."""
+
+    name = "cirh.SoftplusGrad"
+
+
+class OutputsGradOp(CirhOp):
+    """Base of gradients computed from the output; all operands of one type."""
+
+    outputs = operand_def()
+    grad = operand_def()
+    result = result_def()
+
+    def __init__(self, outputs: Value, grad: Value) -> None:
+        super().__init__([outputs, grad], [self.infer(operand_type(outputs), operand_type(grad))])
+
+    @classmethod
+    def infer(cls, outputs: Tensor, grad: Tensor) -> Tensor:
+        """Result type: the type of both operands."""
+        cls.require_same("grad", grad, "outputs", outputs)
+        cls.require_dtype("grad", grad, FLOATS)
+        return grad
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.outputs), tensor_of(self.grad)),)
+
+
+@irdl_op_definition
+class SigmoidGradOp(OutputsGradOp):
+    """`grad * outputs * (1 - outputs)`."""
+
+    name = "cirh.SigmoidGrad"
+
+
+@irdl_op_definition
+class TanhGradOp(OutputsGradOp):
+    """`grad * (1 - outputs**2)`."""
+
+    name = "cirh.TanhGrad"
+
+
+@irdl_op_definition
+class EluGradOp(CirhOp):
+    """`grad` where outputs > 0, else `grad * (outputs + 1)`."""
+
+    name = "cirh.EluGrad"
+    grad = operand_def()
+    outputs = operand_def()
+    result = result_def()
+
+    def __init__(self, grad: Value, outputs: Value) -> None:
+        super().__init__([grad, outputs], [self.infer(operand_type(grad), operand_type(outputs))])
+
+    @classmethod
+    def infer(cls, grad: Tensor, outputs: Tensor) -> Tensor:
+        """Result type: the type of both operands."""
+        cls.require_same("outputs", outputs, "grad", grad)
+        cls.require_dtype("grad", grad, FLOATS)
+        return grad
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.grad), tensor_of(self.outputs)),)
+
+
+@irdl_op_definition
+class CompareOp(CirhOp):
+    """Comparison of each pair of elements; any comparison with NaN but NE is false."""
+
+    name = "cirh.Compare"
+    lhs = operand_def()
+    rhs = operand_def()
+    result = result_def()
+    direction_attr = prop_def(StringAttr, prop_name="direction")
+    direction = TextParameter("direction")
+
+    def __init__(self, lhs: Value, rhs: Value, direction: str) -> None:
+        result = self.infer(operand_type(lhs), operand_type(rhs), direction)
+        super().__init__([lhs, rhs], [result], {"direction": StringAttr(direction)})
+
+    @classmethod
+    def infer(cls, lhs: Tensor, rhs: Tensor, direction: str) -> Tensor:
+        """Result type: i1 of the shape of the operands."""
+        if direction not in DIRECTIONS:
+            cls.fail(f"direction is {direction!r}, expected one of {', '.join(DIRECTIONS)}")
+        cls.require_same("rhs", rhs, "lhs", lhs)
+        cls.require_dtype("lhs", lhs, ANY)
+        return tensor_type(lhs.get_shape(), "bool")
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.lhs), tensor_of(self.rhs), self.direction),)
+
+
+@irdl_op_definition
+class SelectOp(CirhOp):
+    """`on_true` where cond, else `on_false`; one shape."""
+
+    name = "cirh.Select"
+    cond = operand_def()
+    on_true = operand_def()
+    on_false = operand_def()
+    result = result_def()
+
+    def __init__(self, cond: Value, on_true: Value, on_false: Value) -> None:
+        result = self.infer(operand_type(cond), operand_type(on_true), operand_type(on_false))
+        super().__init__([cond, on_true, on_false], [result])
+
+    @classmethod
+    def infer(cls, cond: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
+        """Result type: the type of both branches."""
+        cls.require_same("on_false", on_false, "on_true", on_true)
+        expected = tensor_type(on_true.get_shape(), "bool")
+        if cond != expected:
+            cls.fail(f"cond has type {cond}, expected {expected}")
+        return on_true
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.cond), tensor_of(self.on_true), tensor_of(self.on_false)),)
+
+
+@irdl_op_definition
+class ClampOp(CirhOp):
+    """`min(max(x, minimum), maximum)`; the bounds have rank 0."""
+
+    name = "cirh.Clamp"
+    x = operand_def()
+    minimum = operand_def()
+    maximum = operand_def()
+    result = result_def()
+
+    def __init__(self, x: Value, minimum: Value, maximum: Value) -> None:
+        result = self.infer(operand_type(x), operand_type(minimum), operand_type(maximum))
+        super().__init__([x, minimum, maximum], [result])
+
+    @classmethod
+    def infer(cls, x: Tensor, minimum: Tensor, maximum: Tensor) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, NUMBERS)
+        cls.require_scalar("minimum", minimum, x)
+        cls.require_scalar("maximum", maximum, x)
+        return x
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), tensor_of(self.minimum), tensor_of(self.maximum)),)
+
+
+@irdl_op_definition
+class CastOp(CirhOp):
+    """Conversion to another element type; floats become integers by dropping the fraction, i1 by != 0."""
+
+    name = "cirh.Cast"
+    x = operand_def()
+    result = result_def()
+    truncate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="Truncate")
+    truncate = BoolParameter("Truncate")
+
+    def __init__(self, x: Value, dtype: DTypeLike | ElementType, truncate: bool = False) -> None:
+        super().__init__([x], [self.infer(operand_type(x), dtype)], {"Truncate": bool_attr(truncate)})
+
+    @classmethod
+    def infer(cls, x: Tensor, dtype: DTypeLike | ElementType) -> Tensor:
+        """Result type: the shape of x with elements of `dtype`."""
+        return tensor_type(x.get_shape(), dtype)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), tensor_of(self.result).element_type),)
+
+
+def _require_finite(op: CirhOp, alpha: float) -> None:
+    if not math.isfinite(alpha):
+        op.fail(f"alpha is {alpha}, expected a finite number")

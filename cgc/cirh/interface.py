@@ -1,0 +1,222 @@
+"""What goes into and out of a step: state, batch inputs, outputs, as the `@graph` function declares them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import ml_dtypes
+import numpy as np
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+
+from cgc.cirh.types import checked_tensor, dtype_name
+from cgc.errors import InvalidModuleError, InvalidOpError
+
+RESOURCE_NAME = "tf.resource_name"
+ALIASING_OUTPUT = "tf.aliasing_output"
+INPUT_NAME = "cs.input_name"
+OUTPUT_NAME = "cs.output_name"
+MODE = "cs.mode"
+SEED = "cs.seed"
+GLOBAL_STEP = "state.global_step"
+STATE_PREFIXES = ("state.model.", "state.optimizer.", "state.metric.")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor. `dtype` is a numpy name ("float32", "bfloat16", "bool" ...) as the IR declares it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one such tensor."""
+        dtype = ml_dtypes.bfloat16 if self.dtype == "bfloat16" else self.dtype
+        return math.prod(self.shape) * np.dtype(dtype).itemsize
+
+
+@dataclass(frozen=True)
+class StepInterface:
+    """Inputs in batch order; state and outputs in the order of the function's arguments and results.
+
+    `updated` names the state that the step replaces, in the order of `state`.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    state: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    updated: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Value:
+    where: str
+    type: Attribute
+    attributes: DictionaryAttr
+
+    def text(self, key: str) -> str | None:
+        attribute = self.attributes.data.get(key)
+        if attribute is None:
+            return None
+        if not isinstance(attribute, StringAttr) or not attribute.data:
+            raise InvalidModuleError(f"{self.where}: {key} is {attribute}, expected a non-empty string")
+        return attribute.data
+
+    def spec(self, name: str) -> TensorSpec:
+        try:
+            tensor = checked_tensor(self.type)
+        except InvalidOpError as error:
+            raise InvalidModuleError(f"{self.where}: {error}") from error
+        return TensorSpec(name, dtype_name(tensor), tensor.get_shape())
+
+
+def graph_function(module: ModuleOp) -> FuncOp:
+    """The one function of a module, `@graph`.
+
+    Raises:
+        InvalidModuleError: there is none, or something beside it.
+    """
+    ops = list(module.body.block.ops) if module.body.blocks else []
+    functions = [op for op in ops if isinstance(op, FuncOp)]
+    names = [f"@{function.sym_name.data}" for function in functions]
+    if len(ops) != 1 or names != ["@graph"]:
+        got = ", ".join(names) if len(functions) == len(ops) else ", ".join(op.name for op in ops)
+        raise InvalidModuleError(f"module holds {got or 'nothing'}, expected one function, func.func @graph")
+    function = functions[0]
+    if len(function.body.blocks) != 1 or function.get_return_op() is None:
+        raise InvalidModuleError("func.func @graph: expected a body of one block that ends in func.return")
+    return function
+
+
+def arguments_and_results(function: FuncOp) -> tuple[tuple[_Value, ...], tuple[_Value, ...]]:
+    """Types and attribute dictionaries of all arguments and results."""
+    inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
+    arguments = _values("argument", inputs, function.arg_attrs)
+    return arguments, _values("result", outputs, function.res_attrs)
+
+
+def _values(
+    kind: str, types: Sequence[Attribute], attributes: Iterable[DictionaryAttr] | None
+) -> tuple[_Value, ...]:
+    dictionaries = [DictionaryAttr({}) for _ in types] if attributes is None else list(attributes)
+    if len(dictionaries) != len(types):
+        raise InvalidModuleError(
+            f"func.func @graph: {len(dictionaries)} {kind} attribute dictionaries, expected {len(types)}, "
+            f"one for each {kind}"
+        )
+    return tuple(
+        _Value(f"{kind} {index} of @graph", type_, dictionary)
+        for index, (type_, dictionary) in enumerate(zip(types, dictionaries, strict=True))
+    )
+
+
+def step_interface(module: ModuleOp) -> StepInterface:
+    """Reads and checks the interface of a step.
+
+    Raises:
+        InvalidModuleError: names are missing, doubled or of the wrong form, an aliased result has another
+            type than its argument, or a result is neither aliased nor named.
+    """
+    function = graph_function(module)
+    arguments, results = arguments_and_results(function)
+    inputs: list[TensorSpec] = []
+    state: list[TensorSpec] = []
+    aliases: dict[int, str] = {}
+    for argument in arguments:
+        resource, input_name = argument.text(RESOURCE_NAME), argument.text(INPUT_NAME)
+        if (resource is None) == (input_name is None):
+            got = "neither" if resource is None else "both"
+            raise InvalidModuleError(
+                f"{argument.where} has {got} of {RESOURCE_NAME} and {INPUT_NAME}, expected exactly one"
+            )
+        if resource is not None:
+            _check_resource_name(argument, resource)
+            state.append(argument.spec(resource))
+            _add_alias(argument, resource, results, aliases)
+        elif input_name is not None:
+            inputs.append(argument.spec(_checked_input_name(argument, input_name, len(inputs))))
+    outputs = _outputs(results, aliases)
+    _check_unique(spec.name for spec in chain(state, inputs, outputs))
+    updated = set(aliases.values())
+    return StepInterface(
+        tuple(inputs), tuple(state), tuple(outputs), tuple(s.name for s in state if s.name in updated)
+    )
+
+
+def alias_of(argument: _Value) -> int | None:
+    """Index of the result that replaces an argument, if any."""
+    alias = argument.attributes.data.get(ALIASING_OUTPUT)
+    if alias is None:
+        return None
+    if not isinstance(alias, IntegerAttr):
+        raise InvalidModuleError(f"{argument.where}: {ALIASING_OUTPUT} is {alias}, expected an integer")
+    return int(alias.value.data)
+
+
+def _check_resource_name(argument: _Value, name: str) -> None:
+    long_enough = any(name.startswith(prefix) and name != prefix for prefix in STATE_PREFIXES)
+    if name != GLOBAL_STEP and not long_enough:
+        raise InvalidModuleError(
+            f"{argument.where}: {RESOURCE_NAME} is {name!r}, "
+            f"expected {', '.join(f'{prefix}<variable>' for prefix in STATE_PREFIXES)} or {GLOBAL_STEP}"
+        )
+
+
+def _checked_input_name(argument: _Value, name: str, position: int) -> str:
+    if name != f"input_{position}":
+        raise InvalidModuleError(
+            f"{argument.where}: {INPUT_NAME} is {name!r}, expected 'input_{position}'; "
+            "inputs are numbered in batch order from 0"
+        )
+    if ALIASING_OUTPUT in argument.attributes.data:
+        raise InvalidModuleError(f"{argument.where}: a batch input cannot have {ALIASING_OUTPUT}")
+    return name
+
+
+def _add_alias(argument: _Value, name: str, results: Sequence[_Value], aliases: dict[int, str]) -> None:
+    index = alias_of(argument)
+    if index is None:
+        return
+    if not 0 <= index < len(results):
+        raise InvalidModuleError(
+            f"{argument.where} ({name}): {ALIASING_OUTPUT} is {index}, expected 0 to {len(results) - 1}"
+        )
+    if index in aliases:
+        raise InvalidModuleError(f"result {index} of @graph replaces both {aliases[index]} and {name}")
+    if results[index].type != argument.type:
+        raise InvalidModuleError(
+            f"result {index} of @graph has type {results[index].type}, "
+            f"expected {argument.type}, the type of {name} that it replaces"
+        )
+    aliases[index] = name
+
+
+def _outputs(results: Sequence[_Value], aliases: dict[int, str]) -> list[TensorSpec]:
+    outputs = []
+    for index, result in enumerate(results):
+        name = result.text(OUTPUT_NAME)
+        if name is None and index not in aliases:
+            raise InvalidModuleError(
+                f"{result.where} replaces no state and has no {OUTPUT_NAME}, expected one of the two"
+            )
+        if name is not None:
+            if not name.startswith("output_") or name == "output_":
+                raise InvalidModuleError(
+                    f"{result.where}: {OUTPUT_NAME} is {name!r}, expected 'output_<name>'"
+                )
+            outputs.append(result.spec(name))
+    return outputs
+
+
+def _check_unique(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidModuleError(f"the name {name!r} is used twice in the interface of @graph")
+        seen.add(name)

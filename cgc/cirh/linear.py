@@ -1,0 +1,247 @@
+"""Reductions, scans and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.typing import DTypeLike
+from xdsl.dialects.builtin import StringAttr
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+
+from cgc.cirh.base import (
+    BOOLEAN,
+    FALSE,
+    INT,
+    INTS,
+    BoolParameter,
+    CirhOp,
+    IntParameter,
+    IntsParameter,
+    TextParameter,
+    Value,
+    bool_attr,
+    int_attr,
+    ints_attr,
+    operand_type,
+)
+from cgc.cirh.types import BOOL, FLOATS, INTEGERS, NUMBERS, ElementType, Tensor, tensor_of, tensor_type
+
+REDUCE_DTYPES = {
+    "ADD": NUMBERS,
+    "MUL": NUMBERS,
+    "MAX": NUMBERS,
+    "MIN": NUMBERS,
+    "AND": BOOL | INTEGERS,
+    "OR": BOOL | INTEGERS,
+    "MEAN": FLOATS,
+}
+"""reduce_kind -> element types it is defined for."""
+
+
+@irdl_op_definition
+class ReduceOp(CirhOp):
+    """Reduction over `dimensions`; an empty list reduces nothing."""
+
+    name = "cirh.Reduce"
+    x = operand_def()
+    result = result_def()
+    reduce_kind_attr = prop_def(StringAttr, prop_name="reduce_kind")
+    dimensions_attr = prop_def(INTS, prop_name="dimensions")
+    keep_dims_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="keep_dims")
+    reduce_kind = TextParameter("reduce_kind")
+    dimensions = IntsParameter("dimensions")
+    keep_dims = BoolParameter("keep_dims")
+
+    def __init__(
+        self, x: Value, reduce_kind: str, dimensions: Sequence[int], keep_dims: bool = False
+    ) -> None:
+        source = operand_type(x)
+        rank = len(source.get_shape())
+        dimensions = sorted(dim + rank if dim < 0 else dim for dim in dimensions)
+        super().__init__(
+            [x],
+            [self.infer(source, reduce_kind, dimensions, keep_dims)],
+            {
+                "reduce_kind": StringAttr(reduce_kind),
+                "dimensions": ints_attr(dimensions),
+                "keep_dims": bool_attr(keep_dims),
+            },
+        )
+
+    @classmethod
+    def infer(cls, x: Tensor, reduce_kind: str, dimensions: Sequence[int], keep_dims: bool) -> Tensor:
+        """Result type: x without the dimensions, or with size 1 in their place."""
+        if reduce_kind not in REDUCE_DTYPES:
+            cls.fail(f"reduce_kind is {reduce_kind!r}, expected one of {', '.join(REDUCE_DTYPES)}")
+        cls.require_dtype("x", x, REDUCE_DTYPES[reduce_kind])
+        shape = x.get_shape()
+        reduced = set(dimensions)
+        if list(dimensions) != sorted(reduced) or not reduced <= set(range(len(shape))):
+            cls.fail(f"dimensions is {tuple(dimensions)}, expected rising dimensions of {x}")
+        sizes = [
+            1 if dim in reduced else size for dim, size in enumerate(shape) if keep_dims or dim not in reduced
+        ]
+        return tensor_type(sizes, x.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.reduce_kind, self.dimensions, self.keep_dims),)
+
+
+@irdl_op_definition
+class ArgMaxOp(CirhOp):
+    """Position of the first largest element along `axis`, as i64 or i32."""
+
+    name = "cirh.ArgMax"
+    x = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    axis = IntParameter("axis")
+
+    def __init__(self, x: Value, axis: int, dtype: DTypeLike | ElementType = "int64") -> None:
+        source = operand_type(x)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        super().__init__([x], [self.infer(source, axis, dtype)], {"axis": int_attr(axis)})
+
+    @classmethod
+    def infer(cls, x: Tensor, axis: int, dtype: DTypeLike | ElementType) -> Tensor:
+        """Result type: x without dimension `axis`, of integers."""
+        shape = x.get_shape()
+        cls.require_dtype("x", x, NUMBERS)
+        cls.require_axis(axis, len(shape))
+        if shape[axis] == 0:
+            cls.fail(f"dimension {axis} of {x} is empty, expected one element or more")
+        result = tensor_type([*shape[:axis], *shape[axis + 1 :]], dtype)
+        cls.require_dtype("result", result, frozenset({"int32", "int64"}))
+        return result
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.axis, tensor_of(self.result).element_type),)
+
+
+@irdl_op_definition
+class CumSumOp(CirhOp):
+    """Running sum along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
+
+    name = "cirh.CumSum"
+    x = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    exclusive_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="exclusive")
+    reverse_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="reverse")
+    axis = IntParameter("axis")
+    exclusive = BoolParameter("exclusive")
+    reverse = BoolParameter("reverse")
+
+    def __init__(self, x: Value, axis: int, exclusive: bool = False, reverse: bool = False) -> None:
+        source = operand_type(x)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        super().__init__(
+            [x],
+            [self.infer(source, axis)],
+            {"axis": int_attr(axis), "exclusive": bool_attr(exclusive), "reverse": bool_attr(reverse)},
+        )
+
+    @classmethod
+    def infer(cls, x: Tensor, axis: int) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, NUMBERS)
+        cls.require_axis(axis, len(x.get_shape()))
+        return x
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.axis),)
+
+
+@irdl_op_definition
+class MatMulOp(CirhOp):
+    """Matrix product over the last two dimensions; leading (batch) dimensions of both are equal."""
+
+    name = "cirh.MatMul"
+    a = operand_def()
+    b = operand_def()
+    result = result_def()
+    transpose_a_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="transpose_a")
+    transpose_b_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="transpose_b")
+    transpose_a = BoolParameter("transpose_a")
+    transpose_b = BoolParameter("transpose_b")
+
+    def __init__(self, a: Value, b: Value, transpose_a: bool = False, transpose_b: bool = False) -> None:
+        super().__init__(
+            [a, b],
+            [self.infer(operand_type(a), operand_type(b), transpose_a, transpose_b)],
+            {"transpose_a": bool_attr(transpose_a), "transpose_b": bool_attr(transpose_b)},
+        )
+
+    @classmethod
+    def infer(cls, a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
+        """Result type: `[batch..., rows of a, columns of b]`."""
+        cls.require_dtype("a", a, NUMBERS)
+        left, right = a.get_shape(), b.get_shape()
+        same_batch = len(left) == len(right) >= 2 and left[:-2] == right[:-2]
+        if not same_batch or a.element_type != b.element_type:
+            cls.fail(
+                f"a has type {a} and b {b}, expected rank 2 or more, "
+                "equal leading dimensions and equal element types"
+            )
+        rows, inner_a = left[-2:][::-1] if transpose_a else left[-2:]
+        inner_b, columns = right[-2:][::-1] if transpose_b else right[-2:]
+        if inner_a != inner_b:
+            cls.fail(
+                f"the contracted dimension of a has size {inner_a}, expected {inner_b} as in b "
+                f"(a: {a}, transpose_a = {str(transpose_a).lower()}; "
+                f"b: {b}, transpose_b = {str(transpose_b).lower()})"
+            )
+        return tensor_type([*left[:-2], rows, columns], a.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.a), tensor_of(self.b), self.transpose_a, self.transpose_b),)
+
+
+@irdl_op_definition
+class BiasAddOp(CirhOp):
+    """x plus a 1-d bias along the last dimension."""
+
+    name = "cirh.BiasAdd"
+    x = operand_def()
+    bias = operand_def()
+    result = result_def()
+
+    def __init__(self, x: Value, bias: Value) -> None:
+        super().__init__([x, bias], [self.infer(operand_type(x), operand_type(bias))])
+
+    @classmethod
+    def infer(cls, x: Tensor, bias: Tensor) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, NUMBERS)
+        if not x.get_shape():
+            cls.fail(f"x has type {x}, expected rank 1 or more")
+        cls.require_same(
+            "bias", bias, "the last dimension of x", tensor_type(x.get_shape()[-1:], x.element_type)
+        )
+        return x
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), tensor_of(self.bias)),)
+
+
+@irdl_op_definition
+class BiasAddGradOp(CirhOp):
+    """Sum of grad over all dimensions but the last."""
+
+    name = "cirh.BiasAddGrad"
+    grad = operand_def()
+    result = result_def()
+
+    def __init__(self, grad: Value) -> None:
+        super().__init__([grad], [self.infer(operand_type(grad))])
+
+    @classmethod
+    def infer(cls, grad: Tensor) -> Tensor:
+        """Result type: the last dimension of grad."""
+        cls.require_dtype("grad", grad, NUMBERS)
+        if not grad.get_shape():
+            cls.fail(f"grad has type {grad}, expected rank 1 or more")
+        return tensor_type(grad.get_shape()[-1:], grad.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.grad)),)

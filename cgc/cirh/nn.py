@@ -1,0 +1,114 @@
+"""Softmax and the cross entropies."""
+
+from __future__ import annotations
+
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+
+from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
+from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
+
+
+class AxisOp(CirhOp):
+    """Base of `Op(x) {axis} -> result` of the type of x."""
+
+    x = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    axis = IntParameter("axis")
+
+    def __init__(self, x: Value, axis: int = -1) -> None:
+        source = operand_type(x)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        super().__init__([x], [self.infer(source, axis)], {"axis": int_attr(axis)})
+
+    @classmethod
+    def infer(cls, x: Tensor, axis: int) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, FLOATS)
+        cls.require_axis(axis, len(x.get_shape()))
+        return x
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.axis),)
+
+
+@irdl_op_definition
+class SoftmaxOp(AxisOp):
+    """`exp(x) / sum(exp(x))` along `axis`."""
+
+    name = "cirh.Softmax"
+
+
+@irdl_op_definition
+class LogSoftmaxOp(AxisOp):
+    """`x - log(sum(exp(x)))` along `axis`."""
+
+    name = "cirh.LogSoftmax"
+
+
+@irdl_op_definition
+class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
+    """Cross entropy of logits `[..., C]` and class numbers `[...]`, and its gradient by the logits.
+
+    Results: loss `[...]`, backprop `softmax(logits) - onehot(labels)` `[..., C]`. A label out of range gives
+    NaN in both.
+    """
+
+    name = "cirh.SparseSoftmaxCrossEntropyWithLogits"
+    logits = operand_def()
+    labels = operand_def()
+    loss = result_def()
+    backprop = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    axis = IntParameter("axis")
+
+    def __init__(self, logits: Value, labels: Value) -> None:
+        source = operand_type(logits)
+        axis = len(source.get_shape()) - 1
+        super().__init__(
+            [logits, labels], self.infer(source, operand_type(labels), axis), {"axis": int_attr(axis)}
+        )
+
+    @classmethod
+    def infer(cls, logits: Tensor, labels: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """Result types: loss of the shape of labels, backprop of the type of logits."""
+        cls.require_dtype("logits", logits, FLOATS)
+        cls.require_dtype("labels", labels, INTEGERS)
+        shape = logits.get_shape()
+        if not shape or labels.get_shape() != shape[:-1]:
+            cls.fail(f"logits has type {logits} and labels {labels}, expected [..., C] and [...]")
+        if axis != len(shape) - 1:
+            cls.fail(f"axis is {axis}, expected {len(shape) - 1}, the last dimension of {logits}")
+        return tensor_type(shape[:-1], logits.element_type), logits
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return self.infer(tensor_of(self.logits), tensor_of(self.labels), self.axis)
+
+
+@irdl_op_definition
+class SoftmaxCrossEntropyWithLogitsOp(CirhOp):
+    """Cross entropy of logits and class probabilities, both `[..., C]`, and its gradient by the logits.
+
+    Results: loss `[...]`, backprop `softmax(logits) - labels` `[..., C]`.
+    """
+
+    name = "cirh.SoftmaxCrossEntropyWithLogits"
+    logits = operand_def()
+    labels = operand_def()
+    loss = result_def()
+    backprop = result_def()
+
+    def __init__(self, logits: Value, labels: Value) -> None:
+        super().__init__([logits, labels], self.infer(operand_type(logits), operand_type(labels)))
+
+    @classmethod
+    def infer(cls, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Result types: loss without the last dimension, backprop of the type of logits."""
+        cls.require_dtype("logits", logits, FLOATS)
+        cls.require_same("labels", labels, "logits", logits)
+        if not logits.get_shape():
+            cls.fail(f"logits has type {logits}, expected rank 1 or more")
+        return tensor_type(logits.get_shape()[:-1], logits.element_type), logits
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return self.infer(tensor_of(self.logits), tensor_of(self.labels))

@@ -1,0 +1,204 @@
+"""Optimizer updates with TensorFlow's arithmetic. Hyperparameters are rank-0 operands of param's dtype."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+
+from cgc.cirh.base import BOOLEAN, FALSE, BoolParameter, CirhOp, Value, bool_attr, operand_type
+from cgc.cirh.types import FLOATS, Tensor, tensor_of
+
+
+class OptimizerOp(CirhOp):
+    """Base of updates. The results are the new values of the first `len(results)` operands, in their order.
+
+    TENSORS names the operands of the type of param; all others have rank 0.
+    """
+
+    TENSORS: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def infer(cls, result_count: int, **operands: Tensor) -> tuple[Tensor, ...]:
+        """Result types: `result_count` times the type of param."""
+        param = operands["param"]
+        cls.require_dtype("param", param, FLOATS)
+        for name, tensor in operands.items():
+            if name in cls.TENSORS:
+                cls.require_same(name, tensor, "param", param)
+            else:
+                cls.require_scalar(name, tensor, param)
+        return (param,) * result_count
+
+    def _operand_names(self) -> list[str]:
+        return [name for name, _ in self.get_irdl_definition().operands]
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        types = (tensor_of(value) for value in self.operands)
+        return self.infer(len(self.results), **dict(zip(self._operand_names(), types, strict=True)))
+
+
+def _types(**operands: Value) -> dict[str, Tensor]:
+    return {name: operand_type(value) for name, value in operands.items()}
+
+
+@irdl_op_definition
+class GradientDescentOp(OptimizerOp):
+    """`param - lr * grad`."""
+
+    name = "cirh.GradientDescent"
+    TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "grad"})
+    param = operand_def()
+    lr = operand_def()
+    grad = operand_def()
+    new_param = result_def()
+
+    def __init__(self, param: Value, lr: Value, grad: Value) -> None:
+        super().__init__([param, lr, grad], self.infer(1, **_types(param=param, lr=lr, grad=grad)))
+
+
+@irdl_op_definition
+class MomentumOp(OptimizerOp):
+    """`accum' = momentum * accum + grad`; `param' = param - lr * accum'`.
+
+    With `use_nesterov`: `param' = param - lr * (grad + momentum * accum')`.
+    """
+
+    name = "cirh.Momentum"
+    TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "accum", "grad"})
+    param = operand_def()
+    accum = operand_def()
+    lr = operand_def()
+    grad = operand_def()
+    momentum = operand_def()
+    new_param = result_def()
+    new_accum = result_def()
+    use_nesterov_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="use_nesterov")
+    use_nesterov = BoolParameter("use_nesterov")
+
+    def __init__(
+        self, param: Value, accum: Value, lr: Value, grad: Value, momentum: Value, use_nesterov: bool = False
+    ) -> None:
+        types = _types(param=param, accum=accum, lr=lr, grad=grad, momentum=momentum)
+        super().__init__(
+            [param, accum, lr, grad, momentum],
+            self.infer(2, **types),
+            {"use_nesterov": bool_attr(use_nesterov)},
+        )
+
+
+@irdl_op_definition
+class AdamOp(OptimizerOp):
+    """Adam as `ResourceApplyAdam` computes it.
+
+    `alpha = lr * sqrt(1 - beta2_power) / (1 - beta1_power)`; `m' = m + (grad - m) * (1 - beta1)`;
+    `v' = v + (grad**2 - v) * (1 - beta2)`; `param' = param - alpha * m' / (sqrt(v') + epsilon)`.
+    With `use_nesterov` the numerator is `m' * beta1 + (1 - beta1) * grad`.
+    """
+
+    name = "cirh.Adam"
+    TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "m", "v", "grad"})
+    param = operand_def()
+    m = operand_def()
+    v = operand_def()
+    beta1_power = operand_def()
+    beta2_power = operand_def()
+    lr = operand_def()
+    beta1 = operand_def()
+    beta2 = operand_def()
+    epsilon = operand_def()
+    grad = operand_def()
+    new_param = result_def()
+    new_m = result_def()
+    new_v = result_def()
+    use_nesterov_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="use_nesterov")
+    use_nesterov = BoolParameter("use_nesterov")
+
+    def __init__(
+        self,
+        param: Value,
+        m: Value,
+        v: Value,
+        beta1_power: Value,
+        beta2_power: Value,
+        lr: Value,
+        beta1: Value,
+        beta2: Value,
+        epsilon: Value,
+        grad: Value,
+        use_nesterov: bool = False,
+    ) -> None:
+        types = _types(
+            param=param,
+            m=m,
+            v=v,
+            beta1_power=beta1_power,
+            beta2_power=beta2_power,
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            grad=grad,
+        )
+        super().__init__(
+            [param, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad],
+            self.infer(3, **types),
+            {"use_nesterov": bool_attr(use_nesterov)},
+        )
+
+
+@irdl_op_definition
+class RMSPropOp(OptimizerOp):
+    """RMSProp as `ResourceApplyRMSProp` computes it.
+
+    `ms' = ms + (grad**2 - ms) * (1 - rho)`; `mom' = momentum * mom + lr * grad / sqrt(ms' + epsilon)`;
+    `param' = param - mom'`.
+    """
+
+    name = "cirh.RMSProp"
+    TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "ms", "mom", "grad"})
+    param = operand_def()
+    ms = operand_def()
+    mom = operand_def()
+    lr = operand_def()
+    rho = operand_def()
+    momentum = operand_def()
+    epsilon = operand_def()
+    grad = operand_def()
+    new_param = result_def()
+    new_ms = result_def()
+    new_mom = result_def()
+
+    def __init__(
+        self,
+        param: Value,
+        ms: Value,
+        mom: Value,
+        lr: Value,
+        rho: Value,
+        momentum: Value,
+        epsilon: Value,
+        grad: Value,
+    ) -> None:
+        types = _types(
+            param=param, ms=ms, mom=mom, lr=lr, rho=rho, momentum=momentum, epsilon=epsilon, grad=grad
+        )
+        super().__init__([param, ms, mom, lr, rho, momentum, epsilon, grad], self.infer(3, **types))
+
+
+@irdl_op_definition
+class AdagradOp(OptimizerOp):
+    """`accum' = accum + grad**2`; `param' = param - lr * grad / sqrt(accum')`."""
+
+    name = "cirh.Adagrad"
+    TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "accum", "grad"})
+    param = operand_def()
+    accum = operand_def()
+    lr = operand_def()
+    grad = operand_def()
+    new_param = result_def()
+    new_accum = result_def()
+
+    def __init__(self, param: Value, accum: Value, lr: Value, grad: Value) -> None:
+        types = _types(param=param, accum=accum, lr=lr, grad=grad)
+        super().__init__([param, accum, lr, grad], self.infer(2, **types))

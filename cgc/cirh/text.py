@@ -1,0 +1,133 @@
+"""Text form of modules: parse, print, and the canonical text that artifacts are named by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from io import StringIO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.dialects.func import Func
+from xdsl.ir import Attribute, SSAValue
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from cgc.cirh.base import DEBUG_ATTRIBUTES
+from cgc.cirh.dialect import CIRH
+from cgc.cirh.verify import verify_module
+from cgc.errors import ModuleSyntaxError
+
+
+def make_context() -> Context:
+    """A context with the dialects that a module may use: builtin, func, cirh."""
+    context = Context()
+    for dialect in (Builtin, Func, CIRH):
+        context.load_dialect(dialect)
+    return context
+
+
+def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> ModuleOp:
+    """Parses and verifies a module.
+
+    Args:
+        text: The module.
+        name: File name for error messages.
+        verify: Also check what no single op can: the order of definitions, the terminator. Ops are always
+            checked.
+
+    Raises:
+        ModuleSyntaxError: starts with `name:line:column`.
+        InvalidModuleError: the module as a whole is invalid.
+    """
+    _check_quotes(text, name)
+    try:
+        module = Parser(make_context(), text, name).parse_module()
+    except ParseError as error:
+        start = _start_of_use(error, text)
+        raise ModuleSyntaxError(_located(error.msg, start, text, name)) from error
+    except (VerifyException, ValueError) as error:
+        # raised by constructors of builtin attributes and types, which do not know the place
+        raise ModuleSyntaxError(f"{name}: {error}") from error
+    if verify:
+        verify_module(module)
+    return module
+
+
+_QUOTES = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"|//[^\n]*+|"')
+
+
+def _check_quotes(text: str, name: str) -> None:
+    """Finds a malformed string. On one, the regular expression of xDSL's lexer takes exponential time."""
+    for match in _QUOTES.finditer(text):
+        if match.group() == '"':
+            message = r"this string does not end on its line, or has an escape other than \" \\ \n \t or \FF"
+            raise ModuleSyntaxError(_located(message, match.start(), text, name))
+
+
+def _start_of_use(error: ParseError, text: str) -> int:
+    """Where the error is; xDSL reports values without a definition at the end of the text."""
+    undefined = re.match(r"values used but not defined: \[(%[^\],]+)", error.msg)
+    use = undefined and re.search(rf"{re.escape(undefined[1])}(?![\w$.-])", text)
+    return use.start() if use else error.span.start
+
+
+def _located(message: str, start: int, text: str, name: str) -> str:
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", start)
+    line = text[line_start : line_end if line_end >= 0 else len(text)]
+    number, column = text.count("\n", 0, start) + 1, start - line_start + 1
+    # only what surrounds the place: the line may hold megabytes of a constant
+    first = max(0, column - 1 - _SHOWN_BEFORE)
+    shown = line[first : first + _SHOWN_WIDTH]
+    return f"{name}:{number}:{column}: {message}\n    {shown}\n    {' ' * (column - 1 - first)}^"
+
+
+_SHOWN_BEFORE, _SHOWN_WIDTH = 80, 160
+
+
+def print_module(module: ModuleOp) -> str:
+    """The text of a module, ending in a newline; `parse_module` gives an equal module."""
+    return _print(module, Printer)
+
+
+def canonical_text(module: ModuleOp) -> str:
+    """The text that depends on nothing but what the module computes.
+
+    No debug attributes, values numbered in order of definition whatever their names, attributes sorted.
+    """
+    return _print(module, _CanonicalPrinter)
+
+
+def _print(module: ModuleOp, printer_type: type[Printer]) -> str:
+    out = StringIO()
+    printer_type(stream=out).print_op(module)
+    return out.getvalue() + "\n"
+
+
+class _CanonicalPrinter(Printer):
+    """Prints without debug attributes and without names."""
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        name = self._ssa_values.get(value)
+        if name is None:
+            name = self._ssa_values[value] = self._get_new_valid_name_id()
+        self.print_string(f"%{name}")
+        return name
+
+    def print_op_attributes(
+        self,
+        attributes: Mapping[str, Attribute],
+        *,
+        reserved_attr_names: Iterable[str] = (),
+        print_keyword: bool = False,
+    ) -> bool:
+        return super().print_op_attributes(
+            attributes,
+            reserved_attr_names=DEBUG_ATTRIBUTES.union(reserved_attr_names),
+            print_keyword=print_keyword,
+        )
+
+    def print_attr_dict(self, attr_dict: Mapping[str, Attribute]) -> None:
+        super().print_attr_dict(dict(sorted(attr_dict.items())))

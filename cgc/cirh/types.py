@@ -1,0 +1,141 @@
+"""Element types of CIRH and their numpy counterparts; helpers for static tensor types.
+
+Tensors are statically shaped. float64 is left out on purpose: the device computes in 32 bits or less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    IntegerType,
+    NoneAttr,
+    Signedness,
+    TensorType,
+)
+from xdsl.ir import Attribute, SSAValue
+
+from cgc.errors import InvalidOpError, UnsupportedTypeError
+
+ElementType: TypeAlias = Float32Type | Float16Type | BFloat16Type | IntegerType
+Tensor: TypeAlias = TensorType[ElementType]
+AnyArray: TypeAlias = NDArray[np.generic]
+
+_ELEMENT_TYPES: dict[str, ElementType] = {
+    "float32": Float32Type(),
+    "float16": Float16Type(),
+    "bfloat16": BFloat16Type(),
+    "bool": IntegerType(1),
+    "int8": IntegerType(8),
+    "uint8": IntegerType(8, Signedness.UNSIGNED),
+    "int32": IntegerType(32),
+    "int64": IntegerType(64),
+    "uint32": IntegerType(32, Signedness.UNSIGNED),
+}
+_DTYPES: dict[Attribute, np.dtype[np.generic]] = {
+    element: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    for name, element in _ELEMENT_TYPES.items()
+}
+_NAMES: dict[Attribute, str] = {element: name for name, element in _ELEMENT_TYPES.items()}
+
+DTYPE_NAMES = frozenset(_ELEMENT_TYPES)
+FLOATS = frozenset({"float32", "float16", "bfloat16"})
+INTEGERS = frozenset({"int8", "uint8", "int32", "int64", "uint32"})
+BOOL = frozenset({"bool"})
+NUMBERS = FLOATS | INTEGERS
+SIGNED = FLOATS | frozenset({"int8", "int32", "int64"})
+ANY = NUMBERS | BOOL
+
+
+def element_type(dtype: DTypeLike) -> ElementType:
+    """The element type of a numpy dtype or dtype name ("float32", "bfloat16", "bool" ...)."""
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    found = _ELEMENT_TYPES.get(name)
+    if found is None:
+        hint = " (cast to float32 first)" if name == "float64" else ""
+        raise UnsupportedTypeError(
+            f"element type {name!r} is not supported{hint}; expected one of {', '.join(sorted(DTYPE_NAMES))}"
+        )
+    return found
+
+
+def is_element_type(attribute: Attribute) -> bool:
+    """Whether `attribute` is one of CIRH's element types."""
+    return attribute in _NAMES
+
+
+def numpy_dtype(element: Attribute) -> np.dtype[np.generic]:
+    """The numpy dtype that holds values of an element type; bf16 is `ml_dtypes.bfloat16`."""
+    found = _DTYPES.get(element)
+    if found is None:
+        raise UnsupportedTypeError(
+            f"element type {element} is not supported; expected f32, f16, bf16, i1, i8, ui8, i32, i64 or ui32"
+        )
+    return found
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """The numpy name of a tensor's element type: "float32", "bool" ..."""
+    found = _NAMES.get(tensor.element_type)
+    if found is None:
+        raise UnsupportedTypeError(
+            f"element type {tensor.element_type} is not supported; "
+            "expected f32, f16, bf16, i1, i8, ui8, i32, i64 or ui32"
+        )
+    return found
+
+
+def tensor_type(shape: Sequence[int], dtype: DTypeLike | ElementType) -> Tensor:
+    """The tensor type of a shape and a numpy dtype (or its name), or an element type of the IR."""
+    element = dtype if isinstance(dtype, Attribute) else element_type(dtype)
+    return TensorType(element, [int(size) for size in shape])
+
+
+def tensor_of(value: SSAValue) -> Tensor:
+    """The type of an SSA value, checked to be a static tensor of a supported element type."""
+    return checked_tensor(value.type)
+
+
+def checked_tensor(attribute: Attribute) -> Tensor:
+    """`attribute` as a tensor type.
+
+    Raises:
+        InvalidOpError: not a ranked tensor, a dynamic size, an encoding, or an unsupported element type.
+    """
+    if not isinstance(attribute, TensorType):
+        raise InvalidOpError(f"expected a ranked tensor, got {attribute}")
+    if attribute.element_type not in _NAMES:
+        hint = "; cast to f32 first" if str(attribute.element_type) == "f64" else ""
+        raise InvalidOpError(
+            f"element type of {attribute} is not supported, "
+            f"expected f32, f16, bf16, i1, i8, ui8, i32, i64 or ui32{hint}"
+        )
+    if DYNAMIC_INDEX in attribute.get_shape():
+        raise InvalidOpError(f"{attribute} has a dynamic size; shapes must be static")
+    if not isinstance(attribute.encoding, NoneAttr):
+        raise InvalidOpError(f"{attribute} has an encoding; plain tensors are expected")
+    return attribute
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The shape of an SSA value."""
+    return tensor_of(value).get_shape()
+
+
+def element_count(tensor: Tensor) -> int:
+    """Number of elements of a tensor type."""
+    return math.prod(tensor.get_shape())
+
+
+def size_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor in memory; a bool takes one byte."""
+    return element_count(tensor) * numpy_dtype(tensor.element_type).itemsize

@@ -1,0 +1,79 @@
+"""The fabric that kernels are placed on, read from `configs/<name>.yaml` or a file of the user."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cgc.errors import FabricError
+from toolkit_config import config_file
+from toolkit_config.loader import ConfigError, load_model
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class Fabric(BaseModel):
+    """A rectangle of equal processing elements (PEs) on a two-dimensional mesh, and its host links.
+
+    Attributes:
+        name: the system, e.g. "cs2".
+        clock_hz: cycles per second of every PE and router.
+        width: PEs in x.
+        height: PEs in y.
+        memory_per_pe_bytes: SRAM of one PE, for code, weights, optimizer state and activations.
+        macs_per_pe_per_cycle: 16-bit multiply-adds of one PE in a cycle.
+        data_bits_per_wavelet: payload that a link carries in a cycle.
+        io_links: Ethernet links to the hosts.
+        io_link_bits_per_s: rate of one of them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    clock_hz: float = Field(gt=0, allow_inf_nan=False)
+    width: Count
+    height: Count
+    memory_per_pe_bytes: Count
+    macs_per_pe_per_cycle: Count
+    data_bits_per_wavelet: Count
+    io_links: Count
+    io_link_bits_per_s: float = Field(gt=0, allow_inf_nan=False)
+
+    @property
+    def processing_elements(self) -> int:
+        """All PEs, the 100 % of "Active PEs"."""
+        return self.width * self.height
+
+    def input_cycles(self, size_bytes: int) -> int:
+        """Cycles that the host links need for `size_bytes`, at least 1."""
+        bits_per_cycle = self.io_links * self.io_link_bits_per_s / self.clock_hz
+        return max(1, math.ceil(size_bytes * 8 / bits_per_cycle))
+
+
+def load_fabric(name_or_path: str | Path = "cs2") -> Fabric:
+    """Loads a fabric that comes with the toolkit by its name, or another by the path of its YAML file.
+
+    Raises:
+        FabricError: unknown name; missing file; a key that is missing, unknown or of the wrong type
+            (file:line).
+    """
+    known = fabric_names()
+    path = Path(name_or_path)
+    if str(name_or_path) not in known and path.suffix not in (".yaml", ".yml"):
+        raise FabricError(
+            f"fabric is {str(name_or_path)!r}, expected one of {', '.join(known)} or the path of a .yaml file"
+        )
+    try:
+        if str(name_or_path) not in known:
+            return load_model(path, Fabric)
+        return load_model(config_file(f"{name_or_path}.yaml"), Fabric)
+    except ConfigError as error:
+        raise FabricError(str(error)) from None
+
+
+def fabric_names() -> tuple[str, ...]:
+    """Names of the fabrics that come with the toolkit, sorted."""
+    return ("cs1", "cs2")

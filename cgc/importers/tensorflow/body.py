@@ -1,0 +1,154 @@
+"""Imports the operations of a step one after the other, and collects what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh.types import DTYPE_NAMES, dtype_name, shape_of, tensor_of
+from cgc.errors import CompileError
+from cgc.importers.tensorflow import folding
+from cgc.importers.tensorflow.emit import Emitter
+from cgc.importers.tensorflow.faults import (
+    Fault,
+    Kind,
+    RefusedError,
+    describe_tensor,
+    unknown_op_faults,
+    where,
+)
+from cgc.importers.tensorflow.handlers import HANDLERS
+from cgc.importers.tensorflow.handlers.plumbing import DROPPED
+from cgc.importers.tensorflow.node import POISON, NodeContext, Result, StepState, Value
+from cgc.importers.tensorflow.plan import plan_function
+from cgc.importers.tensorflow.source import user_line
+
+_HOST_TYPES = frozenset({"resource", "variant"})
+_ANY_RESULT_TYPE = frozenset({"Const", "StatelessRandomGetKeyCounter", "Shape", "ShapeN", "Size", "Rank"})
+"""Ops whose results are no values on the device, whatever their element type."""
+
+
+class BodyImporter:
+    """Imports operations in a given order.
+
+    Attributes:
+        values: the value of each tensor so far, by tensor name.
+        faults: what is wrong, in graph order; operations behind a fault are skipped silently.
+    """
+
+    def __init__(self, emit: Emitter, step: StepState, values: dict[str, Value], scope: str = "") -> None:
+        """`scope` goes before the node names of a function that is imported in place."""
+        self.values = values
+        self.faults: list[Fault] = []
+        self._emit = emit
+        self._step = step
+        self._scope = scope
+
+    def run(self, ops: Sequence[Any]) -> None:
+        """Imports operations; inputs come first."""
+        unknown = [op for op in ops if not self._is_fed(op) and not self._import(op)]
+        self.faults += unknown_op_faults(unknown)
+
+    def as_output(self, tensor: Any, value: Value) -> SSAValue:
+        """A value as a result of the step; a known one becomes a constant.
+
+        Raises:
+            RefusedError: the tensor has no value on the device.
+        """
+        if isinstance(value, SSAValue):
+            return value
+        if isinstance(value, np.ndarray):
+            self._emit.label(tensor.op.name, user_line(tensor.op))
+            return self._emit.constant(value)
+        raise RefusedError(
+            Kind.USAGE,
+            f"{tensor.name} {describe_tensor(tensor)} has no value on the device",
+        )
+
+    def _is_fed(self, op: Any) -> bool:
+        """Whether a batch gives results of an operation; those that it does not give have no value."""
+        if not any(tensor.name in self.values for tensor in op.outputs):
+            return False
+        for tensor in op.outputs:
+            self.values.setdefault(tensor.name, None)
+        return True
+
+    def _import(self, op: Any) -> bool:
+        """Imports one operation; False if its type is unknown."""
+        for tensor in op.outputs:
+            self.values[tensor.name] = None if op.type in DROPPED else POISON
+        if op.type in DROPPED:
+            return True
+        known = op.type in HANDLERS or folding.is_foldable(op)
+        inputs = [self.values.get(tensor.name, POISON) for tensor in op.inputs]
+        if not known or any(value is POISON for value in inputs):
+            return known
+        self._emit.label(self._scope + op.name, user_line(op))
+        try:
+            results = self._fold(op, inputs) or self._handle(op, inputs)
+            if results is None:
+                return False
+            self._check(op, results)
+        except RefusedError as refusal:
+            self._fault(op, refusal.kind, str(refusal))
+        except (CompileError, ValueError, IndexError) as error:
+            self._fault(op, Kind.USAGE, str(error))
+        else:
+            self.values.update(zip((t.name for t in op.outputs), results, strict=True))
+        return True
+
+    def _fold(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
+        arrays = [value for value in inputs if isinstance(value, np.ndarray)]
+        return folding.fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
+
+    def _handle(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
+        handler = HANDLERS.get(op.type)
+        if handler is None:
+            return None
+        self._require_types(op)
+        return _as_tuple(
+            handler(NodeContext(op, inputs, self._emit, self._step, self._call)), len(op.outputs)
+        )
+
+    def _call(self, op: Any, attribute: str, arguments: Sequence[Value]) -> list[Value]:
+        """Imports a function in place of its call."""
+        # No public way leads from a call to the traced body of its function.
+        body = op.graph._get_function(op.get_attr(attribute).name).graph
+        values = dict(zip((tensor.name for tensor in body.inputs), arguments, strict=True))
+        inner = BodyImporter(self._emit, self._step, values, f"{self._scope}{op.name}/")
+        inner.run(plan_function(body))
+        self.faults += inner.faults
+        self._emit.label(self._scope + op.name, user_line(op))
+        return [inner.values[tensor.name] for tensor in body.outputs]
+
+    @staticmethod
+    def _require_types(op: Any) -> None:
+        if op.type in _ANY_RESULT_TYPE:
+            return
+        for tensor in op.outputs:
+            name = tensor.dtype.base_dtype.name
+            if name not in DTYPE_NAMES and name not in _HOST_TYPES:
+                raise RefusedError(Kind.TYPE, f"its result is {describe_tensor(tensor)}")
+
+    @staticmethod
+    def _check(op: Any, results: Sequence[Value]) -> None:
+        """A result must have the type that TensorFlow inferred; anything else is an error of the handler."""
+        for tensor, value in zip(op.outputs, results, strict=True):
+            if isinstance(value, SSAValue):
+                got = dtype_name(tensor_of(value)), shape_of(value)
+                if got[0] != tensor.dtype.base_dtype.name or not tensor.shape.is_compatible_with(got[1]):
+                    raise AssertionError(
+                        f"{op.type} {op.name}: imported as {got}, TensorFlow says {describe_tensor(tensor)}"
+                    )
+
+    def _fault(self, op: Any, kind: Kind, message: str) -> None:
+        self.faults.append(Fault(kind, f"{op.type}: {where(op)}: {message}"))
+
+
+def _as_tuple(result: Result, count: int) -> tuple[Value, ...]:
+    if isinstance(result, list | tuple):
+        return tuple(result)
+    return () if count == 0 else (cast(Value, result),)

@@ -1,0 +1,204 @@
+"""Building the body of a step: constants shared, TensorFlow's implicit broadcasting made explicit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.ir import Block, SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
+from cgc.cirh.types import DTYPE_NAMES, dtype_name, element_type, numpy_dtype, shape_of, tensor_of
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+
+Array: TypeAlias = NDArray[Any]
+Shape: TypeAlias = tuple[int, ...]
+Maker: TypeAlias = Callable[..., CirhOp]
+"""The constructor of an op."""
+
+_SHARED_CONSTANT_BYTES = 256
+_INT32 = np.iinfo(np.int32)
+
+
+def dtype_of(value: SSAValue) -> str:
+    """The numpy name of a value's element type."""
+    return dtype_name(tensor_of(value))
+
+
+def broadcast_shape(*shapes: Sequence[int]) -> Shape:
+    """The shape to which operands are broadcast, by numpy's rule, which is TensorFlow's."""
+    try:
+        return np.broadcast_shapes(*(tuple(shape) for shape in shapes))
+    except ValueError:
+        listed = " and ".join(str(list(shape)) for shape in shapes)
+        raise RefusedError(Kind.USAGE, f"shapes {listed} cannot be broadcast to one shape") from None
+
+
+def require_dtype(dtype: str, what: str) -> str:
+    """Returns the dtype if CIRH has it, else refuses `what`."""
+    if dtype not in DTYPE_NAMES:
+        raise RefusedError(
+            Kind.TYPE, f"{what} has element type {dtype}, expected one of {', '.join(sorted(DTYPE_NAMES))}"
+        )
+    return dtype
+
+
+class Emitter:
+    """Appends ops to a block and labels each with the node it comes from."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._constants: dict[tuple[str, Shape, bytes], SSAValue] = {}
+        self._node: str | None = None
+        self._source: str | None = None
+
+    def label(self, node: str | None, source: str | None) -> None:
+        """Sets the debug attributes of the ops that follow."""
+        self._node, self._source = node, source
+
+    def emit(self, op: CirhOp) -> SSAValue:
+        """Appends an op and returns its first result."""
+        return self.emit_all(op)[0]
+
+    def emit_all(self, op: CirhOp) -> tuple[SSAValue, ...]:
+        """Appends an op and returns its results."""
+        op.set_debug_info(self._node, self._source)
+        self._block.add_op(op)
+        return tuple(op.results)
+
+    def constant(self, array: Array) -> SSAValue:
+        """A constant; small ones exist once in a step.
+
+        Raises:
+            RefusedError: an element type that CIRH lacks, or an integer beyond the device's 32 bits.
+        """
+        dtype = require_dtype(array.dtype.name, "the constant")
+        if dtype == "int64" and array.size and (array.min() < _INT32.min or array.max() > _INT32.max):
+            extreme = array.max() if array.max() > _INT32.max else array.min()
+            raise RefusedError(
+                Kind.USAGE,
+                f"the constant holds {extreme}; the device computes int64 as int32, "
+                f"so constants must lie between {_INT32.min} and {_INT32.max}",
+            )
+        if array.nbytes > _SHARED_CONSTANT_BYTES:
+            return self.emit(ops.ConstOp.from_array(array))
+        key = (dtype, array.shape, array.tobytes())
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = self.emit(ops.ConstOp.from_array(array))
+        return found
+
+    def scalar(self, value: float, dtype: str) -> SSAValue:
+        """A rank-0 constant."""
+        return self.constant(np.asarray(value, numpy_dtype(element_type(dtype))))
+
+    def full(self, value: float, shape: Shape, dtype: str) -> SSAValue:
+        """A constant of one value: a scalar, broadcast."""
+        return self.broadcast(self.scalar(value, dtype), shape)
+
+    def like(self, value: float, x: SSAValue) -> SSAValue:
+        """`full` with the shape and element type of `x`."""
+        return self.full(value, shape_of(x), dtype_of(x))
+
+    def reshape(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
+        """Reshapes; one size may be -1."""
+        shape = self._complete(x, shape)
+        return x if shape == shape_of(x) else self.emit(ops.ReshapeOp(x, shape))
+
+    @staticmethod
+    def _complete(x: SSAValue, shape: Sequence[int]) -> Shape:
+        total = math.prod(shape_of(x))
+        known = math.prod(size for size in shape if size != -1)
+        full = tuple(total // known if size == -1 and known else size for size in shape)
+        if math.prod(full) != total or any(size < 0 for size in full):
+            raise RefusedError(
+                Kind.USAGE, f"a tensor of shape {list(shape_of(x))} cannot take the shape {list(shape)}"
+            )
+        return full
+
+    def transpose(self, x: SSAValue, permutation: Sequence[int]) -> SSAValue:
+        """Permutes axes: axis `i` of the result is axis `permutation[i]` of `x`."""
+        order = tuple(permutation)
+        return x if order == tuple(range(len(order))) else self.emit(ops.TransposeOp(x, order))
+
+    def broadcast(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
+        """Broadcasts by numpy's rule: axes are matched from the last backwards."""
+        shape, own = tuple(shape), shape_of(x)
+        if own == shape:
+            return x
+        offset = len(shape) - len(own)
+        return self.emit(ops.BroadcastInDimOp(x, shape, tuple(range(offset, len(shape)))))
+
+    def cast(self, x: SSAValue, dtype: str) -> SSAValue:
+        """Converts the element type; the same type is no op."""
+        return x if dtype_of(x) == dtype else self.emit(ops.CastOp(x, dtype))
+
+    def binary(self, op_type: Maker, a: SSAValue, b: SSAValue) -> SSAValue:
+        """An elementwise op of two operands, broadcast to one shape."""
+        shape = broadcast_shape(shape_of(a), shape_of(b))
+        return self.emit(op_type(self.broadcast(a, shape), self.broadcast(b, shape)))
+
+    def unary(self, op_type: Maker, x: SSAValue) -> SSAValue:
+        """An elementwise op of one operand."""
+        return self.emit(op_type(x))
+
+    def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """`a + b`, broadcast."""
+        return self.binary(ops.AddOp, a, b)
+
+    def sub(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """`a - b`, broadcast."""
+        return self.binary(ops.SubOp, a, b)
+
+    def mul(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """`a * b`, broadcast."""
+        return self.binary(ops.MulOp, a, b)
+
+    def div(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """`a / b`, broadcast."""
+        return self.binary(ops.DivOp, a, b)
+
+    def scaled(self, x: SSAValue, factor: float) -> SSAValue:
+        """`x * factor`."""
+        return self.mul(x, self.scalar(factor, dtype_of(x)))
+
+    def compare(self, direction: str, a: SSAValue, b: SSAValue) -> SSAValue:
+        """Elementwise comparison, broadcast; direction is EQ, NE, LT, LE, GT or GE."""
+        shape = broadcast_shape(shape_of(a), shape_of(b))
+        return self.emit(ops.CompareOp(self.broadcast(a, shape), self.broadcast(b, shape), direction))
+
+    def select(self, condition: SSAValue, on_true: SSAValue, on_false: SSAValue) -> SSAValue:
+        """Elementwise choice, all three broadcast."""
+        operands = (condition, on_true, on_false)
+        shape = broadcast_shape(*(shape_of(x) for x in operands))
+        return self.emit(ops.SelectOp(*(self.broadcast(x, shape) for x in operands)))
+
+    def reduce(self, kind: str, x: SSAValue, axes: Sequence[int], keep_dims: bool = False) -> SSAValue:
+        """Reduces over axes; over none it is the identity."""
+        return self.emit(ops.ReduceOp(x, kind, tuple(axes), keep_dims)) if axes else x
+
+    def slice(
+        self, x: SSAValue, start: Sequence[int], limit: Sequence[int], steps: Sequence[int]
+    ) -> SSAValue:
+        """Takes `start[i] <= position < limit[i]`, `steps[i] > 0` apart, of every axis."""
+        shape = shape_of(x)
+        if tuple(limit) == shape and not any(start) and all(step == 1 for step in steps):
+            return x
+        return self.emit(ops.SliceOp(x, tuple(start), tuple(limit), tuple(steps)))
+
+    def pad(
+        self, x: SSAValue, low: Sequence[int], high: Sequence[int], value: SSAValue | None = None
+    ) -> SSAValue:
+        """Pads with a rank-0 value, zero by default."""
+        if not any(low) and not any(high):
+            return x
+        filler = self.scalar(0, dtype_of(x)) if value is None else value
+        return self.emit(ops.PadOp(x, filler, tuple(low), tuple(high)))
+
+    def take(self, x: SSAValue, indices: SSAValue, axis: int) -> SSAValue:
+        """tf.gather without batch dimensions."""
+        return self.emit(ops.GatherOp(x, indices, axis))

@@ -1,0 +1,239 @@
+"""Arithmetic, comparison and logic, element by element, with broadcasting."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import FLOATS, shape_of
+from cgc.importers.tensorflow.emit import Maker, dtype_of
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.node import Handler, NodeContext, Table
+
+_BINARY: dict[str, Maker] = {
+    "Add": ops.AddOp,
+    "AddV2": ops.AddOp,
+    "Sub": ops.SubOp,
+    "Mul": ops.MulOp,
+    "RealDiv": ops.DivOp,
+    "Pow": ops.PowOp,
+    "Maximum": ops.MaxOp,
+    "Minimum": ops.MinOp,
+    "FloorDiv": ops.FloorDivOp,
+    "FloorMod": ops.FloorModOp,
+    "Atan2": ops.Atan2Op,
+    "LogicalAnd": ops.AndOp,
+    "LogicalOr": ops.OrOp,
+    "BitwiseAnd": ops.AndOp,
+    "BitwiseOr": ops.OrOp,
+    "BitwiseXor": ops.XorOp,
+}
+_UNARY: dict[str, Maker] = {
+    "Neg": ops.NegOp,
+    "Abs": ops.AbsOp,
+    "Exp": ops.ExpOp,
+    "Expm1": ops.Expm1Op,
+    "Log": ops.LogOp,
+    "Log1p": ops.Log1pOp,
+    "Sqrt": ops.SqrtOp,
+    "Rsqrt": ops.RsqrtOp,
+    "Reciprocal": ops.ReciprocalOp,
+    "Inv": ops.ReciprocalOp,
+    "Sin": ops.SinOp,
+    "Cos": ops.CosOp,
+    "Tanh": ops.TanhOp,
+    "Sigmoid": ops.SigmoidOp,
+    "Sign": ops.SignOp,
+    "Floor": ops.FloorOp,
+    "Ceil": ops.CeilOp,
+    # TensorFlow's Round and Rint and CIRH's Round take ties to the even number.
+    "Round": ops.RoundOp,
+    "Rint": ops.RoundOp,
+    "Erf": ops.ErfOp,
+    "Relu": ops.ReluOp,
+    "Elu": ops.EluOp,
+    "Softplus": ops.SoftplusOp,
+    "LogicalNot": ops.NotOp,
+    "Invert": ops.NotOp,
+    "IsFinite": ops.IsFiniteOp,
+}
+_ROUNDING = frozenset({"Floor", "Ceil", "Round", "Rint"})
+_COMPARISONS = {
+    "Equal": "EQ",
+    "NotEqual": "NE",
+    "Less": "LT",
+    "LessEqual": "LE",
+    "Greater": "GT",
+    "GreaterEqual": "GE",
+}
+
+
+def _binary(op_type: Maker) -> Handler:
+    return lambda node: node.emit.binary(op_type, node.x(0), node.x(1))
+
+
+def _unary(op_type: Maker) -> Handler:
+    return lambda node: node.emit.unary(op_type, node.x(0))
+
+
+def _rounding(op_type: Maker) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        x = node.x(0)
+        return node.emit.unary(op_type, x) if dtype_of(x) in FLOATS else x
+
+    return handler
+
+
+def _comparison(direction: str) -> Handler:
+    return lambda node: node.emit.compare(direction, node.x(0), node.x(1))
+
+
+def _add_n(node: NodeContext) -> SSAValue:
+    return reduce(node.emit.add, node.all())
+
+
+def _div(node: NodeContext) -> SSAValue:
+    if node.out_dtype() not in FLOATS:
+        raise RefusedError(Kind.USAGE, "Div of integers truncates to zero; use tf.math.floordiv or floats")
+    return node.emit.div(node.x(0), node.x(1))
+
+
+def _squared_difference(node: NodeContext) -> SSAValue:
+    difference = node.emit.sub(node.x(0), node.x(1))
+    return node.emit.mul(difference, difference)
+
+
+def _square(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    return node.emit.mul(x, x)
+
+
+def _div_no_nan(node: NodeContext) -> SSAValue:
+    """0 where the divisor is 0, and no division by it, so that no infinity arises on the way."""
+    e, x, y = node.emit, node.x(0), node.x(1)
+    is_zero = e.compare("EQ", y, e.scalar(0, dtype_of(y)))
+    quotient = e.div(x, e.select(is_zero, e.scalar(1, dtype_of(y)), y))
+    return e.select(is_zero, e.scalar(0, dtype_of(x)), quotient)
+
+
+def _zero_where(node: NodeContext, position: int, value: SSAValue) -> SSAValue:
+    e, x = node.emit, node.x(position)
+    zero = e.scalar(0, dtype_of(x))
+    return e.select(e.compare("EQ", x, zero), zero, value)
+
+
+def _mul_no_nan(node: NodeContext) -> SSAValue:
+    return _zero_where(node, 1, node.emit.mul(node.x(0), node.x(1)))
+
+
+def _xdivy(node: NodeContext) -> SSAValue:
+    return _zero_where(node, 0, node.emit.div(node.x(0), node.x(1)))
+
+
+def _x_log(op_type: Maker) -> Handler:
+    return lambda node: _zero_where(node, 0, node.emit.mul(node.x(0), node.emit.unary(op_type, node.x(1))))
+
+
+def _erfc(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    return node.emit.sub(node.emit.scalar(1, dtype_of(x)), node.emit.unary(ops.ErfOp, x))
+
+
+def _tan(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    return node.emit.div(node.emit.unary(ops.SinOp, x), node.emit.unary(ops.CosOp, x))
+
+
+def _is_nan(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    return node.emit.compare("NE", x, x)
+
+
+def _is_inf(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    return node.emit.compare("EQ", node.emit.unary(ops.AbsOp, x), node.emit.scalar(math.inf, dtype_of(x)))
+
+
+def _clip(node: NodeContext) -> SSAValue:
+    raised = node.emit.binary(ops.MaxOp, node.x(0), node.x(1))
+    return node.emit.binary(ops.MinOp, raised, node.x(2))
+
+
+def _select(node: NodeContext) -> SSAValue:
+    """tf.compat.v1.where: a condition of rank 1 chooses rows of operands of a higher rank."""
+    condition, on_true, on_false = node.all()
+    rank = len(shape_of(on_true))
+    if len(shape_of(condition)) == 1 and rank > 1:
+        condition = node.emit.reshape(condition, (*shape_of(condition), *(1,) * (rank - 1)))
+    return node.emit.select(condition, on_true, on_false)
+
+
+def _select_v2(node: NodeContext) -> SSAValue:
+    return node.emit.select(*node.all())
+
+
+def _cast(node: NodeContext) -> SSAValue:
+    return node.emit.cast(node.x(0), node.out_dtype())
+
+
+def _sqrt_grad(node: NodeContext) -> SSAValue:
+    """`dy * 0.5 / y` with `y = sqrt(x)`."""
+    y, dy = node.all()
+    return node.emit.div(node.emit.scaled(dy, 0.5), y)
+
+
+def _rsqrt_grad(node: NodeContext) -> SSAValue:
+    """`dy * -0.5 * y**3` with `y = 1/sqrt(x)`."""
+    y, dy = node.all()
+    e = node.emit
+    return e.mul(e.scaled(dy, -0.5), e.mul(e.mul(y, y), y))
+
+
+def _reciprocal_grad(node: NodeContext) -> SSAValue:
+    """`-dy * y**2` with `y = 1/x`."""
+    y, dy = node.all()
+    e = node.emit
+    return e.mul(e.unary(ops.NegOp, dy), e.mul(y, y))
+
+
+def _filled(value: float) -> Handler:
+    """ZerosLike and OnesLike: only the shape of the input matters."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        return node.emit.full(value, node.shape(0), node.out_dtype())
+
+    return handler
+
+
+TABLE: Table = {
+    **{name: _binary(op_type) for name, op_type in _BINARY.items()},
+    **{name: _unary(op_type) for name, op_type in _UNARY.items() if name not in _ROUNDING},
+    **{name: _rounding(op_type) for name, op_type in _UNARY.items() if name in _ROUNDING},
+    **{name: _comparison(direction) for name, direction in _COMPARISONS.items()},
+    "AddN": _add_n,
+    "Div": _div,
+    "SquaredDifference": _squared_difference,
+    "Square": _square,
+    "DivNoNan": _div_no_nan,
+    "MulNoNan": _mul_no_nan,
+    "Xdivy": _xdivy,
+    "Xlogy": _x_log(ops.LogOp),
+    "Xlog1py": _x_log(ops.Log1pOp),
+    "Erfc": _erfc,
+    "Tan": _tan,
+    "IsNan": _is_nan,
+    "IsInf": _is_inf,
+    "ClipByValue": _clip,
+    "Select": _select,
+    "SelectV2": _select_v2,
+    "Cast": _cast,
+    "SqrtGrad": _sqrt_grad,
+    "RsqrtGrad": _rsqrt_grad,
+    "ReciprocalGrad": _reciprocal_grad,
+    "InvGrad": _reciprocal_grad,
+    "ZerosLike": _filled(0),
+    "OnesLike": _filled(1),
+}

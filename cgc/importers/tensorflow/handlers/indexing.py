@@ -1,0 +1,163 @@
+"""Ops that take or place elements by position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow import slicing
+from cgc.importers.tensorflow.emit import Emitter
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.handlers.shapes import reverse
+from cgc.importers.tensorflow.node import NodeContext, Table
+from cgc.importers.tensorflow.slicing import AxisRange, Slicing
+
+
+def _slice(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    shape = shape_of(x)
+    begin, size = node.ints(1, "begin"), node.ints(2, "size")
+    limit = [
+        whole if count < 0 else start + count for whole, start, count in zip(shape, begin, size, strict=True)
+    ]
+    return node.emit.slice(x, begin, limit, [1] * len(shape))
+
+
+def _resolve(node: NodeContext, shape: Sequence[int], begin_at: int) -> Slicing:
+    begin, end, strides = (
+        node.ints(begin_at + i, what) for i, what in enumerate(("begin", "end", "strides"))
+    )
+    masks = {name: int(node.attr(name)) for name in slicing.MASKS}
+    try:
+        return slicing.resolve(shape, begin, end, strides, masks)
+    except IndexError as error:
+        raise RefusedError(Kind.SHAPE, f"slice of a tensor of shape {list(shape)}: {error}") from None
+
+
+def _forward(axis: AxisRange) -> AxisRange:
+    """The same elements in rising order."""
+    if axis.step > 0 or not axis.count:
+        return AxisRange(axis.start, axis.count, abs(axis.step))
+    return AxisRange(axis.start + (axis.count - 1) * axis.step, axis.count, -axis.step)
+
+
+def _strided_slice(node: NodeContext) -> SSAValue:
+    e, x = node.emit, node.x(0)
+    found = _resolve(node, shape_of(x), 1)
+    ranges = [_forward(axis) for axis in found.axes]
+    limit = [a.start + (a.count - 1) * a.step + 1 if a.count else a.start for a in ranges]
+    taken = e.slice(x, [a.start for a in ranges], limit, [a.step for a in ranges])
+    return e.reshape(_reversed_axes(e, taken, found), found.shape)
+
+
+def _reversed_axes(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
+    for axis, entry in enumerate(found.axes):
+        if entry.step < 0 and entry.count > 1:
+            x = reverse(e, x, axis)
+    return x
+
+
+def _strided_slice_grad(node: NodeContext) -> SSAValue:
+    """The gradient of a slice: its elements back in their places, zero elsewhere."""
+    e = node.emit
+    shape = node.ints(0, "shape")
+    found = _resolve(node, shape, 1)
+    x = _reversed_axes(e, e.reshape(node.x(4), found.kept_shape), found)
+    for axis, entry in enumerate(found.axes):
+        x = _spread(e, x, axis, _forward(entry), shape[axis])
+    return x
+
+
+def _spread(e: Emitter, x: SSAValue, axis: int, entry: AxisRange, size: int) -> SSAValue:
+    """Places the elements along an axis `entry.step` apart from `entry.start` in an axis of `size`.
+
+    CIRH pads at the ends only, so gaps come from an axis of their own: [n] is seen as [n, 1], padded to
+    [n, step] and read as [n * step].
+    """
+    shape = shape_of(x)
+    rank = len(shape)
+    if entry.step > 1 and entry.count:
+        wide = e.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+        after = [0] * (rank + 1)
+        after[axis + 1] = entry.step - 1
+        wide = e.pad(wide, [0] * (rank + 1), after)
+        x = e.reshape(wide, (*shape[:axis], entry.count * entry.step, *shape[axis + 1 :]))
+        # The gap after the last element may reach beyond the axis.
+        limit = list(shape_of(x))
+        limit[axis] = min(limit[axis], size - entry.start)
+        x = e.slice(x, [0] * rank, limit, [1] * rank)
+    before, behind = [0] * rank, [0] * rank
+    before[axis] = entry.start
+    behind[axis] = size - entry.start - shape_of(x)[axis]
+    return e.pad(x, before, behind)
+
+
+def _gather(node: NodeContext) -> SSAValue:
+    return node.emit.take(node.x(0), node.x(1), 0)
+
+
+def _gather_v2(node: NodeContext) -> SSAValue:
+    x, indices = node.x(0), node.x(1)
+    axis = node.axis(2, "axis", len(shape_of(x)))
+    batch_dims = node.attr("batch_dims") % (len(shape_of(indices)) + 1)
+    return gather(node.emit, x, indices, axis, batch_dims)
+
+
+def gather(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: int) -> SSAValue:
+    """tf.gather; leading axes that belong together become one axis of rows numbered through."""
+    if batch_dims == 0:
+        return e.take(x, indices, axis)
+    if batch_dims != axis:
+        raise RefusedError(Kind.USAGE, f"batch_dims is {batch_dims} and axis {axis}; use one number for both")
+    shape, wanted = shape_of(x), shape_of(indices)
+    count, rows = math.prod(shape[:axis]), shape[axis]
+    flat = e.reshape(x, (count * rows, *shape[axis + 1 :]))
+    first = np.arange(count, dtype=np.int32).reshape((*shape[:axis], *(1,) * (len(wanted) - axis))) * rows
+    return e.take(flat, e.add(e.cast(indices, "int32"), e.constant(first)), 0)
+
+
+def _unsorted_segment_sum(node: NodeContext) -> SSAValue:
+    e, data, ids = node.emit, node.x(0), node.x(1)
+    (count,) = node.ints(2, "number of segments")
+    return scatter_rows(e, ids, data, (count, *shape_of(data)[len(shape_of(ids)) :]))
+
+
+def scatter_rows(e: Emitter, indices: SSAValue, updates: SSAValue, shape: Sequence[int]) -> SSAValue:
+    """Rows added into zeros at `indices`, which may have any rank."""
+    count = math.prod(shape_of(indices))
+    flat = e.reshape(indices, (count,))
+    return e.emit(ops.ScatterNdOp(flat, e.reshape(updates, (count, *shape[1:])), tuple(shape)))
+
+
+def _one_hot(node: NodeContext) -> SSAValue:
+    (depth,) = node.ints(1, "depth")
+    indices, on, off = node.x(0), node.x(2), node.x(3)
+    axis = node.attr("axis")
+    rank = len(shape_of(indices))
+    return node.emit.emit(ops.OneHotOp(indices, on, off, depth, rank if axis < 0 else axis))
+
+
+def _range(node: NodeContext) -> SSAValue:
+    """A range that is too long to be folded."""
+    start, limit, step = (node.static(i, what) for i, what in enumerate(("start", "limit", "delta")))
+    values = np.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
+    if start.dtype.kind not in "iu":
+        return node.emit.constant(values)
+    return node.emit.emit(ops.ArangeOp(len(values), int(start), int(step), node.out_dtype()))
+
+
+TABLE: Table = {
+    "Slice": _slice,
+    "StridedSlice": _strided_slice,
+    "StridedSliceGrad": _strided_slice_grad,
+    "Gather": _gather,
+    "GatherV2": _gather_v2,
+    "UnsortedSegmentSum": _unsorted_segment_sum,
+    "OneHot": _one_hot,
+    "Range": _range,
+}

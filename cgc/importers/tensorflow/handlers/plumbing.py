@@ -1,0 +1,74 @@
+"""Ops that compute nothing: constants, identities, checks and summaries."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from cgc.importers.tensorflow.emit import Array
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.node import NodeContext, Table, Value
+
+DROPPED = frozenset(
+    {
+        "Assert",
+        "PrintV2",
+        "ScalarSummary",
+        "HistogramSummary",
+        "ImageSummary",
+        "AudioSummaryV2",
+        "TensorSummary",
+        "TensorSummaryV2",
+        "MergeSummary",
+        "WriteSummary",
+        "WriteScalarSummary",
+        "WriteHistogramSummary",
+    }
+)
+"""Op types that act on the host only; they and what only they need are left out of a step."""
+
+
+def _const(node: NodeContext) -> Array:
+    array: Array = tf.make_ndarray(node.attr("value"))
+    return array
+
+
+def _identity(node: NodeContext) -> Value:
+    return node.inputs[0]
+
+
+def _identity_n(node: NodeContext) -> list[Value]:
+    return list(node.inputs)
+
+
+def _nothing(node: NodeContext) -> None:
+    return None
+
+
+def _placeholder(node: NodeContext) -> Value:
+    raise RefusedError(
+        Kind.USAGE, "this placeholder is no input of the step; take the tensor from the features or labels"
+    )
+
+
+TABLE: Table = {
+    "Const": _const,
+    "Placeholder": _placeholder,
+    **dict.fromkeys(
+        (
+            "Identity",
+            "StopGradient",
+            "PreventGradient",
+            "Snapshot",
+            "CheckNumerics",
+            "CheckNumericsV2",
+            "EnsureShape",
+            "PlaceholderWithDefault",
+            "Print",
+            "OptimizationBarrier",
+        ),
+        _identity,
+    ),
+    "IdentityN": _identity_n,
+    "NoOp": _nothing,
+    "ControlTrigger": _nothing,
+}

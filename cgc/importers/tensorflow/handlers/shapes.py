@@ -1,0 +1,200 @@
+"""Shapes as values, and ops that rearrange, join, cut, pad or repeat tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.emit import Array, Emitter, Shape, dtype_of
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.node import NodeContext, Table
+
+
+def _as_output(node: NodeContext, value: object, position: int = 0) -> Array:
+    return np.asarray(value, node.op.outputs[position].dtype.as_numpy_dtype)
+
+
+def _shape(node: NodeContext) -> Array:
+    return _as_output(node, node.shape(0))
+
+
+def _shape_n(node: NodeContext) -> list[Array]:
+    return [_as_output(node, node.shape(i), i) for i in range(len(node.inputs))]
+
+
+def _size(node: NodeContext) -> Array:
+    return _as_output(node, math.prod(node.shape(0)))
+
+
+def _rank(node: NodeContext) -> Array:
+    return _as_output(node, len(node.shape(0)))
+
+
+def _reshape(node: NodeContext) -> SSAValue:
+    return node.emit.reshape(node.x(0), node.ints(1, "shape"))
+
+
+def _expand_dims(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    shape = list(shape_of(x))
+    shape.insert(node.axis(1, "axis", len(shape) + 1), 1)
+    return node.emit.reshape(x, shape)
+
+
+def _squeeze(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    shape = shape_of(x)
+    axes = {axis % len(shape) for axis in node.attr("squeeze_dims")}
+    axes = axes or {axis for axis, size in enumerate(shape) if size == 1}
+    return node.emit.reshape(x, [size for axis, size in enumerate(shape) if axis not in axes])
+
+
+def _transpose(node: NodeContext) -> SSAValue:
+    return node.emit.transpose(node.x(0), node.ints(1, "permutation"))
+
+
+def _concat(node: NodeContext) -> SSAValue:
+    """ConcatV2: the axis is the last input."""
+    return _join(node, node.all(0, -1), len(node.inputs) - 1)
+
+
+def _concat_v1(node: NodeContext) -> SSAValue:
+    return _join(node, node.all(1), 0)
+
+
+def _join(node: NodeContext, parts: list[SSAValue], axis_at: int) -> SSAValue:
+    axis = node.axis(axis_at, "axis", len(shape_of(parts[0])))
+    return parts[0] if len(parts) == 1 else node.emit.emit(ops.ConcatOp(parts, axis))
+
+
+def _pack(node: NodeContext) -> SSAValue:
+    """tf.stack: a new axis on each part, then joined along it."""
+    e, parts = node.emit, node.all()
+    shape = shape_of(parts[0])
+    axis = node.attr("axis")
+    axis += len(shape) + 1 if axis < 0 else 0
+    rows = [e.reshape(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
+    return rows[0] if len(rows) == 1 else e.emit(ops.ConcatOp(rows, axis))
+
+
+def _unpack(node: NodeContext) -> list[SSAValue]:
+    """tf.unstack: slices of size 1 along the axis, which then goes."""
+    e, x = node.emit, node.x(0)
+    shape = shape_of(x)
+    axis = node.attr("axis") % len(shape)
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    return [e.reshape(part, rest) for part in cut(e, x, axis, [1] * shape[axis])]
+
+
+def _split(node: NodeContext) -> list[SSAValue]:
+    x = node.x(1)
+    axis = node.axis(0, "axis", len(shape_of(x)))
+    count = node.attr("num_split")
+    return cut(node.emit, x, axis, [shape_of(x)[axis] // count] * count)
+
+
+def _split_v(node: NodeContext) -> list[SSAValue]:
+    x, sizes = node.x(0), node.ints(1, "sizes")
+    axis = node.axis(2, "axis", len(shape_of(x)))
+    rest = shape_of(x)[axis] - sum(size for size in sizes if size >= 0)
+    return cut(node.emit, x, axis, [rest if size < 0 else size for size in sizes])
+
+
+def cut(e: Emitter, x: SSAValue, axis: int, sizes: Sequence[int]) -> list[SSAValue]:
+    """Pieces of the given sizes, one after the other along an axis."""
+    shape = shape_of(x)
+    parts: list[SSAValue] = []
+    begin = 0
+    for size in sizes:
+        start, limit = [0] * len(shape), list(shape)
+        start[axis], limit[axis] = begin, begin + size
+        parts.append(e.slice(x, start, limit, [1] * len(shape)))
+        begin += size
+    return parts
+
+
+def _pad(node: NodeContext) -> SSAValue:
+    amounts = node.static(1, "paddings").reshape(-1, 2).tolist()
+    value = node.x(2) if len(node.inputs) > 2 else None
+    return node.emit.pad(node.x(0), [a for a, _ in amounts], [b for _, b in amounts], value)
+
+
+def _fill(node: NodeContext) -> SSAValue:
+    return node.emit.broadcast(node.x(1), node.ints(0, "dims"))
+
+
+def _broadcast_to(node: NodeContext) -> SSAValue:
+    return node.emit.broadcast(node.x(0), node.ints(1, "shape"))
+
+
+def _tile(node: NodeContext) -> SSAValue:
+    """[a, b] repeated [m, n] times is [1, a, 1, b] broadcast to [m, a, n, b], then reshaped."""
+    e, x = node.emit, node.x(0)
+    shape, times = shape_of(x), node.ints(1, "multiples")
+    if all(count == 1 for count in times):
+        return x
+    wide: Shape = tuple(n for pair in zip(times, shape, strict=True) for n in pair)
+    single: Shape = tuple(n for size in shape for n in (1, size))
+    repeated = e.broadcast(e.reshape(x, single), wide)
+    return e.reshape(repeated, [count * size for count, size in zip(times, shape, strict=True)])
+
+
+def _reverse(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    for axis in node.ints(1, "axis"):
+        x = reverse(node.emit, x, axis)
+    return x
+
+
+def reverse(e: Emitter, x: SSAValue, axis: int) -> SSAValue:
+    """The elements along an axis in reverse order."""
+    size = shape_of(x)[axis]
+    return e.take(x, e.constant(np.arange(size - 1, -1, -1, dtype=np.int32)), axis)
+
+
+def _matrix_band_part(node: NodeContext) -> SSAValue:
+    """Zero outside a band of the last two axes; a negative width keeps that whole side."""
+    e, x = node.emit, node.x(0)
+    shape = shape_of(x)
+    (lower,), (upper,) = node.ints(1, "num_lower"), node.ints(2, "num_upper")
+    rows, columns = shape[-2:]
+    below = np.arange(rows)[:, None] - np.arange(columns)[None, :]
+    band = ((lower < 0) | (below <= lower)) & ((upper < 0) | (-below <= upper))
+    return e.select(e.constant(band), x, e.scalar(0, dtype_of(x)))
+
+
+def _invert_permutation(node: NodeContext) -> None:
+    raise RefusedError(Kind.SHAPE, "a permutation must be known while the graph is imported")
+
+
+TABLE: Table = {
+    "Shape": _shape,
+    "ShapeN": _shape_n,
+    "Size": _size,
+    "Rank": _rank,
+    "VariableShape": _shape,
+    "Reshape": _reshape,
+    "ExpandDims": _expand_dims,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "ConjugateTranspose": _transpose,
+    "ConcatV2": _concat,
+    "Concat": _concat_v1,
+    "Pack": _pack,
+    "Unpack": _unpack,
+    "Split": _split,
+    "SplitV": _split_v,
+    "Pad": _pad,
+    "PadV2": _pad,
+    "Fill": _fill,
+    "BroadcastTo": _broadcast_to,
+    "Tile": _tile,
+    "ReverseV2": _reverse,
+    "MatrixBandPart": _matrix_band_part,
+    "InvertPermutation": _invert_permutation,
+}

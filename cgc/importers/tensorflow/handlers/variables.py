@@ -1,0 +1,69 @@
+"""Reads and writes of resource variables: a write replaces the value that the rest of the step sees."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.emit import Array, Maker
+from cgc.importers.tensorflow.handlers.indexing import gather, scatter_rows
+from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, Table
+from cgc.importers.tensorflow.variables import key_of
+
+
+def _handle(node: NodeContext) -> Handle:
+    return Handle(key_of(node.op))
+
+
+def _read(node: NodeContext) -> SSAValue:
+    return node.read()
+
+
+def _is_initialized(node: NodeContext) -> Array:
+    """A step runs on initialized state only."""
+    return np.asarray(True)
+
+
+def _assign(node: NodeContext) -> None:
+    node.write(0, node.x(1))
+
+
+def _update(op_type: Maker) -> Handler:
+    def handler(node: NodeContext) -> None:
+        current = node.read()
+        change = node.emit.broadcast(node.x(1), shape_of(current))
+        node.write(0, node.emit.emit(op_type(current, change)))
+
+    return handler
+
+
+def _gather(node: NodeContext) -> SSAValue:
+    batch_dims = int(node.attr("batch_dims"))
+    return gather(node.emit, node.read(), node.x(1), batch_dims, batch_dims)
+
+
+def _scatter(op_type: Maker) -> Handler:
+    """Rows added to or subtracted from a variable; rows named twice count twice."""
+
+    def handler(node: NodeContext) -> None:
+        e, current, indices = node.emit, node.read(), node.x(1)
+        shape = shape_of(current)
+        updates = e.broadcast(node.x(2), (*shape_of(indices), *shape[1:]))
+        node.write(0, e.emit(op_type(current, scatter_rows(e, indices, updates, shape))))
+
+    return handler
+
+
+TABLE: Table = {
+    "VarHandleOp": _handle,
+    "VarIsInitializedOp": _is_initialized,
+    "ReadVariableOp": _read,
+    "AssignVariableOp": _assign,
+    "AssignAddVariableOp": _update(ops.AddOp),
+    "AssignSubVariableOp": _update(ops.SubOp),
+    "ResourceGather": _gather,
+    "ResourceScatterAdd": _scatter(ops.AddOp),
+    "ResourceScatterSub": _scatter(ops.SubOp),
+}

@@ -1,0 +1,171 @@
+"""What a handler is given.
+
+A handler imports the operations of one or a few types: it takes a `NodeContext` and returns the value of its
+output, a tuple of values, or None where there is no output. `handlers` holds the table of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.emit import Array, Emitter, Shape
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.variables import Variable
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The value of a resource tensor: the variable that it stands for."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class SeedKey:
+    """The value of the key and the counter of a stateless random op: the seed integers behind them."""
+
+    seed: SSAValue
+
+
+class Poison:
+    """The value of a tensor that could not be imported; its fault is recorded already."""
+
+
+POISON = Poison()
+Value: TypeAlias = "SSAValue | Array | Handle | SeedKey | Poison | None"
+Result: TypeAlias = "Value | Sequence[Value]"
+
+
+@dataclass
+class StepState:
+    """What the operations of one step share.
+
+    Attributes:
+        variables: the variables that the step uses, by key.
+        current: the value of each at this point of the step.
+        seed: the seed of random operations that have none of their own.
+        global_step: the step number before this step, or None where the graph has none.
+        mode: "train", "eval" or "infer".
+    """
+
+    variables: dict[str, Variable]
+    current: dict[str, SSAValue]
+    seed: int
+    mode: str
+    global_step: SSAValue | None = None
+    advances_global_step: bool = False
+    written: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """One operation to import.
+
+    Attributes:
+        op: the tf.Operation.
+        inputs: the values of its inputs.
+        emit: appends ops to the step.
+        step: the state of the step, changed by operations on variables.
+        call: imports a function in place: (operation, attribute that names it, arguments) -> results.
+    """
+
+    op: Any
+    inputs: Sequence[Value]
+    emit: Emitter
+    step: StepState
+    call: Callable[[Any, str, Sequence[Value]], list[Value]]
+
+    def x(self, position: int) -> SSAValue:
+        """An input as a value of the IR; a known one becomes a constant."""
+        value = self.inputs[position]
+        if isinstance(value, SSAValue):
+            return value
+        if isinstance(value, Handle | SeedKey | Poison) or value is None:
+            tensor = self.op.inputs[position]
+            raise RefusedError(
+                Kind.USAGE, f"its input {tensor.name} has no value on the device; no batch feeds it"
+            )
+        return self.emit.constant(value)
+
+    def all(self, start: int = 0, stop: int | None = None) -> list[SSAValue]:
+        """Several inputs as values of the IR."""
+        return [self.x(i) for i in range(len(self.inputs))[start:stop]]
+
+    def known(self, position: int) -> Array | None:
+        """An input that is known while importing, else None."""
+        value = self.inputs[position]
+        return None if isinstance(value, SSAValue | Handle | SeedKey | Poison) else value
+
+    def static(self, position: int, what: str) -> Array:
+        """An input that must be known; `what` is its name in the message."""
+        value = self.known(position)
+        if value is None:
+            raise RefusedError(
+                Kind.SHAPE,
+                f"its {what} ({self.op.inputs[position].name}) depends on data of the run; "
+                "build it from Python numbers or static shapes",
+            )
+        return value
+
+    def ints(self, position: int, what: str) -> list[int]:
+        """A known input as a flat list of integers."""
+        return [int(v) for v in self.static(position, what).reshape(-1)]
+
+    def axis(self, position: int, what: str, rank: int) -> int:
+        """A known scalar input as an axis, negative ones counted from the end."""
+        (value,) = self.ints(position, what)
+        return value + rank if value < 0 else value
+
+    def shape(self, position: int) -> Shape:
+        """The shape of an input; of a variable's handle the variable's."""
+        value = self.inputs[position]
+        if isinstance(value, SSAValue):
+            return shape_of(value)
+        if isinstance(value, Handle):
+            return self.step.variables[value.key].shape
+        if isinstance(value, SeedKey | Poison) or value is None:
+            raise RefusedError(Kind.USAGE, f"input {self.op.inputs[position].name} has no shape")
+        return tuple(value.shape)
+
+    def attr(self, name: str) -> Any:
+        """An attribute of the operation."""
+        return self.op.get_attr(name)
+
+    def out_dtype(self, position: int = 0) -> str:
+        """The numpy name of the element type of an output."""
+        return str(self.op.outputs[position].dtype.base_dtype.name)
+
+    def variable(self, position: int = 0) -> str:
+        """The key of the variable behind a handle input."""
+        value = self.inputs[position]
+        if not isinstance(value, Handle):
+            raise RefusedError(
+                Kind.USAGE, f"input {position} ({self.op.inputs[position].name}) is no variable"
+            )
+        return value.key
+
+    def read(self, position: int = 0) -> SSAValue:
+        """The current value of the variable behind a handle input."""
+        return self.step.current[self.variable(position)]
+
+    def write(self, position: int, value: SSAValue) -> None:
+        """Replaces the value of the variable behind a handle input."""
+        key = self.variable(position)
+        variable = self.step.variables[key]
+        if shape_of(value) != variable.shape:
+            raise RefusedError(
+                Kind.SHAPE,
+                f"a value of shape {list(shape_of(value))} is assigned to variable {variable.name} "
+                f"of shape {list(variable.shape)}; the shape of a variable cannot change",
+            )
+        self.step.current[key] = value
+        self.step.written.add(key)
+
+
+Handler: TypeAlias = Callable[[NodeContext], Result]
+Table: TypeAlias = dict[str, Handler]

@@ -1,0 +1,142 @@
+"""What a step consists of: its operations in order, and the variables that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from cgc.importers.tensorflow import walk
+from cgc.importers.tensorflow.handlers.functions import FUNCTION_ATTRIBUTES
+from cgc.importers.tensorflow.handlers.plumbing import DROPPED
+from cgc.importers.tensorflow.handlers.random import STEP_DEPENDENT
+from cgc.importers.tensorflow.variables import (
+    Variable,
+    accesses,
+    global_step_key,
+    is_write,
+    keras_layer_updates,
+    name_variables,
+)
+
+_VALUELESS = frozenset({"Const", "VarHandleOp", "NoOp"})
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The operations of a step.
+
+    Attributes:
+        ops: in an order that respects data, control and variables.
+        variables: those that are read or written, by key, in the order in which they were created.
+        global_step: the key of the global step, whether used or not; None where the graph has none.
+        advances_global_step: whether the step writes it.
+    """
+
+    ops: tuple[Any, ...]
+    variables: dict[str, Variable]
+    global_step: str | None
+    advances_global_step: bool
+
+
+def plan_step(
+    graph: tf.Graph, roots: Iterable[Any], fed: Collection[str], global_step: Any = None
+) -> StepPlan:
+    """Collects and orders what `roots` need.
+
+    Args:
+        graph: the graph.
+        roots: operations that must run.
+        fed: names of the tensors that a batch gives; what makes them is left out.
+        global_step: the step number's variable; by default the graph's own.
+
+    Raises:
+        RefusedError: a used variable has no static shape.
+    """
+    ops = _with_layer_updates(graph, list(roots), frozenset(fed))
+    step_key = global_step_key(graph, global_step)
+    used = [accesses(op) for op in ops]
+    written = frozenset().union(*(a.writes for a in used))
+    keys = written.union(*(a.reads for a in used))
+    if step_key is not None and _draws_by_step(ops):
+        keys |= {step_key}
+    variables = name_variables(graph, ops, keys, step_key)
+    index = {op.name: i for i, op in enumerate(ops)}
+    nodes = [
+        walk.Node(i, tuple(_indices(_needs(op, fed), index)), a.reads, a.writes)
+        for i, (op, a) in enumerate(zip(ops, used, strict=True))
+    ]
+    ordered = tuple(ops[i] for i in walk.schedule(nodes))
+    return StepPlan(ordered, variables, step_key, step_key in written)
+
+
+def plan_function(body: Any) -> tuple[Any, ...]:
+    """The operations of a function in order: what its results need and what changes variables.
+
+    TensorFlow traces a function in the order of the program, so creation order decides where edges do not.
+    """
+    roots = [tensor.op for tensor in body.outputs] + list(body.control_outputs)
+    roots += [op for op in body.get_operations() if is_write(op)]
+    ops = _needed(body, roots, frozenset())
+    index = {op.name: i for i, op in enumerate(ops)}
+    nodes = [walk.Node(i, tuple(_indices(_needs(op, ()), index))) for i, op in enumerate(ops)]
+    return tuple(ops[i] for i in walk.schedule(nodes))
+
+
+def _draws_by_step(ops: Iterable[Any]) -> bool:
+    """Whether random numbers of these operations, or of functions that they call, depend on the step."""
+    return any(
+        op.type in STEP_DEPENDENT or any(_draws_by_step(body.get_operations()) for body in _functions(op))
+        for op in ops
+    )
+
+
+def _functions(op: Any) -> list[Any]:
+    attributes = FUNCTION_ATTRIBUTES.get(op.type, ())
+    return [op.graph._get_function(op.get_attr(name).name).graph for name in attributes]
+
+
+def _with_layer_updates(graph: tf.Graph, roots: list[Any], fed: frozenset[str]) -> list[Any]:
+    """The needed operations in creation order, with the updates that Keras layers among them make."""
+    found = _needed(graph, roots, fed)
+    names = {op.name for op in found}
+    read = frozenset().union(*(accesses(op).reads for op in found))
+    updates = [
+        op for op in keras_layer_updates(graph) if accesses(op).writes & read or _takes_values_of(op, names)
+    ]
+    return _needed(graph, roots + updates, fed) if updates else found
+
+
+def _takes_values_of(update: Any, names: Collection[str]) -> bool:
+    """Whether the new value of a variable comes from one that the step computes, as an average does."""
+    seen = {update.name}
+    stack = [tensor.op for tensor in update.inputs[1:]]
+    while stack:
+        op = stack.pop()
+        if op.name in names and op.type not in _VALUELESS:
+            return True
+        if op.name not in seen:
+            seen.add(op.name)
+            stack += [tensor.op for tensor in op.inputs]
+    return False
+
+
+def _needed(graph: tf.Graph, roots: Sequence[Any], fed: frozenset[str]) -> list[Any]:
+    by_name = {op.name: op for op in graph.get_operations()}
+    names = walk.reachable(
+        [op.name for op in roots], lambda name: [op.name for op in _needs(by_name[name], fed)]
+    )
+    return [op for name, op in by_name.items() if name in names]
+
+
+def _needs(op: Any, fed: Collection[str]) -> list[Any]:
+    """The operations that must have run before `op`."""
+    if op.type in DROPPED or any(tensor.name in fed for tensor in op.outputs):
+        return []
+    return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+
+
+def _indices(ops: Iterable[Any], index: dict[str, int]) -> list[int]:
+    return [index[op.name] for op in ops]

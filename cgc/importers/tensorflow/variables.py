@@ -1,0 +1,207 @@
+"""Resource variables of a graph: who reads and writes them, and the names of the state of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from cgc.importers.tensorflow.faults import Kind, RefusedError, where
+
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
+_WRITE_PREFIXES = (
+    "Assign",
+    "ResourceApply",
+    "ResourceSparseApply",
+    "ResourceScatter",
+    "ResourceStridedSliceAssign",
+)
+_NO_ACCESS = frozenset({"VarHandleOp", "VarIsInitializedOp", "VariableShape", "DestroyResourceOp"})
+_PASSES_HANDLE_ON = frozenset({"Identity", "StopGradient", "PreventGradient"})
+_PARAMETER = "var"
+_POWERS = frozenset({"beta1_power", "beta2_power"})
+
+_KERAS_LAYERS = "/keras/src/layers/"
+_KERAS_OPTIMIZERS = "/keras/src/optimizers/"
+
+GLOBAL_STEP = "state.global_step"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A resource variable of the graph.
+
+    Attributes:
+        key: identifies it in this graph: the shared name of its handle.
+        name: its TensorFlow name, which is its key in a checkpoint: "dense/kernel".
+        resource_name: its name as state of the step: "state.model.dense/kernel".
+        dtype: numpy name.
+        shape: static.
+    """
+
+    key: str
+    name: str
+    resource_name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """Keys of the variables whose value an operation takes, and of those that it replaces."""
+
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+
+
+def handle_of(tensor: Any) -> Any:
+    """The VarHandleOp behind a resource tensor.
+
+    Raises:
+        RefusedError: the resource is no variable that this graph declares.
+    """
+    op = tensor.op
+    while op.type in _PASSES_HANDLE_ON:
+        op = op.inputs[0].op
+    if op.type != "VarHandleOp":
+        raise RefusedError(
+            Kind.USAGE, f"the resource that {where(op)} ({op.type}) gives is no variable of this graph"
+        )
+    return op
+
+
+def key_of(handle: Any) -> str:
+    """The key of the variable of a VarHandleOp."""
+    return handle.get_attr("shared_name").decode() or str(handle.name)
+
+
+def is_write(op: Any) -> bool:
+    """Whether an operation is one of those that change a variable."""
+    return bool(op.type.startswith(_WRITE_PREFIXES))
+
+
+def accesses(op: Any) -> Accesses:
+    """Which variables an operation reads and writes.
+
+    An update in place counts as a write only: it takes the value that stands when it is its turn.
+    """
+    if op.type in _NO_ACCESS or op.type in _PASSES_HANDLE_ON:
+        return Accesses()
+    keys = frozenset(_keys(op))
+    if not keys:
+        return Accesses()
+    if is_write(op):
+        return Accesses(writes=keys)
+    return Accesses(reads=keys) if op.type in _READS else Accesses(reads=keys, writes=keys)
+
+
+def _keys(op: Any) -> Iterator[str]:
+    for tensor in op.inputs:
+        if tensor.dtype == tf.resource:
+            try:
+                yield key_of(handle_of(tensor))
+            except RefusedError:
+                continue  # the op itself is reported when it is its turn to be imported
+
+
+def global_step_key(graph: tf.Graph, global_step: Any = None) -> str | None:
+    """The key of the global step: the given variable's, else that of the graph's own, if it has one."""
+    variable = global_step
+    if variable is None:
+        variable = next(iter(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_STEP)), None)
+    # A ref variable has no handle; its operations are reported one by one when they are imported.
+    return _key_of_variable(variable) if hasattr(variable, "handle") else None
+
+
+def name_variables(
+    graph: tf.Graph, ops: Sequence[Any], used: Collection[str], global_step: str | None
+) -> dict[str, Variable]:
+    """Names the variables that a step uses.
+
+    Args:
+        graph: its collections say which variables are trainable and which belong to metrics.
+        ops: the operations of the step.
+        used: keys of the variables that they read or write.
+        global_step: the key of the global step.
+
+    Returns:
+        Variables by key, in the order in which they were created.
+
+    Raises:
+        RefusedError: a used variable has no static shape.
+    """
+    slots = frozenset(_slots(ops))
+    metrics = _collection(graph, tf.compat.v1.GraphKeys.METRIC_VARIABLES)
+    trainable = _collection(graph, tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+    found: dict[str, Variable] = {}
+    for handle in graph.get_operations():
+        if handle.type != "VarHandleOp" or (key := key_of(handle)) not in used or key in found:
+            continue
+        if key == global_step:
+            resource_name = GLOBAL_STEP
+        elif key in metrics:
+            resource_name = f"state.metric.{key}"
+        elif key in slots or _is_slot_name(key, trainable):
+            resource_name = f"state.optimizer.{key}"
+        else:
+            resource_name = f"state.model.{key}"
+        found[key] = Variable(
+            key, str(handle.name), resource_name, handle.get_attr("dtype").name, _static_shape(handle)
+        )
+    return found
+
+
+def keras_layer_updates(graph: tf.Graph) -> list[Any]:
+    """The assignments with which Keras 3 layers keep their own state: seeds of Dropout, moving averages.
+
+    Nothing in a v1 graph depends on them, so a session that runs only the train op draws the same mask every
+    step and never moves an average; whoever runs the graph must run these operations as well. `import_step`
+    adds those that belong to a step by itself.
+    """
+    return [op for op in graph.get_operations() if is_write(op) and _made_by_layer(op)]
+
+
+def _made_by_layer(op: Any) -> bool:
+    if any(op.name.startswith(f"{key}/") for key in _keys(op)):
+        return False  # the initializer of the variable
+    files = [frame.filename for frame in op.traceback]
+    return any(_KERAS_LAYERS in file for file in files) and not any(
+        _KERAS_OPTIMIZERS in file for file in files
+    )
+
+
+def _slots(ops: Iterable[Any]) -> Iterator[str]:
+    """Variables in the place of an optimizer slot, and Adam's running powers of beta."""
+    for op in ops:
+        if not op.type.startswith(("ResourceApply", "ResourceSparseApply")):
+            continue
+        for argument, tensor in zip(op.op_def.input_arg, op.inputs, strict=True):
+            if tensor.dtype == tf.resource and argument.name != _PARAMETER:
+                yield key_of(handle_of(tensor))
+            elif argument.name in _POWERS and tensor.op.type == "ReadVariableOp":
+                yield key_of(handle_of(tensor.op.inputs[0]))
+
+
+def _is_slot_name(key: str, trainable: Collection[str]) -> bool:
+    """TensorFlow names a slot after its variable: "dense/kernel/Momentum"."""
+    return key not in trainable and key.rpartition("/")[0] in trainable
+
+
+def _collection(graph: tf.Graph, name: str) -> frozenset[str]:
+    return frozenset(_key_of_variable(v) for v in graph.get_collection(name) if hasattr(v, "handle"))
+
+
+def _key_of_variable(variable: Any) -> str:
+    return key_of(handle_of(variable.handle))
+
+
+def _static_shape(handle: Any) -> tuple[int, ...]:
+    shape = tf.TensorShape(handle.get_attr("shape"))
+    if not shape.is_fully_defined():
+        raise RefusedError(
+            Kind.SHAPE,
+            f"variable of {where(handle)} has shape {shape}; create it with a shape without None",
+        )
+    return tuple(shape.as_list())

@@ -1,0 +1,110 @@
+"""Which kernel each op goes to, while the match rules run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from xdsl.ir import SSAValue
+
+from cgc.kernels.program import Program, elements
+
+_GRADIENT_SOURCES = frozenset({"MatMul", "Reduce", "BiasAddGrad", "ScatterNd"})
+
+
+@dataclass(eq=False)
+class Group:
+    """A kernel in the making.
+
+    Attributes:
+        family: see `cgc.kernels.families`.
+        anchor: position of the op that the kernel is named after.
+        members: positions of its ops.
+        updates: those of them that run once a step to update state.
+        generated: no rule of the library matched it.
+    """
+
+    family: str
+    anchor: int
+    members: set[int] = field(default_factory=set)
+    updates: set[int] = field(default_factory=set)
+    generated: bool = False
+
+
+class Assignment:
+    """The owner of every op; an op is given away once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.groups: list[Group] = []
+        self._owner: list[Group | None] = [None] * len(program.ops)
+
+    def open(self, family: str, anchor: int, generated: bool = False) -> Group:
+        """Starts a kernel with its anchor op."""
+        group = Group(family, anchor, generated=generated)
+        self.groups.append(group)
+        self.claim(group, anchor)
+        return group
+
+    def claim(self, group: Group, index: int) -> bool:
+        """Gives an op to a kernel unless it has one; returns whether it was free."""
+        if self._owner[index] is not None:
+            return False
+        self._owner[index] = group
+        group.members.add(index)
+        return True
+
+    def owner(self, index: int) -> Group | None:
+        """The kernel of an op."""
+        return self._owner[index]
+
+    def is_free(self, index: int) -> bool:
+        """Whether an op has no kernel yet."""
+        return self._owner[index] is None
+
+    def free(self) -> list[int]:
+        """Positions of all ops without a kernel, ascending."""
+        return [index for index, owner in enumerate(self._owner) if owner is None]
+
+    def claim_update(self, group: Group, state: SSAValue) -> None:
+        """Gives a kernel the ops that compute the new value of a parameter and of its optimizer state."""
+        for index in update_region(self.program, state):
+            if self.claim(group, index) and self.program.mnemonics[index] not in _GRADIENT_SOURCES:
+                group.updates.add(index)
+
+
+def update_region(program: Program, state: SSAValue) -> list[int]:
+    """Ops of the shape of a state tensor that lead to its new value, back to the op that makes the gradient.
+
+    The state of the optimizer (of the same size, read by these ops) is followed as well. Scalars are left
+    out.
+
+    Returns:
+        Positions, ascending; empty where the step does not replace the state.
+    """
+    size = elements(state)
+    if size <= 1 or state not in program.replacements:
+        return []
+    found: set[int] = set()
+    followed = {state}
+    pending = [program.replacements[state]]
+    while pending:
+        value = pending.pop()
+        index = program.producer(value)
+        if index is None:
+            if value in program.replacements and value not in followed:
+                followed.add(value)
+                pending.append(program.replacements[value])
+            continue
+        if index in found or elements(value) != size or value in program.per_sample_values:
+            continue
+        found.add(index)
+        if program.mnemonics[index] not in _GRADIENT_SOURCES:
+            pending += [operand for operand in program.ops[index].operands if elements(operand) == size]
+    return sorted(found)
+
+
+def single(indices: Iterable[int]) -> int | None:
+    """The only element, or None where there are none or several."""
+    found = list(indices)
+    return found[0] if len(found) == 1 else None

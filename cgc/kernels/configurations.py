@@ -1,0 +1,116 @@
+"""Ways to lay a kernel out: rectangle, cycles, memory, as parallel arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One layout of a kernel, not rotated.
+
+    Attributes:
+        width: PEs in x of the bounding rectangle, adapters and fans included.
+        height: PEs in y.
+        compute_cycles: cycles per sample of the busiest PE, >= 1.
+        transmission_cycles: cycles per sample of the busiest link, >= 1.
+        memory_per_pe_bytes: SRAM of the fullest PE.
+        busy_pe_cycles: PE cycles per sample in which kernel code runs, summed over the rectangle.
+    """
+
+    width: int
+    height: int
+    compute_cycles: int
+    transmission_cycles: int
+    memory_per_pe_bytes: int
+    busy_pe_cycles: float
+
+    @property
+    def cycles(self) -> int:
+        """Cycles per sample: compute and transmission overlap, so the slower of the two."""
+        return max(self.compute_cycles, self.transmission_cycles)
+
+    @property
+    def area(self) -> int:
+        """PEs of the rectangle."""
+        return self.width * self.height
+
+
+@dataclass(frozen=True)
+class Configurations:
+    """All layouts of a kernel, one element of each array a layout; fields as in `Configuration`."""
+
+    width: Ints
+    height: Ints
+    compute_cycles: Ints
+    transmission_cycles: Ints
+    memory_per_pe_bytes: Ints
+    busy_pe_cycles: Floats
+
+    def __len__(self) -> int:
+        return len(self.width)
+
+    def __getitem__(self, index: int) -> Configuration:
+        return Configuration(
+            int(self.width[index]),
+            int(self.height[index]),
+            int(self.compute_cycles[index]),
+            int(self.transmission_cycles[index]),
+            int(self.memory_per_pe_bytes[index]),
+            float(self.busy_pe_cycles[index]),
+        )
+
+    @cached_property
+    def cycles(self) -> Ints:
+        """Cycles per sample of every layout."""
+        return np.maximum(self.compute_cycles, self.transmission_cycles)
+
+    @cached_property
+    def area(self) -> Ints:
+        """PEs of every layout's rectangle."""
+        return self.width * self.height
+
+    def where(self, mask: NDArray[np.bool_]) -> Configurations:
+        """The layouts that `mask` selects, in their order."""
+        return Configurations(
+            self.width[mask],
+            self.height[mask],
+            self.compute_cycles[mask],
+            self.transmission_cycles[mask],
+            self.memory_per_pe_bytes[mask],
+            self.busy_pe_cycles[mask],
+        )
+
+
+def whole_cycles(cycles: Floats) -> Ints:
+    """Cycle counts rounded up to whole cycles of at least 1."""
+    return np.maximum(1, np.ceil(cycles - 1e-9)).astype(np.int64)
+
+
+def ceil_div(amount: int, parts: Ints) -> Ints:
+    """`amount / parts`, rounded up: what the fullest part holds."""
+    return -(-amount // parts)
+
+
+def useful_splits(size: int) -> Ints:
+    """The split counts of `size` that matter: for every possible largest part the fewest parts, ascending.
+
+    There are about 2 * sqrt(size) of them. Fewer parts than one of these with the same largest part do not
+    exist, more only leave PEs idle.
+    """
+    small = np.arange(1, min(size, int(np.sqrt(size)) + 1) + 1, dtype=np.int64)
+    return np.unique(np.concatenate([ceil_div(size, small), ceil_div(size, ceil_div(size, small))]))
+
+
+def line_ladder(limit: int) -> Ints:
+    """Lengths of a line of PEs to try: all up to 24, then in steps of 6 %, and `limit`."""
+    steps = np.arange(0, 160)
+    lengths = np.unique(np.concatenate([np.arange(1, 25), np.round(24 * 1.06**steps), [limit]]))
+    return lengths[lengths <= limit].astype(np.int64)

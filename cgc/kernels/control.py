@@ -1,0 +1,25 @@
+"""Scalars of a step: learning rate, step counter, loss scale, seeds. One small kernel computes them all."""
+
+from __future__ import annotations
+
+from cgc.kernels.assignment import Assignment
+from cgc.kernels.program import elements
+
+FAMILY = "control"
+_MAX_ELEMENTS = 8
+"""Seeds and other small vectors count as scalars up to this size."""
+
+
+def match(assignment: Assignment) -> None:
+    """Opens one kernel for all ops that are left and whose tensors are small and do not belong to samples."""
+    program = assignment.program
+    group = None
+    for index in assignment.free():
+        op = program.ops[index]
+        small = all(elements(value) <= _MAX_ELEMENTS for value in (*op.operands, *op.results))
+        if not small or program.is_per_sample(index) or program.mnemonics[index] == "Const":
+            continue
+        if group is None:
+            group = assignment.open(FAMILY, index)
+        else:
+            assignment.claim(group, index)

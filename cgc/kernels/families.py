@@ -1,0 +1,83 @@
+"""The kernel families by name, and the one entry to their cost functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from cgc.errors import KernelGraphError
+from cgc.kernels import loop_cost, matmul_cost
+from cgc.kernels.configurations import Configurations
+from cgc.kernels.graph import Kernel
+
+CostFunction = Callable[[Mapping[str, int]], Configurations]
+
+
+class Family(NamedTuple):
+    """A kind of kernel.
+
+    Attributes:
+        doc: what its kernels do, one line.
+        cost: all layouts of a kernel from its parameters.
+        parameters: the keys that `cost` reads.
+    """
+
+    doc: str
+    cost: CostFunction
+    parameters: frozenset[str]
+
+
+def _loop(doc: str) -> Family:
+    return Family(doc, loop_cost.loop_configurations, loop_cost.PARAMETERS)
+
+
+def _matmul(doc: str) -> Family:
+    return Family(doc, matmul_cost.matmul_configurations, matmul_cost.PARAMETERS)
+
+
+FAMILIES: dict[str, Family] = {
+    "fully_connected": _matmul("product with weights, bias, activation, their gradients and weight update"),
+    "matmul": _matmul("product of two activations and its gradients"),
+    "loss": _loop("softmax cross entropy, its gradient and the reduction to the loss"),
+    "embedding": _loop("rows of a table, and the update of the table"),
+    "dropout": _loop("random numbers, the mask, and its use forward and backward"),
+    "reduction": _loop("elementwise ops with sums, maxima or scans"),
+    "elementwise": _loop("ops on elements at one place"),
+    "data_movement": _loop("ops that only move elements"),
+    "optimizer": _loop("update of parameters whose users are in no other kernel"),
+    "control": _loop("scalars of the step: learning rate, counters, scales"),
+}
+
+
+def configurations(kernel: Kernel) -> Configurations:
+    """All layouts of a kernel; kernels of equal sizes share one result.
+
+    Raises:
+        KernelGraphError: an unknown family, or parameters that its cost function cannot use.
+    """
+    family = FAMILIES.get(kernel.family)
+    if family is None:
+        raise KernelGraphError(
+            f"kernel {kernel.name}: family is {kernel.family!r}, expected one of {', '.join(FAMILIES)}"
+        )
+    if set(kernel.parameters) != family.parameters:
+        odd = sorted(set(kernel.parameters) ^ family.parameters)
+        raise KernelGraphError(
+            f"kernel {kernel.name}: parameters {', '.join(odd)} are missing or unknown; "
+            f"family {kernel.family} takes {', '.join(sorted(family.parameters))}"
+        )
+    for name, value in kernel.parameters.items():
+        if value < (1 if name in _POSITIVE else 0):
+            raise KernelGraphError(
+                f"kernel {kernel.name}: parameter {name} is {value}, expected a positive size"
+            )
+    return _cached(kernel.family, tuple(sorted(kernel.parameters.items())))
+
+
+_POSITIVE = frozenset({"rows", "row_elements", "inputs", "outputs", "passes", "element_bytes", "batch"})
+
+
+@lru_cache(maxsize=4096)
+def _cached(family: str, parameters: tuple[tuple[str, int], ...]) -> Configurations:
+    return FAMILIES[family].cost(dict(parameters))

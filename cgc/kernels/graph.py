@@ -1,0 +1,75 @@
+"""Kernels and the edges between them: plain data, without IR, that placement and performance work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cgc.errors import KernelGraphError
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One stage of the layer pipeline: the ops that run on one rectangle of the fabric.
+
+    Attributes:
+        name: dotted, unique in its graph.
+        family: which cost function sizes it, see `cgc.kernels.families`.
+        parameters: sizes that the cost function reads; the keys are those of the family.
+        ops: mnemonics of its ops in program order, e.g. "cirh.MatMul".
+        op_indices: positions of these ops in the body of `@graph`.
+        source: the user's line as "file:line", where known.
+        generated: sized from element counts as a loop nest, because no rule of the kernel library matched.
+    """
+
+    name: str
+    family: str
+    parameters: Mapping[str, int]
+    ops: tuple[str, ...] = ()
+    op_indices: tuple[int, ...] = ()
+    source: str | None = None
+    generated: bool = False
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Elements that stream from one kernel to another for every sample.
+
+    Values of a step (not of a sample), such as weights, count with their share of one sample, rounded up.
+    """
+
+    src: str
+    dst: str
+    elements_per_sample: int
+
+
+@dataclass(frozen=True)
+class KernelGraph:
+    """All kernels of a step in data-flow order, and what streams between them.
+
+    Attributes:
+        kernels: ordered by their first op.
+        edges: at most one for an ordered pair of kernels; forward and backward streams are two edges.
+        batch_size: samples of one step.
+        input_bytes_per_sample: what the hosts send for one sample.
+    """
+
+    kernels: tuple[Kernel, ...]
+    edges: tuple[Edge, ...] = ()
+    batch_size: int = 1
+    input_bytes_per_sample: int = 0
+    by_name: Mapping[str, Kernel] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name = {kernel.name: kernel for kernel in self.kernels}
+        if len(by_name) != len(self.kernels):
+            names = [kernel.name for kernel in self.kernels]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise KernelGraphError(
+                f"kernel names {', '.join(twice)} occur twice; give every kernel its own name"
+            )
+        for edge in self.edges:
+            for end in (edge.src, edge.dst):
+                if end not in by_name:
+                    raise KernelGraphError(f"edge {edge.src} -> {edge.dst}: there is no kernel {end!r}")
+        object.__setattr__(self, "by_name", by_name)

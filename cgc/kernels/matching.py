@@ -1,0 +1,88 @@
+"""From a step to its kernel graph."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+
+from cgc.errors import KernelGraphError
+from cgc.kernels import control, dropout, embedding, fully_connected, loops, loss, matmul
+from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.graph import Edge, Kernel, KernelGraph
+from cgc.kernels.naming import kernel_names
+from cgc.kernels.program import Program, elements
+from cgc.kernels.sizing import edge_values, parameters, samples_in_flight
+
+RULES = (
+    fully_connected.match,
+    loss.match,
+    embedding.match,
+    matmul.match,
+    dropout.match,
+    control.match,
+    loops.match,
+)
+"""Match rules in order; an op goes to the first rule that takes it, and the last one takes what is left."""
+
+
+def match_kernels(module: ModuleOp) -> KernelGraph:
+    """Gives every op of a step to exactly one kernel.
+
+    Args:
+        module: a verified module with one function `@graph`.
+
+    Returns:
+        Kernels in data-flow order (by their first op), with the streams between them.
+
+    Raises:
+        InvalidModuleError: the module has no function `@graph`.
+        KernelGraphError: an op of another dialect, or a step without ops.
+    """
+    program = Program(module)
+    if not program.ops:
+        raise KernelGraphError(
+            "func.func @graph has no ops, expected at least one: the step returns its arguments as they are"
+        )
+    assignment = Assignment(program)
+    for rule in RULES:
+        rule(assignment)
+    assignment.groups.sort(key=lambda group: _first_op(program, group))
+    values = edge_values(assignment)
+    in_flight = samples_in_flight(assignment, values)
+    names = kernel_names(program, assignment.groups)
+    kernels = [
+        _kernel(assignment, group, name, samples)
+        for group, name, samples in zip(assignment.groups, names, in_flight, strict=True)
+    ]
+    edges = [
+        Edge(names[a], names[b], -(-sum(elements(value) for value in found) // program.batch_size))
+        for (a, b), found in sorted(values.items())
+    ]
+    return KernelGraph(tuple(kernels), tuple(edges), program.batch_size, program.input_bytes_per_sample)
+
+
+def _first_op(program: Program, group: Group) -> int:
+    """Position of a kernel's first op that works on samples, else of its first op."""
+    working = [index for index in group.members if program.mnemonics[index] != "Const"]
+    return min([index for index in working if program.is_per_sample(index)] or working or group.members)
+
+
+def _kernel(assignment: Assignment, group: Group, name: str, in_flight: int) -> Kernel:
+    program = assignment.program
+    members = tuple(sorted(group.members))
+    return Kernel(
+        name=name,
+        family=group.family,
+        parameters=parameters(assignment, group, in_flight),
+        ops=tuple(program.ops[index].name for index in members),
+        op_indices=members,
+        source=_source(program, group),
+        generated=group.generated,
+    )
+
+
+def _source(program: Program, group: Group) -> str | None:
+    """The line of the anchor, else of the first op that has one; scalars come from all over the program."""
+    if group.family == control.FAMILY:
+        return None
+    lines = [program.ops[index].source for index in (group.anchor, *sorted(group.members))]
+    return next((line for line in lines if line is not None), None)

@@ -1,0 +1,24 @@
+"""Products of two activations, as in attention: the product and its gradients by both operands."""
+
+from __future__ import annotations
+
+from cgc.kernels.assignment import Assignment
+
+FAMILY = "matmul"
+
+
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each product that is left; backward products that share an operand join it."""
+    program = assignment.program
+    for index, mnemonic in enumerate(program.mnemonics):
+        if mnemonic != "MatMul" or not assignment.is_free(index):
+            continue
+        group = assignment.open(FAMILY, index)
+        if index not in program.forward:
+            continue
+        for operand in program.ops[index].operands:
+            origin, _ = program.origin(operand)
+            readers = {user for value in (operand, origin) for user in program.users(value)}
+            for user in sorted(readers - program.forward):
+                if program.mnemonics[user] == "MatMul":
+                    assignment.claim(group, user)

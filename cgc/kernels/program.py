@@ -1,0 +1,171 @@
+"""What kernel matching needs to know of a step: producers, users, state, batch size, forward or backward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation, SSAValue
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.interface import (
+    INPUT_NAME,
+    MODE,
+    OUTPUT_NAME,
+    RESOURCE_NAME,
+    alias_of,
+    arguments_and_results,
+    graph_function,
+)
+from cgc.cirh.types import element_count, shape_of, size_bytes, tensor_of
+from cgc.errors import KernelGraphError
+
+_PASS_THROUGH = frozenset({"Cast", "Transpose", "Reshape"})
+_SUMS_OVER_SAMPLES = frozenset({"BiasAddGrad", "ScatterNd", "Const", "Arange"})
+
+
+class Program:
+    """The ops of `@graph` in order, with indices in place of IR objects.
+
+    Attributes:
+        ops: all ops but the return.
+        mnemonics: op names without "cirh.".
+        batch_size: samples of a step: the commonest leading dimension of the batch inputs, 1 without any.
+        input_bytes_per_sample: of all batch inputs, rounded up.
+        state: names of the state arguments.
+        replacements: for each state argument that the step replaces, the value that replaces it.
+    """
+
+    def __init__(self, module: ModuleOp) -> None:
+        function = graph_function(module)
+        arguments, results = arguments_and_results(function)
+        block = function.body.block
+        self.ops: tuple[CirhOp, ...] = tuple(_checked(op) for op in list(block.ops)[:-1])
+        self.mnemonics = tuple(op.name.removeprefix("cirh.") for op in self.ops)
+        mode = function.attributes.get(MODE)
+        self.mode = mode.data if isinstance(mode, StringAttr) else "train"
+        returned = list(_last(block.ops).operands)
+        self.state: dict[SSAValue, str] = {}
+        self.replacements: dict[SSAValue, SSAValue] = {}
+        self.inputs: list[SSAValue] = []
+        for value, argument in zip(block.args, arguments, strict=True):
+            name = argument.text(RESOURCE_NAME)
+            alias = alias_of(argument)
+            if name is not None:
+                self.state[value] = name
+            elif argument.text(INPUT_NAME) is not None or alias is None:
+                self.inputs.append(value)
+            if alias is not None:
+                self.replacements[value] = returned[alias]
+        self.outputs = [
+            value
+            for value, result in zip(returned, results, strict=True)
+            if result.text(OUTPUT_NAME) is not None
+        ]
+        self.batch_size = _batch_size(self.inputs)
+        total = sum(size_bytes(tensor_of(value)) for value in self.inputs)
+        self.input_bytes_per_sample = -(-total // self.batch_size)
+        self._users: dict[SSAValue, list[int]] = {}
+        self._position: dict[Operation, int] = {op: index for index, op in enumerate(self.ops)}
+
+    def producer(self, value: SSAValue) -> int | None:
+        """Position of the op that makes a value; None for an argument."""
+        return self._position.get(value.owner) if isinstance(value.owner, Operation) else None
+
+    def users(self, value: SSAValue) -> list[int]:
+        """Positions of the ops that read a value, ascending, without the return."""
+        if value not in self._users:
+            found = {self._position[use.operation] for use in value.uses if use.operation in self._position}
+            self._users[value] = sorted(found)
+        return list(self._users[value])
+
+    def user_indices(self, index: int) -> list[int]:
+        """Positions of the ops that read any result of an op, ascending."""
+        return sorted({user for result in self.ops[index].results for user in self.users(result)})
+
+    def producers(self, index: int) -> list[int]:
+        """Positions of the ops that make the operands of an op, ascending."""
+        found = {self.producer(operand) for operand in self.ops[index].operands}
+        return sorted(position for position in found if position is not None)
+
+    def elements(self, index: int) -> int:
+        """Elements of an op's largest result."""
+        return max((elements(result) for result in self.ops[index].results), default=0)
+
+    def origin(self, value: SSAValue) -> tuple[SSAValue, list[int]]:
+        """Follows casts, transposes and reshapes back; returns where they start and the ops on the way."""
+        path: list[int] = []
+        while (index := self.producer(value)) is not None and self.mnemonics[index] in _PASS_THROUGH:
+            path.append(index)
+            value = self.ops[index].operands[0]
+        return value, path
+
+    @cached_property
+    def forward(self) -> frozenset[int]:
+        """Ops of the forward pass: all that named outputs depend on; all ops outside of training."""
+        if self.mode != "train" or not self.outputs:
+            return frozenset(range(len(self.ops)))
+        return self.ancestors(self.outputs)
+
+    def ancestors(self, values: Iterable[SSAValue]) -> frozenset[int]:
+        """All ops that the values depend on."""
+        found: set[int] = set()
+        pending = [index for value in values if (index := self.producer(value)) is not None]
+        while pending:
+            index = pending.pop()
+            if index not in found:
+                found.add(index)
+                pending += self.producers(index)
+        return frozenset(found)
+
+    @cached_property
+    def per_sample_values(self) -> frozenset[SSAValue]:
+        """Values whose first dimension counts samples (or the rows of all samples)."""
+        found: set[SSAValue] = {value for value in self.inputs if self._leads_with_batch(value)}
+        for index, op in enumerate(self.ops):
+            if self._keeps_samples(index, found):
+                found.update(result for result in op.results if self._leads_with_batch(result))
+        return frozenset(found)
+
+    def is_per_sample(self, index: int) -> bool:
+        """Whether an op works for every sample anew, other than once a step (such as a weight update)."""
+        op = self.ops[index]
+        return any(value in self.per_sample_values for value in (*op.results, *op.operands))
+
+    def _leads_with_batch(self, value: SSAValue) -> bool:
+        shape = shape_of(value)
+        return bool(shape) and shape[0] >= self.batch_size and shape[0] % self.batch_size == 0
+
+    def _keeps_samples(self, index: int, known: set[SSAValue]) -> bool:
+        op, mnemonic = self.ops[index], self.mnemonics[index]
+        if mnemonic.startswith(("Random", "StatelessRandom")):
+            return True
+        if mnemonic in _SUMS_OVER_SAMPLES:
+            return False
+        if mnemonic == "MatMul" and len(shape_of(op.results[0])) == 2:
+            return op.operands[0] in known and not getattr(op, "transpose_a", False)
+        if mnemonic == "Reduce" and 0 in getattr(op, "dimensions", ()):
+            return False
+        return any(operand in known for operand in op.operands)
+
+
+def elements(value: SSAValue) -> int:
+    """Elements of a tensor value."""
+    return element_count(tensor_of(value))
+
+
+def _checked(op: Operation) -> CirhOp:
+    if not isinstance(op, CirhOp):
+        raise KernelGraphError(f"op {op.name} is not of the dialect cirh; import or lower it first")
+    return op
+
+
+def _last(ops: Iterable[Operation]) -> Operation:
+    return list(ops)[-1]
+
+
+def _batch_size(inputs: Sequence[SSAValue]) -> int:
+    leading = Counter(shape[0] for value in inputs if (shape := shape_of(value)) and shape[0] > 0)
+    return leading.most_common(1)[0][0] if leading else 1

@@ -1,0 +1,105 @@
+"""Busy cycles of every op, from the sizes of its tensors."""
+
+from __future__ import annotations
+
+import math
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.program import Program, elements
+
+FREE = frozenset({"Const", "Reshape", "BroadcastInDim"})
+"""Ops without work: a constant is loaded once, the others only change which index an element has."""
+
+MOVES = frozenset({"Transpose", "Concat", "Slice", "pad", "Pad", "Gather", "ScatterNd", "OneHot", "Arange"})
+"""Ops that only move elements (or write constants)."""
+
+RANDOM = frozenset({"RandomUniform", "RandomNormal", "StatelessRandomUniform"})
+LOSSES = frozenset({"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"})
+OPTIMIZERS = frozenset({"GradientDescent", "Momentum", "Adam", "RMSProp", "Adagrad"})
+REDUCTIONS = frozenset({"Reduce", "ArgMax", "CumSum", "Softmax", "LogSoftmax", "BiasAddGrad"})
+
+_KINDS: tuple[tuple[frozenset[str], dict[str, float]], ...] = (
+    (frozenset({"Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tanh", "Erf", "Elu"}), {"transcendental": 1}),
+    (frozenset({"SoftplusGrad"}), {"transcendental": 1}),
+    (frozenset({"Sigmoid"}), {"transcendental": 1, "divide": 1}),
+    (frozenset({"Softplus", "Pow", "Atan2"}), {"transcendental": 2}),
+    (frozenset({"Gelu"}), {"transcendental": 1, "simple": 6}),
+    (frozenset({"GeluGrad"}), {"transcendental": 2, "simple": 10}),
+    (frozenset({"Div", "Sqrt", "Rsqrt", "Reciprocal", "FloorDiv", "FloorMod"}), {"divide": 1}),
+    (frozenset({"RandomUniform", "StatelessRandomUniform"}), {"random": 1}),
+    (frozenset({"RandomNormal"}), {"random": 1, "transcendental": 2}),
+    (frozenset({"Softmax", "LogSoftmax"}), {"transcendental": 1, "simple": 4}),
+    (LOSSES, {"transcendental": 1, "simple": 6}),
+    (frozenset({"SigmoidGrad", "TanhGrad", "EluGrad"}), {"simple": 3}),
+    (frozenset({"Adam"}), {"divide": 2, "simple": 12}),
+    (frozenset({"RMSProp"}), {"divide": 2, "simple": 8}),
+    (frozenset({"Adagrad"}), {"divide": 2, "simple": 4}),
+    (frozenset({"Momentum"}), {"simple": 4}),
+    (frozenset({"GradientDescent"}), {"simple": 2}),
+    (MOVES, {"stream": 1}),
+    (FREE, {}),
+)
+_PER_ELEMENT = {mnemonic: kinds for mnemonics, kinds in _KINDS for mnemonic in mnemonics}
+"""How often an element needs each kind of work; ops that are not listed are `simple` once."""
+
+_LARGEST_OPERAND_COUNTS = REDUCTIONS | LOSSES
+_LAST_OPERAND_COUNTS = frozenset({"ScatterNd"})
+
+
+def op_millicycles(program: Program, index: int) -> int:
+    """Thousandths of a cycle that an op needs in a step, over all PEs; not for matrix products."""
+    mnemonic = program.mnemonics[index]
+    kinds = _PER_ELEMENT.get(mnemonic, {"simple": 1})
+    op = program.ops[index]
+    wide = max((element_bytes(value) for value in op.results), default=2) > 2
+    cycles = sum(
+        times * coefficient(kind) * (coefficient("wide_element_factor") if wide and kind == "simple" else 1)
+        for kind, times in kinds.items()
+    )
+    return math.ceil(1000 * cycles * _worked_elements(program, index))
+
+
+def reductions(program: Program, index: int) -> int:
+    """Sums and maxima along a row of a sample that an op takes; over samples alone there is none."""
+    mnemonic = program.mnemonics[index]
+    if mnemonic in LOSSES or mnemonic in ("Softmax", "LogSoftmax"):
+        return 2
+    if mnemonic == "Reduce":
+        return int(any(axis > 0 for axis in getattr(program.ops[index], "dimensions", ())))
+    return int(mnemonic in ("ArgMax", "CumSum"))
+
+
+def stream_millicycles(value: SSAValue) -> int:
+    """Thousandths of a cycle to take a value in or to give it out."""
+    wide = coefficient("wide_element_factor") if element_bytes(value) > 2 else 1.0
+    return math.ceil(1000 * coefficient("stream") * wide * elements(value))
+
+
+def element_bytes(value: SSAValue) -> int:
+    """Bytes of one element."""
+    return numpy_dtype(tensor_of(value).element_type).itemsize
+
+
+def rows_of(value: SSAValue, batch_size: int) -> tuple[int, int]:
+    """Rows per sample of a per-sample tensor, and elements of a row.
+
+    `[B * t, d]` has t rows of d, `[B, t, d...]` has t rows of the product of d, `[B, d]` one row of d.
+    """
+    shape = shape_of(value)
+    leading, rest = max(1, shape[0] // batch_size) if shape else 1, shape[1:]
+    if len(rest) >= 2:
+        leading, rest = leading * rest[0], rest[1:]
+    return max(1, leading), max(1, math.prod(rest))
+
+
+def _worked_elements(program: Program, index: int) -> int:
+    op, mnemonic = program.ops[index], program.mnemonics[index]
+    if mnemonic in _LAST_OPERAND_COUNTS:
+        return elements(op.operands[-1])
+    counts = [elements(result) for result in op.results]
+    if mnemonic in _LARGEST_OPERAND_COUNTS:
+        counts += [elements(operand) for operand in op.operands]
+    return max(counts, default=0)

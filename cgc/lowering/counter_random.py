@@ -1,0 +1,121 @@
+"""Random numbers as a pure function of (seed, op_seed, step, element): a resumed run draws the same.
+
+Generator: Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
+1, 2, 3", SC 2011; also jax's own), in counter mode: the key is hashed from seed and op_seed, the counter is
+(index of a pair of elements, step), and a pair takes the two output words. For one key the map from counter
+to words is a bijection, so no two steps of an op share a block.
+
+It is written in additions, shifts and exclusive-ors of uint32, which XLA vectorises and fuses into the
+consumer, and which give the same bits on every backend and in every program. Measured on 2 AMD EPYC
+cores, jax 0.10, dropout mask of 256x500 applied to a tensor, microseconds a call (46 without drawing
+anything):
+
+| generator | us |
+|---|---|
+| `jax.random.uniform` (Threefry-2x32-20) | 376 |
+| `lax.rng_bit_generator`, Philox | 743 |
+| `lax.rng_bit_generator`, ThreeFry | 228 |
+| Philox-4x32-10 in uint32 operations (no 32x32->64 multiply without x64) | 338 |
+| this one | 134 |
+| the same with 13 rounds | 101 |
+| pcg4d hash (Jarzynski and Olano, JCGT 2020) | 84 |
+
+The faster two would save 2 and 4 per cent of a training step of FC-MNIST (205,000 numbers, 2.15 ms); not
+worth a thinner margin of quality, since one seed may be trained on for months.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from numpy.typing import NDArray
+
+Words = TypeVar("Words", jax.Array, NDArray[np.uint32])
+
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_PARITY = 0x1BD11BDA
+_ROUNDS = 20
+
+
+def threefry_2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tuple[Words, Words]:
+    """Encrypts counters: Threefry-2x32, 20 rounds.
+
+    Args:
+        key: two uint32 words, scalars or arrays that broadcast against the counter.
+        counter: two arrays of uint32 of one shape, numpy's or jax's.
+
+    Returns:
+        Two words of the counter's shape.
+    """
+    keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(_PARITY))
+    left, right = counter[0] + keys[0], counter[1] + keys[1]
+    for index in range(_ROUNDS):
+        left = left + right
+        shift = _ROTATIONS[index % 8]
+        right = ((right << np.uint32(shift)) | (right >> np.uint32(32 - shift))) ^ left
+        if index % 4 == 3:
+            turn = index // 4 + 1
+            left = left + keys[turn % 3]
+            right = right + keys[(turn + 1) % 3] + np.uint32(turn)
+    return left, right
+
+
+def op_key(seed: int, op_seed: int) -> tuple[int, int]:
+    """The key of one random op of a program: a hash of all 128 bits of the two seeds."""
+    lows, highs = _halves(seed), _halves(op_seed)
+    left, right = threefry_2x32((lows[0], lows[1]), (highs[0], highs[1]))
+    return int(left[0]), int(right[0])
+
+
+def uniform(key: tuple[jax.Array, jax.Array], stream: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """float32 in [0, 1), multiples of 2**-23, of the given shape.
+
+    Args:
+        key: two uint32 scalars.
+        stream: a uint32 scalar; other streams of one key are independent (the training step, for instance).
+        shape: at most 2**33 elements.
+    """
+    left, right = _blocks(key, stream, shape)
+    return _shaped(_unit_interval(left), _unit_interval(right), shape)
+
+
+def normal(key: tuple[jax.Array, jax.Array], stream: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """float32 of a standard normal distribution, by Box and Muller's transform of pairs of words.
+
+    The bits drawn are the same everywhere; logarithm, sine and cosine may differ in the last places between
+    backends. The largest magnitude is sqrt(-2 ln 2**-32) = 6.66.
+    """
+    left, right = _blocks(key, stream, shape)
+    above_zero = (left.astype(jnp.float32) + np.float32(1)) * np.float32(2**-32)
+    radius = jnp.sqrt(np.float32(-2) * jnp.log(above_zero))
+    angle = _unit_interval(right) * np.float32(2 * math.pi)
+    return _shaped(radius * jnp.cos(angle), radius * jnp.sin(angle), shape)
+
+
+def _blocks(
+    key: tuple[jax.Array, jax.Array], stream: jax.Array, shape: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """Two words for every pair of elements: arrays of ceil(elements / 2)."""
+    pairs = lax.iota(jnp.uint32, (math.prod(shape) + 1) // 2)
+    return threefry_2x32(key, (pairs, lax.broadcast(stream, pairs.shape)))
+
+
+def _shaped(left: jax.Array, right: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return lax.slice_in_dim(lax.concatenate([left, right], 0), 0, math.prod(shape)).reshape(shape)
+
+
+def _unit_interval(words: jax.Array) -> jax.Array:
+    """The upper 23 bits as the fraction of a float32 in [1, 2), less 1: exact in any program."""
+    fraction = (words >> np.uint32(9)) | np.uint32(0x3F800000)
+    return lax.bitcast_convert_type(fraction, jnp.float32) - np.float32(1)
+
+
+def _halves(value: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Low and high word of the two's complement of a 64-bit integer, as arrays of one element."""
+    bits = value & 0xFFFF_FFFF_FFFF_FFFF
+    return np.array([bits & 0xFFFF_FFFF], np.uint32), np.array([bits >> 32], np.uint32)

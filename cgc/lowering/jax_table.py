@@ -1,0 +1,139 @@
+"""The table: what every CIRH op computes.
+
+A lowering takes the op (for its attributes and result types) and the jax values of its operands, and
+returns the value of its result, or a tuple of values where it has several. It is pure and called under
+jax tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from jax import lax
+
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
+from cgc.errors import LoweringError
+from cgc.lowering import elementwise, linear, losses, optimizers, random, reductions, shapes
+
+Lowered = jax.Array | tuple[jax.Array, ...]
+Lowering = Callable[..., Lowered]
+
+
+def _plain(function: Callable[..., jax.Array]) -> Lowering:
+    """A lowering that takes nothing from the op."""
+    return lambda _op, *operands: function(*operands)
+
+
+def _round_half_to_even(x: jax.Array) -> jax.Array:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+LOWERINGS: dict[type[CirhOp], Lowering] = {
+    # elementwise, two operands
+    ops.AddOp: _plain(lax.add),
+    ops.SubOp: _plain(lax.sub),
+    ops.MulOp: _plain(lax.mul),
+    ops.DivOp: _plain(lax.div),
+    ops.PowOp: elementwise.power,
+    ops.MaxOp: _plain(lax.max),
+    ops.MinOp: _plain(lax.min),
+    ops.FloorDivOp: elementwise.floor_div,
+    ops.FloorModOp: elementwise.floor_mod,
+    ops.Atan2Op: _plain(lax.atan2),
+    ops.AndOp: _plain(lax.bitwise_and),
+    ops.OrOp: _plain(lax.bitwise_or),
+    ops.XorOp: _plain(lax.bitwise_xor),
+    # elementwise, one operand
+    ops.NegOp: _plain(lax.neg),
+    ops.AbsOp: _plain(lax.abs),
+    ops.ExpOp: _plain(lax.exp),
+    ops.Expm1Op: _plain(lax.expm1),
+    ops.LogOp: _plain(lax.log),
+    ops.Log1pOp: _plain(lax.log1p),
+    ops.SqrtOp: _plain(lax.sqrt),
+    ops.RsqrtOp: _plain(lax.rsqrt),
+    ops.ReciprocalOp: elementwise.reciprocal,
+    ops.SinOp: _plain(lax.sin),
+    ops.CosOp: _plain(lax.cos),
+    ops.TanhOp: _plain(lax.tanh),
+    ops.SigmoidOp: _plain(lax.logistic),
+    ops.SignOp: _plain(lax.sign),
+    ops.FloorOp: _plain(lax.floor),
+    ops.CeilOp: _plain(lax.ceil),
+    ops.RoundOp: _plain(_round_half_to_even),
+    ops.ErfOp: _plain(lax.erf),
+    ops.ReluOp: elementwise.relu,
+    ops.EluOp: elementwise.elu,
+    ops.SoftplusOp: elementwise.softplus,
+    ops.NotOp: _plain(lax.bitwise_not),
+    ops.IsFiniteOp: _plain(lax.is_finite),
+    ops.GeluOp: elementwise.gelu,
+    ops.LeakyReluOp: elementwise.leaky_relu,
+    # gradients of activations
+    ops.ReluGradOp: elementwise.relu_grad,
+    ops.EluGradOp: elementwise.elu_grad,
+    ops.LeakyReluGradOp: elementwise.leaky_relu_grad,
+    ops.SigmoidGradOp: elementwise.sigmoid_grad,
+    ops.TanhGradOp: elementwise.tanh_grad,
+    ops.GeluGradOp: elementwise.gelu_grad,
+    ops.SoftplusGradOp: elementwise.softplus_grad,
+    # comparison, selection, type
+    ops.CompareOp: elementwise.compare,
+    ops.SelectOp: elementwise.select,
+    ops.ClampOp: elementwise.clamp,
+    ops.CastOp: elementwise.cast,
+    # constants and movement
+    ops.ConstOp: shapes.constant,
+    ops.ArangeOp: shapes.arange,
+    ops.OneHotOp: shapes.one_hot,
+    ops.ReshapeOp: shapes.reshape,
+    ops.TransposeOp: shapes.transpose,
+    ops.BroadcastInDimOp: shapes.broadcast_in_dim,
+    ops.ConcatOp: shapes.concat,
+    ops.SliceOp: shapes.slice_,
+    ops.PadOp: shapes.pad,
+    ops.GatherOp: shapes.gather,
+    ops.ScatterNdOp: shapes.scatter_nd,
+    # reductions
+    ops.ReduceOp: reductions.reduce,
+    ops.ArgMaxOp: reductions.argmax,
+    ops.CumSumOp: reductions.cumsum,
+    # linear algebra
+    ops.MatMulOp: linear.matmul,
+    ops.BiasAddOp: linear.bias_add,
+    ops.BiasAddGradOp: linear.bias_add_grad,
+    # losses
+    ops.SoftmaxOp: losses.softmax,
+    ops.LogSoftmaxOp: losses.log_softmax,
+    ops.SparseSoftmaxCrossEntropyWithLogitsOp: losses.sparse_softmax_cross_entropy,
+    ops.SoftmaxCrossEntropyWithLogitsOp: losses.softmax_cross_entropy,
+    # random numbers
+    ops.RandomUniformOp: random.random_uniform,
+    ops.RandomNormalOp: random.random_normal,
+    ops.StatelessRandomUniformOp: random.stateless_random_uniform,
+    # optimizers
+    ops.GradientDescentOp: optimizers.gradient_descent,
+    ops.MomentumOp: optimizers.momentum,
+    ops.AdamOp: optimizers.adam,
+    ops.RMSPropOp: optimizers.rms_prop,
+    ops.AdagradOp: optimizers.adagrad,
+}
+
+
+def lower(op: CirhOp, *operands: jax.Array) -> tuple[jax.Array, ...]:
+    """The values of all results of `op`.
+
+    Raises:
+        LoweringError: the table has no entry for the op, or the op holds a value that the device cannot
+        compute.
+    """
+    lowering = LOWERINGS.get(type(op))
+    if lowering is None:
+        raise LoweringError(
+            f"{shapes.describe(op)}: no lowering is known for this op; "
+            "expected one of the ops of cgc.lowering.jax_table"
+        )
+    values = lowering(op, *operands)
+    return values if isinstance(values, tuple) else (values,)

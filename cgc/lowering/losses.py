@@ -1,0 +1,70 @@
+"""Lowerings of softmax and the cross entropies, all stable: the largest logit is subtracted first.
+
+16-bit logits are computed in float32 and rounded at the end.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from cgc.cirh.ops import (
+    LogSoftmaxOp,
+    SoftmaxCrossEntropyWithLogitsOp,
+    SoftmaxOp,
+    SparseSoftmaxCrossEntropyWithLogitsOp,
+)
+
+
+def softmax(op: SoftmaxOp, x: jax.Array) -> jax.Array:
+    """`exp(x) / sum(exp(x))` along an axis."""
+    _, powers, total = _normalised(x, op.axis)
+    return (powers / total).astype(x.dtype)
+
+
+def log_softmax(op: LogSoftmaxOp, x: jax.Array) -> jax.Array:
+    """`x - log(sum(exp(x)))` along an axis."""
+    shifted, _, total = _normalised(x, op.axis)
+    return (shifted - lax.log(total)).astype(x.dtype)
+
+
+def sparse_softmax_cross_entropy(
+    op: SparseSoftmaxCrossEntropyWithLogitsOp, logits: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """(loss of every row, its gradient with respect to the logits).
+
+    A label outside of the classes gives NaN in the row's loss and gradient: TensorFlow raises an error on
+    a CPU and answers NaN on a GPU.
+    """
+    axis = op.axis
+    shifted, powers, total = _normalised(logits, axis)
+    classes = lax.broadcasted_iota(jnp.int32, logits.shape, axis)
+    labels = lax.expand_dims(labels.astype(jnp.int32), (axis,))
+    hit = lax.eq(classes, lax.broadcast_in_dim(labels, logits.shape, tuple(range(logits.ndim))))
+    known = (labels >= 0) & (labels < logits.shape[axis])
+    spoiled = jnp.where(known, np.float32(0), np.float32(np.nan))
+    chosen = jnp.sum(jnp.where(hit, shifted, np.float32(0)), axis, keepdims=True)
+    loss = lax.squeeze(lax.log(total) - chosen + spoiled, (axis,))
+    backprop = powers / total - hit.astype(jnp.float32) + spoiled
+    return loss.astype(logits.dtype), backprop.astype(logits.dtype)
+
+
+def softmax_cross_entropy(
+    _op: SoftmaxCrossEntropyWithLogitsOp, logits: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """(loss of every row, its gradient) for labels that are a distribution over the last dimension."""
+    shifted, powers, total = _normalised(logits, logits.ndim - 1)
+    wide_labels = labels.astype(jnp.float32)
+    loss = jnp.sum(wide_labels * (lax.log(total) - shifted), -1)
+    backprop = powers / total - wide_labels
+    return loss.astype(logits.dtype), backprop.astype(logits.dtype)
+
+
+def _normalised(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(x less its largest element, the exponential of that, its sum along the axis), float32."""
+    wide = x.astype(jnp.float32)
+    shifted = wide - jnp.max(wide, axis, keepdims=True)
+    powers = lax.exp(shifted)
+    return shifted, powers, jnp.sum(powers, axis, keepdims=True)

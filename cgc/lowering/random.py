@@ -1,0 +1,38 @@
+"""Lowerings of the random ops."""
+
+from __future__ import annotations
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from cgc.cirh.ops import RandomNormalOp, RandomUniformOp, StatelessRandomUniformOp
+from cgc.lowering import counter_random
+from cgc.lowering.dtypes import result_shape
+
+Key = tuple[jax.Array, jax.Array]
+
+
+def random_uniform(op: RandomUniformOp, step: jax.Array) -> jax.Array:
+    """Uniform in [0, 1), a function of the op's seeds and the step."""
+    return counter_random.uniform(_key(op.seed, op.op_seed), _stream(step), result_shape(op))
+
+
+def random_normal(op: RandomNormalOp, step: jax.Array) -> jax.Array:
+    """Standard normal, a function of the op's seeds and the step."""
+    return counter_random.normal(_key(op.seed, op.op_seed), _stream(step), result_shape(op))
+
+
+def stateless_random_uniform(op: StatelessRandomUniformOp, key: jax.Array) -> jax.Array:
+    """Uniform in [0, 1), a function of a key of two integers that the program computes."""
+    words = lax.bitcast_convert_type(key, jnp.uint32)
+    return counter_random.uniform((words[0], words[1]), jnp.uint32(0), result_shape(op))
+
+
+def _key(seed: int, op_seed: int) -> Key:
+    left, right = counter_random.op_key(seed, op_seed)
+    return jnp.uint32(left), jnp.uint32(right)
+
+
+def _stream(step: jax.Array) -> jax.Array:
+    return lax.convert_element_type(step, jnp.uint32)

@@ -1,0 +1,134 @@
+"""`manifest.json`: what an artifact is, what goes into and out of its step, digests of its files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cgc.cirh.interface import StepInterface, TensorSpec
+
+FORMAT_VERSION = 1
+"""Grows when a file of the artifact changes its meaning; an artifact of another version is compiled again."""
+
+MANIFEST = "manifest.json"
+EXECUTABLE = "step.jaxexport"
+CIRH_TEXT = "cirh.mlir"
+KERNELS_TEXT = "kernels.mlir"
+PLAN = "plan.json"
+DELTAT_ESTIMATE = "deltat_estimate.json"
+REPORT_TEXT = "compile_report.txt"
+REPORT_JSON = "compile_report.json"
+
+FILES = (CIRH_TEXT, KERNELS_TEXT, PLAN, DELTAT_ESTIMATE, REPORT_TEXT, REPORT_JSON, EXECUTABLE)
+"""What an artifact consists of, beside the manifest."""
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+FileName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name without a folder: a manifest never leads out of its artifact."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Tensor(_Frozen):
+    """One argument or result of the step; `dtype` is the IR's, before 64-bit integers are narrowed."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Interface(_Frozen):
+    """Arguments and results of the step, in the order of the executable."""
+
+    inputs: list[Tensor]
+    state: list[Tensor]
+    outputs: list[Tensor]
+    updated: list[str]
+
+    @classmethod
+    def from_step(cls, interface: StepInterface) -> Interface:
+        """The interface of a module in its JSON form."""
+        return cls(
+            inputs=[_to_json(spec) for spec in interface.inputs],
+            state=[_to_json(spec) for spec in interface.state],
+            outputs=[_to_json(spec) for spec in interface.outputs],
+            updated=list(interface.updated),
+        )
+
+    def to_step(self) -> StepInterface:
+        """The inverse of `from_step`."""
+        return StepInterface(
+            inputs=tuple(_from_json(tensor) for tensor in self.inputs),
+            state=tuple(_from_json(tensor) for tensor in self.state),
+            outputs=tuple(_from_json(tensor) for tensor in self.outputs),
+            updated=tuple(self.updated),
+        )
+
+
+class FabricName(_Frozen):
+    """The fabric that the step is placed on.
+
+    Attributes:
+        name: as in `configs/`.
+        processing_elements: of the whole fabric.
+    """
+
+    name: str
+    processing_elements: int = Field(gt=0)
+
+
+class Estimates(_Frozen):
+    """What the performance model predicts for the wafer; not measured.
+
+    Attributes:
+        deltat_cycles: cycles between two samples.
+        samples_per_s: the rate that follows from it at the fabric's clock.
+        active_pes: processing elements that the kernels take.
+        total_utilization: their share of the fabric, 0 to 1.
+    """
+
+    deltat_cycles: int = Field(gt=0)
+    samples_per_s: float = Field(gt=0)
+    active_pes: int = Field(ge=0)
+    total_utilization: float = Field(ge=0, le=1)
+
+
+class FileEntry(_Frozen):
+    """A file of the artifact as it was written."""
+
+    sha256: Sha256
+    size_bytes: int = Field(ge=0)
+
+
+class Manifest(_Frozen):
+    """The whole manifest.
+
+    Attributes:
+        format_version: FORMAT_VERSION of the tool that wrote it.
+        tool_version: `cgc.artifact.tool_version` of the tool that wrote it.
+        key: the 64 hex digits of the directory's name.
+        files: every other file of the artifact by name.
+        versions: of python, jax, jaxlib and xdsl at the time of compilation.
+    """
+
+    format_version: int
+    tool_version: str
+    key: Sha256
+    mode: Literal["train", "eval", "infer"]
+    batch_size: int = Field(gt=0)
+    interface: Interface
+    fabric: FabricName
+    estimates: Estimates
+    versions: dict[str, str]
+    files: dict[FileName, FileEntry]
+
+
+def _to_json(spec: TensorSpec) -> Tensor:
+    return Tensor(name=spec.name, dtype=spec.dtype, shape=list(spec.shape))
+
+
+def _from_json(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape))

@@ -1,0 +1,1 @@
+"""Passes over CIRH modules, one file each; `pipeline` runs them by name."""

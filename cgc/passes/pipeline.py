@@ -1,0 +1,77 @@
+"""Running passes by name."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
+from xdsl.utils.exceptions import ArgSpecParseError
+
+from cgc.cirh.text import make_context
+from cgc.cirh.verify import verify_module
+from cgc.errors import CompileError, InvalidModuleError, PipelineError
+from cgc.passes.canonicalize import CanonicalizePass
+from cgc.passes.constant_fold import ConstantFoldPass
+from cgc.passes.cse import CsePass
+from cgc.passes.dce import DcePass
+
+PASSES: dict[str, type[ModulePass]] = {
+    pass_type.name: pass_type for pass_type in (CanonicalizePass, ConstantFoldPass, CsePass, DcePass)
+}
+
+DEFAULT_PIPELINE = "canonicalize,constant-fold,canonicalize,cse,dce"
+"""What every module goes through: canonicalization shows constants, folding shows neutral elements."""
+
+
+def parse_passes(text: str) -> tuple[ModulePass, ...]:
+    """The passes of a text like `canonicalize,constant-fold{max-elements=64},dce`.
+
+    Raises:
+        PipelineError: bad syntax, an unknown pass, or an option the pass does not have.
+    """
+    compact = re.sub(r"\s*,\s*", ",", text.strip())
+    try:
+        specs = tuple(parse_pipeline(compact))
+    except ArgSpecParseError as error:
+        raise PipelineError(
+            f"cannot read the pipeline {text!r}; expected names with options, such as {DEFAULT_PIPELINE!r} "
+            f"or 'constant-fold{{max-elements=64}}'\n{error}"
+        ) from None
+    return tuple(_make_pass(spec) for spec in specs)
+
+
+def _make_pass(spec: ArgSpec) -> ModulePass:
+    pass_type = PASSES.get(spec.name)
+    if pass_type is None:
+        close = get_close_matches(spec.name, PASSES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise PipelineError(f"unknown pass {spec.name!r}, expected one of {', '.join(PASSES)}{hint}")
+    try:
+        return pass_type.from_spec(spec)
+    except (TypeError, ValueError) as error:
+        raise PipelineError(f"bad options of the pass {spec.name!r}: {error}") from error
+
+
+def run_pipeline(module: ModuleOp, text: str = DEFAULT_PIPELINE, verify: bool = False) -> None:
+    """Applies passes to a valid module, in place.
+
+    Args:
+        module: The module.
+        text: Names and options of the passes, in order.
+        verify: Verify after every pass; a failure names the pass.
+
+    Raises:
+        PipelineError: `text` is wrong.
+        CompileError: a pass has left an invalid module behind (a defect of the pass).
+    """
+    context = make_context()
+    for module_pass in parse_passes(text):
+        module_pass.apply(context, module)
+        if verify:
+            try:
+                verify_module(module)
+            except InvalidModuleError as error:
+                raise CompileError(f"the pass {module_pass} left an invalid module: {error}") from error

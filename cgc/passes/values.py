@@ -1,0 +1,29 @@
+"""Questions about values that several passes ask."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh.ops import BroadcastInDimOp, ConstOp, ReshapeOp, TransposeOp
+
+
+def constant_splat(value: SSAValue) -> Any | None:
+    """The numpy scalar that every element of `value` is known to be, or None.
+
+    Looks through ops that only move or repeat elements.
+    """
+    owner = value.owner
+    while isinstance(owner, BroadcastInDimOp | ReshapeOp | TransposeOp):
+        owner = owner.x.owner
+    return owner.splat_value() if isinstance(owner, ConstOp) else None
+
+
+def is_splat_of(value: SSAValue, number: float) -> bool:
+    """Whether every element of `value` is `number`; -0.0 and 0.0 are different numbers here."""
+    splat = constant_splat(value)
+    if splat is None or float(splat) != number:
+        return False
+    return math.copysign(1, float(splat)) == math.copysign(1, number)

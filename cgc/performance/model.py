@@ -1,0 +1,114 @@
+"""Time on the wafer of a placed kernel graph, in the terms of a compile report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cgc.fabric import Fabric
+from cgc.kernels.configurations import Configuration
+from cgc.kernels.families import configurations
+from cgc.kernels.graph import KernelGraph
+from cgc.placement.model import Placement
+
+INPUT = "host input"
+"""Name of the bottleneck where the Ethernet links are slower than every kernel."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Estimates of one kernel, or of the whole pipeline.
+
+    Attributes:
+        compute_cycles: cycles per sample of the busiest PE.
+        transmission_cycles: cycles per sample of the busiest link.
+        samples_per_s: what both allow: clock / deltat_cycles.
+        compute_samples_per_s: clock / compute_cycles.
+        transmission_samples_per_s: clock / transmission_cycles.
+        active_pes: PEs of the rectangle, adapters, fans and dead area included.
+        active_pes_percent: share of the fabric, 0 to 100.
+        compute_utilization_percent: share of the time at the speed of the pipeline in which these PEs run
+            kernel code, 0 to 100; of the pipeline the mean over all active PEs.
+        deltat_cycles: cycles from one sample to the next: the larger of compute and transmission.
+    """
+
+    compute_cycles: int
+    transmission_cycles: int
+    samples_per_s: float
+    compute_samples_per_s: float
+    transmission_samples_per_s: float
+    active_pes: int
+    active_pes_percent: float
+    compute_utilization_percent: float
+    deltat_cycles: int
+
+
+@dataclass(frozen=True)
+class Performance:
+    """Estimates of a placed graph.
+
+    Attributes:
+        overall: of the pipeline.
+        kernels: by name, in the order of the graph.
+        bottleneck: the kernel that sets deltat_cycles, or `INPUT`.
+        limit: what limits it, "compute" or "transmission".
+    """
+
+    overall: Figures
+    kernels: Mapping[str, Figures]
+    bottleneck: str
+    limit: str
+
+
+def estimate(graph: KernelGraph, placement: Placement, fabric: Fabric) -> Performance:
+    """Estimates the speed of a placed graph; one sample leaves the pipeline every `deltat_cycles`.
+
+    The slowest kernel sets the pace, or the host links where the samples arrive more slowly than that.
+    """
+    layouts = {kernel.name: placement.layouts[kernel.name] for kernel in graph.kernels}
+    compute = max(layout.compute_cycles for layout in layouts.values())
+    input_cycles = fabric.input_cycles(graph.input_bytes_per_sample)
+    transmission = max(input_cycles, *(layout.transmission_cycles for layout in layouts.values()))
+    pace = max(compute, transmission)
+    active = sum(layout.area for layout in layouts.values())
+    busy = sum(layout.busy_pe_cycles for layout in layouts.values())
+    bottleneck = _bottleneck(graph, layouts, pace)
+    slowest = layouts.get(bottleneck)
+    return Performance(
+        overall=_figures(compute, transmission, active, busy, pace, fabric),
+        kernels={name: _of_kernel(layout, pace, fabric) for name, layout in layouts.items()},
+        bottleneck=bottleneck,
+        limit="compute" if slowest is not None and slowest.compute_cycles == pace else "transmission",
+    )
+
+
+def _bottleneck(graph: KernelGraph, layouts: Mapping[str, Configuration], pace: int) -> str:
+    """Of the kernels at the pace the one that no rectangle makes faster, else the largest one."""
+    slowest = [kernel for kernel in graph.kernels if layouts[kernel.name].cycles == pace]
+    if not slowest:
+        return INPUT
+    fixed = [kernel for kernel in slowest if int(configurations(kernel).cycles.min()) == pace]
+    return max(fixed or slowest, key=lambda kernel: layouts[kernel.name].area).name
+
+
+def _of_kernel(layout: Configuration, pace: int, fabric: Fabric) -> Figures:
+    return _figures(
+        layout.compute_cycles, layout.transmission_cycles, layout.area, layout.busy_pe_cycles, pace, fabric
+    )
+
+
+def _figures(
+    compute: int, transmission: int, active_pes: int, busy_pe_cycles: float, pace: int, fabric: Fabric
+) -> Figures:
+    deltat = max(compute, transmission)
+    return Figures(
+        compute_cycles=compute,
+        transmission_cycles=transmission,
+        samples_per_s=fabric.clock_hz / deltat,
+        compute_samples_per_s=fabric.clock_hz / compute,
+        transmission_samples_per_s=fabric.clock_hz / transmission,
+        active_pes=active_pes,
+        active_pes_percent=100 * active_pes / fabric.processing_elements,
+        compute_utilization_percent=min(100.0, 100 * busy_pe_cycles / (active_pes * pace)),
+        deltat_cycles=deltat,
+    )

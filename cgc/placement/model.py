@@ -1,0 +1,61 @@
+"""What placement returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cgc.kernels.configurations import Configuration
+
+
+@dataclass(frozen=True)
+class Rect:
+    """PEs x .. x + width - 1 and y .. y + height - 1; the origin is a corner of the fabric."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    @property
+    def area(self) -> int:
+        """PEs of the rectangle."""
+        return self.width * self.height
+
+    @property
+    def center(self) -> tuple[float, float]:
+        """Centre in PEs."""
+        return self.x + self.width / 2, self.y + self.height / 2
+
+    def overlaps(self, other: Rect) -> bool:
+        """Whether the two share a PE."""
+        return (
+            self.x < other.x + other.width
+            and other.x < self.x + self.width
+            and self.y < other.y + other.height
+            and other.y < self.y + self.height
+        )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where every kernel of a graph lies.
+
+    Attributes:
+        fabric: name of the fabric.
+        rects: rectangle of each kernel by name, in the order of the graph.
+        layouts: the chosen layout of each kernel; a rectangle is the layout or the layout turned by 90
+            degrees.
+        target_cycles: cycles per sample that every kernel keeps.
+        active_pes: PEs of all rectangles.
+        total_utilization: active_pes as a share of the fabric, 0 to 1.
+        wire_length: sum over all edges of the L1 distance of the centres, in PEs.
+    """
+
+    fabric: str
+    rects: Mapping[str, Rect]
+    layouts: Mapping[str, Configuration]
+    target_cycles: int
+    active_pes: int
+    total_utilization: float
+    wire_length: float

@@ -1,0 +1,230 @@
+"""Directories that appear under their name complete or not at all, and a lock for one writer at a time.
+
+A directory is written under a hidden name beside its target, every file and the directory itself are
+forced to the disk, and a rename puts it in place. Whoever dies before leaves a hidden directory, which
+the next writer removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from cgc.errors import ArtifactLockError, ArtifactWriteError
+
+NAME_PREFIX = "cs_"
+"""What the names of all artifact directories start with; nothing else is ever removed."""
+
+_POLL_S = 0.05
+_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+_LOCK_SUFFIX = ".lock"
+_TEMPORARY_MARK = ".tmp-"
+
+
+class DirectoryLock:
+    """The right to write the directory `target`; `directory_lock` hands it out.
+
+    `exclusive` is False on a file system without flock, where others may hold it as well.
+    """
+
+    def __init__(self, target: Path, exclusive: bool) -> None:
+        self.target = target
+        self.exclusive = exclusive
+
+
+@contextlib.contextmanager
+def directory_lock(
+    target: Path, timeout_s: float, on_wait: Callable[[str], None] | None = None
+) -> Iterator[DirectoryLock]:
+    """Holds the lock of a directory that may or may not exist yet; creates its parents.
+
+    The lock is an flock of a hidden file beside the directory. The kernel drops it with the process, so a
+    killed task blocks nobody. On a file system without flock everyone gets it, and the rename alone
+    decides.
+
+    Args:
+        target: the directory to be written.
+        timeout_s: how long to wait for another holder.
+        on_wait: called once, with who holds the lock, before waiting.
+
+    Raises:
+        ArtifactLockError: the other holder took longer.
+        ArtifactWriteError: the parent directory cannot be created or written.
+    """
+    path = target.parent / f".{target.name}{_LOCK_SUFFIX}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, exclusive = _acquire(path, timeout_s, on_wait)
+    except OSError as error:
+        raise write_error(target, error) from error
+    try:
+        yield DirectoryLock(target, exclusive)
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()  # while still held: waiters see that their file is gone and open the new one
+        os.close(descriptor)
+
+
+def publish_directory(lock: DirectoryLock, files: Mapping[str, bytes]) -> Path:
+    """Writes the locked directory, replacing one that is there.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ArtifactWriteError: the disk is full, or permission is missing; nothing is left behind, and a
+            directory that was there before stays.
+    """
+    target = lock.target
+    if lock.exclusive:
+        remove_stale(target)
+    try:
+        temporary = target.parent / f".{target.name}{_TEMPORARY_MARK}{secrets.token_hex(8)}"
+        temporary.mkdir()
+    except OSError as error:
+        raise write_error(target, error) from error
+    try:
+        _write_files(temporary, files)
+        _rename_over(temporary, target)
+    except OSError as error:
+        raise write_error(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def remove_stale(target: Path) -> None:
+    """Removes what killed writers left beside `target`: its own, and others that nobody is writing.
+
+    The caller holds the lock of `target`.
+    """
+    for leftover in target.parent.glob(f".{NAME_PREFIX}*{_TEMPORARY_MARK}*"):
+        name = leftover.name[1:].split(_TEMPORARY_MARK)[0]
+        if name == target.name:
+            shutil.rmtree(leftover, ignore_errors=True)
+            continue
+        with (
+            contextlib.suppress(ArtifactLockError, ArtifactWriteError),
+            directory_lock(target.parent / name, timeout_s=0),
+        ):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def write_error(target: Path, error: OSError) -> ArtifactWriteError:
+    """What the user is told when `target` cannot be written."""
+    advice = {
+        errno.ENOSPC: "free some space there, or choose another compile_dir",
+        errno.EDQUOT: "your disk quota is used up: free some space, or choose another compile_dir",
+        errno.EACCES: "choose a compile_dir that you may write, or correct its permissions",
+        errno.EPERM: "choose a compile_dir that you may write, or correct its permissions",
+        errno.EROFS: "the file system is read-only: choose another compile_dir",
+        errno.ENOTDIR: "a part of the path is a file: choose another compile_dir",
+        errno.EEXIST: "a file is in the way: remove it, or choose another compile_dir",
+    }.get(error.errno or 0, "choose another compile_dir")
+    return ArtifactWriteError(
+        f"cannot write the compile artifact {target}: {error.strerror or error}; "
+        f"nothing was written; {advice}"
+    )
+
+
+def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None) -> tuple[int, bool]:
+    """(the descriptor of `path` that holds the lock, whether it keeps others out)."""
+    deadline = time.monotonic() + timeout_s
+    told = False
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        done = False
+        try:
+            locked = _try_lock(descriptor)
+            done = locked is None or (locked and _is_open_on(descriptor, path))
+            holder = _read_holder(descriptor)
+            if done:
+                _sign(descriptor)
+                return descriptor, bool(locked)
+        finally:
+            if not done:
+                os.close(descriptor)
+        if time.monotonic() >= deadline:
+            raise ArtifactLockError(
+                f"{holder} has been compiling the same program for more than {timeout_s:g} s (lock {path}); "
+                "wait for it, or end it and start again"
+            )
+        if on_wait is not None and not told:
+            on_wait(holder)
+            told = True
+        time.sleep(_POLL_S)
+
+
+def _try_lock(descriptor: int) -> bool | None:
+    """True: locked. False: somebody else holds the lock. None: the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return None
+        raise
+    return True
+
+
+def _is_open_on(descriptor: int, path: Path) -> bool:
+    """Whether `path` still names the open file; the holder before us may have removed it when done."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _read_holder(descriptor: int) -> str:
+    return os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another task"
+
+
+def _sign(descriptor: int) -> None:
+    """Says who holds the lock, for the message of those who wait; a full disk does not matter."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def _write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        with (directory / name).open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    _sync_directory(directory)
+
+
+def _rename_over(temporary: Path, target: Path) -> None:
+    """Puts `temporary` in the place of `target`; what was there is moved aside first and removed."""
+    aside = temporary.with_name(temporary.name + "-old")
+    if target.is_symlink() or target.exists():
+        target.rename(aside)
+    try:
+        temporary.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    _sync_directory(target.parent)
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,73 @@
+"""The report for programs: `compile_report.json` and `plan.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from cgc.performance.model import Figures
+from cgc.report.model import CompileReport, KernelReport
+
+
+def report_json(report: CompileReport) -> dict[str, Any]:
+    """All figures unrounded, as a JSON value.
+
+    Keys: `fabric`, `clock_hz`, `batch_size`, `overall` (figures), `kernels` (figures plus name, family,
+        generated,
+    ops, rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel, limit,
+    deltat_cycles).
+    """
+    performance = report.performance
+    return {
+        "fabric": report.fabric.name,
+        "clock_hz": report.fabric.clock_hz,
+        "estimate_of": "time on the wafer, not of the simulator",
+        "batch_size": report.batch_size,
+        "overall": _figures(performance.overall),
+        "kernels": [_kernel(kernel) for kernel in report.kernels],
+        "bottleneck": {
+            "kernel": performance.bottleneck,
+            "limit": performance.limit,
+            "deltat_cycles": performance.overall.deltat_cycles,
+        },
+    }
+
+
+def plan_json(report: CompileReport) -> str:
+    """The placement as compact JSON: `total_utilization` (0 to 1), rectangles `[x, y, width, height]`."""
+    placement = report.placement
+    plan = {
+        "fabric": placement.fabric,
+        "width": report.fabric.width,
+        "height": report.fabric.height,
+        "total_utilization": placement.total_utilization,
+        "wire_length": placement.wire_length,
+        "kernels": {name: [r.x, r.y, r.width, r.height] for name, r in placement.rects.items()},
+    }
+    return json.dumps(plan, separators=(",", ":"))
+
+
+def _figures(figures: Figures) -> dict[str, int | float]:
+    return {
+        "samples_per_s": figures.samples_per_s,
+        "compute_samples_per_s": figures.compute_samples_per_s,
+        "transmission_samples_per_s": figures.transmission_samples_per_s,
+        "active_pes": figures.active_pes,
+        "active_pes_percent": figures.active_pes_percent,
+        "compute_utilization_percent": figures.compute_utilization_percent,
+        "deltat_cycles": figures.deltat_cycles,
+    }
+
+
+def _kernel(row: KernelReport) -> dict[str, Any]:
+    return {
+        "name": row.kernel.name,
+        "family": row.kernel.family,
+        "generated": row.kernel.generated,
+        "ops": list(row.kernel.ops),
+        "source": row.kernel.source,
+        "rectangle": asdict(row.rectangle),
+        "memory_per_pe_bytes": row.memory_per_pe_bytes,
+        **_figures(row.figures),
+    }

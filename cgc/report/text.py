@@ -1,0 +1,113 @@
+"""The report for people: `compile_report.txt`, and the kernel list of a validation."""
+
+from __future__ import annotations
+
+from cgc.kernels.graph import Kernel, KernelGraph
+from cgc.performance.model import INPUT, Figures
+from cgc.report.model import CompileReport, KernelReport
+from cgc.report.tables import table
+
+_TITLE = "Estimated Overall Performance"
+_RULE = "-" * 31
+_LABEL_WIDTH = 47
+_COLUMNS = (
+    "Kernel Name",
+    "Samples/s",
+    "Compute Samples/s",
+    "Transmission Samples/s",
+    "Active PEs",
+    "Compute Utilization",
+)
+
+
+def render_text(report: CompileReport) -> str:
+    """The text of `compile_report.txt`.
+
+    Seven head lines in the layout of published reports (whole percent), a table with one row per kernel
+    (unrounded percent), the verdict, and what the figures mean.
+    """
+    parts = [_head(report.performance.overall), _kernel_table(report), verdict(report), _notes(report)]
+    return "\n\n".join(parts) + "\n"
+
+
+def verdict(report: CompileReport) -> str:
+    """One line: which kernel bounds the speed, and whether compute or transmission limits it."""
+    performance = report.performance
+    cycles = performance.overall.deltat_cycles
+    if performance.bottleneck == INPUT:
+        links = f"{report.fabric.io_links} Ethernet links"
+        return (
+            "Verdict: the host input bounds the speed: "
+            f"{links} need {cycles:,} cycles per sample (transmission)."
+        )
+    slowest = next(row.kernel for row in report.kernels if row.kernel.name == performance.bottleneck)
+    where = f" at {slowest.source}" if slowest.source else ""
+    return (
+        f"Verdict: kernel {slowest.name}{where} bounds the speed: {performance.limit} limits it to "
+        f"{cycles:,} cycles per sample."
+    )
+
+
+def kernel_list_text(graph: KernelGraph) -> str:
+    """The kernels that a validation found, one row each, with the user's line."""
+    rows = [_kernel_row(kernel) for kernel in graph.kernels]
+    ops = sum(len(kernel.ops) for kernel in graph.kernels)
+    title = f"{len(graph.kernels)} kernels for {ops} ops, {graph.batch_size} samples per step"
+    header = ("Kernel Name", "Family", "Origin", "Ops", "Source")
+    return f"{title}\n\n{table(header, rows, left=(0, 1, 2, 4))}\n"
+
+
+def _kernel_row(kernel: Kernel) -> tuple[str, ...]:
+    origin = "generated" if kernel.generated else "matched"
+    return kernel.name, kernel.family, origin, str(len(kernel.ops)), kernel.source or "--"
+
+
+def _head(overall: Figures) -> str:
+    values = (
+        ("Samples/s", f"{overall.samples_per_s:.1f}"),
+        ("Compute Samples/s", f"{overall.compute_samples_per_s:.1f}"),
+        ("Transmission Samples/s", f"{overall.transmission_samples_per_s:.1f}"),
+        ("Active PEs", f"{overall.active_pes_percent:.0f}%"),
+        ("Compute Utilization", f"{overall.compute_utilization_percent:.0f}%"),
+    )
+    lines = [f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in values]
+    return "\n".join([_TITLE, _RULE, *lines])
+
+
+def _kernel_table(report: CompileReport) -> str:
+    overall = report.performance.overall
+    rows = [_row(kernel) for kernel in report.kernels]
+    rows.append(
+        (
+            "overall",
+            f"{overall.samples_per_s:.1f}",
+            f"{overall.compute_samples_per_s:.1f}",
+            f"{overall.transmission_samples_per_s:.1f}",
+            f"{overall.active_pes} ({overall.active_pes_percent:.2f}%)",
+            f"{overall.compute_utilization_percent:.2f}%",
+        )
+    )
+    return table(_COLUMNS, rows)
+
+
+def _row(row: KernelReport) -> tuple[str, ...]:
+    figures = row.figures
+    return (
+        row.kernel.name,
+        f"{figures.samples_per_s:.1f}",
+        f"{figures.compute_samples_per_s:.1f}",
+        f"{figures.transmission_samples_per_s:.1f}",
+        str(figures.active_pes),
+        f"{figures.compute_utilization_percent:.2f}%",
+    )
+
+
+def _notes(report: CompileReport) -> str:
+    fabric = report.fabric
+    mhz = fabric.clock_hz / 1e6
+    return (
+        f"All figures are estimates of time on the wafer ({fabric.name}, {fabric.processing_elements:,} PEs, "
+        f"{mhz:.0f} MHz), not of the simulator.\n"
+        "Active PEs: share of the fabric that the kernels' rectangles cover.\n"
+        "Compute Utilization: share of the time in which the active PEs run kernel code."
+    )

@@ -1,0 +1,78 @@
+"""`cgc-opt`: runs passes over a module in its text form."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from cgc.cirh.text import canonical_text, parse_module, print_module
+from cgc.errors import CompileError
+from cgc.passes.pipeline import DEFAULT_PIPELINE, run_pipeline
+
+
+def transform(
+    text: str, name: str, passes: str, *, verify_each: bool = False, canonical: bool = False
+) -> str:
+    """The text of a module after passes.
+
+    Args:
+        text: The module.
+        name: File name for error messages.
+        passes: Names and options of passes; empty for none.
+        verify_each: Verify after every pass.
+        canonical: Print the canonical text.
+
+    Raises:
+        CompileError: the text is not a valid module, or the pipeline is wrong.
+    """
+    module = parse_module(text, name)
+    run_pipeline(module, passes, verify=verify_each)
+    return canonical_text(module) if canonical else print_module(module)
+
+
+def _read(file: str) -> str:
+    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", metavar="FILE|-")
+@click.option(
+    "--passes",
+    default="",
+    metavar="a,b{option=1}",
+    help=f'Passes to run, in order; "default" means {DEFAULT_PIPELINE}.',
+)
+@click.option("--verify-each", is_flag=True, help="Verify the module after every pass.")
+@click.option("--canonical", is_flag=True, help="Print without debug attributes and names.")
+@click.option("-o", "--output", metavar="OUT", help="Write to this file instead of the standard output.")
+def main(file: str, passes: str, verify_each: bool, canonical: bool, output: str | None) -> None:
+    """Parse and verify a CIRH module, run passes over it and print it.
+
+    Exit status: 0, 1 for an invalid module or a file that cannot be used, 2 for bad usage or text that is no
+    module.
+    """
+    pipeline = DEFAULT_PIPELINE if passes.strip() == "default" else passes
+    try:
+        text = _read(file)
+        result = transform(text, file, pipeline, verify_each=verify_each, canonical=canonical)
+        if output is None:
+            click.echo(result, nl=False)
+        else:
+            Path(output).write_text(result, encoding="utf-8")
+    except CompileError as error:
+        _fail(str(error), error.exit_code)
+    except UnicodeDecodeError as error:
+        _fail(f"{file} is not UTF-8 text: {error}", 2)
+    except OSError as error:
+        _fail(f"cannot use {error.filename or output or file}: {error.strerror or error}", 1)
+
+
+def _fail(message: str, exit_code: int) -> None:
+    click.echo(f"cgc-opt: error: {message}", err=True)
+    sys.exit(exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+// The text form of every op: what is printed is what was read.
+// RUN: cgc-opt %s --verify-each | filecheck %s
+
+builtin.module {
+  // CHECK: func.func @all_ops
+  func.func @all_ops(%x: tensor<2x3xf32>, %y: tensor<2x3xf32>, %p: tensor<2x3xi1>, %i: tensor<2xi32>, %s: tensor<f32>, %step: tensor<i64>, %key: tensor<2xi32>, %bias: tensor<3xf32>) {
+    // CHECK-NEXT: %{{.*}} = cirh.Const dense<{{\[}}[1.500000e+00, -0.000000e+00], [0x7F800000, 1.000000e-01]]> : tensor<2x2xf32>
+    %0 = cirh.Const dense<[[1.500000e+00, -0.000000e+00], [0x7F800000, 1.000000e-01]]> : tensor<2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Arange {start = 1 : i64, step = 2 : i64} : () -> tensor<4xi32>
+    %1 = cirh.Arange {start = 1 : i64, step = 2 : i64} : () -> tensor<4xi32>
+    // CHECK-NEXT: %{{.*}} = cirh.OneHot %i, %s, %s {depth = 5 : i64, axis = 1 : i64} : (tensor<2xi32>, tensor<f32>, tensor<f32>) -> tensor<2x5xf32>
+    %2 = cirh.OneHot %i, %s, %s {depth = 5 : i64, axis = 1 : i64} : (tensor<2xi32>, tensor<f32>, tensor<f32>) -> tensor<2x5xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Add %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %3 = cirh.Add %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Sub %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %4 = cirh.Sub %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Mul %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %5 = cirh.Mul %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Div %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %6 = cirh.Div %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Pow %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %7 = cirh.Pow %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Max %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %8 = cirh.Max %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Min %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %9 = cirh.Min %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.FloorDiv %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %10 = cirh.FloorDiv %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.FloorMod %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %11 = cirh.FloorMod %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Atan2 %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %12 = cirh.Atan2 %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.And %p, %p : (tensor<2x3xi1>, tensor<2x3xi1>) -> tensor<2x3xi1>
+    %13 = cirh.And %p, %p : (tensor<2x3xi1>, tensor<2x3xi1>) -> tensor<2x3xi1>
+    // CHECK-NEXT: %{{.*}} = cirh.Or %p, %p : (tensor<2x3xi1>, tensor<2x3xi1>) -> tensor<2x3xi1>
+    %14 = cirh.Or %p, %p : (tensor<2x3xi1>, tensor<2x3xi1>) -> tensor<2x3xi1>
+    // CHECK-NEXT: %{{.*}} = cirh.Xor %p, %p : (tensor<2x3xi1>, tensor<2x3xi1>) -> tensor<2x3xi1>
+    %15 = cirh.Xor %p, %p : (tensor<2x3xi1>, tensor<2x3xi1>) -> tensor<2x3xi1>
+    // CHECK-NEXT: %{{.*}} = cirh.Neg %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %16 = cirh.Neg %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Abs %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %17 = cirh.Abs %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Exp %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %18 = cirh.Exp %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Expm1 %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %19 = cirh.Expm1 %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Log %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %20 = cirh.Log %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Log1p %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %21 = cirh.Log1p %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Sqrt %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %22 = cirh.Sqrt %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Rsqrt %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %23 = cirh.Rsqrt %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Reciprocal %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %24 = cirh.Reciprocal %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Sin %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %25 = cirh.Sin %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Cos %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %26 = cirh.Cos %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Tanh %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %27 = cirh.Tanh %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Sigmoid %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %28 = cirh.Sigmoid %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Sign %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %29 = cirh.Sign %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Floor %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %30 = cirh.Floor %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Ceil %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %31 = cirh.Ceil %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Round %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %32 = cirh.Round %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Erf %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %33 = cirh.Erf %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Relu %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %34 = cirh.Relu %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Elu %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %35 = cirh.Elu %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Softplus %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %36 = cirh.Softplus %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Not %p : (tensor<2x3xi1>) -> tensor<2x3xi1>
+    %37 = cirh.Not %p : (tensor<2x3xi1>) -> tensor<2x3xi1>
+    // CHECK-NEXT: %{{.*}} = cirh.Gelu %x {approximate = true} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %38 = cirh.Gelu %x {approximate = true} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.LeakyRelu %x {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %39 = cirh.LeakyRelu %x {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.IsFinite %x : (tensor<2x3xf32>) -> tensor<2x3xi1>
+    %40 = cirh.IsFinite %x : (tensor<2x3xf32>) -> tensor<2x3xi1>
+    // CHECK-NEXT: %{{.*}} = cirh.ReluGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %41 = cirh.ReluGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.LeakyReluGrad %x, %y {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %42 = cirh.LeakyReluGrad %x, %y {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.GeluGrad %x, %y {approximate = false} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %43 = cirh.GeluGrad %x, %y {approximate = false} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.SoftplusGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %44 = cirh.SoftplusGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.SigmoidGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %45 = cirh.SigmoidGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.TanhGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %46 = cirh.TanhGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.EluGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %47 = cirh.EluGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Compare %x, %y {direction = "LT"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
+    %48 = cirh.Compare %x, %y {direction = "LT"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
+    // CHECK-NEXT: %{{.*}} = cirh.Select %p, %x, %y : (tensor<2x3xi1>, tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %49 = cirh.Select %p, %x, %y : (tensor<2x3xi1>, tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Clamp %x, %s, %s : (tensor<2x3xf32>, tensor<f32>, tensor<f32>) -> tensor<2x3xf32>
+    %50 = cirh.Clamp %x, %s, %s : (tensor<2x3xf32>, tensor<f32>, tensor<f32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Cast %x {Truncate = false} : (tensor<2x3xf32>) -> tensor<2x3xf16>
+    %51 = cirh.Cast %x {Truncate = false} : (tensor<2x3xf32>) -> tensor<2x3xf16>
+    // CHECK-NEXT: %{{.*}} = cirh.Reshape %x : (tensor<2x3xf32>) -> tensor<3x2xf32>
+    %52 = cirh.Reshape %x : (tensor<2x3xf32>) -> tensor<3x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Transpose %x {permutation = array<i64: 1, 0>} : (tensor<2x3xf32>) -> tensor<3x2xf32>
+    %53 = cirh.Transpose %x {permutation = array<i64: 1, 0>} : (tensor<2x3xf32>) -> tensor<3x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.BroadcastInDim %x {broadcast_dimensions = array<i64: 1, 2>} : (tensor<2x3xf32>) -> tensor<4x2x3xf32>
+    %54 = cirh.BroadcastInDim %x {broadcast_dimensions = array<i64: 1, 2>} : (tensor<2x3xf32>) -> tensor<4x2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Concat %x, %y, %x {axis = 0 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<6x3xf32>
+    %55 = cirh.Concat %x, %y, %x {axis = 0 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<6x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Slice %x {start_indices = array<i64: 0, 1>, limit_indices = array<i64: 2, 3>, strides = array<i64: 1, 1>} : (tensor<2x3xf32>) -> tensor<2x2xf32>
+    %56 = cirh.Slice %x {start_indices = array<i64: 0, 1>, limit_indices = array<i64: 2, 3>, strides = array<i64: 1, 1>} : (tensor<2x3xf32>) -> tensor<2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.pad %x, %s {low = array<i64: 0, 1>, high = array<i64: 1, 0>} : (tensor<2x3xf32>, tensor<f32>) -> tensor<3x4xf32>
+    %57 = cirh.pad %x, %s {low = array<i64: 0, 1>, high = array<i64: 1, 0>} : (tensor<2x3xf32>, tensor<f32>) -> tensor<3x4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Gather %x, %i {axis = 0 : i64} : (tensor<2x3xf32>, tensor<2xi32>) -> tensor<2x3xf32>
+    %58 = cirh.Gather %x, %i {axis = 0 : i64} : (tensor<2x3xf32>, tensor<2xi32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.ScatterNd %i, %x {reduce_kind = "ADD"} : (tensor<2xi32>, tensor<2x3xf32>) -> tensor<10x3xf32>
+    %59 = cirh.ScatterNd %i, %x {reduce_kind = "ADD"} : (tensor<2xi32>, tensor<2x3xf32>) -> tensor<10x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 1>, keep_dims = true} : (tensor<2x3xf32>) -> tensor<2x1xf32>
+    %60 = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 1>, keep_dims = true} : (tensor<2x3xf32>) -> tensor<2x1xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.ArgMax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2xi64>
+    %61 = cirh.ArgMax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2xi64>
+    // CHECK-NEXT: %{{.*}} = cirh.CumSum %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %62 = cirh.CumSum %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.MatMul %x, %y {transpose_a = false, transpose_b = true} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x2xf32>
+    %63 = cirh.MatMul %x, %y {transpose_a = false, transpose_b = true} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.BiasAdd %x, %bias : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+    %64 = cirh.BiasAdd %x, %bias : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.BiasAddGrad %x : (tensor<2x3xf32>) -> tensor<3xf32>
+    %65 = cirh.BiasAddGrad %x : (tensor<2x3xf32>) -> tensor<3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Softmax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %66 = cirh.Softmax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.LogSoftmax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %67 = cirh.LogSoftmax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.SparseSoftmaxCrossEntropyWithLogits %x, %i {axis = 1 : i64} : (tensor<2x3xf32>, tensor<2xi32>) -> (tensor<2xf32>, tensor<2x3xf32>)
+    %68, %69 = cirh.SparseSoftmaxCrossEntropyWithLogits %x, %i {axis = 1 : i64} : (tensor<2x3xf32>, tensor<2xi32>) -> (tensor<2xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.SoftmaxCrossEntropyWithLogits %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> (tensor<2xf32>, tensor<2x3xf32>)
+    %70, %71 = cirh.SoftmaxCrossEntropyWithLogits %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> (tensor<2xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}} = cirh.RandomUniform %step {seed = 7 : i64, op_seed = 1 : i64} : (tensor<i64>) -> tensor<4xf32>
+    %72 = cirh.RandomUniform %step {seed = 7 : i64, op_seed = 1 : i64} : (tensor<i64>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.RandomNormal %step {seed = 7 : i64, op_seed = 2 : i64} : (tensor<i64>) -> tensor<4xf32>
+    %73 = cirh.RandomNormal %step {seed = 7 : i64, op_seed = 2 : i64} : (tensor<i64>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.StatelessRandomUniform %key : (tensor<2xi32>) -> tensor<4xf32>
+    %74 = cirh.StatelessRandomUniform %key : (tensor<2xi32>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.GradientDescent %x, %s, %y : (tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %75 = cirh.GradientDescent %x, %s, %y : (tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Momentum %x, %y, %s, %y, %s {use_nesterov = true} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>, tensor<f32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    %76, %77 = cirh.Momentum %x, %y, %s, %y, %s {use_nesterov = true} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>, tensor<f32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.Adam %x, %y, %y, %s, %s, %s, %s, %s, %s, %y {use_nesterov = false} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
+    %78, %79, %80 = cirh.Adam %x, %y, %y, %s, %s, %s, %s, %s, %s, %y {use_nesterov = false} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.RMSProp %x, %y, %y, %s, %s, %s, %s, %y : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
+    %81, %82, %83 = cirh.RMSProp %x, %y, %y, %s, %s, %s, %s, %y : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Adagrad %x, %y, %s, %y : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    %84, %85 = cirh.Adagrad %x, %y, %s, %y : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    func.return
+  }
+}

@@ -1,0 +1,51 @@
+"""The compile report of FC-MNIST, letter by letter.
+
+`UPDATE_GOLDEN=1 pytest tests/golden/cgc/test_report_golden.py` writes the files anew; look at the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cgc.cirh.text import parse_module
+from cgc.fabric import load_fabric
+from cgc.kernels import match_kernels
+from cgc.placement import place
+from cgc.report import CompileReport, compile_report, kernel_list_text, plan_json, render_text, report_json
+
+HERE = Path(__file__).parent
+
+
+def assert_golden(name: str, text: str) -> None:
+    path = HERE / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def report() -> CompileReport:
+    graph = match_kernels(parse_module((HERE / "fc_mnist_train.mlir").read_text(encoding="utf-8")))
+    fabric = load_fabric("cs2")
+    return compile_report(graph, place(graph, fabric), fabric)
+
+
+def test_compile_report_text(report: CompileReport) -> None:
+    assert_golden("fc_mnist_compile_report.txt", render_text(report))
+
+
+def test_compile_report_json(report: CompileReport) -> None:
+    assert_golden("fc_mnist_compile_report.json", json.dumps(report_json(report), indent=1) + "\n")
+
+
+def test_plan(report: CompileReport) -> None:
+    assert_golden("fc_mnist_plan.json", plan_json(report) + "\n")
+
+
+def test_kernel_list() -> None:
+    graph = match_kernels(parse_module((HERE / "fc_mnist_train.mlir").read_text(encoding="utf-8")))
+    assert_golden("fc_mnist_kernels.txt", kernel_list_text(graph))

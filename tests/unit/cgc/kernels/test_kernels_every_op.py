@@ -1,0 +1,115 @@
+"""Any op of the dialect, alone in a graph, becomes a kernel that places and has an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region
+
+from cgc.cirh import ops
+from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME
+from cgc.cirh.types import tensor_type
+from cgc.cirh.verify import verify_module
+from cgc.fabric import load_fabric
+from cgc.kernels import match_kernels
+from cgc.placement import place
+from cgc.report import compile_report, render_text
+
+Argument = tuple[tuple[int, ...], str]
+X: Argument = ((8, 6), "float32")
+ROW: Argument = ((6,), "float32")
+COUNTS: Argument = ((8, 6), "int32")
+FLAGS: Argument = ((8, 6), "bool")
+SCALAR: Argument = ((), "float32")
+STEP: Argument = ((), "int32")
+LABELS: Argument = ((8,), "int32")
+
+FLOAT_BINARY = "Add Sub Mul Div Pow Max Min FloorDiv FloorMod Atan2"
+UNARY = (
+    "Neg Abs Exp Expm1 Log Log1p Sqrt Rsqrt Reciprocal Sin Cos Tanh Sigmoid Sign Floor Ceil Round Erf Relu "
+    "Elu Softplus IsFinite Gelu LeakyRelu Softmax LogSoftmax BiasAddGrad"
+)
+GRADIENTS = "ReluGrad EluGrad LeakyReluGrad SigmoidGrad TanhGrad GeluGrad SoftplusGrad"
+
+CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
+    **{f"{name}Op": ((X, X), getattr(ops, f"{name}Op")) for name in (FLOAT_BINARY + " " + GRADIENTS).split()},
+    **{f"{name}Op": ((X,), getattr(ops, f"{name}Op")) for name in UNARY.split()},
+    **{f"{name}Op": ((FLAGS, FLAGS), getattr(ops, f"{name}Op")) for name in ("And", "Or", "Xor")},
+    "NotOp": ((FLAGS,), ops.NotOp),
+    "CompareOp": ((X, X), lambda a, b: ops.CompareOp(a, b, "LT")),
+    "SelectOp": ((FLAGS, X, X), ops.SelectOp),
+    "ClampOp": ((X, SCALAR, SCALAR), ops.ClampOp),
+    "CastOp": ((X,), lambda x: ops.CastOp(x, "int32")),
+    "ConstOp": ((), lambda: ops.ConstOp.from_array(np.arange(48, dtype=np.float32))),
+    "ArangeOp": ((), lambda: ops.ArangeOp(64)),
+    "OneHotOp": ((LABELS, SCALAR, SCALAR), lambda i, on, off: ops.OneHotOp(i, on, off, 10)),
+    "ReshapeOp": ((X,), lambda x: ops.ReshapeOp(x, (8, 2, 3))),
+    "TransposeOp": ((X,), lambda x: ops.TransposeOp(x, (1, 0))),
+    "BroadcastInDimOp": ((ROW,), lambda x: ops.BroadcastInDimOp(x, (8, 6), (1,))),
+    "ConcatOp": ((X, X), lambda a, b: ops.ConcatOp([a, b], 1)),
+    "SliceOp": ((X,), lambda x: ops.SliceOp(x, (0, 1), (8, 4))),
+    "PadOp": ((X, SCALAR), lambda x, value: ops.PadOp(x, value, (0, 1), (0, 2))),
+    "GatherOp": ((X, LABELS), ops.GatherOp),
+    "ScatterNdOp": ((LABELS, X), lambda indices, x: ops.ScatterNdOp(indices, x, (100, 6))),
+    "ReduceOp": ((X,), lambda x: ops.ReduceOp(x, "ADD", (1,))),
+    "ArgMaxOp": ((X,), lambda x: ops.ArgMaxOp(x, 1)),
+    "CumSumOp": ((X,), lambda x: ops.CumSumOp(x, 1)),
+    "MatMulOp": ((X, X), lambda a, b: ops.MatMulOp(a, b, transpose_b=True)),
+    "BiasAddOp": ((X, ROW), ops.BiasAddOp),
+    "SparseSoftmaxCrossEntropyWithLogitsOp": ((X, LABELS), ops.SparseSoftmaxCrossEntropyWithLogitsOp),
+    "SoftmaxCrossEntropyWithLogitsOp": ((X, X), ops.SoftmaxCrossEntropyWithLogitsOp),
+    "RandomUniformOp": ((STEP,), lambda step: ops.RandomUniformOp(step, (8, 6), 1, 2)),
+    "RandomNormalOp": ((STEP,), lambda step: ops.RandomNormalOp(step, (8, 6), 1, 2)),
+    "StatelessRandomUniformOp": ((((2,), "int32"),), lambda key: ops.StatelessRandomUniformOp(key, (8, 6))),
+    "GradientDescentOp": ((X, SCALAR, X), ops.GradientDescentOp),
+    "MomentumOp": ((X, X, SCALAR, X, SCALAR), ops.MomentumOp),
+    "AdamOp": ((X, X, X, *[SCALAR] * 6, X), ops.AdamOp),
+    "RMSPropOp": ((X, X, X, *[SCALAR] * 4, X), ops.RMSPropOp),
+    "AdagradOp": ((X, X, SCALAR, X), ops.AdagradOp),
+}
+
+
+def single_op_module(arguments: Sequence[Argument], build: Callable[..., Operation]) -> ModuleOp:
+    """A module of one op: its operands are batch inputs, its results are outputs."""
+    block = Block(arg_types=[tensor_type(shape, dtype) for shape, dtype in arguments])
+    op = build(*block.args)
+    block.add_ops([op, ReturnOp(*op.results)])
+    function = FuncOp(
+        "graph",
+        FunctionType.from_lists([value.type for value in block.args], [value.type for value in op.results]),
+        Region(block),
+        arg_attrs=ArrayAttr(
+            [DictionaryAttr({INPUT_NAME: StringAttr(f"input_{i}")}) for i in range(len(block.args))]
+        ),
+        res_attrs=ArrayAttr(
+            [DictionaryAttr({OUTPUT_NAME: StringAttr(f"output_{i}")}) for i in range(len(op.results))]
+        ),
+    )
+    function.attributes[MODE] = StringAttr("infer")
+    module = ModuleOp([function])
+    verify_module(module)
+    return module
+
+
+def test_there_is_a_case_for_every_op() -> None:
+    assert set(CASES) == {op.__name__ for op in ops.ALL_OPS}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_op_alone_compiles_to_a_report(name: str) -> None:
+    module = single_op_module(*CASES[name])
+    fabric = load_fabric("cs2")
+
+    graph = match_kernels(module)
+    report = compile_report(graph, place(graph, fabric), fabric)
+
+    assert [kernel.op_indices for kernel in graph.kernels] == [(0,)]
+    assert graph.kernels[0].name in render_text(report)
+    figures = report.performance.overall
+    assert figures.compute_cycles >= 1
+    assert figures.transmission_cycles >= 1
+    assert figures.active_pes >= 1

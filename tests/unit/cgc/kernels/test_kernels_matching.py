@@ -1,0 +1,215 @@
+"""Which ops end in which kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cgc.cirh.text import parse_module
+from cgc.errors import KernelGraphError
+from cgc.fabric import load_fabric
+from cgc.kernels import Kernel, KernelGraph, match_kernels
+from cgc.placement import place
+
+FC_MNIST = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
+
+
+@pytest.fixture(scope="module")
+def mnist() -> KernelGraph:
+    return match_kernels(parse_module(FC_MNIST.read_text()))
+
+
+def matched(arguments: str, results: str, body: str, mode: str = "train") -> KernelGraph:
+    text = f"""
+    func.func @graph({arguments}) -> ({results}) attributes {{cs.mode = "{mode}"}} {{
+      {body}
+    }}"""
+    return match_kernels(parse_module(text))
+
+
+def ops_of(kernel: Kernel) -> list[str]:
+    return [op.removeprefix("cirh.") for op in kernel.ops]
+
+
+def test_fc_mnist_has_a_kernel_for_every_layer_and_one_for_the_scalars(mnist: KernelGraph) -> None:
+    assert [(kernel.name, kernel.family) for kernel in mnist.kernels] == [
+        ("fc1", "fully_connected"),
+        ("dropout1", "dropout"),
+        ("fc2", "fully_connected"),
+        ("dropout2", "dropout"),
+        ("fc3", "fully_connected"),
+        ("loss1", "loss"),
+        ("control", "control"),
+    ]
+    assert mnist.batch_size == 256
+    assert mnist.input_bytes_per_sample == 784 * 4 + 4
+
+
+def test_every_op_is_in_exactly_one_kernel(mnist: KernelGraph) -> None:
+    module = parse_module(FC_MNIST.read_text())
+    count = sum(1 for op in module.walk() if op.name.startswith("cirh."))
+    indices = [index for kernel in mnist.kernels for index in kernel.op_indices]
+    assert sorted(indices) == list(range(count))
+
+
+def test_a_layer_holds_all_its_products_its_bias_activation_and_updates(mnist: KernelGraph) -> None:
+    first, second = mnist.by_name["fc1"], mnist.by_name["fc2"]
+    assert ops_of(second).count("MatMul") == 3
+    assert {"BiasAdd", "Relu", "ReluGrad", "BiasAddGrad"} <= set(ops_of(second))
+    assert ops_of(second).count("Adam") == 2
+    # Nobody needs the gradient of the batch.
+    assert ops_of(first).count("MatMul") == 2
+    assert first.parameters["inputs"] == 784
+    assert first.parameters["outputs"] == 500
+    assert first.parameters["passes"] == 2
+    # Weights, gradient and two Adam moments of kernel and bias, and the two scalar beta powers at most.
+    assert first.parameters["resident_bytes"] == pytest.approx(4 * 4 * (784 * 500 + 500), abs=16)
+
+
+def test_a_kernel_names_the_line_of_the_user(mnist: KernelGraph) -> None:
+    assert mnist.by_name["fc1"].source == "model.py:15"
+    assert mnist.by_name["dropout1"].source == "model.py:18"
+    assert mnist.by_name["control"].source is None
+
+
+def test_edges_carry_the_elements_of_a_sample(mnist: KernelGraph) -> None:
+    elements = {(edge.src, edge.dst): edge.elements_per_sample for edge in mnist.edges}
+    assert elements["fc1", "dropout1"] == 500
+    assert elements["dropout1", "fc2"] == 500
+    assert elements["fc2", "dropout1"] == 500
+    assert elements["fc3", "loss1"] == 10
+
+
+def test_activations_wait_longer_the_earlier_their_layer(mnist: KernelGraph) -> None:
+    """A sample passes four stages after fc1 before its gradient comes back, and one after fc3."""
+    first, last = mnist.by_name["fc1"].parameters, mnist.by_name["fc3"].parameters
+    inputs, hidden = 784 * 4, 500 * 4
+    assert first["stash_bytes"] % (inputs + hidden) == 0
+    assert first["stash_bytes"] // (inputs + hidden) > last["stash_bytes"] // (300 * 4)
+
+
+def test_inference_has_no_backward_pass_and_no_stash() -> None:
+    graph = matched(
+        '%w: tensor<6x4xf32> {tf.resource_name = "state.model.w"}, '
+        '%x: tensor<8x6xf32> {cs.input_name = "input_0"}',
+        'tensor<8xi64> {cs.output_name = "output_classes"}',
+        """
+        %y = cirh.MatMul %x, %w {transpose_a = false, transpose_b = false}
+            : (tensor<8x6xf32>, tensor<6x4xf32>) -> tensor<8x4xf32>
+        %r = cirh.Relu %y : (tensor<8x4xf32>) -> tensor<8x4xf32>
+        %c = cirh.ArgMax %r {axis = 1 : i64} : (tensor<8x4xf32>) -> tensor<8xi64>
+        func.return %c : tensor<8xi64>
+        """,
+        mode="infer",
+    )
+    layer, classes = graph.kernels
+    assert (layer.name, layer.family, ops_of(layer)) == ("fc1", "fully_connected", ["MatMul", "Relu"])
+    assert layer.parameters["passes"] == 1
+    assert layer.parameters["stash_bytes"] == 0
+    assert (classes.name, classes.family, classes.generated) == ("argmax1", "reduction", True)
+
+
+def test_attention_products_share_a_kernel_with_their_gradients() -> None:
+    graph = matched(
+        '%acc: tensor<2x3x5x4xf32> {tf.resource_name = "state.model.acc", tf.aliasing_output = 0 : i64}, '
+        '%q: tensor<2x3x5x4xf32> {cs.input_name = "input_0"}, '
+        '%k: tensor<2x3x5x4xf32> {cs.input_name = "input_1"}',
+        'tensor<2x3x5x4xf32>, tensor<f32> {cs.output_name = "output_loss"}',
+        """
+        %s = cirh.MatMul %q, %k {transpose_a = false, transpose_b = true}
+            : (tensor<2x3x5x4xf32>, tensor<2x3x5x4xf32>) -> tensor<2x3x5x5xf32>
+        %l = cirh.Reduce %s {reduce_kind = "ADD", dimensions = array<i64: 0, 1, 2, 3>, keep_dims = false}
+            : (tensor<2x3x5x5xf32>) -> tensor<f32>
+        %d = cirh.MatMul %s, %k {transpose_a = false, transpose_b = false}
+            : (tensor<2x3x5x5xf32>, tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xf32>
+        func.return %d, %l : tensor<2x3x5x4xf32>, tensor<f32>
+        """,
+    )
+    product, loss = graph.kernels
+    assert (product.family, ops_of(product)) == ("matmul", ["MatMul", "MatMul"])
+    assert product.parameters["rows"] == 3 * 5
+    assert (product.parameters["inputs"], product.parameters["outputs"]) == (4, 5)
+    assert product.parameters["reload"] == 1
+    assert loss.family == "reduction"
+
+
+TIED = (
+    '%t: tensor<50x4xf32> {tf.resource_name = "state.model.table", tf.aliasing_output = 0 : i64}, '
+    '%i: tensor<8xi32> {cs.input_name = "input_0"}, '
+    '%lr: tensor<f32> {tf.resource_name = "state.optimizer.lr"}'
+)
+
+
+def test_an_embedding_holds_lookup_gradient_and_update_of_its_table() -> None:
+    graph = matched(
+        TIED,
+        'tensor<50x4xf32>, tensor<8x4xf32> {cs.output_name = "output_rows"}',
+        """
+        %e = cirh.Gather %t, %i {axis = 0 : i64} : (tensor<50x4xf32>, tensor<8xi32>) -> tensor<8x4xf32>
+        %g = cirh.Neg %e : (tensor<8x4xf32>) -> tensor<8x4xf32>
+        %s = cirh.ScatterNd %i, %g {reduce_kind = "ADD"}
+            : (tensor<8xi32>, tensor<8x4xf32>) -> tensor<50x4xf32>
+        %n = cirh.GradientDescent %t, %lr, %s
+            : (tensor<50x4xf32>, tensor<f32>, tensor<50x4xf32>) -> tensor<50x4xf32>
+        func.return %n, %e : tensor<50x4xf32>, tensor<8x4xf32>
+        """,
+    )
+    table = graph.by_name["emb1"]
+    assert ops_of(table) == ["Gather", "ScatterNd", "GradientDescent"]
+    # The table and its gradient.
+    assert table.parameters["resident_bytes"] == pytest.approx(2 * 50 * 4 * 4, abs=4)
+
+
+def test_a_step_that_only_decays_a_parameter_places() -> None:
+    graph = matched(
+        '%t: tensor<50x4xf32> {tf.resource_name = "state.model.t", tf.aliasing_output = 0 : i64}',
+        "tensor<50x4xf32>",
+        """
+        %h = cirh.Const dense<5.000000e-01> : tensor<50x4xf32>
+        %n = cirh.Mul %t, %h : (tensor<50x4xf32>, tensor<50x4xf32>) -> tensor<50x4xf32>
+        func.return %n : tensor<50x4xf32>
+        """,
+    )
+    assert [ops_of(kernel) for kernel in graph.kernels] == [["Const", "Mul"]]
+    assert graph.batch_size == 1
+    assert place(graph, load_fabric()).target_cycles >= 1
+
+
+def test_long_chains_are_cut_into_kernels_of_a_pipeline() -> None:
+    chain = "\n".join(
+        f"%v{i + 1} = cirh.Exp %v{i} : (tensor<8x6xf32>) -> tensor<8x6xf32>" for i in range(100)
+    )
+    graph = matched(
+        '%v0: tensor<8x6xf32> {cs.input_name = "input_0"}',
+        'tensor<8x6xf32> {cs.output_name = "output_y"}',
+        f"{chain}\nfunc.return %v100 : tensor<8x6xf32>",
+    )
+    assert [kernel.name for kernel in graph.kernels] == ["exp1", "exp2"]
+    assert all(kernel.generated for kernel in graph.kernels)
+
+
+def test_empty_tensors_have_kernels() -> None:
+    graph = matched(
+        '%a: tensor<0x6xf32> {cs.input_name = "input_0"}',
+        'tensor<0x6xf32> {cs.output_name = "output_y"}',
+        """
+        %y = cirh.Exp %a : (tensor<0x6xf32>) -> tensor<0x6xf32>
+        func.return %y : tensor<0x6xf32>
+        """,
+    )
+    assert place(graph, load_fabric()).active_pes == 1
+
+
+def test_a_step_without_ops_is_refused() -> None:
+    with pytest.raises(KernelGraphError, match="has no ops, expected at least one"):
+        matched(
+            '%a: tensor<4xf32> {cs.input_name = "input_0"}',
+            'tensor<4xf32> {cs.output_name = "output_a"}',
+            "func.return %a : tensor<4xf32>",
+        )
+
+
+def test_two_kernels_of_one_name_are_refused() -> None:
+    with pytest.raises(KernelGraphError, match="kernel names fc occur twice"):
+        KernelGraph((Kernel("fc", "elementwise", {}), Kernel("fc", "elementwise", {})))

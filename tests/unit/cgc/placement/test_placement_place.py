@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import time
+from itertools import combinations, pairwise
+
+import pytest
+
+from cgc.errors import PlacementError
+from cgc.fabric import Fabric, load_fabric
+from cgc.kernels import Edge, Kernel, KernelGraph
+from cgc.placement import Placement, place
+
+
+def layer(name: str, inputs: int, outputs: int, **changes: int) -> Kernel:
+    sizes = {
+        "rows": 1,
+        "inputs": inputs,
+        "outputs": outputs,
+        "passes": 3,
+        "element_bytes": 4,
+        "resident_bytes": 16 * inputs * outputs,
+        "stash_bytes": 0,
+        "epilogue_millicycles": 2000 * outputs,
+        "step_millicycles": 45_000 * inputs * outputs,
+        "reload": 0,
+        "batch": 256,
+    }
+    return Kernel(name, "fully_connected", {**sizes, **changes}, source="model.py:7")
+
+
+def elementwise(name: str, elements: int, cycles_per_element: int = 10, **changes: int) -> Kernel:
+    sizes = {
+        "rows": 1,
+        "row_elements": elements,
+        "starts": 2,
+        "reductions": 0,
+        "work_millicycles": 1000 * cycles_per_element * elements,
+        "step_millicycles": 0,
+        "streamed_elements": elements,
+        "element_bytes": 4,
+        "resident_bytes": 0,
+        "stash_bytes": 0,
+        "batch": 256,
+    }
+    return Kernel(name, "elementwise", {**sizes, **changes})
+
+
+def chain(*kernels: Kernel) -> KernelGraph:
+    edges = tuple(Edge(a.name, b.name, 1) for a, b in pairwise(kernels))
+    return KernelGraph(kernels, edges, batch_size=256)
+
+
+def assert_legal(placement: Placement, fabric: Fabric) -> None:
+    for name, rect in placement.rects.items():
+        assert rect.x >= 0
+        assert rect.y >= 0
+        assert rect.x + rect.width <= fabric.width
+        assert rect.y + rect.height <= fabric.height
+        assert placement.layouts[name].memory_per_pe_bytes <= fabric.memory_per_pe_bytes
+    assert not any(a.overlaps(b) for a, b in combinations(placement.rects.values(), 2))
+
+
+@pytest.fixture(scope="module")
+def cs2() -> Fabric:
+    return load_fabric("cs2")
+
+
+def test_no_kernel_is_larger_than_the_pace_of_the_pipeline_needs(cs2: Fabric) -> None:
+    """The slow kernel cannot be split; alone, the layer next to it would take many times the area."""
+    slow = elementwise("slow", 4, cycles_per_element=500)
+    small = layer("fc", 256, 256)
+    together = place(chain(slow, small), cs2)
+    alone = place(chain(small), cs2)
+    assert together.target_cycles == together.layouts["slow"].cycles
+    assert together.layouts["fc"].cycles <= together.target_cycles
+    assert together.rects["fc"].area * 4 < alone.rects["fc"].area
+
+
+def test_a_pipeline_that_fills_the_fabric_balances_its_kernels(cs2: Fabric) -> None:
+    layers = [layer(f"fc{index}", 2048, 2048, rows=64) for index in range(24)]
+    placement = place(chain(*layers), cs2)
+    assert_legal(placement, cs2)
+    assert placement.total_utilization > 0.85
+    cycles = [layout.cycles for layout in placement.layouts.values()]
+    assert min(cycles) > 0.8 * max(cycles)
+
+
+def test_the_fabric_is_not_filled_for_the_last_few_cycles(cs2: Fabric) -> None:
+    graph = chain(layer("fc", 784, 500))
+    modest = place(graph, cs2)
+    greedy = place(graph, cs2, area_per_speed=1000.0)
+    assert greedy.target_cycles < modest.target_cycles
+    assert greedy.active_pes > 2 * modest.active_pes
+
+
+def test_neighbours_in_the_pipeline_lie_close_together(cs2: Fabric) -> None:
+    layers = [layer(f"fc{index}", 600, 600) for index in range(20)]
+    flow = place(chain(*layers), cs2)
+    distances = [
+        abs(a.center[0] - b.center[0]) + abs(a.center[1] - b.center[1])
+        for a, b in combinations(flow.rects.values(), 2)
+    ]
+    mean_of_all_pairs = sum(distances) / len(distances)
+    assert flow.wire_length / 19 < 0.6 * mean_of_all_pairs
+
+
+def test_five_hundred_kernels_take_seconds(cs2: Fabric) -> None:
+    kernels = [
+        layer(f"fc{index}", 100 + 7 * (index % 90), 50 + 11 * (index % 70))
+        if index % 3 == 0
+        else elementwise(f"ew{index}", 1 + 97 * index)
+        for index in range(500)
+    ]
+    start = time.process_time()
+    placement = place(chain(*kernels), cs2)
+    assert time.process_time() - start < 20
+    assert len(placement.rects) == 500
+    assert_legal(placement, cs2)
+
+
+def test_a_kernel_spreads_until_its_memory_fits(cs2: Fabric) -> None:
+    stash = 4_000_000
+    placement = place(chain(elementwise("kept", 64, stash_bytes=stash)), cs2)
+    assert placement.rects["kept"].area >= stash / cs2.memory_per_pe_bytes
+    assert_legal(placement, cs2)
+
+
+def test_a_kernel_that_is_too_large_is_named_with_what_it_needs(cs2: Fabric) -> None:
+    huge = layer("block7.fc", 100_000, 100_000)
+    with pytest.raises(PlacementError) as error:
+        place(chain(layer("fc", 10, 10), huge), cs2)
+    message = str(error.value)
+    assert "kernel block7.fc (model.py:7) does not fit" in message
+    assert "bytes per PE, available are 49,152 on 740 x 416 PEs of cs2" in message
+    assert error.value.exit_code == 1
+
+
+def test_kernels_that_do_not_fit_together_are_refused_with_the_largest(cs2: Fabric) -> None:
+    layers = [layer(f"fc{index}", 12_288, 12_288) for index in range(40)]
+    with pytest.raises(
+        PlacementError, match=r"the 40 kernels do not fit together: at their smallest they take"
+    ) as error:
+        place(chain(*layers), cs2)
+    assert "available are 307,840 (740 x 416) on cs2; the largest is fc0 with" in str(error.value)
+    assert "weight streaming" in str(error.value)
+
+
+def test_a_rectangle_wider_than_the_fabric_is_refused() -> None:
+    tiny = load_fabric("cs2").model_copy(update={"width": 3, "height": 2})
+    with pytest.raises(
+        PlacementError, match=r"its smallest rectangle is \d+ x \d+ PEs, available are 3 x 2 PEs"
+    ):
+        place(chain(layer("fc", 64, 64)), tiny)
+
+
+def test_a_graph_without_kernels_is_refused(cs2: Fabric) -> None:
+    with pytest.raises(PlacementError, match="the graph has no kernels"):
+        place(KernelGraph(()), cs2)

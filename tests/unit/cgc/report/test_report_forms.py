@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cgc.fabric import Fabric, load_fabric
+from cgc.kernels import Edge, Kernel, KernelGraph
+from cgc.kernels.configurations import Configuration
+from cgc.placement import Placement, Rect
+from cgc.report import (
+    CompileReport,
+    compile_report,
+    kernel_list_text,
+    plan_json,
+    render_text,
+    report_json,
+    verdict,
+)
+
+LOOP = {
+    "rows": 1,
+    "row_elements": 64,
+    "starts": 2,
+    "reductions": 2,
+    "work_millicycles": 64_000,
+    "step_millicycles": 0,
+    "streamed_elements": 64,
+    "element_bytes": 4,
+    "resident_bytes": 0,
+    "stash_bytes": 0,
+    "batch": 32,
+}
+
+
+@pytest.fixture
+def fabric() -> Fabric:
+    return load_fabric("cs2")
+
+
+def report_of(fabric: Fabric, compute: int = 988_027, transmission: int = 987_109) -> CompileReport:
+    """Two kernels; the defaults are the cycles of a published report (GPT-2 small)."""
+    kernels = (
+        Kernel("fc1", "loss", LOOP, ops=("cirh.Exp",) * 3, op_indices=(0, 1, 2), source="model.py:12"),
+        Kernel("exp1", "elementwise", LOOP, ops=("cirh.Exp",), op_indices=(3,), generated=True),
+    )
+    graph = KernelGraph(kernels, (Edge("fc1", "exp1", 64),), batch_size=32)
+    layouts = {
+        "fc1": Configuration(650, 400, compute, transmission, 30_000, 260_000 * compute * 0.9),
+        "exp1": Configuration(100, 232, 1000, 1024, 5_000, 0.0),
+    }
+    rects = {"fc1": Rect(0, 0, 650, 400), "exp1": Rect(0, 0, 100, 232)}
+    placement = Placement("cs2", rects, layouts, compute, 283_200, 283_200 / 307_840, 12.0)
+    return compile_report(graph, placement, fabric)
+
+
+def test_the_head_has_exactly_the_published_lines(fabric: Fabric) -> None:
+    head = render_text(report_of(fabric)).split("\n\n")[0]
+    assert head.splitlines() == [
+        "Estimated Overall Performance",
+        "-------------------------------",
+        "Samples/s:                                     860.3",
+        "Compute Samples/s:                             860.3",
+        "Transmission Samples/s:                        861.1",
+        "Active PEs:                                    92%",
+        "Compute Utilization:                           83%",
+    ]
+
+
+def test_small_shares_can_be_read_in_the_table(fabric: Fabric) -> None:
+    text = render_text(report_of(fabric))
+    assert "283200 (92.00%)" in text
+    assert "82.63%" in text
+
+
+def test_the_verdict_names_kernel_line_and_limit(fabric: Fabric) -> None:
+    assert verdict(report_of(fabric)) == (
+        "Verdict: kernel fc1 at model.py:12 bounds the speed: compute limits it to 988,027 cycles per sample."
+    )
+    assert "transmission limits it" in verdict(report_of(fabric, compute=10, transmission=2000))
+
+
+def test_the_report_says_that_it_estimates_the_wafer(fabric: Fabric) -> None:
+    assert "estimates of time on the wafer (cs2, 307,840 PEs, 850 MHz), not of the simulator" in render_text(
+        report_of(fabric)
+    )
+
+
+def test_the_json_form_has_all_figures_unrounded(fabric: Fabric) -> None:
+    data = json.loads(json.dumps(report_json(report_of(fabric))))
+    figures = {
+        "samples_per_s",
+        "compute_samples_per_s",
+        "transmission_samples_per_s",
+        "active_pes",
+        "active_pes_percent",
+        "compute_utilization_percent",
+        "deltat_cycles",
+    }
+    assert set(data["overall"]) == figures
+    assert data["overall"]["deltat_cycles"] == 988_027
+    assert data["overall"]["samples_per_s"] == 850e6 / 988_027
+    first, second = data["kernels"]
+    assert figures <= set(first)
+    assert (first["name"], first["family"], first["source"]) == ("fc1", "loss", "model.py:12")
+    assert first["rectangle"] == {"x": 0, "y": 0, "width": 650, "height": 400}
+    assert first["memory_per_pe_bytes"] == 30_000
+    assert second["generated"] is True
+    assert data["bottleneck"] == {"kernel": "fc1", "limit": "compute", "deltat_cycles": 988_027}
+
+
+def test_the_plan_is_compact_and_holds_the_total_utilization(fabric: Fabric) -> None:
+    text = plan_json(report_of(fabric))
+    assert f'"total_utilization":{283_200 / 307_840}' in text
+    assert json.loads(text)["kernels"] == {"fc1": [0, 0, 650, 400], "exp1": [0, 0, 100, 232]}
+
+
+def test_the_kernel_list_tells_matched_from_generated(fabric: Fabric) -> None:
+    report = report_of(fabric)
+    text = kernel_list_text(KernelGraph(tuple(row.kernel for row in report.kernels), batch_size=32))
+    assert text.startswith("2 kernels for 4 ops, 32 samples per step\n")
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    assert cells[1:] == [
+        ["fc1", "loss", "matched", "3", "model.py:12"],
+        ["exp1", "elementwise", "generated", "1", "--"],
+    ]

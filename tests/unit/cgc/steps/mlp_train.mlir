@@ -1,0 +1,57 @@
+builtin.module {
+  func.func @graph(%0: tensor<12x6xf32> {tf.resource_name = "state.model.dense_0/kernel", tf.aliasing_output = 12 : i64}, %1: tensor<6xf32> {tf.resource_name = "state.model.dense_0/bias", tf.aliasing_output = 15 : i64}, %2: tensor<6x5xf32> {tf.resource_name = "state.model.dense_1/kernel", tf.aliasing_output = 6 : i64}, %3: tensor<5xf32> {tf.resource_name = "state.model.dense_1/bias", tf.aliasing_output = 9 : i64}, %4: tensor<5x4xf32> {tf.resource_name = "state.model.dense_2/kernel", tf.aliasing_output = 0 : i64}, %5: tensor<4xf32> {tf.resource_name = "state.model.dense_2/bias", tf.aliasing_output = 3 : i64}, %6: tensor<12x6xf32> {tf.resource_name = "state.optimizer.dense_0/kernel/Adam", tf.aliasing_output = 13 : i64}, %7: tensor<12x6xf32> {tf.resource_name = "state.optimizer.dense_0/kernel/Adam_1", tf.aliasing_output = 14 : i64}, %8: tensor<6xf32> {tf.resource_name = "state.optimizer.dense_0/bias/Adam", tf.aliasing_output = 16 : i64}, %9: tensor<6xf32> {tf.resource_name = "state.optimizer.dense_0/bias/Adam_1", tf.aliasing_output = 17 : i64}, %10: tensor<6x5xf32> {tf.resource_name = "state.optimizer.dense_1/kernel/Adam", tf.aliasing_output = 7 : i64}, %11: tensor<6x5xf32> {tf.resource_name = "state.optimizer.dense_1/kernel/Adam_1", tf.aliasing_output = 8 : i64}, %12: tensor<5xf32> {tf.resource_name = "state.optimizer.dense_1/bias/Adam", tf.aliasing_output = 10 : i64}, %13: tensor<5xf32> {tf.resource_name = "state.optimizer.dense_1/bias/Adam_1", tf.aliasing_output = 11 : i64}, %14: tensor<5x4xf32> {tf.resource_name = "state.optimizer.dense_2/kernel/Adam", tf.aliasing_output = 1 : i64}, %15: tensor<5x4xf32> {tf.resource_name = "state.optimizer.dense_2/kernel/Adam_1", tf.aliasing_output = 2 : i64}, %16: tensor<4xf32> {tf.resource_name = "state.optimizer.dense_2/bias/Adam", tf.aliasing_output = 4 : i64}, %17: tensor<4xf32> {tf.resource_name = "state.optimizer.dense_2/bias/Adam_1", tf.aliasing_output = 5 : i64}, %18: tensor<f32> {tf.resource_name = "state.optimizer.beta1_power", tf.aliasing_output = 18 : i64}, %19: tensor<f32> {tf.resource_name = "state.optimizer.beta2_power", tf.aliasing_output = 19 : i64}, %20: tensor<i64> {tf.resource_name = "state.global_step", tf.aliasing_output = 20 : i64}, %21: tensor<8x12xf32> {cs.input_name = "input_0"}, %22: tensor<8xi32> {cs.input_name = "input_1"}) -> (tensor<5x4xf32>, tensor<5x4xf32>, tensor<5x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<6x5xf32>, tensor<6x5xf32>, tensor<6x5xf32>, tensor<5xf32>, tensor<5xf32>, tensor<5xf32>, tensor<12x6xf32>, tensor<12x6xf32>, tensor<12x6xf32>, tensor<6xf32>, tensor<6xf32>, tensor<6xf32>, tensor<f32>, tensor<f32>, tensor<i64>, tensor<f32> {cs.output_name = "output_loss"}) attributes {cs.mode = "train", cs.seed = 1 : i64} {
+    %23 = cirh.MatMul %21, %0 {transpose_a = false, transpose_b = false, cs.name = "dense_0/MatMul", cs.source = "model.py:10"} : (tensor<8x12xf32>, tensor<12x6xf32>) -> tensor<8x6xf32>
+    %24 = cirh.BiasAdd %23, %1 {cs.name = "dense_0/BiasAdd", cs.source = "model.py:11"} : (tensor<8x6xf32>, tensor<6xf32>) -> tensor<8x6xf32>
+    %25 = cirh.Relu %24 {cs.name = "dense_0/Relu", cs.source = "model.py:12"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %26 = cirh.RandomUniform %20 {seed = 1 : i64, op_seed = 0 : i64, cs.name = "dropout_0/random_uniform", cs.source = "model.py:13"} : (tensor<i64>) -> tensor<8x6xf32>
+    %27 = cirh.Const dense<2.000000e-01> : tensor<8x6xf32>
+    %28 = cirh.Compare %26, %27 {direction = "GE", cs.name = "dropout_0/GreaterEqual", cs.source = "model.py:15"} : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xi1>
+    %29 = cirh.Cast %28 {Truncate = false} : (tensor<8x6xi1>) -> tensor<8x6xf32>
+    %30 = cirh.Const dense<1.250000e+00> : tensor<8x6xf32>
+    %31 = cirh.Mul %29, %30 : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %32 = cirh.Mul %25, %31 {cs.name = "dropout_0/mul", cs.source = "model.py:12"} : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %33 = cirh.MatMul %32, %2 {transpose_a = false, transpose_b = false, cs.name = "dense_1/MatMul", cs.source = "model.py:13"} : (tensor<8x6xf32>, tensor<6x5xf32>) -> tensor<8x5xf32>
+    %34 = cirh.BiasAdd %33, %3 {cs.name = "dense_1/BiasAdd", cs.source = "model.py:14"} : (tensor<8x5xf32>, tensor<5xf32>) -> tensor<8x5xf32>
+    %35 = cirh.Relu %34 {cs.name = "dense_1/Relu", cs.source = "model.py:15"} : (tensor<8x5xf32>) -> tensor<8x5xf32>
+    %36 = cirh.RandomUniform %20 {seed = 1 : i64, op_seed = 1 : i64, cs.name = "dropout_1/random_uniform", cs.source = "model.py:16"} : (tensor<i64>) -> tensor<8x5xf32>
+    %37 = cirh.Const dense<2.000000e-01> : tensor<8x5xf32>
+    %38 = cirh.Compare %36, %37 {direction = "GE", cs.name = "dropout_1/GreaterEqual", cs.source = "model.py:11"} : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xi1>
+    %39 = cirh.Cast %38 {Truncate = false} : (tensor<8x5xi1>) -> tensor<8x5xf32>
+    %40 = cirh.Const dense<1.250000e+00> : tensor<8x5xf32>
+    %41 = cirh.Mul %39, %40 : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xf32>
+    %42 = cirh.Mul %35, %41 {cs.name = "dropout_1/mul", cs.source = "model.py:15"} : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xf32>
+    %43 = cirh.MatMul %42, %4 {transpose_a = false, transpose_b = false, cs.name = "dense_2/MatMul", cs.source = "model.py:16"} : (tensor<8x5xf32>, tensor<5x4xf32>) -> tensor<8x4xf32>
+    %44 = cirh.BiasAdd %43, %5 {cs.name = "dense_2/BiasAdd", cs.source = "model.py:10"} : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
+    %45, %46 = cirh.SparseSoftmaxCrossEntropyWithLogits %44, %22 {axis = 1 : i64, cs.name = "loss/xent", cs.source = "model.py:11"} : (tensor<8x4xf32>, tensor<8xi32>) -> (tensor<8xf32>, tensor<8x4xf32>)
+    %47 = cirh.Reduce %45 {reduce_kind = "MEAN", dimensions = array<i64: 0>, keep_dims = false, cs.name = "loss/Mean", cs.source = "model.py:12"} : (tensor<8xf32>) -> tensor<f32>
+    %48 = cirh.Const dense<1.250000e-01> : tensor<8x4xf32>
+    %49 = cirh.Mul %46, %48 {cs.name = "gradients/loss", cs.source = "model.py:14"} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+    %50 = cirh.MatMul %42, %49 {transpose_a = true, transpose_b = false, cs.name = "gradients/dense_2/MatMul_1", cs.source = "model.py:15"} : (tensor<8x5xf32>, tensor<8x4xf32>) -> tensor<5x4xf32>
+    %51 = cirh.BiasAddGrad %49 {cs.name = "gradients/dense_2/BiasAddGrad", cs.source = "model.py:16"} : (tensor<8x4xf32>) -> tensor<4xf32>
+    %52 = cirh.MatMul %49, %4 {transpose_a = false, transpose_b = true, cs.name = "gradients/dense_2/MatMul", cs.source = "model.py:10"} : (tensor<8x4xf32>, tensor<5x4xf32>) -> tensor<8x5xf32>
+    %53 = cirh.Mul %52, %41 {cs.name = "gradients/dropout_1", cs.source = "model.py:11"} : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xf32>
+    %54 = cirh.ReluGrad %53, %35 {cs.name = "gradients/dense_1/ReluGrad", cs.source = "model.py:12"} : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xf32>
+    %55 = cirh.MatMul %32, %54 {transpose_a = true, transpose_b = false, cs.name = "gradients/dense_1/MatMul_1", cs.source = "model.py:13"} : (tensor<8x6xf32>, tensor<8x5xf32>) -> tensor<6x5xf32>
+    %56 = cirh.BiasAddGrad %54 {cs.name = "gradients/dense_1/BiasAddGrad", cs.source = "model.py:14"} : (tensor<8x5xf32>) -> tensor<5xf32>
+    %57 = cirh.MatMul %54, %2 {transpose_a = false, transpose_b = true, cs.name = "gradients/dense_1/MatMul", cs.source = "model.py:15"} : (tensor<8x5xf32>, tensor<6x5xf32>) -> tensor<8x6xf32>
+    %58 = cirh.Mul %57, %31 {cs.name = "gradients/dropout_0", cs.source = "model.py:16"} : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %59 = cirh.ReluGrad %58, %25 {cs.name = "gradients/dense_0/ReluGrad", cs.source = "model.py:10"} : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
+    %60 = cirh.MatMul %21, %59 {transpose_a = true, transpose_b = false, cs.name = "gradients/dense_0/MatMul_1", cs.source = "model.py:11"} : (tensor<8x12xf32>, tensor<8x6xf32>) -> tensor<12x6xf32>
+    %61 = cirh.BiasAddGrad %59 {cs.name = "gradients/dense_0/BiasAddGrad", cs.source = "model.py:12"} : (tensor<8x6xf32>) -> tensor<6xf32>
+    %62 = cirh.Const dense<1.000000e-03> : tensor<f32>
+    %63 = cirh.Const dense<9.000000e-01> : tensor<f32>
+    %64 = cirh.Const dense<9.990000e-01> : tensor<f32>
+    %65 = cirh.Const dense<1.000000e-08> : tensor<f32>
+    %66, %67, %68 = cirh.Adam %4, %14, %15, %18, %19, %62, %63, %64, %65, %50 {use_nesterov = false, cs.name = "Adam/state.model.dense_2/kernel", cs.source = "model.py:10"} : (tensor<5x4xf32>, tensor<5x4xf32>, tensor<5x4xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<5x4xf32>) -> (tensor<5x4xf32>, tensor<5x4xf32>, tensor<5x4xf32>)
+    %69, %70, %71 = cirh.Adam %5, %16, %17, %18, %19, %62, %63, %64, %65, %51 {use_nesterov = false, cs.name = "Adam/state.model.dense_2/bias", cs.source = "model.py:11"} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
+    %72, %73, %74 = cirh.Adam %2, %10, %11, %18, %19, %62, %63, %64, %65, %55 {use_nesterov = false, cs.name = "Adam/state.model.dense_1/kernel", cs.source = "model.py:12"} : (tensor<6x5xf32>, tensor<6x5xf32>, tensor<6x5xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<6x5xf32>) -> (tensor<6x5xf32>, tensor<6x5xf32>, tensor<6x5xf32>)
+    %75, %76, %77 = cirh.Adam %3, %12, %13, %18, %19, %62, %63, %64, %65, %56 {use_nesterov = false, cs.name = "Adam/state.model.dense_1/bias", cs.source = "model.py:13"} : (tensor<5xf32>, tensor<5xf32>, tensor<5xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<5xf32>) -> (tensor<5xf32>, tensor<5xf32>, tensor<5xf32>)
+    %78, %79, %80 = cirh.Adam %0, %6, %7, %18, %19, %62, %63, %64, %65, %60 {use_nesterov = false, cs.name = "Adam/state.model.dense_0/kernel", cs.source = "model.py:14"} : (tensor<12x6xf32>, tensor<12x6xf32>, tensor<12x6xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<12x6xf32>) -> (tensor<12x6xf32>, tensor<12x6xf32>, tensor<12x6xf32>)
+    %81, %82, %83 = cirh.Adam %1, %8, %9, %18, %19, %62, %63, %64, %65, %61 {use_nesterov = false, cs.name = "Adam/state.model.dense_0/bias", cs.source = "model.py:15"} : (tensor<6xf32>, tensor<6xf32>, tensor<6xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<6xf32>) -> (tensor<6xf32>, tensor<6xf32>, tensor<6xf32>)
+    %84 = cirh.Mul %18, %63 {cs.name = "Adam/mul", cs.source = "model.py:16"} : (tensor<f32>, tensor<f32>) -> tensor<f32>
+    %85 = cirh.Mul %19, %64 {cs.name = "Adam/mul", cs.source = "model.py:10"} : (tensor<f32>, tensor<f32>) -> tensor<f32>
+    %86 = cirh.Const dense<1> : tensor<i64>
+    %87 = cirh.Add %20, %86 {cs.name = "Adam", cs.source = "model.py:12"} : (tensor<i64>, tensor<i64>) -> tensor<i64>
+    func.return %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %87, %47 : tensor<5x4xf32>, tensor<5x4xf32>, tensor<5x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<6x5xf32>, tensor<6x5xf32>, tensor<6x5xf32>, tensor<5xf32>, tensor<5xf32>, tensor<5xf32>, tensor<12x6xf32>, tensor<12x6xf32>, tensor<12x6xf32>, tensor<6xf32>, tensor<6xf32>, tensor<6xf32>, tensor<f32>, tensor<f32>, tensor<i64>, tensor<f32>
+  }
+}

@@ -1,0 +1,1 @@
+"""The data plane: workers stream batches to the CS system."""

@@ -1,0 +1,1 @@
+"""The simulated CS system: server, engine, client."""

@@ -1,0 +1,8 @@
+"""`python -m cs_system` is the command `cs_system`."""
+
+from __future__ import annotations
+
+from cs_system.commands import main
+
+if __name__ == "__main__":
+    main(prog_name="cs_system")

@@ -1,0 +1,96 @@
+"""Addresses of CS systems as users and existing programs write them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from cs_system.errors import BadAddressError
+
+DEFAULT_PORT = 9000
+
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?")
+
+
+@dataclass(frozen=True)
+class SystemAddress:
+    """Host (name or IP without brackets) and port of a control plane."""
+
+    host: str
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        return host_port(self.host, self.port)
+
+
+def host_port(host: str, port: int) -> str:
+    """`HOST:PORT`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(value: str) -> SystemAddress:
+    """Reads `IP`, `IP:PORT` or `IP:PORT:9000`; a host name is as good as an IP, IPv6 goes in brackets.
+
+    Existing programs append `:9000` to whatever they are given, so a second port is allowed and ignored.
+
+    Raises:
+        BadAddressError: any other form.
+    """
+    host, ports = _split(value)
+    if len(ports) > 2:
+        raise BadAddressError(value, f"{len(ports)} ports")
+    numbers = [_port(value, text) for text in ports]
+    return SystemAddress(host, numbers[0] if numbers else DEFAULT_PORT)
+
+
+def _split(value: str) -> tuple[str, list[str]]:
+    if not value.strip():
+        raise BadAddressError(value, "empty")
+    if "://" in value:
+        raise BadAddressError(value, f"starts with {value.partition('://')[0]}://; leave that out")
+    if value.startswith("["):
+        inside, bracket, rest = value[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise BadAddressError(value, "the brackets of an IPv6 address do not close before the port")
+        return _ipv6(value, inside), rest[1:].split(":") if rest else []
+    host, *ports = value.split(":")
+    if _is_ipv6(value):
+        raise BadAddressError(value, f"put the IPv6 address in brackets: [{value}]:{DEFAULT_PORT}")
+    return _host(value, host), ports
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _ipv6(value: str, inside: str) -> str:
+    if not _is_ipv6(inside):
+        raise BadAddressError(value, f"'{inside}' is not an IPv6 address")
+    return inside
+
+
+def _host(value: str, host: str) -> str:
+    if not host:
+        raise BadAddressError(value, "no host before the port")
+    if host.isdigit():
+        raise BadAddressError(value, f"'{host}' is a number, not a host")
+    # A name of digits and dots only is a mistyped IPv4 address; a resolver would search long for it.
+    if re.fullmatch(r"[0-9.]+", host):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise BadAddressError(value, f"'{host}' is not an IPv4 address") from None
+    elif len(host) > 253 or not _HOST_NAME.fullmatch(host):
+        raise BadAddressError(value, f"'{host}' is neither an IP nor a host name")
+    return host
+
+
+def _port(value: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise BadAddressError(value, f"'{text}' is not a port number (1 to 65535)")
+    return int(text)

@@ -1,0 +1,434 @@
+"""The client of a CS system: what the chief of a job does with it, and how its workers find the run.
+
+    with SystemClient(parse_address("127.0.0.1:9000")) as client:
+        with client.reserve(job, token) as reservation:
+            reservation.load(artifact)
+            reservation.program()
+            reservation.put_state(state)
+            reservation.open_input(num_workers=2, input_digest=digest, first_position=0)
+            reservation.wait_workers(timeout_s=60)
+            for outputs in reservation.run_steps(1000):
+                ...
+            state = reservation.fetch_state()
+
+Importing this module imports neither JAX nor a framework. A client is for one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from cgc.cirh.interface import StepInterface
+from cs_system.address import SystemAddress, parse_address
+from cs_system.connection import Connection
+from cs_system.errors import (
+    ConnectionLostError,
+    CsSystemError,
+    StateMismatchError,
+    WrongOrderError,
+    clock_text,
+)
+from cs_system.info import SystemInfo, read_info
+from cs_system.interface import specs_to_wire, state_faults
+from cs_system.proto import cs_system_pb2 as pb
+from cs_system.wire import CHUNK_BYTES, TensorAssembler, pack_tensors
+
+if TYPE_CHECKING:
+    from cgc.artifact import Artifact
+
+__all__ = [
+    "Reservation",
+    "RunTicket",
+    "StepOutputs",
+    "StepStream",
+    "SystemAddress",
+    "SystemClient",
+    "SystemInfo",
+    "join_run",
+    "parse_address",
+]
+
+# A refused or silent address shows within this time; a user still waits for the imports of a framework.
+CONNECT_TIMEOUT_S = 5.0
+_RELEASE_TIMEOUT_S = 15.0
+# The server's own limit ends a wait; this is for a server that is gone.
+_ANSWER_MARGIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """Outputs of consecutive steps.
+
+    Attributes:
+        first_step: Global step before the first of these steps, so the last one made it first_step + count.
+        count: Number of steps.
+        outputs: By output name, shape (count, *shape of the output).
+        samples: Samples of these steps together.
+    """
+
+    first_step: int
+    count: int
+    outputs: dict[str, np.ndarray]
+    samples: int
+
+
+@dataclass(frozen=True)
+class RunTicket:
+    """Where a worker delivers its batches."""
+
+    data_host: str
+    data_port: int
+
+
+class SystemClient:
+    """A connection to a CS system.
+
+    Args:
+        address: Of `parse_address`.
+        timeout_s: For the first answer of the system.
+
+    Raises:
+        SystemUnreachableError: nothing answers at the address.
+        NotACsSystemError: something else than a CS system does.
+        ProtocolMismatchError: the system's toolkit is of another version.
+    """
+
+    def __init__(self, address: SystemAddress, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._connection = Connection(address, timeout_s)
+
+    @property
+    def address(self) -> SystemAddress:
+        """Of the system."""
+        return self._connection.address
+
+    def info(self) -> SystemInfo:
+        """State of the system and of its current run."""
+        message = self._connection.call("Info", pb.InfoRequest(), timeout_s=self._timeout_s)
+        return read_info(message, self.address)
+
+    def reserve(
+        self, job: str, token: str, wait: bool = False, on_wait: Callable[[str], None] | None = None
+    ) -> Reservation:
+        """Takes the system for a job; it is free again when the reservation is closed or this process ends.
+
+        Args:
+            job: Name of the job, shown to others.
+            token: The job's secret, which its workers must know.
+            wait: Queue behind the current holder, first come first served.
+            on_wait: Gets a sentence about the queue whenever it changes.
+
+        Raises:
+            SystemBusyError: another job holds the system and `wait` is false.
+            SystemStoppingError: the system shuts down.
+        """
+        connection = self._connection
+        lease = connection.stream("Reserve", pb.ReserveRequest(job=job, token=token, wait=wait))
+        try:
+            with connection.errors():
+                for event in lease:
+                    if event.WhichOneof("event") == "granted":
+                        return Reservation(connection, lease, event.granted.reservation)
+                    if on_wait is not None:
+                        on_wait(_queue_text(self.address, event.queued))
+        except BaseException:
+            lease.cancel()
+            raise
+        raise ConnectionLostError(f"the CS system at {self.address} ended the reservation before granting it")
+
+    def close(self) -> None:
+        """Ends the connection, and with it a reservation made over it."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Reservation:
+    """The system, held by this process. Made by `SystemClient.reserve`; close it, or use `with`.
+
+    Every method raises ReservationLostError or SystemStoppingError when the reservation has ended, and
+    ConnectionLostError when the system has gone.
+    """
+
+    def __init__(self, connection: Connection, lease: Any, reservation: str) -> None:
+        self._connection = connection
+        self._lease = lease
+        self._id = reservation
+        self._interface: StepInterface | None = None
+        self._steps: StepStream | None = None
+        self._closed = False
+
+    def load(self, artifact: Artifact) -> None:
+        """Gives the system a compiled program; sends the executable unless the system has it.
+
+        Raises:
+            ArtifactRefusedError: it is for another fabric, too large, or arrived damaged.
+            cgc.errors.CorruptArtifactError: the artifact's files are damaged.
+        """
+        executable, interface = artifact.executable, artifact.interface
+        offer = pb.ArtifactOffer(
+            key=artifact.key,
+            fabric=artifact.manifest.fabric.name,
+            executable_sha256=hashlib.sha256(executable).hexdigest(),
+            executable_bytes=len(executable),
+            inputs=specs_to_wire(interface.inputs),
+            state=specs_to_wire(interface.state),
+            outputs=specs_to_wire(interface.outputs),
+            updated=interface.updated,
+        )
+        if self._call("OfferArtifact", offer).needed:
+            self._call("UploadArtifact", _artifact_chunks(executable))
+        self._interface = interface
+
+    def program(self) -> float:
+        """Programs the fabric: compiles the executable for the device.
+
+        Returns:
+            Seconds that it took.
+
+        Raises:
+            ProgramError: the executable does not run on this system.
+        """
+        return float(self._call("Program", pb.ProgramRequest()).seconds)
+
+    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Sends the whole state of the program, by resource name.
+
+        Raises:
+            StateMismatchError: names, dtypes or shapes differ from the program's; all differences at once.
+            DeviceMemoryError: it does not fit.
+        """
+        if self._interface is None:
+            raise WrongOrderError("put_state without an artifact; load comes first")
+        arrays = {name: np.asarray(array) for name, array in state.items()}
+        faults = state_faults(self._interface, {n: (a.dtype.name, a.shape) for n, a in arrays.items()})
+        if faults:
+            raise StateMismatchError.of(faults)
+        self._call("PutState", (pb.StateChunk(tensors=group) for group in pack_tensors(arrays)))
+
+    def open_input(self, num_workers: int, input_digest: str, first_position: int) -> None:
+        """Lets the workers of the job connect.
+
+        Args:
+            num_workers: Number of workers.
+            input_digest: Every worker must show the same one.
+            first_position: Batches of the input that earlier runs used: the global step of a resumed run.
+
+        Raises:
+            InputRefusedError: the numbers are impossible.
+        """
+        self._call(
+            "OpenInput",
+            pb.OpenInputRequest(
+                num_workers=num_workers, input_digest=input_digest, first_position=first_position
+            ),
+        )
+
+    def wait_workers(self, timeout_s: float, on_progress: Callable[[str], None] | None = None) -> None:
+        """Waits until every worker has connected and its first batch is on the system.
+
+        Args:
+            timeout_s: For all of them.
+            on_progress: Gets a sentence whenever another worker is ready.
+
+        Raises:
+            WorkersTimeoutError: names the missing workers.
+            WorkerLostError, InputFailedError: a worker will not come.
+        """
+        stream = self._stream("WatchInput", pb.WatchInputRequest(timeout_s=timeout_s))
+        with self._connection.errors():
+            for status in stream:
+                if on_progress is not None:
+                    on_progress(_workers_text(status))
+
+    def run_steps(self, n: int) -> StepStream:
+        """Computes up to `n` steps; the outputs come while the steps run.
+
+        Leaving the iteration early stops the system at the next call of its device, so it may be some steps
+        further than the outputs that were read; `info().run.step` tells how far.
+
+        Raises (while iterating):
+            WorkerLostError, InputFailedError: after the outputs of all steps before.
+            ExecutionError, DeviceMemoryError: the device failed and its state is lost.
+        """
+        if n < 1:
+            raise WrongOrderError(f"run_steps: got {n} steps, expected at least 1")
+        stream = StepStream(self._connection, self._stream("RunSteps", pb.RunStepsRequest(steps=n)))
+        self._steps = stream
+        return stream
+
+    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """The state, or some of it, after the last step; in the dtypes of the program's interface.
+
+        Raises:
+            StateMismatchError: an unknown name.
+            WrongOrderError: there is no state, because none was put or a failed step lost it.
+        """
+        if names is not None and not names:
+            return {}
+        stream = self._stream("FetchState", pb.FetchStateRequest(names=names or ()))
+        assembler = TensorAssembler()
+        with self._connection.errors():
+            for chunk in stream:
+                assembler.add(chunk.tensors)
+        return assembler.finish()
+
+    def stop(self, reason: str | None) -> None:
+        """Ends the input: workers are told `reason`, or that everything has come to a normal end."""
+        self._call("StopRun", pb.StopRequest(reason=reason or ""))
+
+    def close(self, reason: str | None = None) -> None:
+        """Gives the system back; returns when the next job can have it. Does nothing the second time."""
+        if self._closed:
+            return
+        self._closed = True
+        # The end of the lease frees the system too, only without an answer.
+        with contextlib.suppress(CsSystemError):
+            self._end_steps()
+            self._connection.call(
+                "StopRun",
+                pb.StopRequest(reason=reason or "", release=True),
+                timeout_s=_RELEASE_TIMEOUT_S,
+                reservation=self._id,
+            )
+        self._lease.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(None if error is None else _reason(error))
+
+    def _call(self, rpc: str, request: Any) -> Any:
+        self._end_steps()
+        return self._connection.call(rpc, request, reservation=self._id)
+
+    def _stream(self, rpc: str, request: Any) -> Any:
+        self._end_steps()
+        return self._connection.stream(rpc, request, self._id)
+
+    def _end_steps(self) -> None:
+        """The device does one thing at a time: steps whose outputs nobody reads any more are stopped."""
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+
+
+class StepStream(Iterator[StepOutputs]):
+    """Outputs of the steps under way.
+
+    Attributes:
+        end_of_input: True once the input has ended before the last step.
+    """
+
+    def __init__(self, connection: Connection, call: Any) -> None:
+        self.end_of_input = False
+        self._connection = connection
+        self._call = call
+        self._ended = False
+
+    def __next__(self) -> StepOutputs:
+        assembler = TensorAssembler()
+        with self._connection.errors():
+            while not self._ended:
+                event = self._next_event()
+                if event is None:
+                    break
+                assembler.add(event.span.outputs)
+                if event.span.last:
+                    span = event.span
+                    return StepOutputs(span.first_step, span.count, assembler.finish(), span.samples)
+        raise StopIteration
+
+    def _next_event(self) -> pb.RunEvent | None:
+        try:
+            event = next(self._call)
+        except BaseException:
+            self._ended = True
+            raise
+        if event.WhichOneof("event") == "span":
+            return event
+        self.end_of_input = event.end.end_of_input
+        self._ended = True
+        # Reads the status of the call, so that nothing of it is left.
+        next(self._call, None)
+        return None
+
+    def close(self) -> None:
+        """Stops the steps."""
+        if not self._ended:
+            self._ended = True
+            self._call.cancel()
+
+
+def join_run(
+    address: SystemAddress, job: str, token: str, timeout_s: float, input_digest: str | None = None
+) -> RunTicket:
+    """For a worker: waits until the chief of its job has opened the input.
+
+    Args:
+        address: Of the system.
+        job: Name of the job.
+        token: Its secret.
+        timeout_s: How long to wait.
+        input_digest: Waits for this input, when the job has several runs one after the other.
+
+    Raises:
+        InputRefusedError: `token` is not the one of the job's chief.
+        JoinTimeoutError: the input was not opened in time.
+        SystemUnreachableError, NotACsSystemError: no CS system is at the address.
+    """
+    connection = Connection(address, CONNECT_TIMEOUT_S)
+    try:
+        reply = connection.call(
+            "JoinRun",
+            pb.JoinRequest(job=job, token=token, timeout_s=timeout_s, input_digest=input_digest or ""),
+            timeout_s=timeout_s + _ANSWER_MARGIN_S,
+        )
+    finally:
+        connection.close()
+    return RunTicket(reply.data_host or address.host, reply.data_port)
+
+
+def _artifact_chunks(data: bytes) -> Iterator[pb.ArtifactChunk]:
+    for offset in range(0, len(data), CHUNK_BYTES):
+        yield pb.ArtifactChunk(data=data[offset : offset + CHUNK_BYTES])
+
+
+def _queue_text(address: SystemAddress, queued: pb.Queued) -> str:
+    return (
+        f"waiting for the CS system at {address}: held by {queued.held_by} since {clock_text(queued.since)}, "
+        f"place {queued.position} in the queue"
+    )
+
+
+def _workers_text(status: pb.InputStatus) -> str:
+    connected = sum(worker.phase in ("connected", "ended") for worker in status.workers)
+    text = f"{connected} of {len(status.workers)} workers connected"
+    if status.waiting_for:
+        text += f", waiting for worker {', '.join(map(str, status.waiting_for))}"
+    return text
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "the chief was interrupted"
+    text = str(error).partition("\n")[0]
+    return (
+        f"the chief failed: {type(error).__name__}: {text}"
+        if text
+        else f"the chief failed: {type(error).__name__}"
+    )

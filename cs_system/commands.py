@@ -1,0 +1,177 @@
+"""The command line: `cs_system serve` and `cs_system status`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from cs_system.address import DEFAULT_PORT
+from cs_system.errors import CsSystemError
+from cs_system.version import TOOLKIT_VERSION
+
+if TYPE_CHECKING:
+    from cs_system.client import SystemInfo
+
+_MIB = 1 << 20
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(TOOLKIT_VERSION, prog_name="cs_system")
+def main() -> None:
+    """A simulated CS system: it is reached by IP and port, and really trains."""
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port of the control plane, the one of --cs_ip; 0: any free port.",
+)
+@click.option(
+    "--data-port",
+    type=click.IntRange(0, 65535),
+    help="Port for the workers' batches.  [default: --port + 1, or any free port when that is 0]",
+)
+@click.option("--advertise", default="", metavar="HOST", help="Host that workers use for the data port.")
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Written (JSON with address and pid) once the system accepts calls, removed at its end.",
+)
+@click.option("--fabric", default="cs2", show_default=True, help="Name of a fabric, or its YAML file.")
+@click.option("--threads", type=click.IntRange(1), help="Threads that compute.  [default: all CPUs]")
+@click.option(
+    "--cache-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="For programs and their compiled form.  [default: cs_system in the user's cache directory]",
+)
+@click.option(
+    "--cache-size",
+    type=click.IntRange(0),
+    default=1024,
+    show_default=True,
+    metavar="MIB",
+    help="Limit for programs, and for their compiled form, in the cache; 0: no cache.",
+)
+@click.option(
+    "--input-memory",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    metavar="MIB",
+    help="Host memory for batches that wait to be computed on.",
+)
+@click.option(
+    "--reconnect-s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a run waits for a lost worker to come back.",
+)
+def serve(
+    host: str,
+    port: int,
+    data_port: int | None,
+    advertise: str,
+    ready_file: Path | None,
+    fabric: str,
+    threads: int | None,
+    cache_dir: Path | None,
+    cache_size: int,
+    input_memory: int,
+    reconnect_s: float,
+) -> None:
+    """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once."""
+    from cgc.errors import FabricError
+    from cgc.fabric import load_fabric
+    from cs_system.server.executables import default_cache_dir
+    from cs_system.server.logs import set_up_logs
+    from cs_system.server.run import RunLimits
+    from cs_system.server.serve import ServeOptions, is_loopback
+    from cs_system.server.serve import serve as run_server
+    from cs_system.server.system import SystemOptions
+
+    set_up_logs()
+    if not is_loopback(host):
+        logging.getLogger("cs_system.server").warning(
+            "listening on %s: the control plane is not authenticated apart from the tokens of jobs, "
+            "and nothing is encrypted",
+            host,
+        )
+    try:
+        code = run_server(
+            ServeOptions(
+                system=SystemOptions(
+                    fabric=load_fabric(fabric).name,
+                    advertise=advertise,
+                    limits=RunLimits(input_memory * _MIB, reconnect_s),
+                ),
+                host=host,
+                port=port,
+                data_port=_data_port(port) if data_port is None else data_port,
+                ready_file=ready_file,
+                threads=threads,
+                cache_dir=(cache_dir or default_cache_dir()) if cache_size else None,
+                cache_bytes=cache_size * _MIB,
+            )
+        )
+    except (CsSystemError, FabricError) as error:
+        _fail(error, error.exit_code)
+    except KeyboardInterrupt:
+        # Before the server has set up its own handling of signals.
+        code = 130
+    raise SystemExit(code)
+
+
+def _fail(error: Exception, exit_code: int) -> NoReturn:
+    """Ends with the message of an expected failure and no traceback."""
+    click.echo(f"cs_system: error: {error}", err=True)
+    raise SystemExit(exit_code) from error
+
+
+def _data_port(port: int) -> int:
+    return port + 1 if 0 < port < 65535 else 0
+
+
+@main.command()
+@click.option(
+    "--cs_ip", "--cs-ip", "cs_ip", required=True, metavar="IP[:PORT]", help="Address of the system."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+@click.option("--watch", is_flag=True, help="Print again every second until Ctrl-C.")
+def status(cs_ip: str, as_json: bool, watch: bool) -> None:
+    """Show what a CS system is doing."""
+    from cs_system.client import SystemClient, parse_address
+
+    try:
+        with SystemClient(parse_address(cs_ip)) as client:
+            _show(client.info(), as_json)
+            while watch:
+                time.sleep(1.0)
+                _show(client.info(), as_json, again=True)
+    except CsSystemError as error:
+        _fail(error, error.exit_code)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _show(info: SystemInfo, as_json: bool, again: bool = False) -> None:
+    from cs_system.status.terminal import render
+
+    if as_json:
+        click.echo(json.dumps(info.to_json()))
+        return
+    if again:
+        # Clears a terminal, so that the display stays in place; in a file the blocks follow each other.
+        click.clear()
+        click.echo()
+    click.echo(render(info, time.time()))

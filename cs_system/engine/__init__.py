@@ -1,0 +1,1 @@
+"""Engines: they compute the steps. All calls of JAX in cs_system are made here."""

@@ -1,0 +1,268 @@
+"""The layer-pipelined engine: the whole training step is one program, and many steps are one call.
+
+The program is a loop over consecutive batches of a stacked chunk; the first batch and the number of steps are
+arguments. One compiled program serves every number of steps, so results do not depend on how steps are
+grouped into calls, bit for bit. The state stays on the device and is updated in place (donated).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from cgc.cirh.interface import StepInterface, TensorSpec
+from cgc.executable import device_dtype, load_step
+from cs_system.errors import (
+    CsSystemError,
+    DeviceMemoryError,
+    ExecutionError,
+    ProgramError,
+    StateMismatchError,
+    WrongOrderError,
+)
+from cs_system.interface import state_faults
+from cs_system.wire import dtype_named
+
+log = logging.getLogger("cs_system.engine")
+
+# JAX does not annotate these.
+_block_until_ready: Callable[[Any], Any] = jax.block_until_ready
+_ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
+
+Values = tuple[Any, ...]
+Step = Callable[[Values, Values], tuple[Values, Values]]
+
+
+class PendingSteps:
+    """Steps that the device has been told to compute."""
+
+    def __init__(self, specs: Sequence[TensorSpec], values: Values, done: Any, count: int) -> None:
+        self.count = count
+        self._specs = specs
+        self._values = values
+        self._done = done
+
+    def wait(self) -> dict[str, np.ndarray]:
+        """Waits for the steps; their chunk is not read any more afterwards.
+
+        Returns:
+            By output name the values of all steps, shape (count, *shape of the output).
+
+        Raises:
+            ExecutionError: the device reported a failure.
+            DeviceMemoryError: it had not enough memory.
+        """
+        with _device_errors(ExecutionError, "running the steps"):
+            _block_until_ready((self._values, self._done))
+            # A copy: a view of device memory that lives on would keep the device from reusing it.
+            return {
+                spec.name: np.asarray(value)[: self.count].astype(dtype_named(spec.dtype), copy=True)
+                for spec, value in zip(self._specs, self._values, strict=True)
+            }
+
+
+class Engine:
+    """One program on the device. Not thread-safe; needs no server.
+
+    Args:
+        executable: What `cgc.executable.export_step` wrote.
+        interface: Names, dtypes and shapes of the step's inputs, state and outputs.
+        chunk_batches: Batches stacked in the chunks that `run` gets.
+    """
+
+    def __init__(self, executable: bytes, interface: StepInterface, chunk_batches: int) -> None:
+        self.interface = interface
+        self.chunk_batches = chunk_batches
+        self._executable = executable
+        self._compiled: Any = None
+        self._state: Values | None = None
+
+    def program(self) -> float:
+        """Compiles the program for this device; done by the first `run` otherwise.
+
+        Returns:
+            The seconds that it took, near zero when it was done before.
+
+        Raises:
+            ProgramError: the executable cannot be read, does not fit the interface, or XLA refuses it.
+        """
+        started = time.monotonic()
+        if self._compiled is None:
+            with _device_errors(ProgramError, "programming"):
+                self._compiled = self._compile(load_step(self._executable))
+        return time.monotonic() - started
+
+    def _compile(self, step: Step) -> Any:
+        interface = self.interface
+        state = _device_shapes(interface.state)
+        _check_results(step, state, _device_shapes(interface.inputs), interface)
+        chunk = _device_shapes(interface.inputs, self.chunk_batches)
+        index = _ShapeDtypeStruct((), np.dtype(np.int32))
+        loop = jax.jit(_steps_loop(step, interface.outputs, self.chunk_batches), donate_argnums=0)
+        return loop.lower(state, chunk, index, index).compile()
+
+    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copies the whole state to the device.
+
+        Raises:
+            StateMismatchError: names, dtypes or shapes are not those of the interface, or an int64 value does
+                not fit into the 32 bits that the device computes in.
+            DeviceMemoryError: the state does not fit.
+        """
+        faults = state_faults(self.interface, {n: (a.dtype.name, a.shape) for n, a in state.items()})
+        faults += (
+            [] if faults else [f for spec in self.interface.state for f in _narrowing_fault(spec, state)]
+        )
+        if faults:
+            raise StateMismatchError.of(faults)
+        self._state = None
+        with _device_errors(ExecutionError, "loading the state"):
+            self._state = tuple(_to_device(state[spec.name], spec) for spec in self.interface.state)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state to run on."""
+        return self._state is not None
+
+    def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PendingSteps:
+        """Starts `count` steps on the batches from `offset` of a chunk; the host does not wait for them.
+
+        Args:
+            chunk: One array of shape (chunk_batches, *shape) per input. Read in place where its address is a
+                multiple of 64: leave it unchanged until `PendingSteps.wait` has returned.
+            offset: First batch.
+            count: Number of steps, at least 1.
+
+        Raises:
+            WrongOrderError: there is no state.
+        """
+        if self._state is None:
+            raise WrongOrderError("there is no state on the system; put_state comes before the first step")
+        if count < 1 or offset < 0 or offset + count > self.chunk_batches:
+            raise ValueError(f"batches {offset} to {offset + count} of a chunk of {self.chunk_batches}")
+        self.program()
+        state, self._state = self._state, None
+        with _device_errors(ExecutionError, "running the steps"):
+            inputs = tuple(
+                _input_to_device(array, spec)
+                for array, spec in zip(chunk, self.interface.inputs, strict=True)
+            )
+            new_state, outputs, done = self._compiled(state, inputs, np.int32(offset), np.int32(count))
+        self._state = new_state
+        return PendingSteps(self.interface.outputs, outputs, done, count)
+
+    def run(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> dict[str, np.ndarray]:
+        """`dispatch` and `PendingSteps.wait`."""
+        return self.dispatch(chunk, offset, count).wait()
+
+    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Copies of the state, or of some of it, in the dtypes of the interface.
+
+        Raises:
+            WrongOrderError: there is no state, because none was put or because running failed.
+            StateMismatchError: a name that the program does not have.
+        """
+        if self._state is None:
+            raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
+        wanted = [spec.name for spec in self.interface.state] if names is None else list(names)
+        have = {s.name: (s, v) for s, v in zip(self.interface.state, self._state, strict=True)}
+        unknown = [f"'{name}' is not state of the program" for name in wanted if name not in have]
+        if unknown:
+            raise StateMismatchError.of(unknown)
+        with _device_errors(ExecutionError, "reading the state"):
+            return {
+                name: np.asarray(have[name][1]).astype(dtype_named(have[name][0].dtype), copy=True)
+                for name in wanted
+            }
+
+    def free(self) -> None:
+        """Gives back the memory of the device."""
+        self._state = None
+        self._compiled = None
+
+
+def _steps_loop(step: Step, outputs: Sequence[TensorSpec], chunk_batches: int) -> Callable[..., Any]:
+    """The function (state, chunk, offset, count) -> (state, stacked outputs, count)."""
+
+    def run(state: Values, chunk: Values, offset: Any, count: Any) -> tuple[Values, Values, Any]:
+        def body(index: Any, carry: tuple[Values, Values]) -> tuple[Values, Values]:
+            state, stacked = carry
+            batch = tuple(lax.dynamic_index_in_dim(field, offset + index, keepdims=False) for field in chunk)
+            state, values = step(state, batch)
+            return tuple(state), tuple(
+                lax.dynamic_update_index_in_dim(buffer, value, index, 0)
+                for buffer, value in zip(stacked, values, strict=True)
+            )
+
+        stacked = tuple(jnp.zeros((chunk_batches, *spec.shape), device_dtype(spec.dtype)) for spec in outputs)
+        state, stacked = lax.fori_loop(0, count, body, (tuple(state), stacked))
+        # A result that is always there tells that the call has finished, also for a step without outputs.
+        return state, stacked, count + 0
+
+    return run
+
+
+def _check_results(step: Step, state: Values, inputs: Values, interface: StepInterface) -> None:
+    new_state, outputs = jax.eval_shape(step, state, inputs)
+    for kind, specs, values in (
+        ("state", interface.state, new_state),
+        ("output", interface.outputs, outputs),
+    ):
+        want = [(s.name, device_dtype(s.dtype), s.shape) for s in specs]
+        got = [(v.dtype.name, tuple(v.shape)) for v in values]
+        if len(want) != len(got):
+            raise ProgramError(f"the executable has {len(got)} {kind} results, its interface {len(want)}")
+        for (name, *expected), found in zip(want, got, strict=True):
+            if tuple(expected) != found:
+                raise ProgramError(
+                    f"{kind} '{name}' of the executable is {found}, its interface says {expected}"
+                )
+
+
+def _device_shapes(specs: Sequence[TensorSpec], stacked: int | None = None) -> Values:
+    lead = () if stacked is None else (stacked,)
+    return tuple(
+        _ShapeDtypeStruct((*lead, *spec.shape), dtype_named(device_dtype(spec.dtype))) for spec in specs
+    )
+
+
+def _to_device(array: np.ndarray, spec: TensorSpec) -> Any:
+    # device_put may keep using the memory of a numpy array, so it gets one that nobody else has.
+    return jax.device_put(np.array(array, dtype_named(device_dtype(spec.dtype)), copy=True))
+
+
+def _input_to_device(array: np.ndarray, spec: TensorSpec) -> Any:
+    return jax.device_put(array.astype(dtype_named(device_dtype(spec.dtype)), copy=False))
+
+
+def _narrowing_fault(spec: TensorSpec, state: Mapping[str, np.ndarray]) -> Iterator[str]:
+    narrow = dtype_named(device_dtype(spec.dtype))
+    array = state[spec.name]
+    if narrow == array.dtype or not array.size or not np.issubdtype(narrow, np.integer):
+        return
+    limits = np.iinfo(narrow)
+    if array.min() < limits.min or array.max() > limits.max:
+        yield f"'{spec.name}' has values from {array.min()} to {array.max()}; the device computes in {narrow}"
+
+
+@contextmanager
+def _device_errors(kind: type[CsSystemError], doing: str) -> Iterator[None]:
+    try:
+        yield
+    except CsSystemError:
+        raise
+    except MemoryError as error:
+        raise DeviceMemoryError(f"out of memory while {doing}: {error}") from error
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        if "RESOURCE_EXHAUSTED" in message:
+            raise DeviceMemoryError(f"out of memory while {doing}: {message}") from error
+        raise kind(f"{doing} failed: {message}") from error

@@ -1,0 +1,246 @@
+"""What can go wrong between a client and a CS system.
+
+An error that happens on the server travels as (code, message, fields) and is raised in the client as the same
+class with the same message. Exit codes: 1 an expected failure, 2 bad input of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+
+class CsSystemError(Exception):
+    """Base class; raised itself for a failure on the server that has no class of its own.
+
+    Attributes:
+        code: Name of the class on the wire.
+        fields: What the message says, for programs.
+    """
+
+    exit_code = 1
+    code = "failed"
+
+    def __init__(self, message: str, **fields: str) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
+class BadAddressError(CsSystemError):
+    """An address that has not the form of one."""
+
+    exit_code = 2
+    code = "bad_address"
+
+    def __init__(self, value: str, fault: str) -> None:
+        super().__init__(
+            f"--cs_ip={value!r}: {fault}; expected IP, IP:PORT or IP:PORT:9000 "
+            "(examples: 10.0.0.5, 127.0.0.1:9000, [::1]:9000)",
+            value=value,
+        )
+
+
+class SystemUnreachableError(CsSystemError):
+    """Nothing answers at the address."""
+
+    code = "unreachable"
+
+    @classmethod
+    def at(cls, address: object, tried: str, cause: str) -> SystemUnreachableError:
+        """`tried` is what was done, `cause` what the network answered."""
+        return cls(
+            f"no CS system answers at {address}: {tried}: {cause}; check --cs_ip, "
+            "and that the system runs (`cs_system serve` starts a simulated one)",
+            address=str(address),
+        )
+
+
+class NotACsSystemError(CsSystemError):
+    """Something listens at the address, and it is no control plane of a CS system."""
+
+    code = "not_a_cs_system"
+
+    @classmethod
+    def at(cls, address: object, got: str) -> NotACsSystemError:
+        """`got` says what the listener did."""
+        return cls(
+            f"{address} speaks something else than a CS system's control plane: {got}; check the port "
+            "in --cs_ip (`cs_system serve` prints the address of a simulated system)",
+            address=str(address),
+        )
+
+
+class ProtocolMismatchError(CsSystemError):
+    """Client and server come from toolkits that do not understand each other."""
+
+    code = "protocol_mismatch"
+
+    @classmethod
+    def between(
+        cls, client: object, client_toolkit: str, server: object, server_toolkit: str
+    ) -> ProtocolMismatchError:
+        """The protocol and toolkit versions of both sides."""
+        return cls(
+            f"the client speaks control protocol {client} (toolkit {client_toolkit}), the CS system speaks "
+            f"{server} (toolkit {server_toolkit}); install the same version of the toolkit on both sides"
+        )
+
+
+class ConnectionLostError(CsSystemError):
+    """The connection broke in the middle of a call."""
+
+    code = "connection_lost"
+
+
+class SystemBusyError(CsSystemError):
+    """Another job holds the system."""
+
+    code = "busy"
+
+    @classmethod
+    def held(cls, job: str, since_s: float) -> SystemBusyError:
+        """`since_s` is in seconds since the epoch."""
+        since = clock_text(since_s)
+        return cls(
+            f"the CS system is busy: held by {job} since {since}; try again later, or wait with --wait",
+            job=job,
+            since=since,
+        )
+
+    @property
+    def job(self) -> str:
+        """The job that holds the system."""
+        return self.fields["job"]
+
+
+class ReservationLostError(CsSystemError):
+    """The reservation has ended, so the call cannot be done."""
+
+    code = "reservation_lost"
+
+
+class WrongOrderError(CsSystemError):
+    """A call that does not fit the state of the run, such as running steps before programming."""
+
+    code = "wrong_order"
+
+
+class ArtifactRefusedError(CsSystemError):
+    """The system cannot run this artifact."""
+
+    code = "artifact_refused"
+
+
+class ProgramError(CsSystemError):
+    """The executable of an artifact could not be made to run on this system."""
+
+    code = "program_failed"
+
+
+class StateMismatchError(CsSystemError):
+    """State whose names, dtypes or shapes are not those of the program."""
+
+    exit_code = 2
+    code = "state_mismatch"
+
+    @classmethod
+    def of(cls, faults: Iterable[str]) -> StateMismatchError:
+        """One fault a line."""
+        return cls(
+            "the state does not fit the compiled program:\n  "
+            + "\n  ".join(faults)
+            + "\nrestore a checkpoint of this model, or compile again"
+        )
+
+
+class WireFormatError(CsSystemError):
+    """A peer sent chunks that do not make up tensors."""
+
+    code = "wire_format"
+
+
+class InputRefusedError(CsSystemError):
+    """The input of the run cannot be opened or joined as asked for."""
+
+    code = "input_refused"
+
+
+class JoinTimeoutError(CsSystemError):
+    """The chief of a worker's job did not open the input in time."""
+
+    code = "join_timeout"
+
+
+class WorkersTimeoutError(CsSystemError):
+    """Workers did not connect, or sent no first batch, in time."""
+
+    code = "workers_timeout"
+
+
+class WorkerLostError(CsSystemError):
+    """A worker's connection broke before the end of its input and did not come back."""
+
+    code = "worker_lost"
+
+
+class InputFailedError(CsSystemError):
+    """The input of the run failed, on a worker or on the way."""
+
+    code = "input_failed"
+
+
+class ExecutionError(CsSystemError):
+    """The device reported a failure while it computed steps; the state on it is lost."""
+
+    code = "execution_failed"
+
+
+class DeviceMemoryError(CsSystemError):
+    """The program, its state or its batches do not fit into the memory of the system."""
+
+    code = "out_of_memory"
+
+
+class SystemStoppingError(CsSystemError):
+    """The system is shutting down."""
+
+    code = "stopping"
+
+
+class PortInUseError(CsSystemError):
+    """The server cannot listen where it was told to."""
+
+    code = "cannot_listen"
+
+    @classmethod
+    def at(cls, host: str, port: int, option: str, cause: str) -> PortInUseError:
+        """`option` is the flag that chose the port."""
+        return cls(
+            f"cannot listen on {host}:{port}: {cause}; stop the program that uses the port, or "
+            f"choose another with {option} (0: any free port)"
+        )
+
+
+class BadOptionError(CsSystemError):
+    """A value of a command-line option that cannot be used."""
+
+    exit_code = 2
+    code = "bad_option"
+
+
+def clock_text(seconds: float) -> str:
+    """Local date and time of a moment in seconds since the epoch."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _classes() -> dict[str, type[CsSystemError]]:
+    kinds: list[type[CsSystemError]] = [CsSystemError, *CsSystemError.__subclasses__()]
+    return {kind.code: kind for kind in kinds}
+
+
+def from_wire(code: str, message: str, fields: Mapping[str, str]) -> CsSystemError:
+    """The error that the server raised; an unknown code (a newer server) becomes the base class."""
+    kind = _classes().get(code, CsSystemError)
+    error = kind.__new__(kind)
+    CsSystemError.__init__(error, message, **fields)
+    return error

@@ -1,0 +1,115 @@
+"""What a system tells about itself, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cs_system.address import SystemAddress, host_port
+from cs_system.proto import cs_system_pb2 as pb
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker of the current run.
+
+    Attributes:
+        phase: absent, connected, lost, ended or failed.
+        host: Its machine; empty before it has connected.
+        batches: Received from it in this run.
+    """
+
+    worker: int
+    phase: str
+    host: str
+    batches: int
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The current run.
+
+    Attributes:
+        since: When its job got the system, seconds since the epoch.
+        step: Steps done.
+        steps_per_s: Over the last seconds.
+        workers: Empty until the chief has opened the input.
+        waiting_for: Workers whose batches the run waits for.
+    """
+
+    job: str
+    since: float
+    step: int
+    steps_per_s: float
+    samples_per_s: float
+    workers: tuple[WorkerInfo, ...]
+    waiting_for: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes that the system keeps to, in bytes."""
+
+    message_bytes: int
+    artifact_bytes: int
+    input_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class SystemInfo:
+    """A system.
+
+    Attributes:
+        version: Of its toolkit.
+        state: IDLE, RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING.
+        fabric: Name of the fabric's configuration.
+        data_address: Where workers reach it.
+        run: None when it is idle.
+        waiting_jobs: Jobs in the queue.
+    """
+
+    name: str
+    version: str
+    address: str
+    state: str
+    fabric: str
+    data_address: str
+    uptime_s: float
+    waiting_jobs: int
+    run: RunInfo | None
+    limits: Limits
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values with the names of the attributes."""
+        return asdict(self)
+
+
+def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
+    """The system that answered at `address`."""
+    return SystemInfo(
+        name=message.name,
+        version=message.version,
+        address=str(address),
+        state=message.state,
+        fabric=message.fabric,
+        data_address=host_port(message.data_host or address.host, message.data_port),
+        uptime_s=message.uptime_s,
+        waiting_jobs=message.waiting_jobs,
+        run=_read_run(message.run) if message.HasField("run") else None,
+        limits=Limits(
+            message.limits.message_bytes, message.limits.artifact_bytes, message.limits.input_memory_bytes
+        ),
+    )
+
+
+def _read_run(message: pb.RunInfo) -> RunInfo:
+    workers = (WorkerInfo(w.worker, w.phase, w.host, w.batches) for w in message.input.workers)
+    return RunInfo(
+        job=message.job,
+        since=message.since,
+        step=message.step,
+        steps_per_s=message.steps_per_s,
+        samples_per_s=message.samples_per_s,
+        workers=tuple(workers),
+        waiting_for=tuple(message.input.waiting_for),
+    )

@@ -1,0 +1,386 @@
+"""One reservation's run on the system: artifact, program, state, input, steps.
+
+Everything here is called in the event loop. What touches the device runs in the thread of the device, one
+operation at a time; an operation whose caller has gone is finished, or stopped at its next call, not dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from cgc.cirh.interface import StepInterface
+from cs_system.errors import (
+    CsSystemError,
+    InputFailedError,
+    InputRefusedError,
+    WorkerLostError,
+    WrongOrderError,
+)
+from cs_system.interface import samples_per_step
+from cs_system.server.steps import Progress, StepLoop, StepValues
+from streaming import errors as streaming_errors
+from streaming.layout import BatchLayout, Field
+from streaming.receiver import BatchRing, Receiver, RunSpec, WorkerPhase, WorkerStats
+
+if TYPE_CHECKING:
+    from cs_system.engine.pipelined import Engine
+
+T = TypeVar("T")
+
+# A device that lacks batches for a shorter time than this is still called running.
+_WAITING_AFTER_S = 0.5
+_OPERATION_END_S = 5.0
+
+
+@dataclass(frozen=True)
+class InputState:
+    """The workers, and the indices of those that the run waits for."""
+
+    workers: tuple[WorkerStats, ...]
+    waiting_for: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an offer told about the artifact."""
+
+    key: str
+    fabric: str
+    sha256: str
+    size_bytes: int
+    interface: StepInterface
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """What a run may use.
+
+    Attributes:
+        input_memory_bytes: Host memory for batches that wait to be computed on.
+        reconnect_s: How long a lost worker may stay away.
+    """
+
+    input_memory_bytes: int = 1 << 30
+    reconnect_s: float = 60.0
+
+
+class Run:
+    """The run of one reservation.
+
+    Args:
+        job: Name of the job, for logs and messages.
+        token: Secret of the job, which its workers show to the receiver.
+        device: The executor with the one thread that uses the device.
+        receiver: The data plane.
+        limits: Of memory and patience.
+    """
+
+    def __init__(self, job: str, token: str, device: Executor, receiver: Receiver, limits: RunLimits) -> None:
+        self.job = job
+        self.program: Program | None = None
+        self.input_digest: str | None = None
+        self.progress = Progress(0)
+        self._token = token
+        self._device = device
+        self._receiver = receiver
+        self._limits = limits
+        self._log = logging.LoggerAdapter(logging.getLogger("cs_system.server"), {"job": job})
+        self._engine: Engine | None = None
+        self._chunks = 0
+        self._ring: BatchRing | None = None
+        self._loop: StepLoop | None = None
+        self._operation: str | None = None
+        self._current: asyncio.Future[Any] | None = None
+        self._stops: set[threading.Event] = set()
+        self._first_step = 0
+        self._run_s = 0.0
+        self._running_since: float | None = None
+
+    # What it is doing
+
+    def state(self) -> str:
+        """RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING."""
+        if self._operation == "program":
+            return "PROGRAMMING"
+        if self._ring is None:
+            return "RESERVED"
+        if self._operation == "run_steps":
+            since = self.progress.waiting_since
+            starved = since is not None and time.monotonic() - since > _WAITING_AFTER_S
+            return "WAITING FOR INPUT" if starved else "RUNNING"
+        if self.progress.step > self._first_step:
+            return "RUNNING"
+        return "WAITING FOR INPUT"
+
+    def input_state(self) -> InputState | None:
+        """What the workers do; None before the input is open."""
+        if self._ring is None:
+            return None
+        stats = self._ring.stats()
+        if self.state() == "WAITING FOR INPUT":
+            if self._operation == "run_steps":
+                return InputState(stats.workers, (stats.position % len(stats.workers),))
+            return InputState(stats.workers, tuple(w.worker for w in stats.workers if not _is_ready(w)))
+        return InputState(stats.workers, ())
+
+    def check_primed(self) -> str | None:
+        """None when every worker has its first batch here, else who is missing.
+
+        Raises:
+            WorkerLostError, InputFailedError: a worker will not come any more.
+            WrongOrderError: the input is not open.
+        """
+        if self._ring is None:
+            raise WrongOrderError(
+                "wait_workers before open_input; the order is load, open_input, wait_workers"
+            )
+        try:
+            self._ring.wait_primed(0.0)
+        except streaming_errors.StallError:
+            missing = [w for w in self._ring.stats().workers if not _is_ready(w)]
+            return ", ".join(f"worker {w.worker} ({_lack(w)})" for w in missing) or None
+        except streaming_errors.StreamingError as error:
+            raise input_error(error) from error
+        return None
+
+    def samples_per_s(self) -> float:
+        """Samples per second over the last seconds."""
+        if self.program is None:
+            return 0.0
+        return self.progress.rate.per_s() * samples_per_step(self.program.interface)
+
+    # The phases of a run
+
+    async def load(self, program: Program, executable: bytes) -> None:
+        """Takes the executable; what was loaded before is dropped, its input closed."""
+        await self.close_input(None)
+        self.program = None
+        await self._on_device("load", self._make_engine, program, executable)
+        self.program = program
+
+    async def program_device(self) -> float:
+        """Compiles; returns the seconds that it took."""
+        engine = self._loaded("program")
+        self._log.info("Programming %s fabric", _product_name(self.program))
+        seconds = await self._on_device("program", engine.program)
+        self._log.info("Fabric programmed: this took %.1f seconds", seconds)
+        return seconds
+
+    async def put_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copies the state to the device."""
+        engine = self._loaded("put_state")
+        await self._on_device("put_state", engine.put_state, state)
+        total = sum(array.nbytes for array in state.values())
+        self._log.info("state loaded: %d tensors, %.1f MB", len(state), total / 1e6)
+
+    async def fetch_state(self, names: Sequence[str] | None) -> dict[str, np.ndarray]:
+        """Copies the state, or some of it, from the device."""
+        engine = self._loaded("fetch_state")
+        return await self._on_device("fetch_state", engine.fetch_state, names)
+
+    def open_input(self, num_workers: int, input_digest: str, first_position: int) -> None:
+        """Opens the data plane for the job's workers.
+
+        Raises:
+            InputRefusedError: no worker, a negative position, or an input that cannot be streamed.
+        """
+        engine = self._loaded("open_input")
+        if self._ring is not None:
+            raise WrongOrderError(
+                "the input of this run is open already; load the program again to reopen it"
+            )
+        if num_workers < 1 or first_position < 0:
+            raise InputRefusedError(
+                f"got {num_workers} workers from position {first_position}, expected at least 1 from 0"
+            )
+        try:
+            self._ring = self._receiver.open_run(
+                RunSpec(
+                    job_id=self.job,
+                    token=self._token,
+                    num_workers=num_workers,
+                    layout=_wire_layout(engine.interface),
+                    input_digest=input_digest,
+                    first_position=first_position,
+                    chunk_batches=engine.chunk_batches,
+                    chunks=self._chunks,
+                    reconnect_s=self._limits.reconnect_s,
+                )
+            )
+        except streaming_errors.StreamingError as error:
+            raise InputRefusedError(f"the input cannot be opened: {error}") from error
+        self.input_digest = input_digest
+        self._first_step = first_position
+        self.progress = Progress(first_position)
+        self._loop = StepLoop(engine, self._ring, self.progress)
+        self._log.info(
+            "input open for %d worker(s) from step %d: %d chunks of %d batches",
+            num_workers,
+            first_position,
+            self._chunks,
+            engine.chunk_batches,
+        )
+
+    async def run_steps(self, steps: int, emit: Callable[[StepValues], None], stop: threading.Event) -> bool:
+        """Computes up to `steps` steps.
+
+        Args:
+            steps: How many.
+            emit: Called with the outputs, in the thread of the device.
+            stop: Ends the steps at the next call to the device.
+
+        Returns:
+            Whether the input has ended.
+
+        Raises:
+            WorkerLostError: a worker has gone.
+            InputFailedError: the input failed otherwise.
+            CsSystemError: the device failed.
+        """
+        if self._loop is None:
+            raise WrongOrderError(
+                "run_steps before open_input; the order is load, program, put_state, open_input"
+            )
+        engine, loop = self._loaded("run_steps"), self._loop
+
+        def compute() -> bool:
+            if not engine.has_state:
+                raise WrongOrderError("run_steps without a state; put_state comes before the first step")
+            return loop.run(steps, emit, stop)
+
+        self._stops.add(stop)
+        self._running_since = time.monotonic()
+        try:
+            return await self._on_device("run_steps", compute)
+        except streaming_errors.StreamingError as error:
+            raise input_error(error) from error
+        finally:
+            self._stops.discard(stop)
+            self._count_time()
+
+    async def close_input(self, reason: str | None) -> None:
+        """Ends the data plane of this run; workers are told `reason`, or a normal end."""
+        for stop in self._stops:
+            stop.set()
+        ring, self._ring = self._ring, None
+        if ring is None:
+            return
+        self.input_digest = None
+        self._loop = None
+        self._log_end(reason)
+        # Waits for the workers to hang up.
+        await asyncio.to_thread(ring.close, reason)
+
+    async def close(self, reason: str | None) -> None:
+        """Ends the run and frees the device; waits for the operation under way."""
+        await self.close_input(reason)
+        await asyncio.get_running_loop().run_in_executor(self._device, self._free)
+
+    # Inside
+
+    def _make_engine(self, program: Program, executable: bytes) -> None:
+        # Imported in the thread of the device: JAX takes a second to import.
+        from cs_system.engine.pipelined import Engine
+        from cs_system.engine.sizing import ring_size
+
+        self._free()
+        size = ring_size(program.interface, self._limits.input_memory_bytes)
+        self._engine = Engine(executable, program.interface, size.chunk_batches)
+        self._chunks = size.chunks
+
+    def _free(self) -> None:
+        if self._engine is not None:
+            self._engine.free()
+        self._engine = None
+        self._loop = None
+
+    def _log_end(self, reason: str | None) -> None:
+        steps = self.progress.step - self._first_step
+        if self.program is None or not steps:
+            return
+        samples = steps * samples_per_step(self.program.interface)
+        self._count_time()
+        self._log.info(
+            "run %s: %d steps, %d samples in %.2f seconds, %.2f samples/second",
+            "finished" if reason is None else "stopped",
+            steps,
+            samples,
+            self._run_s,
+            samples / max(self._run_s, 1e-9),
+        )
+        self._run_s = 0.0
+
+    def _count_time(self) -> None:
+        """Adds the time of the steps under way, or just ended, to that of the run."""
+        now = time.monotonic()
+        if self._running_since is not None:
+            self._run_s += now - self._running_since
+        self._running_since = None
+
+    def _loaded(self, operation: str) -> Engine:
+        if self._engine is None:
+            raise WrongOrderError(f"{operation} without an artifact; load comes first")
+        return self._engine
+
+    async def _on_device(self, name: str, function: Callable[..., T], *args: object) -> T:
+        # A client that has just cancelled an operation may be faster with the next one than its cancellation.
+        if self._current is not None:
+            await asyncio.wait({self._current}, timeout=_OPERATION_END_S)
+        if self._operation is not None:
+            raise WrongOrderError(f"{name} while {self._operation} is under way; wait for its end")
+        self._operation = name
+        self._current = future = asyncio.get_running_loop().run_in_executor(self._device, function, *args)
+        future.add_done_callback(self._operation_ended)
+        # The thread cannot be interrupted: it goes on when the caller is cancelled.
+        return await asyncio.shield(future)
+
+    def _operation_ended(self, future: asyncio.Future[T]) -> None:
+        self._operation = self._current = None
+        if not future.cancelled():
+            # Marks the error as seen, also where the caller has gone.
+            future.exception()
+
+
+def _wire_layout(interface: StepInterface) -> BatchLayout:
+    from cgc.executable import device_dtype
+
+    return BatchLayout(
+        tuple(Field(spec.name, device_dtype(spec.dtype), spec.shape) for spec in interface.inputs)
+    )
+
+
+def _product_name(program: Program | None) -> str:
+    """CS-2 for the fabric cs2; other fabrics under their own names."""
+    return re.sub(r"^cs([0-9]+)$", r"CS-\1", program.fabric) if program is not None else "the"
+
+
+def _is_ready(worker: WorkerStats) -> bool:
+    return worker.phase is WorkerPhase.ENDED or (worker.phase is WorkerPhase.CONNECTED and worker.batches > 0)
+
+
+def _lack(worker: WorkerStats) -> str:
+    if worker.phase is WorkerPhase.ABSENT:
+        return "not connected"
+    if worker.phase is WorkerPhase.CONNECTED:
+        return f"connected from {worker.host} without a batch"
+    return f"{worker.phase.value}: {worker.last_error}" if worker.last_error else worker.phase.value
+
+
+def input_error(error: streaming_errors.StreamingError) -> CsSystemError:
+    """The error that the chief gets for one of the data plane."""
+    if isinstance(error, streaming_errors.WorkerLostError):
+        return WorkerLostError(str(error), worker=str(error.worker))
+    if isinstance(error, streaming_errors.WorkerFailedError):
+        text = f"{error}\n{error.detail}" if error.detail and error.detail not in str(error) else str(error)
+        return InputFailedError(text, worker=str(error.worker))
+    return InputFailedError(f"the input failed: {error}")

@@ -1,0 +1,254 @@
+"""The life of the server process: ports, ready file, signals, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from cs_system.address import host_port
+from cs_system.engine import setup
+from cs_system.errors import BadOptionError, PortInUseError
+from cs_system.proto import cs_system_pb2_grpc
+from cs_system.server.executables import ExecutableStore, keep_newest
+from cs_system.server.service import Service
+from cs_system.server.system import System, SystemOptions
+from cs_system.transport import SERVER_OPTIONS
+from cs_system.version import TOOLKIT_VERSION
+from streaming.errors import ListenError
+from streaming.receiver import Receiver
+
+log = logging.getLogger("cs_system.server")
+
+# Everything has ended within 5 s of a signal; what then still computes is cut off.
+_RUN_END_S = 2.5
+_CALLS_END_S = 0.5
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Flags of `cs_system serve`.
+
+    Attributes:
+        port, data_port: 0 takes any free port.
+        ready_file: Written when the server accepts calls, removed at its end.
+        threads: That compute; None: one for each CPU.
+        cache_dir: For programs and their compiled form; None keeps nothing.
+        cache_bytes: Limit for the programs in it.
+    """
+
+    system: SystemOptions
+    host: str
+    port: int
+    data_port: int
+    ready_file: Path | None
+    threads: int | None
+    cache_dir: Path | None
+    cache_bytes: int
+
+
+def serve(options: ServeOptions) -> int:
+    """Runs the server until SIGTERM or SIGINT.
+
+    Returns:
+        The exit code: 0 after SIGTERM, 130 after SIGINT.
+
+    Raises:
+        PortInUseError: a port cannot be listened on.
+        BadOptionError: the ready file cannot be written.
+    """
+    threads = setup.limit_threads(options.threads)
+    if options.ready_file is not None:
+        # One that a killed server left behind must not be taken for this one's.
+        options.ready_file.unlink(missing_ok=True)
+    device = ThreadPoolExecutor(1, thread_name_prefix="device")
+    # The device starts in the background: the first program waits for it, the first call does not.
+    start = device.submit(setup.start_device, _xla_cache(options))
+    start.add_done_callback(lambda future: _log_device(future, threads))
+    code, busy = asyncio.run(_serve(options, device))
+    if busy:
+        log.warning("the run did not end in time; it is cut off")
+    if busy or not start.done():
+        # Leaving the interpreter would wait for the device's thread.
+        logging.shutdown()
+        os._exit(code)
+    device.shutdown()
+    return code
+
+
+def _xla_cache(options: ServeOptions) -> Path | None:
+    """Directory of XLA's compiled programs, with the oldest removed; XLA itself sets no limit."""
+    if options.cache_dir is None:
+        return None
+    directory = options.cache_dir / "xla"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        keep_newest(directory, options.cache_bytes)
+    except OSError as error:
+        log.warning("compiled programs are not kept in %s: %s", directory, error.strerror)
+        return None
+    return directory
+
+
+async def _serve(options: ServeOptions, device: ThreadPoolExecutor) -> tuple[int, bool]:
+    signals = _Signals()
+    store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
+    receiver = _listen_data(options)
+    try:
+        system = System(options.system, device, receiver, store)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        cs_system_pb2_grpc.add_CsSystemServicer_to_server(Service(system).servicer(), server)
+        port = _listen_control(server, options)
+        await server.start()
+        try:
+            with _ReadyFile(options, port, receiver.address[1]):
+                caught = await signals.first()
+                log.info("%s: shutting down", caught.name)
+                busy = await _end_run(system, caught)
+        finally:
+            await server.stop(_CALLS_END_S)
+    finally:
+        receiver.close()
+    log.info("stopped")
+    return (130 if caught is signal.SIGINT else 0), busy
+
+
+async def _end_run(system: System, caught: signal.Signals) -> bool:
+    """Ends what is going on; returns whether it did not end in time."""
+    try:
+        await asyncio.wait_for(system.shut_down(caught.name), _RUN_END_S)
+    except TimeoutError:
+        return True
+    return False
+
+
+class _Signals:
+    """The first SIGTERM or SIGINT shuts down in good order, the second at once."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[signal.Signals] = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._caught, number)
+
+    def _caught(self, number: signal.Signals) -> None:
+        if self._first.done():
+            os._exit(128 + number)
+        self._first.set_result(number)
+
+    async def first(self) -> signal.Signals:
+        return await self._first
+
+
+def _listen_data(options: ServeOptions) -> Receiver:
+    try:
+        return Receiver(options.host, options.data_port)
+    except ListenError as error:
+        raise PortInUseError.at(options.host, options.data_port, "--data-port", str(error)) from error
+
+
+def _listen_control(server: grpc.aio.Server, options: ServeOptions) -> int:
+    try:
+        return int(server.add_insecure_port(host_port(options.host, options.port)))
+    except RuntimeError as error:
+        raise PortInUseError.at(options.host, options.port, "--port", _bind_fault(options)) from error
+
+
+def _bind_fault(options: ServeOptions) -> str:
+    """What the system says about the port; gRPC does not tell."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "the port was refused"
+
+
+class _ReadyFile:
+    """Tells the user, and a file for programs, where the server listens."""
+
+    def __init__(self, options: ServeOptions, port: int, data_port: int) -> None:
+        self._path = options.ready_file
+        host = options.system.advertise or _reachable(options.host)
+        self._content = {
+            "address": host_port(host, port),
+            "data_address": host_port(host, data_port),
+            "pid": os.getpid(),
+            "version": TOOLKIT_VERSION,
+            "fabric": options.system.fabric,
+        }
+
+    def __enter__(self) -> None:
+        content = self._content
+        if self._path is not None:
+            _write_atomically(self._path, json.dumps(content) + "\n")
+        log.info(
+            "CS system (fabric %s, toolkit %s) ready: --cs_ip=%s, data plane %s",
+            content["fabric"],
+            content["version"],
+            content["address"],
+            content["data_address"],
+        )
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def _reachable(host: str) -> str:
+    """The address under which this machine reaches a server that listens on `host`."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            file.write(text)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise BadOptionError(
+            f"--ready-file={path}: cannot be written: {error.strerror}; name a file in a writable directory"
+        ) from error
+
+
+def _log_device(future: object, threads: int) -> None:
+    from concurrent.futures import Future
+
+    assert isinstance(future, Future)
+    if future.cancelled():
+        return
+    error = future.exception()
+    if error is None:
+        log.info("device: %s, %d thread(s)", future.result(), threads)
+    else:
+        log.error("the device does not start: %s", error)

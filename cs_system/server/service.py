@@ -1,0 +1,367 @@
+"""The gRPC edge: messages in, calls of `System` and `Run`, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cs_system.errors import (
+    ArtifactRefusedError,
+    CsSystemError,
+    InputRefusedError,
+    StateMismatchError,
+    WireFormatError,
+    WorkersTimeoutError,
+    WrongOrderError,
+)
+from cs_system.interface import interface_from_offer, samples_per_step
+from cs_system.proto import cs_system_pb2 as pb
+from cs_system.server.channel import ThreadChannel
+from cs_system.server.reservations import Ticket
+from cs_system.server.run import InputState, Program, Run
+from cs_system.server.steps import StepValues
+from cs_system.server.system import System
+from cs_system.transport import RESERVATION_KEY, check_client, error_metadata, shortened, status_of
+from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
+from cs_system.wire import MESSAGE_BYTES, TensorAssembler, pack_tensors
+
+log = logging.getLogger("cs_system.server")
+
+# gRPC has no types of its own; contexts and messages are what the generated code makes.
+Context = Any
+Handler = Callable[[Any, Context], Awaitable[Any]]
+
+SYSTEM_NAME = "CS system simulator"
+# Larger executables are refused before they are sent.
+MAX_ARTIFACT_BYTES = 2 << 30
+# Messages with outputs that may wait for a slow chief.
+_OUTPUTS_WAITING = 8
+_WATCH_INTERVAL_S = 0.05
+_JOB_CHARS = 200
+
+
+class Service:
+    """The handlers of the RPCs."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._offers: dict[str, Program] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def servicer(self) -> SimpleNamespace:
+        """The handlers under their RPCs' names, for `add_CsSystemServicer_to_server`."""
+        return SimpleNamespace(
+            Info=_guarded(self._info),
+            Reserve=_guarded(self._reserve),
+            OfferArtifact=_guarded(self._offer_artifact),
+            UploadArtifact=_guarded(self._upload_artifact),
+            Program=_guarded(self._program),
+            PutState=_guarded(self._put_state),
+            OpenInput=_guarded(self._open_input),
+            WatchInput=_guarded(self._watch_input),
+            RunSteps=_guarded(self._run_steps),
+            FetchState=_guarded(self._fetch_state),
+            StopRun=_guarded(self._stop_run),
+            JoinRun=_guarded(self._join_run),
+        )
+
+    # Without a reservation
+
+    async def _info(self, request: pb.InfoRequest, context: Context) -> pb.SystemInfo:
+        system = self._system
+        info = pb.SystemInfo(
+            name=SYSTEM_NAME,
+            version=TOOLKIT_VERSION,
+            protocol=PROTOCOL_VERSION,
+            state=system.state(),
+            fabric=system.options.fabric,
+            data_host=system.options.advertise,
+            data_port=system.receiver.address[1],
+            uptime_s=time.monotonic() - system.started_s,
+            waiting_jobs=len(system.book.waiting),
+            limits=pb.Limits(
+                message_bytes=MESSAGE_BYTES,
+                artifact_bytes=MAX_ARTIFACT_BYTES,
+                input_memory_bytes=system.options.limits.input_memory_bytes,
+            ),
+        )
+        holder, run = system.book.holder, system.run
+        if holder is not None and run is not None:
+            info.run.CopyFrom(_run_info(holder, run))
+        return info
+
+    async def _reserve(self, request: pb.ReserveRequest, context: Context) -> None:
+        system = self._system
+        _check_job(request.job)
+        ticket = system.enter(request.job, request.token, request.wait)
+
+        async def tell(position: int, holder: Ticket) -> None:
+            await context.write(
+                pb.ReserveEvent(queued=pb.Queued(position=position, held_by=holder.job, since=holder.since_s))
+            )
+
+        try:
+            await system.grant(ticket, tell)
+            await context.write(pb.ReserveEvent(granted=pb.Granted(reservation=ticket.id)))
+            await system.hold(ticket)
+        finally:
+            self._offers.pop(ticket.id, None)
+            # Does nothing when the chief has released the system in good order.
+            system.release(ticket, f"the chief of job {ticket.job} has gone", "its chief has gone")
+
+    async def _join_run(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
+        await self._system.join(request.job, request.token, request.timeout_s, request.input_digest)
+        return pb.JoinReply(
+            data_host=self._system.options.advertise, data_port=self._system.receiver.address[1]
+        )
+
+    # The phases of a run
+
+    async def _offer_artifact(self, request: pb.ArtifactOffer, context: Context) -> pb.ArtifactAnswer:
+        run = self._run(context)
+        offer = Program(
+            key=request.key,
+            fabric=request.fabric,
+            sha256=request.executable_sha256,
+            size_bytes=request.executable_bytes,
+            interface=interface_from_offer(request),
+        )
+        _check_offer(offer, self._system.options.fabric)
+        data = await asyncio.to_thread(self._system.executables.get, offer.sha256)
+        if data is None:
+            self._offers[_reservation(context)] = offer
+            return pb.ArtifactAnswer(needed=True)
+        await run.load(offer, data)
+        return pb.ArtifactAnswer(needed=False)
+
+    async def _upload_artifact(
+        self, requests: AsyncIterator[pb.ArtifactChunk], context: Context
+    ) -> pb.ArtifactAnswer:
+        run = self._run(context)
+        offer = self._offers.pop(_reservation(context), None)
+        if offer is None:
+            raise WrongOrderError("UploadArtifact without OfferArtifact before it")
+        data = bytearray()
+        async for chunk in requests:
+            data += chunk.data
+            if len(data) > offer.size_bytes:
+                break
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != offer.sha256:
+            raise ArtifactRefusedError(
+                f"the executable of artifact {offer.key[:12]} arrived damaged: got {len(data)} bytes with "
+                f"SHA-256 {digest[:12]}, expected {offer.size_bytes} with {offer.sha256[:12]}; try again"
+            )
+        executable = bytes(data)
+        await asyncio.to_thread(self._system.executables.put, offer.sha256, executable)
+        await run.load(offer, executable)
+        return pb.ArtifactAnswer(needed=False)
+
+    async def _program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:
+        return pb.ProgramReply(seconds=await self._run(context).program_device())
+
+    async def _put_state(self, requests: AsyncIterator[pb.StateChunk], context: Context) -> pb.PutStateReply:
+        run = self._run(context)
+        assembler = TensorAssembler(_state_check(run))
+        async for chunk in requests:
+            assembler.add(chunk.tensors)
+        await run.put_state(assembler.finish())
+        return pb.PutStateReply()
+
+    async def _open_input(self, request: pb.OpenInputRequest, context: Context) -> pb.OpenInputReply:
+        self._run(context).open_input(request.num_workers, request.input_digest, request.first_position)
+        self._system.input_opened()
+        return pb.OpenInputReply()
+
+    async def _watch_input(self, request: pb.WatchInputRequest, context: Context) -> None:
+        deadline = time.monotonic() + request.timeout_s
+        last: str | None = ""
+        while True:
+            run = self._run(context)
+            missing = run.check_primed()
+            if missing != last and (state := run.input_state()) is not None:
+                await context.write(_input_message(state))
+                last = missing
+            if missing is None:
+                log.info("all workers are ready", extra={"job": run.job})
+                return
+            if time.monotonic() > deadline:
+                raise WorkersTimeoutError(
+                    f"not all workers were ready within {request.timeout_s:g} s: {missing}; see their logs"
+                )
+            # The receiver's threads do not tell the loop; a look costs microseconds.
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+    async def _run_steps(self, request: pb.RunStepsRequest, context: Context) -> None:
+        run, reservation = self._run(context), _reservation(context)
+        batch_size = samples_per_step(run.program.interface) if run.program else 1
+        channel: ThreadChannel[StepValues] = ThreadChannel(_OUTPUTS_WAITING)
+        stop = threading.Event()
+        steps = asyncio.create_task(run.run_steps(request.steps, channel.put, stop))
+        self._keep(steps)
+        steps.add_done_callback(lambda _: channel.close())
+        done = 0
+        try:
+            while (values := await channel.get()) is not None:
+                for message in _span_messages(values, batch_size):
+                    await context.write(message)
+                done += values.count
+            try:
+                end_of_input = await steps
+            except CsSystemError as error:
+                # Whatever broke because the reservation ended is only a consequence.
+                raise self._system.why_ended(reservation) or error from error
+        finally:
+            if not steps.done():
+                stop.set()
+                channel.close()
+        if done < request.steps and not end_of_input:
+            raise self._system.why_ended(reservation) or WrongOrderError("the steps were stopped")
+        await context.write(pb.RunEvent(end=pb.RunEnd(end_of_input=end_of_input)))
+
+    async def _fetch_state(self, request: pb.FetchStateRequest, context: Context) -> None:
+        state = await self._run(context).fetch_state(list(request.names) or None)
+        for group in pack_tensors(state):
+            await context.write(pb.StateChunk(tensors=group))
+
+    async def _stop_run(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
+        run = self._run(context)
+        reason = request.reason or None
+        if reason is not None:
+            log.info("run stopped by the chief: %s", shortened(reason, 300), extra={"job": run.job})
+        await run.close_input(reason)
+        if request.release:
+            ticket = self._system.book.held(_reservation(context))
+            await asyncio.shield(self._system.release(ticket, reason, "released by its chief"))
+        return pb.StopReply()
+
+    def _run(self, context: Context) -> Run:
+        return self._system.run_of(_reservation(context))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        """Holds a task that may outlive its RPC, and marks its error as seen."""
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()
+
+        task.add_done_callback(ended)
+
+
+def _guarded(handler: Handler) -> Handler:
+    """Checks the client's protocol before, and makes errors travel."""
+
+    async def guarded(request: Any, context: Context) -> Any:
+        try:
+            check_client(dict(context.invocation_metadata()))
+            return await handler(request, context)
+        except CsSystemError as error:
+            failure = error
+            log.info("%s: %s", type(error).__name__, str(error).partition("\n")[0])
+        except Exception as error:
+            log.exception("internal error in %s", handler.__name__)
+            failure = CsSystemError(
+                f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
+            )
+        await context.abort(
+            status_of(failure), shortened(str(failure).replace("\n", " "), 1000), error_metadata(failure)
+        )
+        return None
+
+    return guarded
+
+
+def _reservation(context: Context) -> str:
+    return next((str(v) for k, v in context.invocation_metadata() if k == RESERVATION_KEY), "")
+
+
+def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
+    state = run.input_state()
+    return pb.RunInfo(
+        job=holder.job,
+        since=holder.since_s,
+        step=run.progress.step,
+        steps_per_s=run.progress.rate.per_s(),
+        samples_per_s=run.samples_per_s(),
+        input=None if state is None else _input_message(state),
+    )
+
+
+def _input_message(state: InputState) -> pb.InputStatus:
+    return pb.InputStatus(
+        workers=[
+            pb.WorkerStatus(worker=w.worker, phase=w.phase.value, host=w.host, batches=w.batches)
+            for w in state.workers
+        ],
+        waiting_for=state.waiting_for,
+    )
+
+
+def _check_job(job: str) -> None:
+    # The name goes into log lines and onto terminals.
+    if not job.isprintable() or not 1 <= len(job) <= _JOB_CHARS:
+        raise InputRefusedError(
+            f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
+        )
+
+
+def _check_offer(offer: Program, fabric: str) -> None:
+    if offer.fabric != fabric:
+        raise ArtifactRefusedError(
+            f"artifact {offer.key[:12]} is compiled for fabric '{offer.fabric}', this system has '{fabric}'; "
+            "compile it with the --cs_ip of this system"
+        )
+    if offer.size_bytes > MAX_ARTIFACT_BYTES:
+        raise ArtifactRefusedError(
+            f"the executable of artifact {offer.key[:12]} has {offer.size_bytes:,} bytes, the system takes "
+            f"{MAX_ARTIFACT_BYTES:,}; move large constants of the model into variables"
+        )
+    if len(offer.sha256) != 64 or not set(offer.sha256) <= set("0123456789abcdef"):
+        raise WireFormatError(f"'{offer.sha256}' is not a SHA-256 digest")
+
+
+def _state_check(run: Run) -> Callable[[str, str, tuple[int, ...]], None]:
+    """Refuses foreign tensors before memory is allocated for them; what is missing shows at the end."""
+    program = run.program
+    if program is None:
+        raise WrongOrderError("put_state without an artifact; load comes first")
+    expected = {spec.name: (spec.dtype, spec.shape) for spec in program.interface.state}
+
+    def check(name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        if name not in expected:
+            raise StateMismatchError.of([f"'{name}' is not state of the program"])
+        if expected[name] != (dtype, shape):
+            want_dtype, want_shape = expected[name]
+            raise StateMismatchError.of(
+                [f"'{name}' is {dtype}{list(shape)}, expected {want_dtype}{list(want_shape)}"]
+            )
+
+    return check
+
+
+def _span_messages(values: StepValues, batch_size: int) -> list[pb.RunEvent]:
+    """One message, or more where the outputs are too large for one."""
+    outputs: dict[str, np.ndarray] = values.outputs
+    groups = list(pack_tensors(outputs)) or [[]]
+    return [
+        pb.RunEvent(
+            span=pb.StepSpan(
+                first_step=values.first_step,
+                count=values.count,
+                samples=values.count * batch_size,
+                outputs=group,
+                last=index == len(groups) - 1,
+            )
+        )
+        for index, group in enumerate(groups)
+    ]

@@ -1,0 +1,202 @@
+"""The loop that takes ready batches, has the engine compute on them, and passes the outputs on.
+
+It runs in the thread of the device. Two calls are under way at a time: while the device computes one, the
+outputs of the one before are copied and the next one is queued, so the device does not wait for Python.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cs_system.server.rates import RateMeter
+from streaming.errors import EndOfInputError, StallError
+from streaming.receiver import BatchRing, ReadySpan
+
+if TYPE_CHECKING:
+    from cs_system.engine.pipelined import Engine, PendingSteps
+
+# Calls under way at a time.
+_DEPTH = 2
+# Outputs of several calls travel together, so that fast steps do not cost a message each.
+_FLUSH_INTERVAL_S = 0.02
+_FLUSH_BYTES = 1 << 20
+# How often a loop that waits for input looks whether it should stop.
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """Outputs of `count` consecutive steps by name, stacked: shape (count, *shape)."""
+
+    first_step: int
+    count: int
+    outputs: dict[str, np.ndarray]
+
+
+def merged(parts: Sequence[StepValues]) -> StepValues:
+    """One value for consecutive ones."""
+    if len(parts) == 1:
+        return parts[0]
+    names = parts[0].outputs
+    return StepValues(
+        parts[0].first_step,
+        sum(part.count for part in parts),
+        {name: np.concatenate([part.outputs[name] for part in parts]) for name in names},
+    )
+
+
+class Progress:
+    """How far the run is; written by the loop, read by anybody.
+
+    Attributes:
+        step: Steps done.
+        waiting_since: Monotonic time since which the device has nothing to do for lack of batches, or None.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.waiting_since: float | None = None
+        self.rate = RateMeter()
+
+
+class StepLoop:
+    """Runs steps in the order of the input.
+
+    Args:
+        device: The engine with a state.
+        ring: The input.
+        progress: Told of every finished call.
+    """
+
+    def __init__(self, device: Engine, ring: BatchRing, progress: Progress) -> None:
+        self._device = device
+        self._ring = ring
+        self._progress = progress
+        # The span whose batches are being used up, and how many of them have been dispatched.
+        self._span: ReadySpan | None = None
+        self._used = 0
+        self._under_way: deque[tuple[PendingSteps, ReadySpan | None]] = deque()
+
+    def run(self, steps: int, emit: Callable[[StepValues], None], stop: threading.Event) -> bool:
+        """Computes up to `steps` steps.
+
+        Args:
+            steps: How many.
+            emit: Gets the outputs of all steps in order, of several steps at a time.
+            stop: Set by another thread to end the loop after the calls under way.
+
+        Returns:
+            Whether the input has ended, so that there may be fewer steps.
+
+        Raises:
+            StreamingError: the input failed; the steps before have been emitted.
+            CsSystemError: the device failed.
+        """
+        batcher = _Batcher(emit)
+        self._progress.rate.start(self._progress.step)
+        try:
+            return self._run(steps, batcher, stop)
+        finally:
+            self._progress.waiting_since = None
+            self._under_way.clear()
+
+    def _run(self, left: int, batcher: _Batcher, stop: threading.Event) -> bool:
+        ended = False
+        failure: Exception | None = None
+        while left or self._under_way:
+            if stop.is_set() or ended or failure is not None:
+                left = 0
+            if left and len(self._under_way) < _DEPTH:
+                try:
+                    ready = self._have_batches(batcher)
+                except EndOfInputError:
+                    ended = True
+                    continue
+                # Steps that were computed before the input failed are the chief's all the same.
+                except Exception as error:
+                    failure = error
+                    continue
+                if ready:
+                    left -= self._dispatch(left)
+                    continue
+            if self._under_way:
+                batcher.add(self._finish_oldest())
+        batcher.flush()
+        if failure is not None:
+            raise failure
+        return ended
+
+    def _have_batches(self, batcher: _Batcher) -> bool:
+        """Whether there is a span with unused batches; waits for it only while the device is idle."""
+        if self._span is not None:
+            return True
+        try:
+            self._span = self._ring.take(0.0 if self._under_way else batcher.due_in_s(_POLL_S))
+        except StallError:
+            if not self._under_way:
+                if self._progress.waiting_since is None:
+                    self._progress.waiting_since = time.monotonic()
+                batcher.flush()
+            return False
+        self._used = 0
+        self._progress.waiting_since = None
+        return True
+
+    def _dispatch(self, limit: int) -> int:
+        span = self._span
+        assert span is not None
+        count = min(limit, span.count - self._used)
+        pending = self._device.dispatch(span.chunk_arrays, span.offset + self._used, count)
+        self._used += count
+        finished = self._used == span.count
+        self._under_way.append((pending, span if finished else None))
+        if finished:
+            self._span = None
+        return count
+
+    def _finish_oldest(self) -> StepValues:
+        pending, span = self._under_way.popleft()
+        outputs = pending.wait()
+        # Not before: until here the device read the batches in place.
+        if span is not None:
+            self._ring.release(span)
+        # Steps are counted, positions of the input are not: they leave holes when a worker ends early.
+        first_step = self._progress.step
+        self._progress.step += pending.count
+        self._progress.rate.update(self._progress.step)
+        return StepValues(first_step, pending.count, outputs)
+
+
+class _Batcher:
+    """Holds outputs back for a moment so that many small calls become one message."""
+
+    def __init__(self, emit: Callable[[StepValues], None]) -> None:
+        self._emit = emit
+        self._parts: list[StepValues] = []
+        self._bytes = 0
+        self._flushed_at = 0.0
+
+    def add(self, values: StepValues) -> None:
+        self._parts.append(values)
+        self._bytes += sum(array.nbytes for array in values.outputs.values())
+        if self._bytes >= _FLUSH_BYTES or time.monotonic() - self._flushed_at >= _FLUSH_INTERVAL_S:
+            self.flush()
+
+    def due_in_s(self, limit_s: float) -> float:
+        """Time for which nothing has to be sent, at most `limit_s`."""
+        if not self._parts:
+            return limit_s
+        return min(limit_s, max(0.0, self._flushed_at + _FLUSH_INTERVAL_S - time.monotonic()))
+
+    def flush(self) -> None:
+        if self._parts:
+            parts, self._parts, self._bytes = self._parts, [], 0
+            self._emit(merged(parts))
+            self._flushed_at = time.monotonic()

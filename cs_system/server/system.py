@@ -1,0 +1,243 @@
+"""The CS system: one run at a time, and how everything ends. Lives in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from cs_system.errors import (
+    InputRefusedError,
+    JoinTimeoutError,
+    ReservationLostError,
+    SystemStoppingError,
+    clock_text,
+)
+from cs_system.server.executables import ExecutableStore
+from cs_system.server.reservations import ReservationBook, Ticket
+from cs_system.server.run import Run, RunLimits
+from streaming.receiver import Receiver
+
+log = logging.getLogger("cs_system.server")
+
+
+@dataclass(frozen=True)
+class SystemOptions:
+    """What `cs_system serve` was told about the system.
+
+    Attributes:
+        fabric: Name of the fabric's configuration.
+        advertise: Host where workers reach the data plane; empty: the one they used for the control plane.
+        limits: Of every run.
+    """
+
+    fabric: str
+    advertise: str = ""
+    limits: RunLimits = field(default_factory=RunLimits)
+
+
+class Changes:
+    """Wakes everybody who waits for the state of the system to change.
+
+    Take `next` before looking at the state and wait for it after: a change in between is not missed.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Set by the next change."""
+        return self._event
+
+    def notify(self) -> None:
+        """There was a change."""
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+
+class System:
+    """The one system of a server.
+
+    Args:
+        options: Its configuration.
+        device: The executor with the one thread that uses the device.
+        receiver: The data plane.
+        executables: Programs that were sent before.
+    """
+
+    def __init__(
+        self, options: SystemOptions, device: Executor, receiver: Receiver, executables: ExecutableStore
+    ) -> None:
+        self.options = options
+        self.receiver = receiver
+        self.executables = executables
+        self.book = ReservationBook()
+        self.run: Run | None = None
+        self.stopping: SystemStoppingError | None = None
+        self.started_s = time.monotonic()
+        self._changes = Changes()
+        self._device = device
+        self._releases: dict[str, asyncio.Task[None]] = {}
+
+    def state(self) -> str:
+        """IDLE, or what the current run is doing."""
+        return "IDLE" if self.run is None else self.run.state()
+
+    # Reservations
+
+    def enter(self, job: str, token: str, wait: bool) -> Ticket:
+        """A ticket for the system, or for a place in the queue.
+
+        Raises:
+            SystemBusyError: another job holds the system and `wait` is false.
+            SystemStoppingError: the system shuts down.
+        """
+        self._check_running()
+        return self.book.enter(job, token, wait, time.time())
+
+    async def grant(self, ticket: Ticket, on_queued: Callable[[int, Ticket], Awaitable[None]]) -> None:
+        """Waits until the ticket holds the system.
+
+        Args:
+            ticket: Of `enter`.
+            on_queued: Gets (position in the queue, holder), now and after every change.
+
+        Raises:
+            SystemStoppingError: the system shuts down.
+        """
+        while True:
+            change = self._changes.next()
+            self._check_running()
+            position, holder = self.book.position(ticket), self.book.holder
+            if position == 0 or holder is None:
+                break
+            await on_queued(position, holder)
+            await change.wait()
+        self.run = Run(ticket.job, ticket.token, self._device, self.receiver, self.options.limits)
+        log.info("reserved", extra={"job": ticket.job})
+
+    async def hold(self, ticket: Ticket) -> None:
+        """Waits for the end of a reservation that was ended by `release`.
+
+        Raises:
+            SystemStoppingError: the system shuts down.
+        """
+        while self.book.holder is ticket:
+            change = self._changes.next()
+            self._check_running()
+            await change.wait()
+
+    def release(self, ticket: Ticket, reason: str | None, why: str) -> asyncio.Task[None]:
+        """Ends a reservation: closes the run's input, frees the device, lets the next job in.
+
+        Args:
+            ticket: Holding or waiting; a second release is the first one.
+            reason: Told to the workers; None for a normal end.
+            why: Told to the chief, should it still ask for something.
+        """
+        task = self._releases.get(ticket.id)
+        if task is None:
+            ticket.ending = why
+            task = asyncio.create_task(self._release(ticket, reason, why))
+            self._releases[ticket.id] = task
+            task.add_done_callback(lambda _: self._releases.pop(ticket.id, None))
+        return task
+
+    async def _release(self, ticket: Ticket, reason: str | None, why: str) -> None:
+        held = self.book.holder is ticket
+        if held and self.run is not None:
+            try:
+                await self.run.close(reason)
+            except Exception:
+                # The next job must get the system whatever this run left behind.
+                log.exception("closing the run failed", extra={"job": ticket.job})
+            self.run = None
+        self.book.leave(ticket, why, time.time())
+        if held:
+            log.info("the system is free: %s", why, extra={"job": ticket.job})
+        self._changes.notify()
+
+    def run_of(self, reservation: str) -> Run:
+        """The run that a call is about.
+
+        Raises:
+            ReservationLostError: the reservation does not hold the system.
+            SystemStoppingError: the system shuts down.
+        """
+        self._check_running()
+        self.book.held(reservation)
+        if self.run is None:
+            raise ReservationLostError("the reservation of the CS system has ended")
+        return self.run
+
+    def why_ended(self, reservation: str) -> Exception | None:
+        """The reason for which a call that was under way cannot go on; None when it can."""
+        try:
+            self.run_of(reservation)
+        except (ReservationLostError, SystemStoppingError) as error:
+            return error
+        return None
+
+    # Workers
+
+    def input_opened(self) -> None:
+        """Lets waiting workers in."""
+        self._changes.notify()
+
+    async def join(self, job: str, token: str, timeout_s: float, input_digest: str) -> None:
+        """Waits until the chief of `job` has opened the input.
+
+        Raises:
+            InputRefusedError: `token` is not that of the job.
+            JoinTimeoutError: it did not happen in time.
+            SystemStoppingError: the system shuts down.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            change = self._changes.next()
+            self._check_running()
+            if self._is_open_for(job, token, input_digest):
+                return
+            try:
+                await asyncio.wait_for(change.wait(), max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise JoinTimeoutError(self._not_open_text(job, timeout_s, input_digest)) from None
+
+    def _is_open_for(self, job: str, token: str, input_digest: str) -> bool:
+        holder = self.book.holder
+        if holder is None or holder.job != job or self.run is None:
+            return False
+        if not holder.knows(token):
+            raise InputRefusedError(
+                f"the worker's token is not that of job {job}; start chief and workers with one csrun_wse"
+            )
+        return self.run.input_digest is not None and input_digest in ("", self.run.input_digest)
+
+    def _not_open_text(self, job: str, timeout_s: float, input_digest: str) -> str:
+        holder = self.book.holder
+        if holder is None:
+            state = "the system is idle"
+        elif holder.job != job:
+            state = f"the system is held by {holder.job} since {clock_text(holder.since_s)}"
+        elif self.run is not None and self.run.input_digest is not None:
+            state = f"its chief opened another input ({self.run.input_digest[:12]}, not {input_digest[:12]})"
+        else:
+            state = "its chief holds the system and has not opened the input"
+        return f"no input of job {job} to join within {timeout_s:g} s: {state}; look at the chief's log"
+
+    # The end
+
+    def _check_running(self) -> None:
+        if self.stopping is not None:
+            raise self.stopping
+
+    async def shut_down(self, cause: str) -> None:
+        """Ends the current run and all waiting; every caller is told `cause`."""
+        self.stopping = SystemStoppingError(f"the CS system is shutting down ({cause})")
+        self._changes.notify()
+        holder = self.book.holder
+        if holder is not None:
+            await self.release(holder, str(self.stopping), str(self.stopping))

@@ -1,0 +1,1 @@
+"""Showing the state of a system to people."""

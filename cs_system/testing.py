@@ -1,0 +1,82 @@
+"""A CS system in its own process, for tests and benchmarks of programs that need one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class RunningSystem:
+    """A system that accepts calls.
+
+    Attributes:
+        address: For `--cs_ip`.
+        data_address: Of the data plane.
+        process: The server.
+        log_file: Its stderr.
+    """
+
+    address: str
+    data_address: str
+    process: subprocess.Popen[bytes]
+    log_file: Path
+
+    def log(self) -> str:
+        """What the server has logged so far."""
+        return self.log_file.read_text()
+
+
+def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:
+    """Waits for the ready file of a server.
+
+    Raises:
+        RuntimeError: the process ended.
+        TimeoutError: there was no file in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"the CS system ended with exit code {process.returncode} before it was ready")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the CS system was not ready within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+@contextmanager
+def running_system(directory: Path, flags: Sequence[str] = ()) -> Iterator[RunningSystem]:
+    """Starts a system on free ports of loopback; ends it with the body, in every case.
+
+    Args:
+        directory: For its ready file, log and cache; two systems can share a cache, not the directory.
+        flags: More flags of `cs_system serve`; they win over those given here.
+    """
+    ready, log_file = directory / "ready.json", directory / "cs_system.log"
+    command = [sys.executable, "-m", "cs_system", "serve", "--port=0", f"--ready-file={ready}"]
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            [*command, f"--cache-dir={directory / 'cache'}", *flags], stderr=log, stdin=subprocess.DEVNULL
+        )
+        try:
+            content = read_ready_file(ready, process, START_TIMEOUT_S)
+            yield RunningSystem(content["address"], content["data_address"], process, log_file)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

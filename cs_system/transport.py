@@ -1,0 +1,108 @@
+"""What client and server agree on about gRPC: channel options, metadata, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import grpc
+
+from cs_system.errors import (
+    CsSystemError,
+    ProtocolMismatchError,
+    ReservationLostError,
+    SystemBusyError,
+    SystemStoppingError,
+    from_wire,
+)
+from cs_system.proto import cs_system_pb2 as pb
+from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
+from cs_system.wire import MESSAGE_BYTES
+
+PROTOCOL_KEY = "cs-protocol"
+TOOLKIT_KEY = "cs-toolkit"
+RESERVATION_KEY = "cs-reservation"
+ERROR_KEY = "cs-error-bin"
+
+# A killed process closes its connections at once. Keepalive finds those whose machine or network has gone.
+KEEPALIVE_MS = 10_000
+_METADATA_BYTES = 64 << 10
+# Text of an error on the wire; the beginning and the end of a longer one are kept.
+_ERROR_CHARS = 12_000
+
+_COMMON = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_metadata_size", _METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+    # For pings of gRPC itself; with its default of a minute one of them would hold up the keepalive.
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+SERVER_OPTIONS = (
+    *_COMMON,
+    # Without this two servers could listen on one port and share its connections.
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+CLIENT_OPTIONS = (
+    *_COMMON,
+    # A site's http_proxy must not stand between a chief and its CS system.
+    ("grpc.enable_http_proxy", 0),
+)
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+def client_metadata(reservation: str | None = None) -> Metadata:
+    """What every call carries."""
+    common = ((PROTOCOL_KEY, str(PROTOCOL_VERSION)), (TOOLKIT_KEY, TOOLKIT_VERSION))
+    return common if reservation is None else (*common, (RESERVATION_KEY, reservation))
+
+
+def check_client(metadata: Mapping[str, str]) -> None:
+    """Refuses a client of another protocol.
+
+    Raises:
+        ProtocolMismatchError: the client's protocol is not this one.
+    """
+    got = metadata.get(PROTOCOL_KEY, "of unknown version")
+    if got != str(PROTOCOL_VERSION):
+        raise ProtocolMismatchError.between(
+            got, metadata.get(TOOLKIT_KEY, "unknown"), PROTOCOL_VERSION, TOOLKIT_VERSION
+        )
+
+
+def shortened(text: str, limit: int = _ERROR_CHARS) -> str:
+    """`text`, without its middle when it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 40) // 2
+    return f"{text[:half]}\n... ({len(text) - 2 * half} characters left out) ...\n{text[-half:]}"
+
+
+def status_of(error: CsSystemError) -> grpc.StatusCode:
+    """The gRPC status for programs that know nothing but gRPC."""
+    if isinstance(error, SystemBusyError | ReservationLostError):
+        return grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(error, SystemStoppingError):
+        return grpc.StatusCode.UNAVAILABLE
+    return grpc.StatusCode.INVALID_ARGUMENT if error.exit_code == 2 else grpc.StatusCode.ABORTED
+
+
+def error_metadata(error: CsSystemError) -> tuple[tuple[str, bytes], ...]:
+    """The trailing metadata of a failed call."""
+    detail = pb.ErrorDetail(code=error.code, message=shortened(str(error)), fields=error.fields)
+    return ((ERROR_KEY, detail.SerializeToString()),)
+
+
+def error_from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> CsSystemError | None:
+    """The error that `error_metadata` wrote; None when there is none."""
+    for key, value in metadata or ():
+        if key == ERROR_KEY and isinstance(value, bytes):
+            detail = pb.ErrorDetail.FromString(value)
+            return from_wire(detail.code, detail.message, dict(detail.fields))
+    return None

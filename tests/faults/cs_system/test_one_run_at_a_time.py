@@ -1,0 +1,214 @@
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from cs_system.client import SystemClient, join_run, parse_address
+from cs_system.errors import InputRefusedError, JoinTimeoutError, ReservationLostError, SystemBusyError
+
+# Prints one line for each step of a chief's life; stays in it until it is killed.
+CHIEF = """
+import sys
+from pathlib import Path
+import numpy as np
+from cgc.artifact import open_artifact
+from cs_system.client import SystemClient, parse_address
+
+address, artifact, token, digest = sys.argv[1:]
+with SystemClient(parse_address(address)) as client:
+    reservation = client.reserve("job", token)
+    print("reserved", flush=True)
+    if artifact:
+        reservation.load(open_artifact(artifact))
+        reservation.program()
+        state = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in reservation._interface.state}
+        reservation.put_state(state)
+        reservation.open_input(2, digest, 0)
+        for outputs in reservation.run_steps(10**9):
+            print("step", outputs.first_step, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def chief(system, helpers):
+    """Starts a chief in a process of its own; returns it when it has said `line`."""
+    started = []
+
+    def start(line, artifact=""):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHIEF, system.address, str(artifact), helpers.token, helpers.digest],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        for got in process.stdout:
+            if got.startswith(line):
+                return process
+        raise AssertionError(f"the chief ended with {process.wait()} before '{line}'")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stdin.close()
+
+
+def test_a_second_job_is_told_who_holds_the_system(system, client, helpers):
+    with (
+        client.reserve("first-job", helpers.token),
+        SystemClient(parse_address(system.address)) as other,
+        pytest.raises(SystemBusyError, match=r"busy: held by first-job since 20\d\d-") as busy,
+    ):
+        other.reserve("second-job", helpers.token)
+    assert busy.value.exit_code == 1
+    assert busy.value.job == "first-job"
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "\x1b[31mred", "x" * 201])
+def test_a_job_name_that_would_spoil_logs_is_refused(client, helpers, name):
+    with pytest.raises(InputRefusedError, match="expected 1 to 200 printable characters"):
+        client.reserve(name, helpers.token)
+
+
+def test_the_system_is_free_when_close_returns(client, helpers):
+    for _ in range(20):
+        with client.reserve("job", helpers.token):
+            pass
+
+
+def test_waiting_jobs_come_in_the_order_of_their_arrival(system, client, helpers):
+    order, lines = [], {name: [] for name in ("b", "c")}
+
+    def work(name):
+        with (
+            SystemClient(parse_address(system.address)) as own,
+            own.reserve(name, helpers.token, wait=True, on_wait=lines[name].append),
+        ):
+            order.append(name)
+
+    threads = {name: threading.Thread(target=work, args=(name,)) for name in ("b", "c")}
+    with client.reserve("a", helpers.token):
+        for name, thread in threads.items():
+            thread.start()
+            helpers.wait_until(lambda name=name: bool(lines[name]))
+        assert lines["b"][0].startswith(f"waiting for the CS system at {system.address}: held by a since")
+        assert lines["b"][0].endswith("place 1 in the queue")
+        assert lines["c"][0].endswith("place 2 in the queue")
+        assert order == []
+    for thread in threads.values():
+        thread.join(10)
+    assert order == ["b", "c"]
+    assert lines["c"][-1].endswith("place 1 in the queue")
+
+
+def test_whoever_stops_waiting_leaves_the_queue(system, client, helpers):
+    def give_up(text):
+        raise KeyboardInterrupt
+
+    with client.reserve("a", helpers.token), SystemClient(parse_address(system.address)) as other:
+        with pytest.raises(KeyboardInterrupt):
+            other.reserve("b", helpers.token, wait=True, on_wait=give_up)
+        helpers.wait_until(lambda: client_queue(system) == 0)
+
+
+def client_queue(system):
+    with SystemClient(parse_address(system.address)) as client:
+        return client.info().waiting_jobs
+
+
+def test_a_killed_chief_frees_the_system(system, chief, helpers):
+    process = chief("reserved")
+    process.kill()
+    assert helpers.wait_for_state(system, "IDLE") < 2.0
+
+
+def test_a_chief_killed_in_its_run_frees_the_system_and_its_workers(system, chief, linear, workers, helpers):
+    workers.start([linear.batches(w, 2) for w in range(2)])
+    process = chief("step", linear.artifact.path)
+    process.kill()
+    assert helpers.wait_for_state(system, "IDLE") < 2.0
+    workers.join()
+    assert workers.errors == {}
+    for summary in workers.summaries.values():
+        assert summary.stopped_reason is not None
+        assert "the chief of job job has gone" in summary.stopped_reason
+    assert "the system is free: its chief has gone" in system.log()
+
+
+def test_a_waiting_job_gets_the_system_of_a_killed_chief(system, chief, client, helpers):
+    process = chief("reserved")
+    waiting = []
+
+    def kill(text):
+        waiting.append(text)
+        process.kill()
+
+    with client.reserve("next", helpers.token, wait=True, on_wait=kill):
+        assert client.info().run.job == "next"
+    assert "held by job since" in waiting[0]
+
+
+def test_calls_after_the_end_say_why(client, linear, helpers):
+    reservation = client.reserve("job", helpers.token)
+    reservation.close()
+    with pytest.raises(ReservationLostError, match="has ended: released by its chief"):
+        reservation.load(linear.artifact)
+
+
+def test_a_failing_chief_tells_its_workers_why(system, client, linear, workers, helpers):
+    def fail():
+        with client.reserve("job", helpers.token) as reservation:
+            reservation.load(linear.artifact)
+            reservation.open_input(2, helpers.digest, 0)
+            workers.start([linear.batches(w, 2) for w in range(2)])
+            reservation.wait_workers(20.0)
+            raise ValueError("the loss became NaN\nat step 7")
+
+    with pytest.raises(ValueError, match="the loss became NaN"):
+        fail()
+    workers.join()
+    for summary in workers.summaries.values():
+        assert "the chief failed: ValueError: the loss became NaN" in str(summary.stopped_reason)
+
+
+def test_a_worker_that_nobody_opens_an_input_for(system, client, helpers):
+    address = parse_address(system.address)
+    with pytest.raises(
+        JoinTimeoutError, match=r"no input of job lonely to join within 0.1 s: the system is idle"
+    ):
+        join_run(address, "lonely", helpers.token, 0.1)
+    with client.reserve("other", helpers.token):
+        with pytest.raises(JoinTimeoutError, match="the system is held by other since"):
+            join_run(address, "lonely", helpers.token, 0.1)
+        with pytest.raises(JoinTimeoutError, match="its chief holds the system and has not opened the input"):
+            join_run(address, "other", helpers.token, 0.1)
+
+
+def test_a_worker_with_a_foreign_token_is_refused(system, client, helpers):
+    with (
+        client.reserve("job", helpers.token),
+        pytest.raises(InputRefusedError, match="token is not that of job job"),
+    ):
+        join_run(parse_address(system.address), "job", "guess", 5.0)
+
+
+def test_a_worker_can_wait_for_the_second_input_of_a_job(system, client, linear, helpers):
+    address = parse_address(system.address)
+    tickets = []
+    thread = threading.Thread(
+        target=lambda: tickets.append(join_run(address, "job", helpers.token, 20.0, input_digest="second"))
+    )
+    with helpers.ended(thread), client.reserve("job", helpers.token) as reservation:
+        reservation.load(linear.artifact)
+        reservation.open_input(1, "first", 0)
+        with pytest.raises(JoinTimeoutError, match=r"opened another input \(first, not second\)"):
+            join_run(address, "job", helpers.token, 0.1, input_digest="second")
+        thread.start()
+        reservation.load(linear.artifact)
+        reservation.open_input(1, "second", 0)
+        helpers.wait_until(lambda: bool(tickets))
+    assert f"{tickets[0].data_host}:{tickets[0].data_port}" == system.data_address

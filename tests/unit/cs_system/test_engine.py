@@ -1,0 +1,187 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from cgc.cirh.interface import TensorSpec, step_interface
+from cgc.cirh.text import parse_module
+from cgc.executable import export_step
+from cs_system.engine.pipelined import Engine
+from cs_system.errors import (
+    CsSystemError,
+    DeviceMemoryError,
+    ProgramError,
+    StateMismatchError,
+    WrongOrderError,
+)
+
+K = 4
+
+
+@pytest.fixture(scope="module")
+def compiled(program):
+    engine = Engine(program.executable, program.interface, K)
+    engine.program()
+    return engine
+
+
+@pytest.fixture
+def engine(compiled, program):
+    compiled.put_state(program.state())
+    return compiled
+
+
+def reference(program, chunk, steps):
+    """The same steps in numpy: losses and the weights after each."""
+    w, losses = np.zeros((4, 1)), []
+    for x, y in list(zip(*chunk, strict=True))[:steps]:
+        d = x @ w - y[:, None]
+        losses.append(np.mean(d * d))
+        w = w - 0.01 * x.T @ d
+    return np.array(losses), w
+
+
+def test_steps_compute_what_the_program_says(engine, program):
+    chunk = program.chunk(K)
+    outputs = engine.run(chunk, 0, K)
+    losses, w = reference(program, chunk, K)
+    np.testing.assert_allclose(outputs["output_loss"], losses, rtol=1e-5)
+    np.testing.assert_array_equal(outputs["output_labels"], chunk[1])
+    np.testing.assert_array_equal(outputs["output_step"], np.arange(K))
+    state = engine.fetch_state()
+    np.testing.assert_allclose(state["state.model.w"], w, rtol=1e-5)
+    assert state["state.global_step"] == K
+
+
+@pytest.mark.parametrize("grouping", [(1, 1, 1, 1), (3, 1), (1, 3), (2, 2)])
+def test_grouping_of_steps_does_not_change_a_bit(engine, program, grouping):
+    chunk = program.chunk(K)
+    together = engine.run(chunk, 0, K)
+    expected = engine.fetch_state()
+    engine.put_state(program.state())
+    offset, losses = 0, []
+    for count in grouping:
+        losses.append(engine.run(chunk, offset, count)["output_loss"])
+        offset += count
+    np.testing.assert_array_equal(np.concatenate(losses), together["output_loss"])
+    for name, value in engine.fetch_state().items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def test_calls_can_be_queued_before_the_first_has_ended(engine, program):
+    chunk = program.chunk(K)
+    first, second = engine.dispatch(chunk, 0, 1), engine.dispatch(chunk, 1, 3)
+    losses = np.concatenate([first.wait()["output_loss"], second.wait()["output_loss"]])
+    np.testing.assert_allclose(losses, reference(program, chunk, K)[0], rtol=1e-5)
+
+
+def test_arrays_keep_the_dtypes_of_the_interface(engine, program):
+    outputs = engine.run(program.chunk(K), 0, 2)
+    assert {name: (a.dtype.name, a.shape) for name, a in outputs.items()} == {
+        "output_loss": ("float32", (2,)),
+        "output_labels": ("int32", (2, 8)),
+        "output_step": ("int64", (2,)),
+    }
+    state = engine.fetch_state()
+    assert {name: (a.dtype.name, a.shape) for name, a in state.items()} == {
+        spec.name: (spec.dtype, spec.shape) for spec in program.interface.state
+    }
+
+
+def test_fetched_and_put_arrays_are_copies(engine, program):
+    mine = program.state()
+    engine.put_state(mine)
+    mine["state.model.w"][:] = 99
+    before = engine.fetch_state()
+    engine.run(program.chunk(K), 0, K)
+    np.testing.assert_array_equal(before["state.model.w"], 0)
+    before["state.model.w"][:] = 77
+    assert not np.any(engine.fetch_state()["state.model.w"] == 77)
+
+
+def test_fetch_and_put_give_the_same_continuation(engine, program):
+    chunk = program.chunk(K)
+    engine.run(chunk, 0, 2)
+    middle = engine.fetch_state()
+    engine.run(chunk, 2, 2)
+    expected = engine.fetch_state()
+    engine.put_state(middle)
+    engine.run(chunk, 2, 2)
+    for name, value in engine.fetch_state().items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def test_some_of_the_state(engine):
+    assert list(engine.fetch_state(["state.global_step"])) == ["state.global_step"]
+    with pytest.raises(StateMismatchError, match=r"'state\.model\.nothing' is not state of the program"):
+        engine.fetch_state(["state.model.nothing"])
+
+
+def test_all_differences_of_a_state_are_told_at_once(engine, program):
+    state = program.state()
+    state["state.model.w"] = np.zeros((5, 1), np.float32)
+    state["state.global_step"] = state["state.global_step"].astype(np.int32)
+    state["state.model.other"] = state.pop("state.optimizer.lr")
+    with pytest.raises(StateMismatchError) as refused:
+        engine.put_state(state)
+    assert str(refused.value).splitlines()[1:-1] == [
+        "  'state.optimizer.lr' is missing",
+        "  'state.model.other' is not state of the program",
+        "  'state.model.w' is float32[5, 1], expected float32[4, 1]",
+        "  'state.global_step' is int32[], expected int64[]",
+    ]
+
+
+def test_a_count_beyond_32_bits_is_refused(engine, program):
+    with pytest.raises(StateMismatchError, match=r"'state\.global_step' has values from 4294967296"):
+        engine.put_state(program.state(step=1 << 32))
+
+
+def test_running_needs_a_state(program):
+    engine = Engine(program.executable, program.interface, K)
+    with pytest.raises(WrongOrderError, match="put_state comes before the first step"):
+        engine.run(program.chunk(K), 0, 1)
+    with pytest.raises(WrongOrderError, match="none was put"):
+        engine.fetch_state()
+
+
+@pytest.mark.parametrize(("offset", "count"), [(0, 0), (0, K + 1), (K - 1, 2), (-1, 1)])
+def test_batches_outside_the_chunk_are_refused(engine, program, offset, count):
+    with pytest.raises(ValueError, match=f"of a chunk of {K}"):
+        engine.run(program.chunk(K), offset, count)
+
+
+def test_a_step_beyond_the_memory_is_told_as_such():
+    # More than the address space of a process, so that no setting of the machine lets it pass.
+    module = parse_module(
+        f"""func.func @graph(%s: tensor<f32> {{tf.resource_name = "state.model.s"}},
+                             %x: tensor<2xf32> {{cs.input_name = "input_0"}})
+                -> (tensor<{1 << 46}xf32> {{cs.output_name = "output_big"}})
+                attributes {{cs.mode = "infer", cs.seed = 1 : i64}} {{
+              %b = cirh.BroadcastInDim %s {{broadcast_dimensions = array<i64>}}
+                  : (tensor<f32>) -> tensor<{1 << 46}xf32>
+              func.return %b : tensor<{1 << 46}xf32>
+            }}"""
+    )
+    engine = Engine(export_step(module), step_interface(module), 1)
+    engine.put_state({"state.model.s": np.full((), 1, np.float32)})
+    with pytest.raises(DeviceMemoryError, match="out of memory while running the steps"):
+        engine.run([np.zeros((1, 2), np.float32)], 0, 1)
+    with pytest.raises(WrongOrderError, match="a failed step lost it"):
+        engine.fetch_state()
+
+
+def test_bytes_that_are_no_executable(program):
+    with pytest.raises(CsSystemError) as refused:
+        Engine(b"nonsense", program.interface, K).program()
+    assert refused.value.code == "program_failed"
+    assert "compile again" in str(refused.value)
+
+
+def test_an_interface_of_another_program(program):
+    outputs = (*program.interface.outputs[:2], TensorSpec("output_step", "float32", ()))
+    interface = dataclasses.replace(program.interface, outputs=outputs)
+    with pytest.raises(ProgramError, match="output 'output_step' of the executable is"):
+        Engine(program.executable, interface, K).program()
+    with pytest.raises(ProgramError, match="3 output results, its interface 2"):
+        Engine(program.executable, dataclasses.replace(interface, outputs=outputs[:2]), K).program()

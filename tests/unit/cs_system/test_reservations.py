@@ -1,0 +1,69 @@
+import pytest
+
+from cs_system.errors import ReservationLostError, SystemBusyError, clock_text
+from cs_system.server.reservations import ReservationBook
+
+
+def test_the_first_job_gets_the_system():
+    book = ReservationBook()
+    ticket = book.enter("a", "token", wait=False, now_s=100.0)
+    assert book.position(ticket) == 0
+    assert book.held(ticket.id) is ticket
+    assert ticket.since_s == 100.0
+
+
+def test_a_second_job_hears_who_holds_it_and_since_when():
+    book = ReservationBook()
+    book.enter("job-a", "token", wait=False, now_s=1_700_000_000.0)
+    with pytest.raises(SystemBusyError) as busy:
+        book.enter("job-b", "token", wait=False, now_s=1_700_000_060.0)
+    assert f"held by job-a since {clock_text(1_700_000_000.0)}" in str(busy.value)
+    assert busy.value.job == "job-a"
+    assert book.waiting == ()
+
+
+def test_waiting_jobs_get_it_in_the_order_of_their_arrival():
+    book = ReservationBook()
+    a, b, c, d = (book.enter(job, "token", wait=True, now_s=0.0) for job in "abcd")
+    assert [book.position(ticket) for ticket in (a, b, c, d)] == [0, 1, 2, 3]
+    book.leave(b, "its chief has gone", now_s=5.0)
+    book.leave(a, "released", now_s=10.0)
+    assert [book.position(ticket) for ticket in (c, d)] == [0, 1]
+    assert c.since_s == 10.0
+    with pytest.raises(ReservationLostError, match="its chief has gone"):
+        book.position(b)
+
+
+def test_a_call_after_the_end_hears_why():
+    book = ReservationBook()
+    ticket = book.enter("a", "token", wait=False, now_s=0.0)
+    ticket.ending = "the CS system is shutting down (SIGTERM)"
+    with pytest.raises(ReservationLostError, match="shutting down"):
+        book.held(ticket.id)
+    book.leave(ticket, "released by its chief", now_s=1.0)
+    with pytest.raises(ReservationLostError, match="has ended: released by its chief"):
+        book.held(ticket.id)
+
+
+@pytest.mark.parametrize(("reservation", "text"), [("", "reserve it first"), ("forged", "does not know it")])
+def test_a_call_without_a_reservation_is_refused(reservation, text):
+    book = ReservationBook()
+    book.enter("a", "token", wait=False, now_s=0.0)
+    with pytest.raises(ReservationLostError, match=text):
+        book.held(reservation)
+
+
+def test_reasons_of_old_reservations_are_forgotten_in_the_end():
+    book = ReservationBook()
+    first = book.enter("a", "token", wait=False, now_s=0.0)
+    book.leave(first, "the first reason", now_s=0.0)
+    for _ in range(100):
+        book.leave(book.enter("b", "token", wait=False, now_s=0.0), "another", now_s=0.0)
+    with pytest.raises(ReservationLostError, match="does not know it"):
+        book.held(first.id)
+
+
+def test_tokens_are_compared_as_text_of_any_kind():
+    ticket = ReservationBook().enter("a", "tökén", wait=False, now_s=0.0)
+    assert ticket.knows("tökén")
+    assert not ticket.knows("token")

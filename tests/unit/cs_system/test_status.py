@@ -1,0 +1,62 @@
+from cs_system.errors import clock_text
+from cs_system.info import Limits, RunInfo, SystemInfo, WorkerInfo
+from cs_system.status.terminal import duration_text, render
+
+
+def info(run=None, state="IDLE", waiting=0):
+    return SystemInfo(
+        name="CS system simulator",
+        version="0.1.0",
+        address="127.0.0.1:9000",
+        state=state,
+        fabric="cs2",
+        data_address="127.0.0.1:9001",
+        uptime_s=200.0,
+        waiting_jobs=waiting,
+        run=run,
+        limits=Limits(1, 2, 3),
+    )
+
+
+def test_an_idle_system():
+    assert render(info(), now_s=0.0) == (
+        "system   CS system simulator at 127.0.0.1:9000, data plane 127.0.0.1:9001\n"
+        "toolkit  0.1.0, fabric cs2, up 3 min 20 s\n"
+        "state    IDLE"
+    )
+
+
+def test_a_run_that_waits_for_a_worker():
+    run = RunInfo(
+        job="job-7",
+        since=1_700_000_000.0,
+        step=1200,
+        steps_per_s=2140.25,
+        samples_per_s=547904.0,
+        workers=(WorkerInfo(0, "connected", "node1", 700), WorkerInfo(1, "lost", "node2", 500)),
+        waiting_for=(1,),
+    )
+    text = render(info(run, "WAITING FOR INPUT", waiting=2), now_s=1_700_000_045.0)
+    assert text.splitlines()[2:] == [
+        "state    WAITING FOR INPUT",
+        f"job      job-7 since {clock_text(1_700_000_000.0)} (45 s)",
+        "step     1200, 2,140.2 steps/s, 547,904 samples/s",
+        "workers  1 of 2 connected; waiting for worker 1 (lost)",
+        "queue    2 job(s) waiting",
+    ]
+
+
+def test_a_run_that_has_not_opened_its_input():
+    run = RunInfo("job-7", 0.0, 0, 0.0, 0.0, (), ())
+    assert "step" not in render(info(run, "PROGRAMMING"), now_s=1.0)
+
+
+def test_durations():
+    assert [duration_text(s) for s in (-1, 59.9, 60, 3600, 7500, 90000)] == [
+        "0 s",
+        "59 s",
+        "1 min 0 s",
+        "1 h 0 min",
+        "2 h 5 min",
+        "1 d 1 h",
+    ]

@@ -1,0 +1,174 @@
+"""The loop between ring and engine, with a ring and an engine that do what the test says."""
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from cs_system.server.rates import RateMeter
+from cs_system.server.steps import Progress, StepLoop
+from streaming.errors import EndOfInputError, StallError, WorkerLostError
+from streaming.receiver import ReadySpan
+
+
+@dataclass
+class Calls:
+    """An engine whose outputs are the batches it was given."""
+
+    dispatched: list[tuple[int, int]] = field(default_factory=list)
+    under_way: int = 0
+    most_under_way: int = 0
+    waited: int = 0
+
+    def dispatch(self, chunk, offset, count):
+        self.dispatched.append((offset, count))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        return _Pending(self, chunk[0][offset : offset + count].copy())
+
+
+@dataclass
+class _Pending:
+    calls: Calls
+    values: np.ndarray
+
+    @property
+    def count(self):
+        return len(self.values)
+
+    def wait(self):
+        self.calls.under_way -= 1
+        self.calls.waited += self.count
+        return {"output_loss": self.values}
+
+
+class ScriptedRing:
+    """Gives the spans of a list: a number of batches, or an exception to raise once."""
+
+    def __init__(self, calls, *script):
+        self._calls = calls
+        self._script = list(script)
+        self._position = 0
+        self.released = []
+
+    def take(self, timeout_s):
+        if not self._script:
+            raise EndOfInputError("no more")
+        item = self._script.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        first = self._position
+        self._position += item
+        rows = np.arange(first, first + item)
+        return ReadySpan(0, (rows,), 0, item, first)
+
+    def release(self, span):
+        assert self._calls.waited >= span.first_position + span.count, "released while it was still read"
+        self.released.append((span.first_position, span.count))
+
+
+def run(steps, *script, first_step=0, calls=None, stop=None):
+    calls = calls or Calls()
+    ring = ScriptedRing(calls, *script)
+    progress = Progress(first_step)
+    emitted = []
+    loop = StepLoop(calls, ring, progress)
+    ended = loop.run(steps, emitted.append, stop or threading.Event())
+    return ended, emitted, calls, ring, progress, loop
+
+
+def values(emitted):
+    return [int(v) for part in emitted for v in part.outputs["output_loss"]]
+
+
+def test_every_batch_is_computed_once_in_order():
+    ended, emitted, calls, ring, progress, _ = run(10, 4, 4, 2)
+    assert not ended
+    assert values(emitted) == list(range(10))
+    assert [part.first_step for part in emitted] == list(np.cumsum([0, *[p.count for p in emitted]]))[:-1]
+    assert ring.released == [(0, 4), (4, 4), (8, 2)]
+    assert progress.step == 10
+    assert calls.most_under_way == 2
+
+
+def test_a_span_longer_than_asked_for_is_kept_for_the_next_run():
+    _, emitted, calls, ring, progress, loop = run(3, 8)
+    assert values(emitted) == [0, 1, 2]
+    assert progress.step == 3
+    assert ring.released == []
+    emitted.clear()
+    assert not loop.run(5, emitted.append, threading.Event())
+    assert values(emitted) == [3, 4, 5, 6, 7]
+    assert calls.dispatched == [(0, 3), (3, 5)]
+    assert ring.released == [(0, 8)]
+
+
+def test_steps_are_counted_from_the_step_of_the_checkpoint():
+    _, emitted, _, _, progress, _ = run(2, 2, first_step=30)
+    assert emitted[0].first_step == 30
+    assert progress.step == 32
+
+
+def test_end_of_input_ends_the_steps():
+    ended, emitted, *_ = run(10, 3, 2)
+    assert ended
+    assert values(emitted) == [0, 1, 2, 3, 4]
+
+
+def test_a_stall_is_waited_out():
+    _, emitted, *_ = run(
+        3, StallError("none yet", 0), 1, StallError("none yet", 1), StallError("none yet", 1), 2
+    )
+    assert values(emitted) == [0, 1, 2]
+
+
+def test_outputs_before_a_lost_worker_are_delivered():
+    emitted = []
+    calls = Calls()
+    ring = ScriptedRing(calls, 2, 1, WorkerLostError("worker 1 is gone", 1))
+    loop = StepLoop(calls, ring, Progress(0))
+    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
+        loop.run(10, emitted.append, threading.Event())
+    assert values(emitted) == [0, 1, 2]
+
+
+def test_stop_ends_after_the_calls_under_way():
+    stop = threading.Event()
+    calls = Calls()
+
+    class StoppingRing(ScriptedRing):
+        def take(self, timeout_s):
+            span = super().take(timeout_s)
+            if span.first_position >= 4:
+                stop.set()
+            return span
+
+    ring = StoppingRing(calls, *[2] * 50)
+    emitted = []
+    assert not StepLoop(calls, ring, Progress(0)).run(100, emitted.append, stop)
+    assert values(emitted) == [0, 1, 2, 3, 4, 5]
+
+
+def test_small_calls_are_gathered_into_few_messages():
+    _, emitted, calls, *_ = run(200, *[1] * 200)
+    assert len(calls.dispatched) == 200
+    assert values(emitted) == list(range(200))
+    assert len(emitted) < 100
+
+
+def test_rate_is_that_of_the_last_seconds():
+    now = [0.0]
+    meter = RateMeter(window_s=5.0, clock=lambda: now[0])
+    assert meter.per_s() == 0.0
+    meter.start(100)
+    for second in range(1, 11):
+        now[0] = float(second)
+        meter.update(100 + 10 * second)
+    assert meter.per_s() == pytest.approx(10.0)
+    for second in range(11, 21):
+        now[0] = float(second)
+        meter.update(200 + 100 * (second - 10))
+    assert meter.per_s() == pytest.approx(100.0)
+    now[0] = 40.0
+    assert meter.per_s() < 25.0

@@ -1,0 +1,82 @@
+import pytest
+
+from cs_system import errors
+from cs_system.errors import CsSystemError, ProtocolMismatchError, SystemBusyError, from_wire
+from cs_system.transport import (
+    check_client,
+    client_metadata,
+    error_from_metadata,
+    error_metadata,
+    shortened,
+    status_of,
+)
+from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
+
+
+def test_an_error_arrives_as_the_class_that_was_raised():
+    sent = SystemBusyError.held("job-7", 1_700_000_000.0)
+    got = error_from_metadata(error_metadata(sent))
+    assert type(got) is SystemBusyError
+    assert str(got) == str(sent)
+    assert got.job == "job-7"
+    assert got.exit_code == 1
+
+
+def test_every_error_has_its_own_code():
+    kinds = CsSystemError.__subclasses__()
+    assert len({kind.code for kind in kinds} | {CsSystemError.code}) == len(kinds) + 1
+    for kind in kinds:
+        got = from_wire(kind.code, "what happened", {"a": "b"})
+        assert type(got) is kind
+        assert (str(got), got.fields) == ("what happened", {"a": "b"})
+        assert kind.exit_code in (1, 2)
+
+
+def test_an_error_of_a_newer_server_is_not_lost():
+    got = from_wire("melted", "the wafer melted", {})
+    assert type(got) is CsSystemError
+    assert str(got) == "the wafer melted"
+
+
+def test_a_long_traceback_keeps_both_ends():
+    text = "Traceback\n" + "x" * 100_000 + "\nValueError: bad record"
+    got = error_from_metadata(error_metadata(errors.InputFailedError(text)))
+    assert got is not None
+    assert str(got).startswith("Traceback\n")
+    assert str(got).endswith("ValueError: bad record")
+    assert "characters left out" in str(got)
+    assert len(str(got)) <= 12_000
+
+
+def test_short_texts_stay_whole():
+    assert shortened("abc", 3) == "abc"
+
+
+def test_metadata_of_other_servers_is_no_error():
+    assert error_from_metadata(None) is None
+    assert error_from_metadata((("server", "other"),)) is None
+
+
+def test_a_client_of_the_same_protocol_is_taken():
+    check_client(dict(client_metadata()))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "got"),
+    [
+        ({"cs-protocol": "99", "cs-toolkit": "7.0"}, "99 (toolkit 7.0)"),
+        ({}, "of unknown version (toolkit unknown)"),
+    ],
+)
+def test_a_client_of_another_protocol_is_refused_by_both_versions(metadata, got):
+    with pytest.raises(ProtocolMismatchError) as refused:
+        check_client(metadata)
+    assert f"client speaks control protocol {got}" in str(refused.value)
+    assert f"speaks {PROTOCOL_VERSION} (toolkit {TOOLKIT_VERSION})" in str(refused.value)
+
+
+def test_status_for_programs_that_know_only_grpc():
+    assert status_of(SystemBusyError.held("a", 0.0)).name == "FAILED_PRECONDITION"
+    assert status_of(errors.SystemStoppingError("stop")).name == "UNAVAILABLE"
+    assert status_of(errors.StateMismatchError.of(["a"])).name == "INVALID_ARGUMENT"
+    assert status_of(errors.ExecutionError("x")).name == "ABORTED"

@@ -1,0 +1,94 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cs_system.errors import WireFormatError
+from cs_system.proto import cs_system_pb2 as pb
+from cs_system.wire import CHUNK_BYTES, MAX_TENSORS, TensorAssembler, pack_tensors
+
+TENSORS = {
+    "vector": np.arange(10, dtype=np.int64) - 5,
+    "empty": np.zeros((0, 3), np.float32),
+    "scalar": np.full((), 2.5, np.float32),
+    "column-major": np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4)),
+    "big-endian": np.arange(4, dtype=">i4"),
+    "bool": np.array([True, False]),
+    "bfloat16": np.arange(5).astype(ml_dtypes.bfloat16),
+    "half": np.arange(3, dtype=np.float16),
+}
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 16, 64, CHUNK_BYTES])
+def test_tensors_survive_the_wire_whatever_the_chunk_size(chunk_bytes):
+    assembler = TensorAssembler()
+    for group in pack_tensors(TENSORS, chunk_bytes):
+        assert sum(len(chunk.data) for chunk in group) <= chunk_bytes
+        message = pb.StateChunk(tensors=group)
+        assembler.add(pb.StateChunk.FromString(message.SerializeToString()).tensors)
+    got = assembler.finish()
+    assert list(got) == list(TENSORS)
+    for name, expected in TENSORS.items():
+        assert got[name].dtype == expected.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(got[name], expected)
+
+
+def test_bytes_on_the_wire_are_little_endian():
+    [[chunk]] = pack_tensors({"x": np.array([1], ">i4")})
+    assert (chunk.dtype, chunk.data) == ("int32", b"\x01\x00\x00\x00")
+
+
+def test_a_big_tensor_is_cut_at_the_chunk_size():
+    groups = list(pack_tensors({"x": np.zeros(2 * CHUNK_BYTES + 1, np.uint8)}))
+    assert [len(chunk.data) for group in groups for chunk in group] == [CHUNK_BYTES, CHUNK_BYTES, 1]
+
+
+def test_many_small_tensors_do_not_make_one_huge_message():
+    groups = list(pack_tensors({f"t{n}": np.zeros((), np.float32) for n in range(MAX_TENSORS + 1)}))
+    assert [len(group) for group in groups] == [MAX_TENSORS, 1]
+
+
+def chunk(name="x", offset=0, data=b"\0\0\0\0", dtype="float32", shape=(1,)):
+    return pb.TensorChunk(name=name, offset=offset, data=data, dtype=dtype, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "fault"),
+    [
+        ([chunk(offset=4)], "tensor 'x' begins at byte 4 instead of 0"),
+        ([chunk(), chunk()], "tensor 'x' came twice"),
+        ([chunk(data=b"12345")], "tensor 'x': got 5 bytes, its shape and dtype have 4"),
+        ([chunk(shape=(-1,))], "tensor 'x': shape (-1,) has a negative dimension"),
+        ([chunk(dtype="object")], "dtype 'object' cannot be sent"),
+        (
+            [chunk(shape=(2,)), chunk(offset=3)],
+            "expected byte 4 of tensor 'x', got byte 3 of 'x'",
+        ),
+        (
+            [chunk(shape=(2,)), chunk(name="y", offset=4)],
+            "expected byte 4 of tensor 'x', got byte 4 of 'y'",
+        ),
+        ([chunk(shape=(2,))], "tensor 'x' ended after 4 of 8 bytes"),
+    ],
+)
+def test_chunks_that_make_no_tensor_are_refused(chunks, fault):
+    def assemble():
+        assembler = TensorAssembler()
+        assembler.add(chunks)
+        assembler.finish()
+
+    with pytest.raises(WireFormatError) as refused:
+        assemble()
+    assert fault in str(refused.value)
+
+
+def test_a_refused_tensor_costs_no_memory():
+    def accept(name, dtype, shape):
+        raise MemoryError(f"{name} {dtype} {shape}")
+
+    with pytest.raises(MemoryError, match=r"x float32 \(1099511627776,\)"):
+        TensorAssembler(accept).add([chunk(shape=(1 << 40,))])
+
+
+def test_text_is_not_a_tensor():
+    with pytest.raises(WireFormatError, match="cannot be sent; expected one of bool, int8"):
+        list(pack_tensors({"x": np.array(["a"])}))

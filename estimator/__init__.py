@@ -1,0 +1,58 @@
+"""TensorFlow front end: CerebrasEstimator and what belongs to it.
+
+The names are resolved when they are first used, so that `import estimator` does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from estimator.alternation import train_and_evaluate
+    from estimator.cli import report_errors
+    from estimator.cs_estimator import CerebrasEstimator
+    from estimator.files import write_params
+    from estimator.modes import ModeKeys
+    from estimator.run_config import CSRunConfig, RunConfig
+    from estimator.spec import CSEstimatorSpec, EstimatorSpec, EvalSpec, TrainSpec, WarmStartSettings
+
+__all__ = [
+    "CSEstimatorSpec",
+    "CSRunConfig",
+    "CerebrasEstimator",
+    "EstimatorSpec",
+    "EvalSpec",
+    "ModeKeys",
+    "RunConfig",
+    "TrainSpec",
+    "WarmStartSettings",
+    "report_errors",
+    "train_and_evaluate",
+    "write_params",
+]
+
+_HOMES = {
+    "CSEstimatorSpec": "spec",
+    "CSRunConfig": "run_config",
+    "CerebrasEstimator": "cs_estimator",
+    "EstimatorSpec": "spec",
+    "EvalSpec": "spec",
+    "ModeKeys": "modes",
+    "RunConfig": "run_config",
+    "TrainSpec": "spec",
+    "WarmStartSettings": "spec",
+    "report_errors": "cli",
+    "train_and_evaluate": "alternation",
+    "write_params": "files",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'estimator' has no attribute '{name}'")
+    return getattr(import_module(f"estimator.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

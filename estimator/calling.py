@@ -1,0 +1,123 @@
+"""Calling the user's functions with the arguments that they declare."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimator.errors import InputFnError, ModelFnError
+from estimator.spec import EstimatorSpec
+
+MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
+INPUT_FN_ARGUMENTS = ("params", "mode", "config", "input_context")
+
+
+def argument_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """The named parameters of a callable, and whether it takes any keyword."""
+    parameters = inspect.signature(function).parameters.values()
+    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def check_model_fn(model_fn: Any, has_params: bool) -> None:
+    """Checks the arguments of a `model_fn` when the estimator is made, as `tf.estimator` did.
+
+    Raises:
+        ModelFnError: not callable, no `features`, an unknown argument, or params but no argument for them.
+    """
+    if not callable(model_fn):
+        raise ModelFnError(f"model_fn must be a function, got {model_fn!r}")
+    names, any_keyword = argument_names(model_fn)
+    if "features" not in names and not any_keyword:
+        raise ModelFnError(f"model_fn ({_name(model_fn)}) must have the argument features, it has {names}")
+    if has_params and "params" not in names and not any_keyword:
+        raise ModelFnError(
+            f"model_fn ({_name(model_fn)}) has no argument params, but params were given to the estimator"
+        )
+    required = _required_names(model_fn)
+    unknown = [name for name in required if name not in MODEL_FN_ARGUMENTS]
+    if unknown:
+        raise ModelFnError(
+            f"model_fn ({_name(model_fn)}) has the argument '{unknown[0]}', "
+            f"known are {', '.join(MODEL_FN_ARGUMENTS)}"
+        )
+
+
+def call_model_fn(
+    model_fn: Callable[..., Any],
+    features: Any,
+    labels: Any,
+    mode: str,
+    params: Mapping[str, Any],
+    config: Any,
+) -> EstimatorSpec:
+    """Calls `model_fn` with those of (features, labels, mode, params, config) that it declares.
+
+    Raises:
+        ModelFnError: labels are there but not declared, or the result is no EstimatorSpec.
+    """
+    names, any_keyword = argument_names(model_fn)
+    if labels is not None and "labels" not in names and not any_keyword:
+        raise ModelFnError(
+            f"model_fn ({_name(model_fn)}) has no argument labels, but input_fn returns (features, labels)"
+        )
+    offered = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
+    spec = model_fn(**{name: value for name, value in offered.items() if any_keyword or name in names})
+    if not isinstance(spec, EstimatorSpec):
+        raise ModelFnError(
+            f"model_fn ({_name(model_fn)}) must return an EstimatorSpec or CSEstimatorSpec, got {spec!r}"
+        )
+    return spec
+
+
+def call_input_fn(
+    input_fn: Callable[..., Any],
+    mode: str,
+    params: Mapping[str, Any],
+    config: Any,
+    num_shards: int,
+    shard: int,
+) -> Any:
+    """Calls `input_fn` with those of (params, mode, config, input_context) that it declares.
+
+    Args:
+        input_fn: The user's function.
+        mode: One of ModeKeys.
+        params: The estimator's parameters.
+        config: The estimator's configuration.
+        num_shards: Number of tasks that read input; `input_context.num_input_pipelines`.
+        shard: Index of this task among them.
+
+    Raises:
+        InputFnError: not callable, or it needs an argument of another name.
+    """
+    if not callable(input_fn):
+        raise InputFnError(f"input_fn must be a function, got {input_fn!r}")
+    names, _ = argument_names(input_fn)
+    unknown = [name for name in _required_names(input_fn) if name not in INPUT_FN_ARGUMENTS]
+    if unknown:
+        raise InputFnError(
+            f"input_fn ({_name(input_fn)}) needs the argument '{unknown[0]}', "
+            f"known are {', '.join(INPUT_FN_ARGUMENTS)}; bind others with functools.partial"
+        )
+    offered: dict[str, Any] = {"params": params, "mode": mode, "config": config}
+    if "input_context" in names:
+        import tensorflow as tf
+
+        offered["input_context"] = tf.distribute.InputContext(
+            num_input_pipelines=num_shards, input_pipeline_id=shard, num_replicas_in_sync=1
+        )
+    return input_fn(**{name: value for name, value in offered.items() if name in names})
+
+
+def _required_names(function: Callable[..., Any]) -> list[str]:
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.default is p.empty
+    ]
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", function))

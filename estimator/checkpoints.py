@@ -1,0 +1,254 @@
+"""TensorFlow checkpoints of a model_dir: finding, reading, and writing without loss on a failure."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError
+from runtime.errors import ModelDirError
+from runtime.files import write_text
+
+log = logging.getLogger("estimator")
+
+PREFIX = "model.ckpt"
+
+
+def latest(model_dir: Path | str) -> str | None:
+    """Prefix of the newest checkpoint of a directory; None where there is none."""
+    import tensorflow as tf
+
+    found = tf.train.latest_checkpoint(str(model_dir))
+    return None if found is None else str(found)
+
+
+def chosen(given: str | None, model_dir: Path) -> str | None:
+    """The checkpoint that a user means: a prefix, the newest of a directory, or the newest of `model_dir`.
+
+    Raises:
+        CheckpointReadError: a directory without a checkpoint.
+    """
+    if given is None:
+        return latest(model_dir)
+    if not Path(given).is_dir():
+        return given
+    newest = latest(given)
+    if newest is None:
+        raise CheckpointReadError(given, "the directory has no checkpoint")
+    return newest
+
+
+def all_of(model_dir: Path | str) -> list[str]:
+    """Prefixes of all checkpoints that the `checkpoint` file knows and that exist, oldest first."""
+    import tensorflow as tf
+
+    state = tf.train.get_checkpoint_state(str(model_dir))
+    known = list(state.all_model_checkpoint_paths) if state else []
+    return [prefix for prefix in known if exists(prefix)]
+
+
+def exists(prefix: str) -> bool:
+    """Whether a checkpoint lies under a prefix; its index file is written last."""
+    return Path(f"{prefix}.index").is_file()
+
+
+def step_of(prefix: str | None) -> int:
+    """Global step that a checkpoint holds; 0 for None or a checkpoint without one.
+
+    Raises:
+        CheckpointReadError: it cannot be read.
+    """
+    if prefix is None:
+        return 0
+    with reading(prefix) as reader:
+        return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+
+
+@contextmanager
+def reading(prefix: str) -> Iterator[Any]:
+    """A reader of a checkpoint, or of the newest one of a directory.
+
+    Raises:
+        CheckpointReadError: it is missing or damaged.
+    """
+    import tensorflow as tf
+
+    try:
+        yield tf.train.load_checkpoint(prefix)
+    except EstimatorError:
+        raise
+    except (tf.errors.OpError, ValueError) as error:
+        raise CheckpointReadError(prefix, first_line(error)) from error
+
+
+@contextmanager
+def restoring(prefix: str | None) -> Iterator[None]:
+    """Says which checkpoint it was when the body fails to restore it; None restores nothing.
+
+    Raises:
+        CheckpointReadError: it is missing, damaged, or lacks a variable of this model.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except EstimatorError:
+        raise
+    except (tf.errors.OpError, ValueError) as error:
+        if prefix is None:
+            raise
+        raise CheckpointReadError(prefix, first_line(error)) from error
+
+
+def check_shapes(prefix: str, variables: Iterable[Any]) -> None:
+    """Compares a checkpoint with variables of a graph, as restoring takes any shape that it finds.
+
+    Raises:
+        CheckpointReadError: it is missing or damaged, or a variable has another shape in it.
+    """
+    with reading(prefix) as reader:
+        shapes = reader.get_variable_to_shape_map()
+    for variable in variables:
+        name = variable.op.name
+        if name in shapes and not variable.shape.is_compatible_with(shapes[name]):
+            raise CheckpointReadError(
+                prefix,
+                f"variable '{name}' has the shape {tuple(shapes[name])} in it, "
+                f"the model's has {tuple(variable.shape.as_list())}",
+            )
+
+
+def model_saver(scaffold: Any) -> Any:
+    """The saver of the present graph: the user's, where the scaffold or the graph has one."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    if scaffold is not None and scaffold.saver is not None:
+        return scaffold.saver
+    for saver in v1.get_collection(v1.GraphKeys.SAVERS):
+        return saver
+    return v1.train.Saver(max_to_keep=None, allow_empty=True)
+
+
+class CheckpointWriter:
+    """Writes `model.ckpt-N` and keeps the newest few.
+
+    The order is: data, meta graph, `checkpoint` file, only then are old ones removed. So whatever fails, the
+    `checkpoint` file names checkpoints that exist.
+
+    Args:
+        model_dir: Where to write; made when missing.
+        saver: Saver of the graph.
+        graph: The graph, for the `.meta` file.
+        keep_max: Number of checkpoints to keep, those of earlier runs counted; 0 or None keeps all.
+        listeners: `CheckpointSaverListener`s of the user.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        saver: Any,
+        graph: Any,
+        keep_max: int | None,
+        listeners: Sequence[Any] = (),
+    ) -> None:
+        self._model_dir = model_dir
+        self._saver = saver
+        self._graph = graph
+        self._keep_max = keep_max
+        self._listeners = tuple(listeners)
+        self.last_step: int | None = None
+        with graph.as_default():
+            for listener in self._listeners:
+                listener.begin()
+
+    def write(self, session: Any, step: int) -> bool:
+        """Writes the variables of a session as the checkpoint of a step.
+
+        Returns:
+            Whether a listener asks to stop.
+
+        Raises:
+            CheckpointWriteError: no space, no permission; nothing of the new checkpoint is left.
+        """
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        prefix = str(self._model_dir / f"{PREFIX}-{step}")
+        log.info("Saving checkpoints for %d into %s.", step, prefix)
+        self._write_files(session, step, prefix)
+        self.last_step = step
+        # Every listener is told, also after one has asked to stop.
+        asked = [bool(listener.after_save(session, step)) for listener in self._listeners]
+        return any(asked)
+
+    def end(self, session: Any, step: int) -> None:
+        """Tells the listeners that the training has ended."""
+        for listener in self._listeners:
+            listener.end(session, step)
+
+    def _write_files(self, session: Any, step: int, prefix: str) -> None:
+        import tensorflow as tf
+
+        older = [known for known in all_of(self._model_dir) if known != prefix]
+        rewritten = exists(prefix)
+        try:
+            self._model_dir.mkdir(parents=True, exist_ok=True)
+            with self._graph.as_default():
+                self._saver.save(session, str(self._model_dir / PREFIX), global_step=step, write_state=False)
+            kept = older[max(0, len(older) + 1 - self._keep_max) :] if self._keep_max else older
+            write_text(self._model_dir / "checkpoint", _state_text([*kept, prefix]))
+        except (tf.errors.OpError, OSError, ValueError, RuntimeError, ModelDirError) as error:
+            if not rewritten:
+                _remove(prefix)
+            raise CheckpointWriteError(prefix, write_failure(error), older[-1] if older else None) from error
+        for known in older:
+            if known not in kept:
+                _remove(known)
+
+
+def write_failure(error: Exception) -> str:
+    """The cause of a failed write in a few words."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    text = str(error)
+    for code in (
+        errno.ENOSPC,
+        errno.EACCES,
+        errno.EROFS,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EPERM,
+        errno.ENOENT,
+    ):
+        if os.strerror(code) in text:
+            return os.strerror(code)
+    return first_line(error)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, which TensorFlow follows with the whole graph."""
+    lines = str(getattr(error, "message", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _state_text(prefixes: Sequence[str]) -> str:
+    """The `checkpoint` file, oldest first; names have no directory, so that a model_dir can be moved."""
+    names = [Path(prefix).name for prefix in prefixes]
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def _remove(prefix: str) -> None:
+    """Removes the files of a checkpoint, temporary ones included; what is gone already is no error."""
+    path = Path(prefix)
+    for found in path.parent.glob(f"{path.name}.*"):
+        try:
+            found.unlink()
+        except OSError as error:
+            log.warning("cannot remove '%s': %s", found, error.strerror or error)

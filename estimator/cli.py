@@ -1,0 +1,67 @@
+"""The outer edge of a user's `run.py`: expected failures become one message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+EXIT_FAILURE = 1
+EXIT_BUG = 3
+EXIT_INTERRUPTED = 130
+
+_TOOLKIT = Path(__file__).resolve().parent.parent
+_PACKAGES = ("cgc", "cs_system", "csrun", "estimator", "runtime", "streaming", "toolkit_config")
+
+
+@contextmanager
+def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
+    """Ends the process as the toolkit's own commands do; a decorator of `main`, or for a with statement.
+
+    An error with an `exit_code` prints its message and exits with that code. Ctrl-C exits with 130. What the
+    program's own code or TensorFlow raises shows its traceback and exits with 1. What the toolkit's code
+    raises is a bug of it: the traceback goes into a crash file too, and the exit code is 3.
+
+    Args:
+        crash_dir: Where a crash file goes; the current directory when None.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if isinstance(code, int):
+            sys.stdout.flush()
+            sys.stderr.write(f"error: {error}\n")
+            sys.exit(code)
+        if not _raised_by_toolkit(error):
+            traceback.print_exception(error)
+            sys.exit(EXIT_FAILURE)
+        sys.stderr.write(_crash(error, Path(crash_dir or ".")))
+        sys.exit(EXIT_BUG)
+
+
+def _raised_by_toolkit(error: Exception) -> bool:
+    """Whether the line that raised is in a package of the toolkit."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and any(
+        Path(frames[-1].filename).is_relative_to(_TOOLKIT / package) for package in _PACKAGES
+    )
+
+
+def _crash(error: Exception, directory: Path) -> str:
+    """What stderr gets of an unexpected error; writes the same into a crash file where it can."""
+    trace = "".join(traceback.format_exception(error))
+    path = directory / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"command: {sys.argv}\npython: {sys.version}\n\n{trace}", encoding="utf-8")
+    except OSError as second:
+        return f"{trace}error: unexpected {type(error).__name__}; no crash file was written: {second}\n"
+    return f"{trace}error: unexpected {type(error).__name__}; the traceback is also in '{path}'\n"

@@ -1,0 +1,77 @@
+"""What can go wrong in the TensorFlow front end: what was got, what was expected, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+class EstimatorError(Exception):
+    """An expected failure of the front end."""
+
+    exit_code = 1
+
+
+class UsageError(EstimatorError, ValueError):
+    """A call that cannot be right, whatever the data; a ValueError as `tf.estimator` raised."""
+
+    exit_code = 2
+
+
+class ModelFnError(UsageError):
+    """`model_fn` has the wrong arguments or returned something that cannot be used."""
+
+
+class InputFnError(UsageError):
+    """`input_fn` has the wrong arguments or returned something that cannot be used."""
+
+
+class DynamicShapeError(InputFnError):
+    """A component of a batch has a size that is not known before the run."""
+
+    def __init__(self, component: str, shape: Sequence[int | None] | None) -> None:
+        got = "an unknown number of dimensions" if shape is None else f"the shape {_shape_text(shape)}"
+        super().__init__(
+            f"component '{component}' of the input has {got}, but the CS system is programmed for one fixed "
+            "shape. Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
+        )
+
+
+class UnsupportedOnCsError(UsageError):
+    """Something that TensorFlow on a CPU does, but a run on the CS system does not."""
+
+
+class CheckpointWriteError(EstimatorError):
+    """A checkpoint could not be written; older checkpoints are as they were."""
+
+    def __init__(self, prefix: str, cause: str, newest_good: str | None) -> None:
+        kept = (
+            f"the newest good checkpoint is '{newest_good}'"
+            if newest_good
+            else "there is no older checkpoint"
+        )
+        super().__init__(
+            f"cannot write checkpoint '{prefix}': {cause}; {kept}. "
+            "Free space or give a writable directory (--model_dir); a new start continues from there"
+        )
+
+
+class CheckpointReadError(EstimatorError):
+    """A checkpoint is missing, damaged, or of another model."""
+
+    def __init__(self, checkpoint: str, cause: str) -> None:
+        super().__init__(
+            f"cannot restore checkpoint '{checkpoint}': {cause}. Give the checkpoint of this very model, "
+            "or an empty model_dir to start anew"
+        )
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known name nearest to `name`, else the empty string."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _shape_text(shape: Sequence[int | None]) -> str:
+    sizes = ", ".join("None" if size is None else str(size) for size in shape)
+    return f"({sizes},)" if len(shape) == 1 else f"({sizes})"

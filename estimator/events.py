@@ -1,0 +1,120 @@
+"""Event files for TensorBoard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from runtime.errors import ModelDirError
+
+SUMMARY_PREFIX = "summary/"
+
+
+class EventWriter:
+    """Writes scalars and serialized summaries of a step into one event file.
+
+    The file appears with the first value, so that a run that fails early leaves none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writer: Any = None
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one scalar a tag."""
+        import tensorflow as tf
+
+        summary = tf.compat.v1.Summary(
+            value=[tf.compat.v1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        )
+        self._open().add_summary(summary, step)
+
+    def serialized(self, step: int, summary: bytes) -> None:
+        """Writes what a merged summary op put out."""
+        self._open().add_summary(summary, step)
+
+    def flush(self) -> None:
+        """Brings everything written so far to the file."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _open(self) -> Any:
+        if self._writer is None:
+            import tensorflow as tf
+
+            try:
+                self._directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ModelDirError(self._directory, error) from error
+            # The writer refuses to be made under eager execution.
+            with tf.Graph().as_default():
+                self._writer = tf.compat.v1.summary.FileWriter(str(self._directory))
+        return self._writer
+
+
+class StepEvents:
+    """Writes loss, rates and the user's scalar summaries every so many steps.
+
+    It is the observer of a run on the CS system: `steps` takes the outputs of consecutive steps.
+
+    Args:
+        writer: Where to.
+        every_steps: Step distance between two entries; 0 or None writes none.
+        batch_size: Samples in one step.
+    """
+
+    def __init__(self, writer: EventWriter, every_steps: int | None, batch_size: int) -> None:
+        self._writer = writer
+        self._every = every_steps
+        self._batch_size = batch_size
+        self._rate_step: int | None = None
+        self._rate_at = time.perf_counter()
+
+    def steps(self, first_step: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """Takes outputs stacked over steps: row i is of global step `first_step + i + 1`."""
+        if not self._every or not outputs:
+            return
+        count = len(next(iter(outputs.values())))
+        last_step = first_step + count
+        if self._rate_step is None:
+            # The first entry has no rate: the time before it belongs to the start of the run.
+            self._rate_step, self._rate_at = last_step, time.perf_counter()
+        first_due = first_step - first_step % self._every + self._every
+        for step in range(first_due, last_step + 1, self._every):
+            row = step - first_step - 1
+            values = {_tag(name): float(value[row]) for name, value in outputs.items() if value.ndim == 1}
+            self._writer.scalars(step, {**values, **self._rates(last_step)})
+
+    def _rates(self, step: int) -> dict[str, float]:
+        assert self._rate_step is not None
+        now = time.perf_counter()
+        done, seconds = step - self._rate_step, now - self._rate_at
+        if done <= 0:
+            return {}
+        self._rate_step, self._rate_at = step, now
+        rate = done / max(seconds, 1e-9)
+        return {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
+
+
+def _tag(output_name: str) -> str:
+    """`output_loss` -> `loss`, `output_summary/<tag>` -> `<tag>`."""
+    return output_name.removeprefix("output_").removeprefix(SUMMARY_PREFIX)

@@ -1,0 +1,230 @@
+"""The TensorFlow side of a run on the CS system: a traced step, its batches, its state, its checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cgc.cirh.interface import TensorSpec
+from cgc.importers.tensorflow import ImportedStep, import_step
+from estimator import checkpoints
+from estimator.capture import TracedModel, scalar_summaries, trace
+from estimator.events import SUMMARY_PREFIX
+from estimator.files import plain
+from estimator.input import Element, InputSource, describe, read
+from estimator.model_state import ModelState
+from estimator.modes import ModeKeys
+from estimator.run_config import CSRunConfig
+from estimator.spec import WarmStartSettings, named_predictions
+from runtime.files import write_text
+from runtime.program import Mode, StepProgram
+
+log = logging.getLogger("estimator")
+
+METRIC_PREFIX = "metric/"
+PREDICTION = "prediction"
+_PROGRAM_MODES: Mapping[str, Mode] = {
+    ModeKeys.TRAIN: "train",
+    ModeKeys.EVAL: "eval",
+    ModeKeys.PREDICT: "infer",
+}
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """Where the state comes from and how checkpoints are kept.
+
+    Attributes:
+        checkpoint: Checkpoint to restore; None for the newest of `model_dir`.
+        warm_start: First values where there is no checkpoint.
+        saving_listeners: The user's `CheckpointSaverListener`s.
+    """
+
+    checkpoint: str | None = None
+    warm_start: WarmStartSettings | None = None
+    saving_listeners: tuple[Any, ...] = ()
+
+
+class TensorFlowFrontEnd:
+    """Implements `runtime.program.FrontEnd` for a `model_fn` and an `input_fn`.
+
+    The graph is built when `program` or a state is asked for first; `inputs`, `input_digest` and `batches`,
+    all that a worker needs, build the input alone.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        source: InputSource,
+        params: Mapping[str, Any],
+        config: CSRunConfig,
+        model_dir: Path,
+        options: StateOptions | None = None,
+    ) -> None:
+        self._model_fn = model_fn
+        self._source = source
+        self._params = params
+        self._config = config
+        self._model_dir = model_dir
+        self._options = options or StateOptions()
+        self._state: ModelState | None = None
+
+    def program(self) -> StepProgram:
+        """Traces the step.
+
+        Raises:
+            estimator.errors.EstimatorError: `model_fn` or `input_fn` cannot be used on the CS system.
+            cgc.errors.CompileError: the graph has something that the compiler does not know.
+        """
+        mode = _PROGRAM_MODES[self._source.mode]
+        return StepProgram(self._imported.module, mode, self.batch_size)
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The tensors of one batch in streaming order, with the types that `input_fn` declares."""
+        return tuple(
+            TensorSpec(f"input_{index}", component.dtype.name, component.shape)
+            for index, component in enumerate(self._element.components)
+        )
+
+    def input_digest(self) -> str:
+        """SHA-256 of the input function's name, the mode, the parameters and the components."""
+        function = self._source.input_fn
+        while isinstance(function, partial):
+            function = function.func
+        identity = {
+            "input_fn": f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}",
+            "mode": self._source.mode,
+            "params": plain(self._params),
+            "components": [(c.name, c.dtype.name, list(c.shape)) for c in self._element.components],
+        }
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """A freshly built input without its first `skip` batches."""
+        return read(self._source, self._config.tf_random_seed, skip)
+
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """Arrays by resource name.
+
+        Raises:
+            CheckpointReadError: the checkpoint cannot be read or is of another model.
+        """
+        state = self._model_state
+        checkpoint = checkpoints.chosen(self._options.checkpoint, self._model_dir)
+        if checkpoint is None and self._source.mode != ModeKeys.TRAIN:
+            log.warning(
+                "there is no checkpoint in '%s': running with freshly initialized variables", self._model_dir
+            )
+        state.start(checkpoint, self._options.warm_start)
+        variables = self._imported.variables
+        values = state.read([_key(name) for name in variables.values()])
+        if self._source.mode == ModeKeys.TRAIN:
+            write_text(self._model_dir / "graph.pbtxt", str(self._model.graph.as_graph_def()))
+        return dict(zip(variables, values, strict=True))
+
+    def save(self, step: int, state: Mapping[str, np.ndarray]) -> None:
+        """Writes `model.ckpt-<step>`.
+
+        Raises:
+            CheckpointWriteError: no space or permission; older checkpoints are as they were.
+        """
+        variables = self._imported.variables
+        known = {_key(variables[name]): value for name, value in state.items() if name in variables}
+        self._model_state.assign(known)
+        self._model_state.save(step)
+
+    def close(self) -> None:
+        """Frees the session that holds the variables."""
+        if self._state is not None:
+            self._state.close()
+
+    @property
+    def batch_size(self) -> int:
+        """First dimension of the first component that has one; 1 where none has."""
+        return next((c.shape[0] for c in self._element.components if c.shape), 1)
+
+    @cached_property
+    def _element(self) -> Element:
+        return describe(self._source)
+
+    @cached_property
+    def _model(self) -> TracedModel:
+        model = trace(self._model_fn, self._element, self._source.mode, self._params, self._config)
+        if self._source.mode == ModeKeys.TRAIN:
+            warn_of_hooks((*model.spec.training_hooks, *model.spec.training_chief_hooks))
+        return model
+
+    @cached_property
+    def _imported(self) -> ImportedStep:
+        model = self._model
+        return import_step(
+            model.graph,
+            inputs=model.inputs,
+            outputs=_outputs(model, self._source.mode),
+            updates=_updates(model, self._source.mode),
+            mode=_PROGRAM_MODES[self._source.mode],
+            seed=self._config.tf_random_seed,
+            global_step=model.global_step,
+        )
+
+    @property
+    def _model_state(self) -> ModelState:
+        if self._state is None:
+            self._state = ModelState(
+                self._model,
+                self._model_dir,
+                self._config.keep_checkpoint_max,
+                self._options.saving_listeners,
+                self._config.session_config,
+            )
+        return self._state
+
+
+def warn_of_hooks(hooks: Sequence[Any]) -> None:
+    """Names session hooks that a run on the CS system ignores, as there is no session that runs steps."""
+    if hooks:
+        names = ", ".join(type(hook).__name__ for hook in hooks)
+        log.warning("hooks run on a CPU only; on the CS system these are ignored: %s", names)
+
+
+def prediction_output(name: str) -> str:
+    """Name of the step's output that carries a prediction."""
+    return f"{PREDICTION}/{name}" if name else PREDICTION
+
+
+def prediction_name(output_name: str) -> str | None:
+    """The prediction that an output of the step carries: inverse of `prediction_output`; None for others."""
+    kind, _, name = output_name.removeprefix("output_").partition("/")
+    return name if kind == PREDICTION else None
+
+
+def _outputs(model: TracedModel, mode: str) -> dict[str, Any]:
+    if mode == ModeKeys.TRAIN:
+        summaries = scalar_summaries(model.graph)
+        return {
+            "loss": model.spec.loss,
+            **{f"{SUMMARY_PREFIX}{tag}": tensor for tag, tensor in summaries.items()},
+        }
+    if mode == ModeKeys.EVAL:
+        return {f"{METRIC_PREFIX}{name}": update for name, (_, update) in model.metrics.items()}
+    return {prediction_output(name): tensor for name, tensor in named_predictions(model.spec).items()}
+
+
+def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
+    if mode == ModeKeys.TRAIN:
+        return [model.spec.train_op]
+    return [update for _, update in model.metrics.values()]
+
+
+def _key(variable_name: str) -> str:
+    """`dense/kernel:0` -> `dense/kernel`."""
+    return variable_name.split(":")[0]

@@ -1,0 +1,238 @@
+"""The user's input function: what its batches look like, and reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from estimator import tasks
+from estimator.calling import call_input_fn
+from estimator.errors import DynamicShapeError, InputFnError
+from estimator.modes import ModeKeys
+
+# What the device computes in 32 bits travels in 32 bits.
+_NARROW = {"int64": np.dtype("int32"), "uint64": np.dtype("uint32")}
+
+
+@dataclass(frozen=True)
+class InputSource:
+    """An input function with all that it is called with.
+
+    Attributes:
+        input_fn: The user's function.
+        mode: One of ModeKeys.
+        params: The estimator's parameters.
+        config: The estimator's configuration.
+        tf_config: The TF_CONFIG that the function sees; empty for none.
+        num_shards: Number of tasks that read input.
+        shard: Index of this task among them.
+    """
+
+    input_fn: Callable[..., Any]
+    mode: str
+    params: Mapping[str, Any]
+    config: Any
+    tf_config: dict[str, Any]
+    num_shards: int = 1
+    shard: int = 0
+
+    def call(self) -> Any:
+        """Calls the function in the present graph."""
+        with tasks.exported(self.tf_config):
+            return call_input_fn(
+                self.input_fn, self.mode, self.params, self.config, self.num_shards, self.shard
+            )
+
+
+@dataclass(frozen=True)
+class Component:
+    """One tensor of a batch: where it stands in the element, its TensorFlow dtype, its shape."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Element:
+    """A batch of the input: the structure that `model_fn` gets, and its tensors in streaming order.
+
+    Attributes:
+        structure: `(features,)` or `(features, labels)` with a leaf for every tensor.
+        components: The leaves in the order of `tf.nest.flatten`.
+        graph_ops: Number of operations that the input adds to a graph it is read in.
+    """
+
+    structure: tuple[Any, ...]
+    components: tuple[Component, ...]
+    graph_ops: int
+
+    def pack(self, tensors: list[Any]) -> tuple[Any, Any]:
+        """`(features, labels)` made of one tensor a component; labels are None where there are none."""
+        import tensorflow as tf
+
+        packed = tf.nest.pack_sequence_as(self.structure, tensors)
+        return (packed[0], packed[1]) if len(packed) == 2 else (packed[0], None)
+
+
+def describe(source: InputSource) -> Element:
+    """What the batches of an input look like; calls the input function in a graph of its own.
+
+    Raises:
+        DynamicShapeError: a component has an unknown size.
+        InputFnError: the result is no dataset and no tensors, or a component cannot be streamed.
+    """
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.set_random_seed(source.config.tf_random_seed)
+        result = source.call()
+        structure = _parts(_spec(result), source.mode)
+        leaves = tf.nest.flatten(structure)
+        names = component_names(structure)
+        components = tuple(_component(name, leaf) for name, leaf in zip(names, leaves, strict=True))
+        indices = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
+        _read_in_graph(result)
+    return Element(indices, components, len(graph.get_operations()))
+
+
+def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Batches of a freshly built input without the first `skip`, one array a component.
+
+    64-bit integers come as 32-bit ones. Works with and without eager execution, in any thread.
+
+    Raises:
+        InputFnError: an integer does not fit 32 bits.
+        Exception: whatever the input raises, unchanged.
+    """
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.set_random_seed(seed)
+        result = source.call()
+        if isinstance(result, tf.data.Dataset):
+            iterator = tf.compat.v1.data.make_initializable_iterator(result.skip(skip) if skip else result)
+            start, element, left_to_skip = [iterator.initializer], iterator.get_next(), 0
+        else:
+            start, element, left_to_skip = [], result, skip
+        structure = _parts(element, source.mode)
+        names = component_names(structure)
+        tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
+        tables = tf.compat.v1.tables_initializer()
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(tables)
+        session.run(start)
+        take = session.make_callable(tensors)
+        try:
+            for _ in range(left_to_skip):
+                take()
+            while True:
+                arrays = take()
+                yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
+        except tf.errors.OutOfRangeError:
+            return
+
+
+def in_model_graph(source: InputSource) -> tuple[Any, Any]:
+    """`(features, labels)` as tensors of the present graph; labels are None where there are none.
+
+    The iterator starts with the graph's tables, so that any session that initializes them can read.
+    """
+    parts = _parts(_read_in_graph(source.call()), source.mode)
+    return (parts[0], parts[1]) if len(parts) == 2 else (parts[0], None)
+
+
+def _read_in_graph(result: Any) -> Any:
+    """The next element of a Dataset as tensors of the present graph; tensors as they are."""
+    import tensorflow as tf
+
+    if not isinstance(result, tf.data.Dataset):
+        return result
+    iterator = tf.compat.v1.data.make_initializable_iterator(result)
+    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
+def component_names(structure: tuple[Any, ...]) -> list[str]:
+    """Names of the leaves in the order of `tf.nest.flatten`, e.g. `features/image`, `labels`."""
+    names: list[str] = []
+    for name, part in zip(("features", "labels"), structure, strict=False):
+        names += _leaf_names(name, part)
+    return names
+
+
+def narrowed(name: str, value: Any) -> np.ndarray:
+    """The array, 64-bit integers as 32-bit ones.
+
+    Raises:
+        InputFnError: a value does not fit.
+    """
+    array: np.ndarray = np.asarray(value)
+    target = _NARROW.get(array.dtype.name)
+    if target is None:
+        return array
+    result: np.ndarray = array.astype(target)
+    if not np.array_equal(result, array):
+        limits = np.iinfo(target)
+        raise InputFnError(
+            f"component '{name}' of the input has values from {array.min()} to {array.max()}; the CS system "
+            f"computes integers in 32 bits, from {limits.min} to {limits.max}. Map them into that range"
+        )
+    return result
+
+
+def _leaf_names(prefix: str, part: Any) -> list[str]:
+    if isinstance(part, Mapping):
+        # tf.nest walks mappings in the order of their sorted keys.
+        return [leaf for key in sorted(part) for leaf in _leaf_names(f"{prefix}/{key}", part[key])]
+    if isinstance(part, tuple) and hasattr(part, "_fields"):
+        return [leaf for key in part._fields for leaf in _leaf_names(f"{prefix}/{key}", getattr(part, key))]
+    if isinstance(part, (tuple, list)):
+        return [leaf for index, item in enumerate(part) for leaf in _leaf_names(f"{prefix}/{index}", item)]
+    return [prefix]
+
+
+def _spec(result: Any) -> Any:
+    import tensorflow as tf
+
+    return result.element_spec if isinstance(result, tf.data.Dataset) else result
+
+
+def _parts(element: Any, mode: str) -> tuple[Any, ...]:
+    """`(features,)` or `(features, labels)`; to predict, labels are left out."""
+    if element is None:
+        raise InputFnError("input_fn returned None, expected a Dataset, tensors, or (features, labels)")
+    if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
+        if len(element) != 2:
+            raise InputFnError(
+                f"input_fn must give (features, labels), a tuple of 2; got {len(element)} members. "
+                "Put several features into one dict"
+            )
+        if mode == ModeKeys.PREDICT or element[1] is None:
+            return (element[0],)
+        return (element[0], element[1])
+    return (element,)
+
+
+def _component(name: str, leaf: Any) -> Component:
+    import tensorflow as tf
+
+    if not isinstance(leaf, tf.TensorSpec) and not (tf.is_tensor(leaf) and isinstance(leaf, tf.Tensor)):
+        raise InputFnError(
+            f"component '{name}' of the input is {type(leaf).__name__}, expected a dense tensor; "
+            "convert it, e.g. with tf.sparse.to_dense or to_tensor(shape=...)"
+        )
+    if leaf.dtype in (tf.string, tf.resource, tf.variant):
+        raise InputFnError(
+            f"component '{name}' of the input has the type {leaf.dtype.name}, expected numbers; "
+            "convert it in input_fn"
+        )
+    if leaf.shape.rank is None:
+        raise DynamicShapeError(name, None)
+    if not leaf.shape.is_fully_defined():
+        raise DynamicShapeError(name, leaf.shape.as_list())
+    return Component(name, leaf.dtype, tuple(leaf.shape.as_list()))

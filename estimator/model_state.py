@@ -1,0 +1,112 @@
+"""The variables of a traced model as arrays: initial values, restored values, checkpoints of given values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimator import checkpoints
+from estimator.capture import TracedModel
+from estimator.spec import WarmStartSettings
+from estimator.warm_start import warm_start
+
+log = logging.getLogger("estimator")
+
+
+class ModelState:
+    """A TensorFlow session on this CPU that holds the variables of a model and never runs a step.
+
+    Args:
+        model: The traced graph; savers and assignments are added to it.
+        model_dir: Where checkpoints are written.
+        keep_max: Number of checkpoints to keep; 0 or None keeps all.
+        saving_listeners: `CheckpointSaverListener`s of the user.
+        session_config: ConfigProto of the session.
+    """
+
+    def __init__(
+        self,
+        model: TracedModel,
+        model_dir: Path,
+        keep_max: int | None = None,
+        saving_listeners: Sequence[Any] = (),
+        session_config: Any = None,
+    ) -> None:
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        self._graph = model.graph
+        self._session_config = session_config
+        self._session: Any = None
+        with model.graph.as_default():
+            self._variables = {
+                variable.op.name: variable for variable in [*v1.global_variables(), *v1.local_variables()]
+            }
+            self._saver = checkpoints.model_saver(model.spec.scaffold)
+            self._reads = {name: variable.read_value() for name, variable in self._variables.items()}
+            self._values = {
+                name: v1.placeholder(variable.dtype.base_dtype, variable.shape)
+                for name, variable in self._variables.items()
+            }
+            self._assignments = {
+                name: variable.assign(self._values[name], read_value=False)
+                for name, variable in self._variables.items()
+            }
+        self._writer = checkpoints.CheckpointWriter(
+            model_dir, self._saver, model.graph, keep_max, saving_listeners
+        )
+
+    def start(self, checkpoint: str | None, warm: WarmStartSettings | None = None) -> None:
+        """Initializes all variables, then restores a checkpoint; warm-started values where there is none.
+
+        Raises:
+            CheckpointReadError: a checkpoint cannot be read or is of another model.
+        """
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        with self._graph.as_default():
+            if checkpoint is None and warm is not None:
+                warm_start(warm)
+            self._session = v1.Session(graph=self._graph, config=self._session_config)
+            self._session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+            self._session.run(v1.tables_initializer())
+            if checkpoint is not None:
+                checkpoints.check_shapes(checkpoint, v1.global_variables())
+                with checkpoints.restoring(checkpoint):
+                    self._saver.restore(self._session, checkpoint)
+                log.info("Restoring parameters from %s", checkpoint)
+
+    def read(self, names: Sequence[str]) -> list[np.ndarray]:
+        """Present values of variables, by the names that a checkpoint has them under."""
+        values = self._session.run([self._reads[name] for name in names])
+        return [np.asarray(value) for value in values]
+
+    def assign(self, values: Mapping[str, np.ndarray]) -> None:
+        """Replaces values; a variable that is not named keeps its own."""
+        feeds = {
+            self._values[name]: np.asarray(value, dtype=self._variables[name].dtype.as_numpy_dtype)
+            for name, value in values.items()
+        }
+        self._session.run([self._assignments[name] for name in values], feeds)
+
+    def save(self, step: int) -> None:
+        """Writes a checkpoint of the present values.
+
+        Raises:
+            CheckpointWriteError: no space or permission; older checkpoints are as they were.
+        """
+        if self._writer.write(self._session, step):
+            log.warning("a saving listener asked to stop; a run on the CS system ends at its last step only")
+
+    def close(self) -> None:
+        """Tells the listeners that it is over and frees the session."""
+        if self._session is not None:
+            if self._writer.last_step is not None:
+                self._writer.end(self._session, self._writer.last_step)
+            self._session.close()
+            self._session = None

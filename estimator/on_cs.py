@@ -1,0 +1,140 @@
+"""Calls of the estimator that run on the CS system: the only module that calls `runtime`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import runtime.compile
+import runtime.inference
+import runtime.training
+from estimator import checkpoints, cpu
+from estimator.errors import UnsupportedOnCsError
+from estimator.events import EventWriter, StepEvents
+from estimator.files import plain
+from estimator.front_end import METRIC_PREFIX, TensorFlowFrontEnd, prediction_name
+from estimator.run_config import CSRunConfig
+from runtime.settings import RunSettings
+
+log = logging.getLogger("estimator")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run happens and what the user calls it.
+
+    Attributes:
+        command: The user's word for the run: `train`, `eval`, `predict`, `compile_only`, `validate_only`.
+        model_dir: Where checkpoints and summaries go.
+        compile_dir: Where artifacts go; None for `model_dir`.
+        config: The estimator's configuration.
+        params: The estimator's parameters.
+    """
+
+    command: str
+    model_dir: Path
+    compile_dir: Path | None
+    config: CSRunConfig
+    params: Mapping[str, Any]
+
+
+def compile_program(front_end: TensorFlowFrontEnd, place: Place, validate_only: bool) -> None:
+    """Validates or compiles; needs no CS system, but asks the one at `cs_ip` for its fabric."""
+    settings = _settings(front_end, place)
+    if validate_only:
+        runtime.compile.validate_program(front_end, settings)
+    else:
+        runtime.compile.compile_program(front_end, settings)
+
+
+def train(front_end: TensorFlowFrontEnd, place: Place, steps: int | None, max_steps: int | None) -> None:
+    """Trains `steps` more steps, or to the global step `max_steps`; streams where this task is a worker."""
+    settings = _settings(front_end, place, steps=steps, last_step=max_steps)
+    with EventWriter(place.model_dir) as writer:
+        events = StepEvents(writer, place.config.save_summary_steps, settings.batch_size)
+        try:
+            runtime.training.train(front_end, settings, events)
+        finally:
+            front_end.close()
+
+
+def evaluate(
+    front_end: TensorFlowFrontEnd,
+    place: Place,
+    steps: int,
+    checkpoint: str | None,
+    name: str | None,
+) -> dict[str, Any]:
+    """Metrics over `steps` batches; empty in a worker.
+
+    Metrics are running values: what the last step puts out is the result.
+    """
+    last: dict[str, np.ndarray] = {}
+    try:
+        for outputs in runtime.inference.run(front_end, _settings(front_end, place), steps):
+            last = outputs
+    finally:
+        front_end.close()
+    if not last:
+        return {}
+    prefix = f"output_{METRIC_PREFIX}"
+    results: dict[str, Any] = {
+        name.removeprefix(prefix): np.asarray(value)[()]
+        for name, value in last.items()
+        if name.startswith(prefix)
+    }
+    results["global_step"] = checkpoints.step_of(checkpoints.chosen(checkpoint, place.model_dir))
+    return cpu.report(place.model_dir, results, name)
+
+
+def predict(
+    front_end: TensorFlowFrontEnd, place: Place, steps: int | None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Predictions of one batch after the other; none in a worker."""
+    try:
+        for outputs in runtime.inference.run(front_end, _settings(front_end, place), steps):
+            named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
+            yield {name: value for name, value in named.items() if name is not None}
+    finally:
+        front_end.close()
+
+
+def steps_for_samples(front_end: TensorFlowFrontEnd, num_samples: int | None) -> int | None:
+    """Number of batches that hold so many samples; None for all of the input.
+
+    Raises:
+        UnsupportedOnCsError: not a positive number.
+    """
+    if num_samples is None:
+        return None
+    if num_samples <= 0:
+        raise UnsupportedOnCsError(f"num_samples must be > 0 or None, got {num_samples}")
+    return -(-num_samples // front_end.batch_size)
+
+
+def _settings(
+    front_end: TensorFlowFrontEnd,
+    place: Place,
+    steps: int | None = None,
+    last_step: int | None = None,
+) -> RunSettings:
+    config = place.config
+    return RunSettings(
+        mode=place.command,
+        model_dir=place.model_dir,
+        batch_size=front_end.batch_size,
+        compile_dir=place.compile_dir,
+        cs_ip=config.cs_ip,
+        steps=steps,
+        last_step=last_step,
+        save_every_steps=config.save_checkpoints_steps,
+        save_every_s=config.save_checkpoints_secs,
+        log_every_steps=config.log_step_count_steps,
+        seed=config.tf_random_seed,
+        params=plain(place.params),
+    )

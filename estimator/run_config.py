@@ -1,0 +1,180 @@
+"""How a run is done: the fields of `tf.estimator.RunConfig`, and those of the CS system."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from estimator import tasks
+from estimator.errors import UsageError, suggestion
+
+SAVE_CHECKPOINTS_SECS = 600.0
+
+# Defaults of tf.estimator.RunConfig. The default of save_checkpoints_secs holds only when neither it nor
+# save_checkpoints_steps is given.
+_DEFAULTS: Mapping[str, Any] = {
+    "model_dir": None,
+    "tf_random_seed": 1,
+    "save_summary_steps": 100,
+    "save_checkpoints_steps": None,
+    "save_checkpoints_secs": None,
+    "session_config": None,
+    "keep_checkpoint_max": 5,
+    "keep_checkpoint_every_n_hours": 10000,
+    "log_step_count_steps": 100,
+    "train_distribute": None,
+    "eval_distribute": None,
+    "device_fn": None,
+}
+_CS_DEFAULTS: Mapping[str, Any] = {
+    "cs_ip": None,
+    "system_name": None,
+    "cs_config": None,
+    "stack_params": None,
+}
+_COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
+
+
+class RunConfig:
+    """Fields and defaults of the removed `tf.estimator.RunConfig`.
+
+    Args:
+        **fields: `model_dir`, `tf_random_seed`, `save_summary_steps`, `save_checkpoints_steps`,
+            `save_checkpoints_secs` (600 when no interval is given; None for both means no checkpoint but the
+            last), `session_config` (a ConfigProto for sessions on this CPU), `keep_checkpoint_max` (0 or None
+            keeps all), `log_step_count_steps`, `device_fn` (on this CPU only); `train_distribute`,
+            `eval_distribute` and `keep_checkpoint_every_n_hours` are accepted and have no effect.
+
+    Raises:
+        TypeError: an unknown field; the message names the nearest known one.
+        ValueError: both checkpoint intervals, or a value out of range.
+    """
+
+    _fields: Mapping[str, Any] = _DEFAULTS
+
+    def __init__(self, **fields: Any) -> None:
+        for name in fields:
+            if name not in self._fields:
+                raise TypeError(
+                    f"{type(self).__name__} got an unexpected keyword argument '{name}'"
+                    f"{suggestion(name, self._fields)} (known: {', '.join(self._fields)})"
+                )
+        values = {**self._fields, **fields}
+        if "save_checkpoints_steps" not in fields and "save_checkpoints_secs" not in fields:
+            values["save_checkpoints_secs"] = SAVE_CHECKPOINTS_SECS
+        _check(values)
+        self._values = values
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__.get("_values", {})
+        if name in values:
+            return values[name]
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __repr__(self) -> str:
+        given = (f"{name}={value!r}" for name, value in self._values.items() if value != self._fields[name])
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def replace(self, **fields: Any) -> RunConfig:
+        """A copy with some fields changed; a new checkpoint interval takes the place of the old one."""
+        values = dict(self._values)
+        if fields.get("save_checkpoints_steps") is not None:
+            values["save_checkpoints_secs"] = None
+        if fields.get("save_checkpoints_secs") is not None:
+            values["save_checkpoints_steps"] = None
+        return type(self)(**{**values, **fields})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
+        duplicate = copy.copy(self)
+        duplicate._values = dict(self._values)
+        return duplicate
+
+    @property
+    def task_id(self) -> int:
+        """Index of this task among those of its type."""
+        return tasks.current().index
+
+    @property
+    def task_type(self) -> str:
+        """`chief` or `worker`."""
+        return tasks.current().role
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task drives the run and writes its files."""
+        return tasks.is_chief()
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """Number of tasks that read input."""
+        return tasks.current().num_workers
+
+
+class CSRunConfig(RunConfig):
+    """RunConfig with the fields of the CS system.
+
+    Args:
+        cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`; None runs on this CPU.
+        system_name: A name for messages.
+        cs_config: Options of the CS system as a message or mapping; kept for `model_fn` to read.
+        stack_params: Options of the compiler's stack; kept for `model_fn` to read.
+        **fields: As `RunConfig`.
+    """
+
+    _fields = {**_CS_DEFAULTS, **_DEFAULTS}
+
+    def __init__(
+        self,
+        cs_ip: str | None = None,
+        system_name: str | None = None,
+        cs_config: Any = None,
+        stack_params: Any = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(
+            cs_ip=cs_ip,
+            system_name=system_name,
+            cs_config=cs_config,
+            stack_params=stack_params,
+            **fields,
+        )
+
+
+def as_cs_config(config: Any) -> CSRunConfig:
+    """Any RunConfig-like object, or None, as a CSRunConfig.
+
+    Raises:
+        UsageError: it has none of the fields.
+    """
+    if config is None:
+        return CSRunConfig()
+    if isinstance(config, CSRunConfig):
+        return config
+    fields = {name: getattr(config, name) for name in CSRunConfig._fields if hasattr(config, name)}
+    if not fields:
+        raise UsageError(
+            f"config must be a CSRunConfig or RunConfig, got {type(config).__name__}: {config!r}"
+        )
+    return CSRunConfig(**fields)
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    if values["save_checkpoints_steps"] is not None and values["save_checkpoints_secs"] is not None:
+        raise UsageError(
+            f"save_checkpoints_steps={values['save_checkpoints_steps']} and "
+            f"save_checkpoints_secs={values['save_checkpoints_secs']} exclude each other; set one of them"
+        )
+    for name in _COUNTS:
+        value = values[name]
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise UsageError(f"{name} must be a whole number >= 0 or None, got {value!r}")
+    seconds = values["save_checkpoints_secs"]
+    if seconds is not None and seconds < 0:
+        raise UsageError(f"save_checkpoints_secs must be >= 0 or None, got {seconds!r}")
+    seed = values["tf_random_seed"]
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise UsageError(f"tf_random_seed must be a whole number or None, got {seed!r}")
+    cs_ip = values.get("cs_ip")
+    if cs_ip is not None and (not isinstance(cs_ip, str) or not cs_ip):
+        raise UsageError(f"cs_ip must be 'IP', 'IP:PORT' or None, got {cs_ip!r}")

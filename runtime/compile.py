@@ -1,0 +1,151 @@
+"""Validate and compile a step program on this machine, and tell the user about it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
+from cgc.fabric import Fabric, load_fabric
+from cgc.manifest import REPORT_TEXT
+from cgc.report import kernel_list_text
+from cs_system.client import SystemClient, parse_address
+from runtime import files, summaries
+from runtime.program import FrontEnd, StepProgram
+from runtime.settings import RunSettings
+from runtime.timeline import Timeline
+
+log = logging.getLogger("runtime")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The fabric that a program is compiled for, and the system that has it when one was named."""
+
+    fabric: Fabric
+    system: dict[str, Any] | None = None
+
+
+def target_of(settings: RunSettings) -> Target:
+    """The fabric of the system at `cs_ip`, else the one that the settings name."""
+    if settings.cs_ip is None:
+        return Target(load_fabric(settings.fabric))
+    with SystemClient(parse_address(settings.cs_ip)) as client:
+        info = client.info()
+    return Target(load_fabric(info.fabric), {"name": info.name, "version": info.version})
+
+
+def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationResult:
+    """Checks that the program can be compiled, without placing it; writes the summaries.
+
+    Raises:
+        cgc.errors.CompileError: the program uses something that the compiler does not know.
+        ModelDirError: `model_dir` is not writable.
+    """
+    files.check_writable(settings.model_dir)
+    timeline = Timeline()
+    target = target_of(settings)
+    program = _trace(front_end, timeline)
+    log.info("=============== Starting Cerebras Compilation ===============")
+    with timeline.phase("validate"):
+        result = validate_step(program.module, CompileOptions(), target.fabric, _log_stage)
+    log.info("=============== Cerebras Compilation Completed ===============")
+    _write_files(settings, timeline, target, front_end, None)
+    sys.stdout.write(kernel_list_text(result.graph))
+    return result
+
+
+def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult:
+    """Compiles the program, or finds it compiled; writes the summaries.
+
+    Raises:
+        cgc.errors.CompileError: the program cannot be compiled or placed.
+        ModelDirError: `model_dir` is not writable.
+    """
+    files.check_writable(settings.model_dir)
+    timeline = Timeline()
+    target = target_of(settings)
+    result = compile_for(_trace(front_end, timeline), settings, target, timeline)
+    _write_files(settings, timeline, target, front_end, result)
+    sys.stdout.write(result.artifact.read(REPORT_TEXT).decode())
+    log.info("compile report: %s", result.artifact.path / REPORT_TEXT)
+    return result
+
+
+def compile_for(
+    program: StepProgram, settings: RunSettings, target: Target, timeline: Timeline
+) -> CompileResult:
+    """Compiles within a run: no files besides the artifact."""
+    log.info("=============== Starting Cerebras Compilation ===============")
+    with timeline.phase("compile"):
+        result = compile_step(
+            program.module,
+            settings.artifact_dir,
+            CompileOptions(),
+            target.fabric,
+            _log_stage,
+            on_wait=log.info,
+        )
+    for warning in result.warnings:
+        log.warning("%s", warning)
+    if result.reused:
+        log.info("Cached compilation found for this model configuration")
+    log.info("=============== Cerebras Compilation Completed ===============")
+    return result
+
+
+def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:
+    with timeline.phase("trace"):
+        return front_end.program()
+
+
+def _log_stage(stage: str, done: int, total: int) -> None:
+    log.info("compile: %s (%d/%d)", stage, done, total)
+
+
+def _write_files(
+    settings: RunSettings,
+    timeline: Timeline,
+    target: Target,
+    front_end: FrontEnd,
+    result: CompileResult | None,
+) -> None:
+    artifact = None if result is None else result.artifact
+    estimates = None if artifact is None else artifact.estimates
+    active_pes = None if artifact is None else artifact.estimates.active_pes
+    model_dir = settings.model_dir
+    files.write_json(
+        model_dir / "fabric.json", summaries.fabric_json(target.fabric, active_pes, target.system)
+    )
+    files.write_json(
+        model_dir / "performance.json",
+        summaries.performance_json(
+            fabric=target.fabric,
+            total_samples=0,
+            total_time_s=0.0,
+            deltat_cycles=None if estimates is None else estimates.deltat_cycles,
+            active_pes=active_pes,
+            compile_time_s=timeline.seconds("compile"),
+            programming_time_s=None,
+        ),
+    )
+    files.write_json(
+        model_dir / "run_summary.json",
+        summaries.run_summary(
+            settings,
+            timeline,
+            "completed",
+            artifact=None if artifact is None else str(artifact.path),
+            compile_reused=None if result is None else result.reused,
+        ),
+    )
+    summaries.write_input_info(
+        settings,
+        front_end.inputs(),
+        None if estimates is None else estimates.samples_per_s,
+        None if artifact is None else artifact.path,
+        Path.cwd(),
+    )

@@ -1,0 +1,55 @@
+"""What can go wrong in a run; every message says what was got, what was expected and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RunError(Exception):
+    """An expected failure of a run."""
+
+    exit_code = 1
+
+
+class ModelDirError(RunError):
+    """`model_dir` cannot be written."""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        super().__init__(
+            f"cannot write to model_dir '{path}': {cause.strerror or cause}; "
+            "free space or give a writable directory (--model_dir)"
+        )
+
+
+class NonFiniteLossError(RunError):
+    """The loss became NaN or infinite."""
+
+    def __init__(self, step: int, loss: float, model_dir: Path) -> None:
+        self.step = step
+        super().__init__(
+            f"the loss is {loss} at global step {step}, expected a finite number; the checkpoints in "
+            f"'{model_dir}' are from before it. Lower the learning rate, check the input for NaN and "
+            "out-of-range labels, or clip the gradients"
+        )
+
+
+class NoSystemError(RunError):
+    """A run on the CS system was asked for without saying where it is."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no address of a CS system; pass --cs_ip=IP:PORT (start a simulated one with `cs_system serve`)"
+        )
+
+
+class NothingToDoError(RunError):
+    """The input ended before the first step."""
+
+    def __init__(self, first_step: int) -> None:
+        super().__init__(
+            f"the input ended before step {first_step + 1}: continuing from global step {first_step} leaves "
+            "out the batches that are already trained on. Add repeat() to the dataset, or start in an empty "
+            "model_dir"
+        )

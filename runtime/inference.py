@@ -1,0 +1,53 @@
+"""Evaluation and prediction on the CS system: forward steps whose outputs come back to the chief."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+
+from csrun.roles import TaskInfo
+from runtime.program import FrontEnd
+from runtime.session import open_session, prime
+from runtime.settings import RunSettings
+from runtime.timeline import Timeline
+from runtime.worker import run_worker, worker_beside
+
+log = logging.getLogger("runtime")
+
+
+def run(front_end: FrontEnd, settings: RunSettings, steps: int | None) -> Iterator[dict[str, np.ndarray]]:
+    """Outputs of one step after the other, on the chief; a worker streams and yields nothing.
+
+    The input is read from its start to its end, or for `steps` steps. Closing the generator early stops
+    the run and frees the system.
+
+    Raises:
+        cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+    """
+    task = TaskInfo.from_environment()
+    if task.role == "worker":
+        run_worker(front_end, settings, task)
+        return
+    timeline = Timeline()
+    with (
+        open_session(front_end, settings, task, timeline) as session,
+        worker_beside(front_end, settings, task),
+    ):
+        prime(session, task, timeline)
+        left = steps
+        while left is None or left > 0:
+            wanted = left if left is not None else _UNBOUNDED_SEGMENT
+            done = 0
+            for span in session.reservation.run_steps(wanted):
+                for index in range(span.count):
+                    yield {name: values[index] for name, values in span.outputs.items()}
+                done += span.count
+            if done < wanted:
+                break
+            left = None if left is None else left - done
+        session.reservation.stop(None)
+
+
+_UNBOUNDED_SEGMENT = 1 << 20

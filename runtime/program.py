@@ -1,0 +1,73 @@
+"""What a front end gives to a run: a traced step, a state, batches, a place for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from cgc.cirh.interface import TensorSpec
+
+Mode = Literal["train", "eval", "infer"]
+State = dict[str, np.ndarray]
+Batch = tuple[np.ndarray, ...]
+
+GLOBAL_STEP = "state.global_step"
+LOSS = "output_loss"
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """One traced step of the user's program.
+
+    Attributes:
+        module: CIRH as the importer made it, before any pass.
+        mode: What the step does; a `train` step updates state and has the output `output_loss`.
+        batch_size: Samples in one batch.
+    """
+
+    module: ModuleOp
+    mode: Mode
+    batch_size: int
+
+
+class FrontEnd(Protocol):
+    """The framework's side of a run.
+
+    The chief calls all of it, a worker only `inputs`, `input_digest` and `batches`: it traces nothing.
+    """
+
+    def program(self) -> StepProgram:
+        """Traces the step."""
+        ...
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The tensors of one batch, in the order of the step's batch inputs."""
+        ...
+
+    def input_digest(self) -> str:
+        """Identifies the input function and its parameters; equal in all tasks of a job."""
+        ...
+
+    def batches(self, skip: int) -> Iterator[Batch]:
+        """A freshly built input without its first `skip` batches, arrays in the order of `inputs`."""
+        ...
+
+    def initial_state(self) -> State:
+        """Arrays by resource name, from the newest checkpoint where there is one."""
+        ...
+
+    def save(self, step: int, state: Mapping[str, np.ndarray]) -> None:
+        """Writes a checkpoint of `state` as it is after `step` steps."""
+        ...
+
+
+class Observer(Protocol):
+    """Is shown what the steps put out, on the chief."""
+
+    def steps(self, first_step: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """Outputs of consecutive steps, stacked: row i is of global step `first_step + i + 1`."""
+        ...

@@ -1,0 +1,49 @@
+"""What the caller decides about a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of one compile, training or inference.
+
+    Attributes:
+        mode: The user's word for it (`train`, `eval`, `predict`, `compile_only`, `validate_only`).
+        model_dir: Where checkpoints and summaries go.
+        compile_dir: Where artifacts go; `model_dir` when None.
+        cs_ip: Address of the CS system as the user wrote it; None compiles for `fabric`.
+        fabric: Name or YAML path of the fabric to compile for when there is no `cs_ip`.
+        last_step: Training ends when the global step reaches it.
+        steps: Training ends after that many steps, whichever of both comes first.
+        save_every_steps: Checkpoint whenever the global step is a multiple of it.
+        save_every_s: Checkpoint when that many seconds have passed since the last one.
+        log_every_steps: A progress line whenever the global step is a multiple of it.
+        batch_size: Samples in one batch.
+        params: The user's parameters, noted in the summary.
+        wait: Queue for a busy system instead of failing.
+    """
+
+    mode: str
+    model_dir: Path
+    batch_size: int
+    compile_dir: Path | None = None
+    cs_ip: str | None = None
+    fabric: str = "cs2"
+    last_step: int | None = None
+    steps: int | None = None
+    save_every_steps: int | None = None
+    save_every_s: float | None = None
+    log_every_steps: int | None = 100
+    seed: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    wait: bool = False
+
+    @property
+    def artifact_dir(self) -> Path:
+        """The folder in which `cs_<hash>` directories lie."""
+        return self.compile_dir or self.model_dir

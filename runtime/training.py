@@ -1,0 +1,216 @@
+"""Training on the CS system: the same call in every task of a job, each does what its role asks for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from csrun.roles import TaskInfo
+from runtime import files, summaries
+from runtime.errors import ModelDirError, NothingToDoError
+from runtime.program import FrontEnd, Observer, State
+from runtime.progress import Progress
+from runtime.session import Session, open_session, prime
+from runtime.settings import RunSettings
+from runtime.timeline import Timeline
+from runtime.worker import run_worker, worker_beside
+
+log = logging.getLogger("runtime")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a training ended, on the chief.
+
+    Attributes:
+        final_step: Global step of the last checkpoint.
+        loss: Loss of the last step; None when no step was left to do.
+        samples: Samples trained on in this run.
+        seconds: Time of the training loop, checkpoints included.
+        input_ended: The input ended before the last step.
+    """
+
+    final_step: int
+    loss: float | None
+    samples: int
+    seconds: float
+    input_ended: bool
+
+
+def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> TrainResult | None:
+    """Trains until `settings.last_step`, or `settings.steps` steps, or the end of the input.
+
+    Returns:
+        The chief's result; None in a worker.
+
+    Raises:
+        ModelDirError: `model_dir` is not writable.
+        NonFiniteLossError: the loss became NaN or infinite.
+        cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+    """
+    task = TaskInfo.from_environment()
+    if task.role == "worker":
+        run_worker(front_end, settings, task)
+        return None
+    files.check_writable(settings.model_dir)
+    timeline = Timeline()
+    try:
+        return _chief(front_end, settings, observer, task, timeline)
+    except BaseException as error:
+        _note_failure(settings, timeline, error)
+        raise
+
+
+def _chief(
+    front_end: FrontEnd, settings: RunSettings, observer: Observer, task: TaskInfo, timeline: Timeline
+) -> TrainResult:
+    with open_session(front_end, settings, task, timeline) as session:
+        last_step = _last_step(session.first_step, settings)
+        progress = Progress(
+            session.first_step, settings.batch_size, settings.log_every_steps, settings.model_dir
+        )
+        if session.first_step == 0:
+            front_end.save(0, session.initial_state)
+        with worker_beside(front_end, settings, task):
+            prime(session, task, timeline)
+            with timeline.phase("training") as training:
+                progress.start()
+                input_ended = _loop(session, front_end, settings, observer, progress, last_step, timeline)
+            session.reservation.stop(None)
+    seconds = training.seconds or 0.0
+    result = TrainResult(progress.step, progress.loss, progress.samples, seconds, input_ended)
+    _note_success(settings, timeline, session, task, progress, result)
+    return result
+
+
+def _last_step(first_step: int, settings: RunSettings) -> int:
+    limits = []
+    if settings.last_step is not None:
+        limits.append(settings.last_step)
+    if settings.steps is not None:
+        limits.append(first_step + settings.steps)
+    return min(limits)
+
+
+def _loop(
+    session: Session,
+    front_end: FrontEnd,
+    settings: RunSettings,
+    observer: Observer,
+    progress: Progress,
+    last_step: int,
+    timeline: Timeline,
+) -> bool:
+    """Runs segments of steps from one checkpoint to the next; returns whether the input ended."""
+    saved_step, saved_at = session.first_step, time.monotonic()
+    input_ended = False
+    while progress.step < last_step and not input_ended:
+        target_step = _segment_end(progress.step, last_step, settings)
+        for outputs in session.reservation.run_steps(target_step - progress.step):
+            timeline.mark("first step")
+            progress.add(outputs.first_step, outputs.outputs)
+            observer.steps(outputs.first_step, outputs.outputs)
+        input_ended = progress.step < target_step
+        if input_ended and progress.step == session.first_step:
+            raise NothingToDoError(session.first_step)
+        if progress.step == last_step or input_ended or _save_is_due(progress.step, saved_at, settings):
+            with timeline.phase("checkpoint"):
+                front_end.save(progress.step, _fetch(session))
+            saved_step, saved_at = progress.step, time.monotonic()
+    if input_ended:
+        log.warning(
+            "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",
+            saved_step,
+            last_step,
+        )
+    return input_ended
+
+
+def _segment_end(step: int, last_step: int, settings: RunSettings) -> int:
+    """The next step at which a checkpoint may be due: steps between two of them need no pause."""
+    ends = [last_step]
+    if settings.save_every_steps:
+        ends.append(step - step % settings.save_every_steps + settings.save_every_steps)
+    elif settings.save_every_s:
+        ends.append(step + (settings.log_every_steps or 100))
+    return min(ends)
+
+
+def _save_is_due(step: int, saved_at: float, settings: RunSettings) -> bool:
+    if settings.save_every_steps:
+        return step % settings.save_every_steps == 0
+    return bool(settings.save_every_s) and time.monotonic() - saved_at >= (settings.save_every_s or 0)
+
+
+def _fetch(session: Session) -> State:
+    """The whole state: what the step does not change lies on the chief already."""
+    return {**session.initial_state, **session.reservation.fetch_state()}
+
+
+def _note_success(
+    settings: RunSettings,
+    timeline: Timeline,
+    session: Session,
+    task: TaskInfo,
+    progress: Progress,
+    result: TrainResult,
+) -> None:
+    rate = result.samples / result.seconds if result.seconds else 0.0
+    if result.loss is None:
+        log.info("nothing to do: global step %d has reached the last step asked for", result.final_step)
+    else:
+        log.info(
+            "Training finished with %d samples in %.3f seconds, %.2f samples/second.",
+            result.samples,
+            result.seconds,
+            rate,
+        )
+        log.info("Loss for final step: %.6g.", result.loss)
+    artifact = session.compiled.artifact
+    active_pes = artifact.estimates.active_pes
+    files.write_json(
+        settings.model_dir / "performance.json",
+        summaries.performance_json(
+            fabric=session.target.fabric,
+            total_samples=result.samples,
+            total_time_s=result.seconds,
+            deltat_cycles=artifact.estimates.deltat_cycles,
+            active_pes=active_pes,
+            compile_time_s=timeline.seconds("compile"),
+            programming_time_s=timeline.seconds("program the fabric"),
+        ),
+    )
+    files.write_json(
+        settings.model_dir / "fabric.json",
+        summaries.fabric_json(session.target.fabric, active_pes, session.target.system),
+    )
+    files.write_json(
+        settings.model_dir / "run_summary.json",
+        summaries.run_summary(
+            settings,
+            timeline,
+            "completed",
+            job=task.job_id,
+            workers=task.num_workers,
+            artifact=str(artifact.path),
+            compile_reused=session.compiled.reused,
+            first_step=session.first_step,
+            last_step=result.final_step,
+            loss=result.loss,
+            samples=result.samples,
+            samples_per_sec=rate,
+            input_ended=result.input_ended,
+        ),
+    )
+
+
+def _note_failure(settings: RunSettings, timeline: Timeline, error: BaseException) -> None:
+    """Leaves the cause in `run_summary.json`; a full disk must not hide the first error behind a second."""
+    summary = summaries.run_summary(
+        settings, timeline, "failed", error={"type": type(error).__name__, "message": str(error)}
+    )
+    try:
+        files.write_json(settings.model_dir / "run_summary.json", summary)
+    except ModelDirError as second:
+        log.warning("run_summary.json was not written: %s", second)

@@ -1,0 +1,112 @@
+"""What a worker does in a run: it streams the batches of its shard to the CS system."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cgc.cirh.interface import TensorSpec
+from cgc.executable import device_dtype
+from cs_system.client import join_run, parse_address
+from cs_system.errors import InputFailedError
+from csrun.roles import TaskInfo
+from runtime.errors import NoSystemError
+from runtime.program import FrontEnd
+from runtime.settings import RunSettings
+from streaming.layout import BatchLayout, Field
+from streaming.sender import Sender, SendSummary, WorkerIdentity
+
+log = logging.getLogger("runtime")
+
+# The chief may compile for long and wait for a busy system; when it fails the launcher ends this task.
+JOIN_TIMEOUT_S = 24 * 3600.0
+STOP_TIMEOUT_S = 10.0
+
+
+def wire_layout(inputs: tuple[TensorSpec, ...]) -> BatchLayout:
+    """The layout of a batch on the wire: the step's inputs with the dtypes that the device computes in."""
+    return BatchLayout(tuple(Field(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs))
+
+
+def run_worker(front_end: FrontEnd, settings: RunSettings, task: TaskInfo) -> SendSummary:
+    """Streams until the run ends or the input does.
+
+    Raises:
+        NoSystemError: no `cs_ip`.
+        Exception: whatever the input function raises, unchanged; errors of `streaming` and `cs_system`.
+    """
+    return _stream(open_sender(front_end, settings, task), front_end)
+
+
+def open_sender(front_end: FrontEnd, settings: RunSettings, task: TaskInfo) -> Sender:
+    """Waits until the chief of the job has opened the input, and prepares to stream into it."""
+    if settings.cs_ip is None:
+        raise NoSystemError
+    address, input_digest = parse_address(settings.cs_ip), front_end.input_digest()
+    ticket = join_run(address, task.job_id, task.token, JOIN_TIMEOUT_S, input_digest)
+    identity = WorkerIdentity(
+        job_id=task.job_id,
+        token=task.token,
+        worker=task.index,
+        num_workers=task.num_workers,
+        input_digest=input_digest,
+    )
+    return Sender((ticket.data_host, ticket.data_port), identity, wire_layout(front_end.inputs()))
+
+
+def _stream(sender: Sender, front_end: FrontEnd) -> SendSummary:
+    summary = sender.run(front_end.batches)
+    if summary.stopped_reason:
+        log.warning("the run was stopped: %s", summary.stopped_reason)
+    log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
+    return summary
+
+
+class _WorkerThread(threading.Thread):
+    """Streams beside the chief and keeps what it raised."""
+
+    def __init__(self, front_end: FrontEnd, sender: Sender) -> None:
+        super().__init__(name="worker", daemon=True)
+        self.error: BaseException | None = None
+        self._front_end = front_end
+        self._sender = sender
+
+    def run(self) -> None:
+        try:
+            _stream(self._sender, self._front_end)
+        except BaseException as error:  # handed to the chief's thread, which raises it
+            self.error = error
+
+    def end(self) -> None:
+        """Ends the stream, whatever the system is doing."""
+        self._sender.stop()
+        self.join(timeout=STOP_TIMEOUT_S)
+
+
+@contextmanager
+def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo) -> Iterator[None]:
+    """Runs the one worker of a job without a launcher in a thread of the chief's process.
+
+    Enter it when the input is open. When the body fails because the worker did, the worker's own exception
+    is raised, with its traceback.
+    """
+    if not task.in_process_worker:
+        yield
+        return
+    sender = open_sender(front_end, settings, replace(task, role="worker", index=0))
+    thread = _WorkerThread(front_end, sender)
+    thread.start()
+    try:
+        yield
+        thread.join(timeout=STOP_TIMEOUT_S)
+    except Exception as error:
+        if isinstance(error, InputFailedError):
+            thread.join(timeout=STOP_TIMEOUT_S)
+        if thread.error is not None:
+            raise thread.error from error
+        raise
+    finally:
+        thread.end()

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cs_system.testing import RunningSystem, running_system
+
+ROOT = Path(__file__).parents[3]
+MODEL = ROOT / "models" / "fc_mnist" / "tf"
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def model_module() -> Iterator[object]:
+    """The example's model.py, imported as its run.py imports it."""
+    sys.path.insert(0, str(MODEL))
+    import model
+
+    yield model
+    sys.path.remove(str(MODEL))
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """Runs a launcher of the checkout in a directory of its own."""
+
+    def run(launcher: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ROOT / "bin" / launcher), *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,146 @@
+"""Jobs of several tasks in which something breaks: the cause is shown, nothing is left, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cs_system.client import SystemClient, parse_address
+from cs_system.testing import RunningSystem
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = Path(__file__).with_name("program.py")
+TIMEOUT_S = 100.0
+
+
+def launch(
+    system: RunningSystem, folder: Path, max_steps: int, tasks: int = 3, **environment: str
+) -> subprocess.Popen[str]:
+    command = [
+        str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", f"--tasks-per-node={tasks}",
+        "--cpus-per-task=1", f"--log-dir={folder / 'logs'}", "--grace-period=5",
+        "python", str(PROGRAM), system.address, str(folder / "model_dir"), str(max_steps),
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(job: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        output, _ = job.communicate(timeout=TIMEOUT_S)
+    finally:
+        if job.poll() is None:
+            job.send_signal(signal.SIGTERM)
+            job.wait(timeout=20)
+    return job.returncode, output
+
+
+def wait_idle(system: RunningSystem) -> None:
+    with SystemClient(parse_address(system.address)) as client:
+        deadline = time.monotonic() + 20
+        while client.info().state != "IDLE":
+            assert time.monotonic() < deadline, client.info()
+            time.sleep(0.05)
+
+
+def wait_for_log(folder: Path, pattern: str, job: subprocess.Popen[str]) -> None:
+    log = folder / "logs" / "chief-0.log"
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (log.exists() and re.search(pattern, log.read_text())):
+        assert job.poll() is None, log.read_text() if log.exists() else "no log"
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def checkpoint(folder: Path, step: int) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(folder / "model_dir" / f"model.ckpt-{step}"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_input_of_a_worker_that_raises_ends_the_run_with_its_traceback(
+    system: RunningSystem, tmp_path: Path
+) -> None:
+    code, output = finish(launch(system, tmp_path, 1000, FAULT="raise"))
+    assert code == 1
+    assert "record 160 cannot be parsed" in output
+    assert "program.py" in output
+    assert "in records" in output
+    wait_idle(system)
+
+
+def test_worker_that_is_killed_ends_the_run(system: RunningSystem, tmp_path: Path) -> None:
+    code, output = finish(launch(system, tmp_path, 1000, FAULT="die"))
+    assert code == 128 + signal.SIGKILL
+    assert "worker 1" in output
+    wait_idle(system)
+
+
+def test_killed_job_continues_bit_for_bit(system: RunningSystem, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    code, output = finish(launch(system, whole, 60))
+    assert code == 0, output
+
+    job = launch(system, broken, 1_000_000, FAULT="slow")
+    wait_for_log(broken, "Saving checkpoints for 20 ", job)
+    chief = next(
+        task["pid"]
+        for task in json.loads((broken / "logs" / "job.json").read_text())["tasks"]
+        if task["role"] == "chief"
+    )
+    os.kill(chief, signal.SIGKILL)
+    code, output = finish(job)
+    assert code == 128 + signal.SIGKILL, output
+    wait_idle(system)
+    newest = tf.train.latest_checkpoint(str(broken / "model_dir"))
+    assert newest is not None
+    resumed_from = int(newest.rpartition("-")[2])
+    assert 0 < resumed_from < 60
+
+    code, output = finish(launch(system, broken, 60))
+    assert code == 0, output
+    expected, got = checkpoint(whole, 60), checkpoint(broken, 60)
+    for name, value in expected.items():
+        assert got[name].tobytes() == value.tobytes(), name
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_to_the_launcher_ends_job_and_frees_the_system(
+    system: RunningSystem, tmp_path: Path, number: int, code: int
+) -> None:
+    job = launch(system, tmp_path, 1_000_000, tasks=2, FAULT="slow")
+    wait_for_log(tmp_path, "global step 10:", job)
+    job.send_signal(number)
+    assert finish(job)[0] == code
+    wait_idle(system)
+
+
+def test_system_that_dies_is_named(tmp_path: Path) -> None:
+    from cs_system.testing import running_system
+
+    server = tmp_path / "server"
+    server.mkdir()
+    with running_system(server) as doomed:
+        job = launch(doomed, tmp_path, 1_000_000, tasks=2, FAULT="slow")
+        wait_for_log(tmp_path, "global step 10:", job)
+        doomed.process.kill()
+        code, output = finish(job)
+    assert code == 1
+    assert doomed.address in output
+    assert "Traceback" not in output

@@ -1,0 +1,230 @@
+"""Training, evaluation and prediction without a CS system."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from estimator import CerebrasEstimator, EstimatorSpec, ModeKeys
+from estimator.checkpoints import all_of
+
+Tiny = Callable[..., CerebrasEstimator]
+InputFn = Callable[..., Any]
+
+
+def steps_in(model_dir: str) -> list[int]:
+    return [int(prefix.rsplit("-", 1)[1]) for prefix in all_of(model_dir)]
+
+
+def test_train_evaluate_predict(tiny: Tiny, tiny_input: InputFn) -> None:
+    estimator = tiny()
+    assert estimator.train(tiny_input, steps=60) is estimator
+    metrics = estimator.evaluate(tiny_input)
+    assert set(metrics) == {"accuracy", "loss", "global_step"}
+    assert metrics["global_step"] == 60
+    assert metrics["accuracy"] > 0.8
+    examples = list(estimator.predict(tiny_input))
+    assert len(examples) == 24
+    assert examples[0]["probabilities"].shape == (3,)
+    assert examples[0]["classes"] == examples[0]["probabilities"].argmax()
+
+
+def test_checkpoints_are_readable_by_tensorflow(tiny: Tiny, tiny_input: InputFn) -> None:
+    estimator = tiny()
+    estimator.train(tiny_input, steps=3)
+    assert estimator.latest_checkpoint() == f"{estimator.model_dir}/model.ckpt-3"
+    assert tf.train.latest_checkpoint(estimator.model_dir) == estimator.latest_checkpoint()
+    reader = tf.train.load_checkpoint(estimator.latest_checkpoint())
+    assert reader.get_tensor("global_step") == 3
+    assert reader.get_tensor("dense/kernel").shape == (4, 3)
+    assert np.array_equal(estimator.get_variable_value("dense/bias"), reader.get_tensor("dense/bias"))
+    assert "dense/kernel/Adam" in estimator.get_variable_names()
+    assert Path(estimator.model_dir, "model.ckpt-3.meta").is_file()
+
+
+def test_second_train_continues(tiny: Tiny, tiny_input: InputFn) -> None:
+    tiny().train(tiny_input, steps=3)
+    tiny().train(tiny_input, steps=3)
+    assert tiny().get_variable_value("global_step") == 6
+    before = tiny().get_variable_value("dense/kernel")
+    tiny().train(tiny_input, max_steps=6)
+    assert np.array_equal(before, tiny().get_variable_value("dense/kernel"))
+
+
+def test_keep_checkpoint_max_counts_earlier_runs(tiny: Tiny, tiny_input: InputFn) -> None:
+    for last in (4, 8):
+        tiny(save_checkpoints_steps=2, keep_checkpoint_max=3).train(tiny_input, max_steps=last)
+    assert steps_in(tiny().model_dir) == [4, 6, 8]
+    files = {path.name.split(".")[1] for path in Path(tiny().model_dir).glob("model.ckpt-*")}
+    assert files == {"ckpt-4", "ckpt-6", "ckpt-8"}
+
+
+def test_same_seed_same_weights(tiny: Tiny, tiny_input: InputFn, tmp_path: Path) -> None:
+    first, second, other = (
+        tiny(model_dir=tmp_path / name, tf_random_seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    for estimator in (first, second, other):
+        estimator.train(tiny_input, steps=4)
+    kernel = first.get_variable_value("dense/kernel")
+    assert np.array_equal(kernel, second.get_variable_value("dense/kernel"))
+    assert not np.array_equal(kernel, other.get_variable_value("dense/kernel"))
+
+
+def test_warm_start_takes_the_weights_and_starts_at_step_0(
+    tiny: Tiny, tiny_input: InputFn, tmp_path: Path
+) -> None:
+    source = tiny(model_dir=tmp_path / "source")
+    source.train(tiny_input, steps=5)
+    # Gradients of a learning rate of 0 leave the weights as they were warm-started.
+    warm = tiny(model_dir=tmp_path / "warm", warm_start_from=source.model_dir, params={"learning_rate": 0.0})
+    warm.train(tiny_input, steps=1)
+    assert warm.get_variable_value("global_step") == 1
+    kernel = warm.get_variable_value("dense/kernel")
+    assert np.array_equal(kernel, source.get_variable_value("dense/kernel"))
+
+
+def test_files_of_a_training(tiny: Tiny, tiny_input: InputFn) -> None:
+    estimator = tiny(save_summary_steps=2, params={"learning_rate": np.float64(0.05), "callback": print})
+    estimator.train(tiny_input, steps=4)
+    estimator.evaluate(tiny_input, name="held_out")
+    model_dir = Path(estimator.model_dir)
+    assert yaml.safe_load((model_dir / "params.yaml").read_text()) == {"learning_rate": 0.05}
+    assert (model_dir / "graph.pbtxt").is_file()
+    scalars = read_scalars(model_dir)
+    assert {"loss", "doubled_loss", "global_step/sec", "samples/sec"} <= set(scalars)
+    assert sorted(scalars["loss"]) == [2, 4]
+    assert scalars["doubled_loss"][4] == pytest.approx(2 * scalars["loss"][4])
+    assert set(read_scalars(model_dir / "eval_held_out")) == {"loss", "accuracy"}
+
+
+def read_scalars(directory: Path) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(directory.glob("events.out.tfevents.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found.setdefault(value.tag, {})[event.step] = value.simple_value
+    return found
+
+
+def test_log_lines(tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "estimator")
+    tiny(log_step_count_steps=2).train(tiny_input, steps=4)
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum(message.startswith("global step ") for message in messages) == 2
+    assert any("steps/sec" in message for message in messages)
+    assert any(message.startswith("Training finished with 32 samples in ") for message in messages)
+    assert any(message.startswith("Loss for final step: ") for message in messages)
+
+
+def test_training_ends_with_the_input(tiny: Tiny, tiny_input: InputFn) -> None:
+    estimator = tiny()
+    estimator.train(lambda: tiny_input({}, ModeKeys.EVAL))
+    assert estimator.get_variable_value("global_step") == 3
+
+
+def test_hooks_and_listeners_are_called(tiny: Tiny, tiny_input: InputFn) -> None:
+    class Counter(tf.compat.v1.train.SessionRunHook):
+        runs = 0
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            self.runs += 1
+
+    class Listener(tf.compat.v1.train.CheckpointSaverListener):
+        def __init__(self) -> None:
+            self.saved: list[int] = []
+
+        def after_save(self, session: Any, global_step_value: int) -> bool:
+            self.saved.append(global_step_value)
+            return global_step_value == 4
+
+    counter, listener = Counter(), Listener()
+    tiny(save_checkpoints_steps=2).train(tiny_input, steps=10, hooks=[counter], saving_listeners=[listener])
+    assert listener.saved == [0, 2, 4]
+    assert counter.runs == 4
+
+
+def test_predict_options(tiny: Tiny, tiny_input: InputFn) -> None:
+    estimator = tiny()
+    estimator.train(tiny_input, steps=1)
+    some = list(estimator.predict(tiny_input, predict_keys=["classes"], num_samples=5))
+    assert [set(example) for example in some] == [{"classes"}] * 5
+    batches = list(estimator.predict(tiny_input, yield_single_examples=False))
+    assert [batch["classes"].shape for batch in batches] == [(8,)] * 3
+    with pytest.raises(ValueError, match="predict_keys has 'logits', the model predicts classes, probab"):
+        next(iter(estimator.predict(tiny_input, predict_keys="logits")))
+
+
+def test_predictions_of_a_single_tensor(tiny: Tiny, tiny_input: InputFn) -> None:
+    def model_fn(features: Any, mode: str) -> EstimatorSpec:
+        return EstimatorSpec(mode, predictions=tf.reduce_sum(features, axis=1))
+
+    features, _ = next(iter(tiny_input({}, ModeKeys.EVAL)))
+    values = list(tiny(model_fn=model_fn, params={}).predict(tiny_input))
+    assert values[:8] == pytest.approx(features.numpy().sum(axis=1), rel=1e-6)
+
+
+def test_a_suspended_prediction_leaves_no_graph_behind(tiny: Tiny, tiny_input: InputFn) -> None:
+    estimator = tiny()
+    estimator.train(tiny_input, steps=1)
+    predictions = estimator.predict(tiny_input)
+    next(predictions)
+    assert tf.executing_eagerly()
+    assert estimator.evaluate(tiny_input, steps=1)["global_step"] == 1
+    assert len(list(predictions)) == 23
+
+
+def test_tensors_instead_of_a_dataset(tiny: Tiny) -> None:
+    def constant_input() -> tuple[Any, Any]:
+        return tf.ones([8, 4]), tf.zeros([8], tf.int32)
+
+    estimator = tiny()
+    estimator.train(constant_input, steps=20)
+    assert estimator.evaluate(constant_input, steps=2)["accuracy"] == 1.0
+
+
+def test_only_the_chief_runs_on_the_cpu(
+    tiny: Tiny, tiny_input: InputFn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "estimator")
+    for name, value in {
+        "CSRUN_RANK": "2",
+        "CSRUN_NUM_TASKS": "3",
+        "CSRUN_JOB_ID": "job",
+        "CSRUN_JOB_TOKEN": "token",
+    }.items():
+        monkeypatch.setenv(name, value)
+    estimator = tiny()
+    estimator.train(tiny_input, steps=2)
+    assert estimator.evaluate(tiny_input) == {}
+    assert list(estimator.predict(tiny_input)) == []
+    assert not Path(estimator.model_dir).exists()
+    assert sum("nothing to do for worker 1" in r.getMessage() for r in caplog.records) == 3
+
+
+def test_the_chief_reads_all_shards_when_it_runs_alone(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def sharding_input() -> tuple[Any, Any]:
+        import os
+
+        seen.append(os.environ["TF_CONFIG"])
+        return tf.ones([8, 4]), tf.zeros([8], tf.int32)
+
+    for name, value in {
+        "CSRUN_RANK": "0",
+        "CSRUN_NUM_TASKS": "3",
+        "CSRUN_JOB_ID": "job",
+        "CSRUN_JOB_TOKEN": "token",
+    }.items():
+        monkeypatch.setenv(name, value)
+    tiny().train(sharding_input, steps=1)
+    [config] = [yaml.safe_load(text) for text in seen]
+    assert len(config["cluster"]["worker"]) == 1
+    assert config["task"] == {"type": "chief", "index": 0}

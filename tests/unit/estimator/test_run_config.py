@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from estimator import CSRunConfig, RunConfig
+
+
+def test_defaults_are_those_of_tf_estimator() -> None:
+    config = CSRunConfig()
+    assert config.tf_random_seed == 1
+    assert config.save_summary_steps == 100
+    assert config.save_checkpoints_steps is None
+    assert config.save_checkpoints_secs == 600
+    assert config.keep_checkpoint_max == 5
+    assert config.log_step_count_steps == 100
+    assert config.cs_ip is None
+    assert type(config).__name__ == "CSRunConfig"
+
+
+def test_steps_take_the_place_of_seconds() -> None:
+    config = CSRunConfig(save_checkpoints_steps=50)
+    assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (50, None)
+    replaced = config.replace(save_checkpoints_secs=30)
+    assert (replaced.save_checkpoints_steps, replaced.save_checkpoints_secs) == (None, 30)
+    assert config.save_checkpoints_steps == 50
+
+
+def test_replace_keeps_the_class_and_the_rest() -> None:
+    config = CSRunConfig("10.0.0.1", tf_random_seed=9).replace(model_dir="m")
+    assert isinstance(config, CSRunConfig)
+    assert (config.cs_ip, config.tf_random_seed, config.model_dir) == ("10.0.0.1", 9, "m")
+
+
+def test_unknown_field_names_the_nearest() -> None:
+    with pytest.raises(TypeError, match=r"'save_checkpoint_steps'; did you mean 'save_checkpoints_steps'\?"):
+        CSRunConfig(save_checkpoint_steps=5)
+    with pytest.raises(TypeError, match="'cs_ip'"):
+        RunConfig(cs_ip="10.0.0.1")
+    with pytest.raises(AttributeError, match="no attribute 'cs_port'"):
+        _ = CSRunConfig().cs_port
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"save_checkpoints_steps": 5, "save_checkpoints_secs": 5}, "exclude each other"),
+        ({"keep_checkpoint_max": -1}, "keep_checkpoint_max must be .* got -1"),
+        ({"save_summary_steps": 1.5}, "save_summary_steps must be .* got 1.5"),
+        ({"tf_random_seed": "one"}, "tf_random_seed must be .* got 'one'"),
+        ({"cs_ip": ""}, "cs_ip must be .* got ''"),
+    ],
+)
+def test_values_out_of_range(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CSRunConfig(**fields)
+
+
+def test_role_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = CSRunConfig()
+    assert (alone.is_chief, alone.task_type, alone.task_id, alone.num_worker_replicas) == (
+        True,
+        "chief",
+        0,
+        1,
+    )
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        '{"cluster": {"chief": ["a:1"], "worker": ["a:2", "a:3"]}, "task": {"type": "worker", "index": 1}}',
+    )
+    worker = CSRunConfig()
+    assert (worker.is_chief, worker.task_type, worker.task_id, worker.num_worker_replicas) == (
+        False,
+        "worker",
+        1,
+        2,
+    )

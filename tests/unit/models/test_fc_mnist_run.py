@@ -1,0 +1,132 @@
+"""The command line of FC-MNIST, and what it learns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+Modules = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests run as a process that nobody launched, in a directory of their own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("TF_CONFIG", "CSRUN_RANK", "CSRUN_NUM_TASKS", "CSRUN_JOB_ID", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run_py(fc_mnist_dir: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(fc_mnist_dir / "run.py"), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--mode", "fly"], "invalid choice: 'fly' (choose from"),
+        (["--mode", "train", "--validate_only", "--compile_only"], "exclude each other"),
+        (["--mode", "validate_only", "--compile_only"], "exclude each other"),
+        (["--mode", "train", "--steps", "5", "--max_steps", "6"], "--steps 5 and --max_steps 6"),
+        (["--mode", "train", "--steps", "0"], "--steps must be > 0, got 0"),
+        (["--mode", "train_and_eval", "--cs_ip", "10.0.0.1"], "train_and_eval runs on a CPU only"),
+        (["--mode", "eval_all", "--cs_ip", "10.0.0.1"], "eval_all runs on a CPU only"),
+        ([], "-m/--mode"),
+    ],
+)
+def test_wrong_command_lines(
+    fc_mnist: Modules, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        fc_mnist["run"].parse_arguments(arguments)
+    assert caught.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_both_ways_to_say_compile_only(fc_mnist: Modules) -> None:
+    parse = fc_mnist["run"].parse_arguments
+    for arguments in (["-m", "compile_only"], ["-m", "train", "--compile_only"]):
+        args = parse(arguments)
+        assert (args.mode, args.compile_only, args.validate_only) == ("train", True, False)
+    assert parse(["-m", "validate_only"]).validate_only
+    assert parse(["-m", "train"]).model_dir == Path(fc_mnist["run"].__file__).parent / "model_dir"
+
+
+def test_the_command_line_wins_over_the_file(fc_mnist: Modules, tmp_path: Path) -> None:
+    run = fc_mnist["run"]
+
+    def merged(*arguments: str) -> dict[str, Any]:
+        params: dict[str, Any] = run.merged_params(run.parse_arguments(["-m", "train", *arguments]))
+        return params
+
+    assert merged()["runconfig"]["max_steps"] == 1000
+    assert merged("--max_steps", "7")["runconfig"]["max_steps"] == 7
+    assert merged("--steps", "7")["runconfig"]["max_steps"] is None
+    assert merged("--steps", "7")["runconfig"]["steps"] == 7
+    assert merged("--eval_steps", "0")["runconfig"]["eval_steps"] is None
+    assert merged("--data_dir", str(tmp_path))["eval_input"]["data_dir"] == str(tmp_path)
+
+
+def test_bad_parameter_files(fc_mnist_dir: Path, tmp_path: Path) -> None:
+    missing = run_py(fc_mnist_dir, tmp_path, "-m", "train", "-p", "nowhere.yaml")
+    assert missing.returncode == 2
+    assert missing.stderr.splitlines() == [
+        "error: nowhere.yaml: no such file; give the path of an existing YAML file"
+    ]
+    text = (fc_mnist_dir / "configs" / "params_fc_mnist.yaml").read_text()
+    (tmp_path / "bad.yaml").write_text(text.replace("dropout: 0.2", "droput: 0.2") + "  max_steps: 5\n")
+    doubled = run_py(fc_mnist_dir, tmp_path, "-m", "train", "-p", "bad.yaml")
+    assert doubled.returncode == 2
+    assert "duplicate key 'runconfig.max_steps'" in doubled.stderr
+    (tmp_path / "bad.yaml").write_text(text.replace("dropout: 0.2", "droput: 0.2"))
+    unknown = run_py(fc_mnist_dir, tmp_path, "-m", "train", "-p", "bad.yaml")
+    line = 1 + text.splitlines().index("  dropout: 0.2")
+    assert unknown.returncode == 2
+    assert f"bad.yaml:{line}: unknown key 'model.droput'" in unknown.stderr
+    assert "Traceback" not in missing.stderr + doubled.stderr + unknown.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
+
+
+def test_it_learns_to_read(fc_mnist: Modules, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The main job on this CPU: train, evaluate, predict."""
+    model_dir = tmp_path / "model_dir"
+    main = fc_mnist["run"].main
+    where = ["-o", str(model_dir)]
+    main(["-m", "train", "--max_steps", "300", *where])
+    main(["-m", "eval", *where])
+    shown = dict(pair.split(" = ") for pair in capsys.readouterr().out.strip().split(", "))
+    assert float(shown["accuracy"]) >= 0.97
+    assert shown["global_step"] == "300"
+    main(["-m", "predict", "--eval_steps", "2", *where])
+    predictions = np.load(model_dir / "predict" / "predictions_tf_0.npz")
+    assert predictions["probabilities"].shape == (80, 10)
+    assert (predictions["classes"] == predictions["probabilities"].argmax(axis=1)).all()
+    written = yaml.safe_load((model_dir / "params.yaml").read_text())
+    assert written["model"] == {"hidden_sizes": [500, 300], "dropout": 0.2}
+
+
+def test_train_and_eval_then_eval_all(
+    fc_mnist: Modules, fc_mnist_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = yaml.safe_load((fc_mnist_dir / "configs" / "params_fc_mnist.yaml").read_text())
+    params["model"]["hidden_sizes"] = [16]
+    params["runconfig"].update(save_checkpoints_steps=4, max_steps=8)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(params))
+    common = ["-o", str(tmp_path / "model_dir"), "-p", str(tmp_path / "small.yaml"), "--eval_steps", "1"]
+    fc_mnist["run"].main(["-m", "train_and_eval", *common])
+    assert "global_step = 8" in capsys.readouterr().out
+    fc_mnist["run"].main(["-m", "eval_all", *common])
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert [line.split("global_step = ")[1].split(",")[0] for line in lines] == ["4", "8"]

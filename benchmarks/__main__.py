@@ -1,0 +1,45 @@
+"""Runs all benchmarks, prints the table and writes docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import fc_mnist, launcher
+from benchmarks.harness import Row, machine, table
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+
+GROUPS: tuple[Callable[[], list[Row]], ...] = (launcher.rows, fc_mnist.engine_rows, fc_mnist.end_to_end_rows)
+
+TEXT = """# Benchmarks
+
+Written by `make bench`; run it again to measure your machine. The contenders of a row run interleaved, in
+rounds; figures are medians, a ratio is the median of the ratios of each round, so that a busy neighbour
+disturbs both sides alike. Absolute figures are of this machine:
+
+{machine}
+
+{table}
+
+* *engine fed from memory*: the compiled step in the engine of the CS system, without network, against the
+  same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`, all from batches that
+  lie in memory.
+* *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads, shuffles and
+  batches its data in the workers and streams it to a CS system, all on the same cores; the contenders get
+  their batches from memory for nothing. Steps per second of the training loop, checkpoints included.
+"""
+
+
+def main() -> None:
+    """Entry point."""
+    rows: list[Row] = []
+    for group in GROUPS:
+        rows += group()
+        print(table(rows[-1:]).splitlines()[-1], flush=True)
+    print(f"\n{machine()}\n\n{table(rows)}")
+    PAGE.write_text(TEXT.format(machine=machine(), table=table(rows)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

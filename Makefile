@@ -1,6 +1,6 @@
 # Every target sets up what it needs: `make demo` and `make test` work on a fresh checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test bench demo proto clean
+.PHONY: help setup lint test soak bench demo proto clean
 
 PYTHON := .venv/bin/python
 PACKAGES := cgc cs_system csrun estimator runtime streaming toolkit_config
@@ -22,6 +22,9 @@ lint: .venv/.complete ## ruff (style, format) and mypy --strict
 test: .venv/.complete ## the tests
 	$(PYTHON) -m pytest
 
+soak: .venv/.complete ## the long fault and load tests
+	$(PYTHON) -m pytest -m soak
+
 bench: .venv/.complete ## the benchmarks; prints ratios and writes docs/benchmarks.md
 	$(PYTHON) -m benchmarks
 
@@ -29,7 +32,7 @@ demo: .venv/.complete ## compile and train FC-MNIST on a simulated CS system
 	@$(PYTHON) scripts/demo.py
 
 proto: .venv/.complete ## generate the gRPC code of the control plane
-	$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. cs_system/proto/cs_system.proto
+	$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. cs_system/proto/cs_system.proto
 
 clean: ## remove the virtual environment and all caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info build dist

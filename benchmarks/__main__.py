@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ disturbs both sides alike. Absolute figures are of this machine:
 
 def main() -> None:
     """Entry point."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     rows: list[Row] = []
     for group in GROUPS:
         rows += group()

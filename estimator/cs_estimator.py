@@ -348,7 +348,7 @@ class CerebrasEstimator:
     def _shared_source(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         task = tasks.current()
         return InputSource(
-            input_fn, mode, self._params, self._config, task.tf_config(), task.num_workers, task.index
+            input_fn, mode, self._params, self._config, tasks.shared_config(), task.num_workers, task.index
         )
 
     def _front_end(self, source: InputSource, options: StateOptions | None = None) -> TensorFlowFrontEnd:

@@ -41,8 +41,11 @@ def exported(config: dict[str, Any]) -> Iterator[None]:
 
 
 def shared_config() -> dict[str, Any]:
-    """The whole job as a TF_CONFIG: one chief, all workers, and which of them this process is."""
-    return current().tf_config()
+    """The whole job as a TF_CONFIG: the one that the launcher has set, else one made from the role."""
+    with _lock:
+        given = os.environ.get(VARIABLE, "").strip()
+    task = current()
+    return task.tf_config() if given in ("", "{}") else json.loads(given)
 
 
 def alone_config() -> dict[str, Any]:

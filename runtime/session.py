@@ -63,8 +63,12 @@ def prime(session: Session, task: TaskInfo, timeline: Timeline) -> None:
     """Waits until every worker has connected and its first batch is on the system."""
     log.info("Waiting for %d streamer(s) to prime the data pipeline", task.num_workers)
     with timeline.phase("prime the input"):
-        session.reservation.wait_workers(PRIME_TIMEOUT_S, None)
+        session.reservation.wait_workers(PRIME_TIMEOUT_S, log.debug)
     log.info("Streamers are ready")
+    log.info(
+        "Chief fully up. Waiting for Streaming (using %.2f%% of fabric cores)",
+        100 * session.compiled.artifact.estimates.total_utilization,
+    )
 
 
 def _load(
@@ -88,8 +92,4 @@ def _load(
     # Inference reads its input from the start, whatever the step of the checkpoint.
     first_step = int(state[GLOBAL_STEP]) if resume else 0
     reservation.open_input(task.num_workers, front_end.input_digest(), first_step)
-    log.info(
-        "Chief fully up. Waiting for Streaming (using %.2f%% of fabric cores)",
-        100 * compiled.artifact.estimates.total_utilization,
-    )
     return Session(reservation, compiled, target, first_step, state)

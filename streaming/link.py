@@ -88,18 +88,23 @@ class ServerLink:
                     return event.hello
 
     def receive(self, locate: Callable[[int], Slot]) -> list[ServerEvent]:
-        """Wait for the next piece of the stream; payloads go straight to where `locate(seq)` says.
+        """Wait for the next events of the stream; none when this end is over.
+
+        Payloads go straight to where `locate(seq)` says.
 
         Raises:
             ProtocolError: the peer broke the protocol; the ERR frame is sent.
             PeerGoneError: it went away.
             PeerSilentError: nothing was heard for the liveness time.
         """
-        try:
-            return self._receive(locate)
-        finally:
-            if self._core.has_data_to_send:
-                self.flush()
+        events: list[ServerEvent] = []
+        while not events and not self.is_over:
+            try:
+                events = self._receive(locate)
+            finally:
+                if self._core.has_data_to_send:
+                    self.flush()
+        return events
 
     def _receive(self, locate: Callable[[int], Slot]) -> list[ServerEvent]:
         with self._core_lock:
@@ -163,17 +168,18 @@ class ServerLink:
         """The run has given the link this place."""
         self.worker, self.generation = worker, generation
 
-    def accept(self, welcome: Welcome, payload_bytes: int) -> None:
-        """Queue WELCOME; from here on the peer may send batches."""
+    def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
+        """Queue WELCOME; from here on the peer may send batches. See `ServerConnection.accept`."""
         set_time_limit(self._sock, socket.SO_RCVTIMEO, welcome.liveness_s)
         self._checksum = welcome.checksum
         with self._core_lock:
-            self._core.accept(welcome, self.worker, self.generation, payload_bytes)
+            self._core.accept(welcome, self.worker, self.generation, payload_bytes, window)
 
-    def grant(self, limit: int) -> None:
-        """Queue a CREDIT."""
+    def grant(self, limit: int) -> bool:
+        """Queue a CREDIT unless it can wait; whether there is something to flush."""
         with self._core_lock:
             self._core.grant(limit)
+            return self._core.has_data_to_send
 
     def end(self, failure: Failure | None) -> None:
         """Queue BYE, or ERR when there is a failure; nothing more is received."""

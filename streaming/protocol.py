@@ -14,7 +14,9 @@ the payload of batch `seq`, whoever does the I/O receives them where they belong
 What the tables below do not list raises ProtocolError, queues an ERR frame for the peer, and closes.
 
 Flow control is by absolute credit: CREDIT carries the seq up to which (exclusive) batches may be sent. A
-later CREDIT replaces an earlier one, so nothing is lost by sending only the newest.
+later CREDIT replaces an earlier one, so nothing is lost by sending only the newest: while a worker has more
+than half of its window left, new credit is kept back and goes out with what comes later. At the latest when
+the half is used up it is sent, so a worker never waits for credit that there is.
 """
 
 from dataclasses import dataclass
@@ -160,7 +162,7 @@ class ServerConnection:
     Attributes:
         state: see `ServerState`.
         next_seq: the batch that must come next.
-        limit: batches with seq below it may come.
+        limit: batches with seq below it may come, as the worker was told.
     """
 
     def __init__(self) -> None:
@@ -171,6 +173,8 @@ class ServerConnection:
         self._generation = 0
         self._checksum = True
         self._payload_bytes = 0
+        self._grantable = 0
+        self._low_credit = 0
         self._pending: Header | None = None
         self._buffer = FrameBuffer()
         self._output = bytearray()
@@ -222,23 +226,40 @@ class ServerConnection:
             raise ChecksumError(text)
         self.state = ServerState.STREAMING
         self.next_seq += 1
+        self._send_credit_if_low()
         return [BatchReceived(header.seq)]
 
-    def accept(self, welcome: Welcome, worker: int, generation: int, payload_bytes: int) -> None:
-        """Take the worker whose HELLO is here; every batch has `payload_bytes` bytes."""
+    def accept(
+        self, welcome: Welcome, worker: int, generation: int, payload_bytes: int, window: int = 1
+    ) -> None:
+        """Take the worker whose HELLO is here.
+
+        Args:
+            welcome: what it is told.
+            worker: its index, for the headers.
+            generation: of the connection, for the headers.
+            payload_bytes: size of every batch's payload.
+            window: batches that the worker may be ahead of the release of slots, about.
+        """
         if self.state is not ServerState.DECIDING:
             raise ValueError(f"got accept in state {self.state.value}")
         self.state = ServerState.ENDED if welcome.ended else ServerState.STREAMING
         self.next_seq, self.limit = welcome.next_seq, welcome.limit
+        self._grantable, self._low_credit = welcome.limit, window // 2
         self._worker, self._generation = worker, generation
         self._checksum, self._payload_bytes = welcome.checksum, payload_bytes
         self._send(FrameType.WELCOME, seq=welcome.next_seq, payload=welcome.encode())
 
     def grant(self, limit: int) -> None:
         """Let the worker send every batch below `limit`; nothing happens if it already may, or has ended."""
-        if self.state in (ServerState.STREAMING, ServerState.PAYLOAD) and limit > self.limit:
-            self.limit = limit
-            self._send(FrameType.CREDIT, seq=limit)
+        if self.state in (ServerState.STREAMING, ServerState.PAYLOAD) and limit > self._grantable:
+            self._grantable = limit
+            self._send_credit_if_low()
+
+    def _send_credit_if_low(self) -> None:
+        if self._grantable > self.limit and self.limit - self.next_seq <= self._low_credit:
+            self.limit = self._grantable
+            self._send(FrameType.CREDIT, seq=self.limit)
 
     def bye(self) -> None:
         """End the connection because the run is over."""

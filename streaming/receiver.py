@@ -16,6 +16,7 @@ HTTP clients, TLS) cost a log line and their connection, nothing else.
 """
 
 import collections
+import functools
 import logging
 import selectors
 import socket
@@ -177,9 +178,11 @@ class Receiver:
         reason = "the connection ended"
         try:
             ring = self._shake_hands(link)
-            while ring is not None and not link.is_over:
-                for event in link.receive(lambda seq: ring.locate(link, seq)):
-                    _apply(ring, link, event)
+            if ring is not None:
+                locate = functools.partial(ring.locate, link)
+                while events := link.receive(locate):
+                    for event in events:
+                        _apply(ring, link, event)
         except (PeerGoneError, PeerSilentError, ProtocolError) as error:
             reason = str(error)
             _note_error(ring, link, error)

@@ -234,8 +234,7 @@ class BatchRing:
         granted = []
         for worker, limit in self._state.new_limits(time.monotonic()):
             link = self._links.get(worker)
-            if link is not None:
-                link.grant(limit)
+            if link is not None and link.grant(limit):
                 granted.append(link)
         return granted
 
@@ -261,7 +260,8 @@ class BatchRing:
         with self._changed:
             if self._links.get(hello.worker) is link and self._end is None:
                 welcome = self._state.welcome(hello.worker, hello.checksum, time.monotonic())
-                link.accept(welcome, self.spec.layout.nbytes)
+                window = self.spec.slots // self.spec.num_workers
+                link.accept(welcome, self.spec.layout.nbytes, window)
         link.flush()
         _log.info("%s of job %r connected, generation %d", name, self.spec.job_id, link.generation)
         return None

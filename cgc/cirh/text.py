@@ -11,8 +11,11 @@ from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
 from xdsl.ir import Attribute, SSAValue
 from xdsl.parser import Parser
+from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
+from xdsl.utils.lexer import Input, Token
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind, StringLiteral
 
 from cgc.cirh.base import DEBUG_ATTRIBUTES
 from cgc.cirh.dialect import CIRH
@@ -43,7 +46,7 @@ def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> Mod
     """
     _check_quotes(text, name)
     try:
-        module = Parser(make_context(), text, name).parse_module()
+        module = _Parser(make_context(), text, name).parse_module()
     except ParseError as error:
         start = _start_of_use(error, text)
         raise ModuleSyntaxError(_located(error.msg, start, text, name)) from error
@@ -53,6 +56,26 @@ def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> Mod
     if verify:
         verify_module(module)
     return module
+
+
+class _Lexer(MLIRLexer):
+    """Takes escaped UTF-8 for text; xDSL's own lexer takes a string with such escapes for bytes."""
+
+    def _lex_string_literal(self, start_pos: int) -> Token[MLIRTokenKind]:
+        token = super()._lex_string_literal(start_pos)
+        if token.kind is not MLIRTokenKind.BYTES_LIT or not isinstance(token.span, StringLiteral):
+            return token
+        try:
+            token.span.bytes_contents.decode()
+        except UnicodeDecodeError:
+            return token
+        return Token(MLIRTokenKind.STRING_LIT, token.span)
+
+
+class _Parser(Parser):
+    def __init__(self, context: Context, text: str, name: str) -> None:
+        super().__init__(context, text, name)
+        self._parser_state = ParserState(_Lexer(Input(text, name)))
 
 
 _QUOTES = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"|//[^\n]*+|"')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cgc.errors import InvalidModuleError
@@ -18,13 +19,13 @@ def verify_module(module: ModuleOp) -> None:
     for op in module.walk():
         try:
             op.verify(verify_nested_ops=False)
-        except VerifyException as error:
+        except (VerifyException, ValueError) as error:
             raise InvalidModuleError(_describe(op, error)) from error
     for block in module.walk_blocks():
         _check_order(block)
 
 
-def _describe(op: Operation, error: VerifyException) -> str:
+def _describe(op: Operation, error: Exception) -> str:
     # xDSL appends the whole module to the message of an op; the cause is the op's own verifier
     cause = error.__cause__ if isinstance(error.__cause__, VerifyException) else error
     message = str(cause)
@@ -34,6 +35,9 @@ def _describe(op: Operation, error: VerifyException) -> str:
 
 
 def _check_order(block: Block) -> None:
+    parent = block.parent_op()
+    if block.is_empty and parent is not None and not parent.has_trait(NoTerminator):
+        raise InvalidModuleError(f"{parent.name}: the body is empty, expected at least func.return")
     defined: set[SSAValue] = set(block.args)
     for op in block.ops:
         for index, operand in enumerate(op.operands):

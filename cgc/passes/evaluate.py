@@ -156,6 +156,8 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _reduce(op: ops.ReduceOp, x: AnyArray) -> Any:
+    if not op.dimensions:
+        return x
     if x.size == 0:
         return None
     return _REDUCTIONS[op.reduce_kind](_wide(x), axis=op.dimensions, keepdims=op.keep_dims)

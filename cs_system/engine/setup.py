@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,20 @@ def limit_threads(threads: int | None) -> int:
     # XLA takes the size of its thread pool from this variable.
     os.environ["NPROC"] = str(count)
     return count
+
+
+def cpu_digest() -> str:
+    """16 hex digits that are equal on equal CPUs.
+
+    Compiled programs use the instructions of the CPU that they were compiled on; a cache in a home directory
+    may be shared with machines that lack some of them.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    kept = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    return hashlib.sha256("\n".join([platform.machine(), *kept]).encode()).hexdigest()[:16]
 
 
 def start_device(cache_dir: Path | None) -> str:

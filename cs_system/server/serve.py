@@ -91,7 +91,7 @@ def _xla_cache(options: ServeOptions) -> Path | None:
     """Directory of XLA's compiled programs, with the oldest removed; XLA itself sets no limit."""
     if options.cache_dir is None:
         return None
-    directory = options.cache_dir / "xla"
+    directory = options.cache_dir / "xla" / setup.cpu_digest()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         keep_newest(directory, options.cache_bytes)
@@ -196,8 +196,6 @@ class _ReadyFile:
 
     def __enter__(self) -> None:
         content = self._content
-        if self._path is not None:
-            _write_atomically(self._path, json.dumps(content) + "\n")
         log.info(
             "CS system (fabric %s, toolkit %s) ready: --cs_ip=%s, data plane %s",
             content["fabric"],
@@ -205,6 +203,8 @@ class _ReadyFile:
             content["address"],
             content["data_address"],
         )
+        if self._path is not None:
+            _write_atomically(self._path, json.dumps(content) + "\n")
 
     def __exit__(self, *_: object) -> None:
         if self._path is not None:

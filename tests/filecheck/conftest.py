@@ -1,7 +1,7 @@
 """Runs the `// RUN:` lines of FileCheck tests in this process.
 
-A line reads `cgc-opt ARGUMENTS | filecheck ARGUMENTS`; `%s` is the file itself. With `not` in front the command must
-fail, and what it writes to the standard error is checked.
+A line reads `cgc-opt ARGUMENTS | filecheck ARGUMENTS`; `%s` is the file itself. With `not` in front the
+command must fail, and what it writes to the standard error is checked.
 """
 
 from __future__ import annotations

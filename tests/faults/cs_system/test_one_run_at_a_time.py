@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 import threading
@@ -124,6 +125,14 @@ def test_a_killed_chief_frees_the_system(system, chief, helpers):
     process = chief("reserved")
     process.kill()
     assert helpers.wait_for_state(system, "IDLE") < 2.0
+
+
+@pytest.mark.soak
+def test_a_chief_whose_machine_vanishes_frees_the_system(system, chief, helpers):
+    process = chief("reserved")
+    # Its connection stays open and nothing answers, as after a power cut.
+    process.send_signal(signal.SIGSTOP)
+    assert helpers.wait_for_state(system, "IDLE", timeout_s=40.0) < 25.0
 
 
 def test_a_chief_killed_in_its_run_frees_the_system_and_its_workers(system, chief, linear, workers, helpers):

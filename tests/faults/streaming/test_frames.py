@@ -125,9 +125,11 @@ def test_signs_of_life_are_answered_between_batches() -> None:
     with Loopback() as run, run.raw_worker(0) as worker:
         worker.join()
         ping = worker.control_frame(FrameType.PING)
-        worker.send(ping + worker.batch_frame(0) + ping)
+        frames = b"".join(worker.batch_frame(seq) for seq in range(4))
+        worker.send(ping + frames + ping)
         assert [worker.read_frame().header.type for _ in range(2)] == [FrameType.PING] * 2
-        assert take_numbered(run.ring, count=1) == [0]
+        assert take_numbered(run.ring, count=4) == [0, 1, 2, 3]
+        # Half of the window is left, so what was released is granted.
         assert worker.read_frame().header.type is FrameType.CREDIT
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import IntegerAttr, TensorType, f64, i32
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerAttr, TensorType, f64, i32
 from xdsl.ir import Block
 from xdsl.traits import Commutative, ConstantLike, Pure
 from xdsl.utils.exceptions import VerifyException
@@ -164,7 +164,7 @@ def test_the_verifier_wants_all_attributes_of_their_type(v: SimpleNamespace) -> 
     wrong = ops.SoftmaxOp.create(
         operands=[v.x], result_types=[result], properties={"axis": IntegerAttr(1, i32)}
     )
-    with pytest.raises(VerifyException, match="axis|i32"):
+    with pytest.raises(VerifyException, match=r"axis|i32"):
         wrong.verify_()
 
 
@@ -177,15 +177,15 @@ def test_the_verifier_refuses_misspelled_attributes(v: SimpleNamespace) -> None:
         op.verify_()
 
 
-@pytest.mark.parametrize("bad", [TensorType(f64, [2, 3]), TensorType(i32, [-1, 3]), i32])
+@pytest.mark.parametrize("bad", [TensorType(f64, [2, 3]), TensorType(i32, [DYNAMIC_INDEX, 3]), i32])
 def test_only_static_tensors_of_known_elements_are_operands(bad: TensorType[object]) -> None:
     block = Block(arg_types=[bad])
-    with pytest.raises(InvalidOpError, match="cast to f32 first|must be static|expected a ranked tensor"):
+    with pytest.raises(InvalidOpError, match=r"cast to f32 first|must be static|expected a ranked tensor"):
         ops.NegOp(block.args[0])
 
 
 def test_float64_is_refused_with_a_cure(v: SimpleNamespace) -> None:
-    with pytest.raises(UnsupportedTypeError, match="'float64' is not supported .cast to float32 first."):
+    with pytest.raises(UnsupportedTypeError, match=r"'float64' is not supported .cast to float32 first."):
         ops.CastOp(v.x, "float64")
     with pytest.raises(CompileError, match="float64"):
         ops.ConstOp.from_array(np.zeros(3, np.float64))

@@ -14,6 +14,7 @@ from streaming.frames import (
     FrameType,
     Header,
     VersionError,
+    decode_header,
 )
 from streaming.messages import ErrorCode, Failure, Hello, Welcome
 from streaming.protocol import (
@@ -50,10 +51,10 @@ def feed(server: ServerConnection, data: bytes) -> list[ServerEvent]:
     return events
 
 
-def welcomed_server(welcome: Welcome = WELCOME) -> ServerConnection:
+def welcomed_server(welcome: Welcome = WELCOME, window: int = 1) -> ServerConnection:
     server = ServerConnection()
     feed(server, WorkerConnection(HELLO).data_to_send())
-    server.accept(welcome, worker=1, generation=9, payload_bytes=PAYLOAD_BYTES)
+    server.accept(welcome, worker=1, generation=9, payload_bytes=PAYLOAD_BYTES, window=window)
     server.data_to_send()
     return server
 
@@ -146,7 +147,7 @@ def test_without_agreed_checksums_none_is_sent_or_compared() -> None:
 
 
 def test_credit_is_absolute_and_grows_only() -> None:
-    worker, server = welcomed_worker(), welcomed_server()
+    worker, server = welcomed_worker(), welcomed_server(window=20)
     server.grant(5)
     assert server.data_to_send() == b""
     server.grant(7)
@@ -155,6 +156,26 @@ def test_credit_is_absolute_and_grows_only() -> None:
     assert worker.credit == 6
     with pytest.raises(ProtocolError, match="limit of CREDIT: got 8, expected at least 9"):
         worker.receive_data(Header(FrameType.CREDIT, 1, 9, 8).encode())
+
+
+def test_credit_is_kept_back_while_half_of_the_window_is_left() -> None:
+    server = welcomed_server(replace(WELCOME, limit=7), window=4)
+    server.grant(8)
+    assert not server.has_data_to_send
+    feed(server, BATCH.encode())
+    server.payload_received(0xABC)
+    assert not server.has_data_to_send
+    server.grant(9)
+    feed(server, replace(BATCH, seq=4).encode())
+    server.payload_received(0xABC)
+    assert decode_header(server.data_to_send()) == Header(FrameType.CREDIT, 1, 9, 9)
+    assert server.limit == 9
+
+
+def test_a_worker_without_credit_gets_it_at_once() -> None:
+    server = welcomed_server(replace(WELCOME, limit=3), window=1)
+    server.grant(4)
+    assert decode_header(server.data_to_send()).seq == 4
 
 
 def test_a_worker_cannot_send_without_credit() -> None:

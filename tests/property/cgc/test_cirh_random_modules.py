@@ -1,0 +1,424 @@
+"""Random modules of all ops: the text form is exact, and passes keep what is computed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
+from cgc.cirh.elementwise import BinaryOp, FeaturesGradOp, OutputsGradOp, UnaryOp
+from cgc.cirh.nn import AxisOp
+from cgc.cirh.random import SeededRandomOp
+from cgc.cirh.text import canonical_text, parse_module, print_module
+from cgc.cirh.types import (
+    ANY,
+    DTYPE_NAMES,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    Tensor,
+    numpy_dtype,
+    tensor_of,
+    tensor_type,
+)
+from cgc.cirh.verify import verify_module
+from cgc.errors import CompileError
+from cgc.passes.evaluate import EVALUATORS
+from cgc.passes.pipeline import run_pipeline
+
+T = TypeVar("T")
+SIZES = st.integers(1, 3)
+SHAPES = st.lists(SIZES, max_size=3).map(tuple)
+FLOAT_VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.5, 1e-3, 255.0, math.inf, -math.inf, math.nan]
+INT_VALUES = [0, 1, 2, 3, 7, 100]
+
+
+@dataclass
+class Builder:
+    """A function under construction. Operands of a wanted type are reused, or made: constants, arguments."""
+
+    draw: Callable[[st.SearchStrategy[Any]], Any]
+    constants_only: bool
+    block: Block = field(default_factory=Block)
+    values: list[SSAValue] = field(default_factory=list)
+
+    def pick(self, options: list[T] | tuple[T, ...]) -> T:
+        return self.draw(st.sampled_from(options))  # type: ignore[no-any-return]  # hypothesis infers no T here
+
+    def dtype(self, allowed: frozenset[str]) -> str:
+        return self.pick(sorted(allowed))
+
+    def shape(self, min_rank: int = 0) -> tuple[int, ...]:
+        return self.draw(SHAPES.filter(lambda shape: len(shape) >= min_rank))  # type: ignore[no-any-return]
+
+    def add(self, op: CirhOp) -> None:
+        self.block.add_op(op)
+        self.values.extend(op.results)
+
+    def need(self, tensor: Tensor) -> SSAValue:
+        fitting = [value for value in self.values if value.type == tensor]
+        if fitting and self.draw(st.integers(0, 3)):
+            return self.pick(fitting)
+        if self.constants_only or self.draw(st.booleans()):
+            constant = self.constant(tensor)
+            self.add(constant)
+            return constant.result
+        argument = self.block.insert_arg(tensor, len(self.block.args))
+        self.values.append(argument)
+        return argument
+
+    def constant(self, tensor: Tensor) -> ops.ConstOp:
+        dtype = numpy_dtype(tensor.element_type)
+        values = [0, 1] if dtype == np.bool_ else INT_VALUES if dtype.kind in "iu" else FLOAT_VALUES
+        shape = tensor.get_shape()
+        if self.draw(st.booleans()):
+            return ops.ConstOp.splat(self.pick(values), tensor)
+        flat = [self.pick(values) for _ in range(math.prod(shape))]
+        return ops.ConstOp.from_array(np.array(flat, np.float64).astype(dtype).reshape(shape))
+
+
+def _broadcast(b: Builder) -> CirhOp:
+    shape = b.shape()
+    dims = [dim for dim in range(len(shape)) if b.draw(st.booleans())]
+    source = [b.pick([1, shape[dim]]) for dim in dims]
+    return ops.BroadcastInDimOp(b.need(tensor_type(source, b.dtype(ANY))), shape, dims)
+
+
+def _concat(b: Builder) -> CirhOp:
+    shape, dtype = b.shape(1), b.dtype(ANY)
+    axis = b.pick(range(len(shape)))  # type: ignore[arg-type]
+    parts = [(*shape[:axis], b.draw(SIZES), *shape[axis + 1 :]) for _ in range(b.draw(SIZES))]
+    return ops.ConcatOp([b.need(tensor_type(part, dtype)) for part in parts], axis)
+
+
+def _slice(b: Builder) -> CirhOp:
+    shape = b.shape()
+    starts = [b.draw(st.integers(0, size - 1)) for size in shape]
+    limits = [b.draw(st.integers(start + 1, size)) for start, size in zip(starts, shape, strict=True)]
+    return ops.SliceOp(
+        b.need(tensor_type(shape, b.dtype(ANY))), starts, limits, [b.draw(SIZES) for _ in shape]
+    )
+
+
+def _pad(b: Builder) -> CirhOp:
+    shape, dtype = b.shape(), b.dtype(ANY)
+    low, high = ([b.draw(st.integers(0, 1)) for _ in shape] for _ in range(2))
+    return ops.PadOp(b.need(tensor_type(shape, dtype)), b.need(tensor_type((), dtype)), low, high)
+
+
+def _matmul(b: Builder) -> CirhOp:
+    batch = tuple(b.draw(st.lists(SIZES, max_size=1)))
+    rows, inner, columns, dtype = b.draw(SIZES), b.draw(SIZES), b.draw(SIZES), b.dtype(NUMBERS)
+    flip_a, flip_b = b.draw(st.booleans()), b.draw(st.booleans())
+    a = (inner, rows) if flip_a else (rows, inner)
+    right = (columns, inner) if flip_b else (inner, columns)
+    left_value, right_value = (b.need(tensor_type(batch + part, dtype)) for part in (a, right))
+    return ops.MatMulOp(left_value, right_value, flip_a, flip_b)
+
+
+def _reduce(b: Builder) -> CirhOp:
+    shape, kind = b.shape(), b.pick(sorted(ops_reduce_dtypes))
+    dims = [dim for dim in range(len(shape)) if b.draw(st.booleans())]
+    x = b.need(tensor_type(shape, b.dtype(ops_reduce_dtypes[kind])))
+    return ops.ReduceOp(x, kind, dims, b.draw(st.booleans()))
+
+
+def _reshape(b: Builder) -> CirhOp:
+    shape = b.shape()
+    target = b.pick([(math.prod(shape),), (1, *shape), shape[::-1], (*shape, 1)])
+    return ops.ReshapeOp(b.need(tensor_type(shape, b.dtype(ANY))), target)
+
+
+def _gather(b: Builder) -> CirhOp:
+    x, indices = tensor_type(b.shape(1), b.dtype(ANY)), tensor_type(b.shape(), b.dtype(INTEGERS))
+    return ops.GatherOp(b.need(x), b.need(indices), b.draw(st.integers(0, len(x.get_shape()) - 1)))
+
+
+def _scatter(b: Builder) -> CirhOp:
+    rows, rest, result_rows = b.draw(SIZES), b.shape(), b.draw(SIZES)
+    indices = b.need(tensor_type((rows,), b.dtype(INTEGERS)))
+    updates = b.need(tensor_type((rows, *rest), b.dtype(NUMBERS)))
+    return ops.ScatterNdOp(indices, updates, (result_rows, *rest))
+
+
+def _one_hot(b: Builder) -> CirhOp:
+    shape, dtype = b.shape(), b.dtype(ANY)
+    on, off = b.need(tensor_type((), dtype)), b.need(tensor_type((), dtype))
+    indices = b.need(tensor_type(shape, b.dtype(INTEGERS)))
+    return ops.OneHotOp(indices, on, off, b.draw(SIZES), b.draw(st.integers(0, len(shape))))
+
+
+def _on_axis(op_type: type[Any], allowed: frozenset[str]) -> Callable[[Builder], CirhOp]:
+    def make(b: Builder) -> CirhOp:
+        shape = b.shape(1)
+        x = b.need(tensor_type(shape, b.dtype(allowed)))
+        return op_type(x, b.draw(st.integers(0, len(shape) - 1)))  # type: ignore[no-any-return]
+
+    return make
+
+
+def _of_same(
+    op_type: type[Any], count: int, allowed: frozenset[str], min_rank: int = 0
+) -> Callable[[Builder], CirhOp]:
+    def make(b: Builder) -> CirhOp:
+        tensor = tensor_type(b.shape(min_rank), b.dtype(allowed))
+        return op_type(*(b.need(tensor) for _ in range(count)))  # type: ignore[no-any-return]
+
+    return make
+
+
+def _optimizer(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
+    def make(b: Builder) -> CirhOp:
+        tensor = tensor_type(b.shape(), b.dtype(FLOATS))
+        scalar = tensor_type((), tensor.element_type)
+        names = [name for name, _ in op_type.get_irdl_definition().operands]
+        return op_type(*(b.need(tensor if name in op_type.TENSORS else scalar) for name in names))  # type: ignore[no-any-return]
+
+    return make
+
+
+def _select(b: Builder) -> CirhOp:
+    tensor = tensor_type(b.shape(), b.dtype(ANY))
+    cond = b.need(tensor_type(tensor.get_shape(), "bool"))
+    return ops.SelectOp(cond, b.need(tensor), b.need(tensor))
+
+
+def _clamp(b: Builder) -> CirhOp:
+    tensor = tensor_type(b.shape(), b.dtype(NUMBERS))
+    scalar = tensor_type((), tensor.element_type)
+    return ops.ClampOp(b.need(tensor), b.need(scalar), b.need(scalar))
+
+
+def _compare(b: Builder) -> CirhOp:
+    tensor = tensor_type(b.shape(), b.dtype(ANY))
+    return ops.CompareOp(b.need(tensor), b.need(tensor), b.pick(["EQ", "NE", "LT", "LE", "GT", "GE"]))
+
+
+def _sparse_loss(b: Builder) -> CirhOp:
+    shape = b.shape(1)
+    logits = b.need(tensor_type(shape, b.dtype(FLOATS)))
+    return ops.SparseSoftmaxCrossEntropyWithLogitsOp(
+        logits, b.need(tensor_type(shape[:-1], b.dtype(INTEGERS)))
+    )
+
+
+def _seeded(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
+    def make(b: Builder) -> CirhOp:
+        step, seed = b.need(tensor_type((), b.dtype(INTEGERS))), b.draw(st.integers(-(2**63), 2**63 - 1))
+        return op_type(step, b.shape(), seed, b.draw(st.integers(0, 9)))  # type: ignore[no-any-return]
+
+    return make
+
+
+def _generator(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
+    if issubclass(op_type, BinaryOp):
+        return _of_same(op_type, 2, op_type.DTYPES)
+    if issubclass(op_type, FeaturesGradOp | OutputsGradOp | ops.EluGradOp):
+        return _of_same(op_type, 2, FLOATS)
+    if issubclass(op_type, ops.LeakyReluOp):
+        return lambda b: ops.LeakyReluOp(
+            b.need(tensor_type(b.shape(), b.dtype(FLOATS))), b.draw(st.floats(-9, 9, width=32))
+        )
+    if issubclass(op_type, UnaryOp):
+        return _of_same(op_type, 1, FLOATS if op_type is ops.IsFiniteOp else op_type.DTYPES)
+    if issubclass(op_type, AxisOp):
+        return _on_axis(op_type, FLOATS)
+    if issubclass(op_type, SeededRandomOp):
+        return _seeded(op_type)
+    return _optimizer(op_type) if hasattr(op_type, "TENSORS") else OTHERS[op_type]
+
+
+ops_reduce_dtypes = {
+    kind: NUMBERS
+    if kind in ("ADD", "MUL", "MAX", "MIN")
+    else FLOATS
+    if kind == "MEAN"
+    else INTEGERS | {"bool"}
+    for kind in ("ADD", "MUL", "MAX", "MIN", "AND", "OR", "MEAN")
+}
+
+OTHERS: dict[type[CirhOp], Callable[[Builder], CirhOp]] = {
+    ops.ConstOp: lambda b: b.constant(tensor_type(b.shape(), b.dtype(ANY))),
+    ops.ArangeOp: lambda b: ops.ArangeOp(
+        b.draw(SIZES), b.draw(st.integers(0, 9)), b.draw(SIZES), b.dtype(NUMBERS)
+    ),
+    ops.OneHotOp: _one_hot,
+    ops.CompareOp: _compare,
+    ops.SelectOp: _select,
+    ops.ClampOp: _clamp,
+    ops.CastOp: lambda b: ops.CastOp(b.need(tensor_type(b.shape(), b.dtype(ANY))), b.dtype(ANY)),
+    ops.ReshapeOp: _reshape,
+    ops.TransposeOp: lambda b: _transpose(b, b.shape()),
+    ops.BroadcastInDimOp: _broadcast,
+    ops.ConcatOp: _concat,
+    ops.SliceOp: _slice,
+    ops.PadOp: _pad,
+    ops.GatherOp: _gather,
+    ops.ScatterNdOp: _scatter,
+    ops.ReduceOp: _reduce,
+    ops.ArgMaxOp: _on_axis(ops.ArgMaxOp, NUMBERS),
+    ops.CumSumOp: _on_axis(ops.CumSumOp, NUMBERS),
+    ops.MatMulOp: _matmul,
+    ops.BiasAddOp: lambda b: _bias_add(b, b.shape(1), b.dtype(NUMBERS)),
+    ops.BiasAddGradOp: _of_same(ops.BiasAddGradOp, 1, NUMBERS, min_rank=1),
+    ops.SparseSoftmaxCrossEntropyWithLogitsOp: _sparse_loss,
+    ops.SoftmaxCrossEntropyWithLogitsOp: _of_same(ops.SoftmaxCrossEntropyWithLogitsOp, 2, FLOATS, min_rank=1),
+    ops.StatelessRandomUniformOp: lambda b: ops.StatelessRandomUniformOp(
+        b.need(tensor_type((2,), "int32")), b.shape()
+    ),
+}
+
+
+def _transpose(b: Builder, shape: tuple[int, ...]) -> CirhOp:
+    permutation = b.draw(st.permutations(range(len(shape))))
+    return ops.TransposeOp(b.need(tensor_type(shape, b.dtype(ANY))), permutation)
+
+
+def _bias_add(b: Builder, shape: tuple[int, ...], dtype: str) -> CirhOp:
+    return ops.BiasAddOp(b.need(tensor_type(shape, dtype)), b.need(tensor_type(shape[-1:], dtype)))
+
+
+GENERATORS = {op_type: _generator(op_type) for op_type in ops.ALL_OPS}
+
+
+class Drawn(ModuleOp):
+    """A module that shows its text where a test fails."""
+
+    def __repr__(self) -> str:
+        return print_module(self)
+
+
+@st.composite
+def modules(
+    draw: Callable[[st.SearchStrategy[Any]], Any], constants_only: bool = False, max_ops: int = 12
+) -> ModuleOp:
+    """A valid module that returns all its values; with `constants_only`, of ops that can be folded."""
+    builder = Builder(draw, constants_only)
+    allowed = [op for op in ops.ALL_OPS if not constants_only or op in EVALUATORS]
+    for _ in range(draw(st.integers(1, max_ops))):
+        op = GENERATORS[draw(st.sampled_from(allowed))](builder)
+        if draw(st.integers(0, 3)) == 0:
+            op.set_debug_info(draw(st.text(max_size=5)), draw(st.sampled_from(['a "b"\\', "m.py:1", "é\n"])))
+        if op.results and draw(st.integers(0, 3)) == 0:
+            op.results[0].name_hint = draw(st.sampled_from(["loss", "x", "x_1"]))
+        builder.add(op)
+    builder.block.add_op(ReturnOp(*builder.values))
+    types = [value.type for value in builder.values]
+    return Drawn([FuncOp("graph", (builder.block.arg_types, types), Region(builder.block))])
+
+
+QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def test_every_op_has_a_generator() -> None:
+    assert set(GENERATORS) == set(ops.ALL_OPS)
+
+
+@QUICK
+@given(modules())
+def test_text_is_exact(module: ModuleOp) -> None:
+    verify_module(module)
+    text = print_module(module)
+    parsed = parse_module(text)
+    assert module.is_structurally_equivalent(parsed)
+    assert print_module(parsed) == text
+    assert canonical_text(parsed) == canonical_text(module)
+
+
+@QUICK
+@given(modules())
+def test_canonical_text_is_a_module_with_the_same_canonical_text(module: ModuleOp) -> None:
+    text = canonical_text(module)
+    assert "cs.name" not in text
+    assert canonical_text(parse_module(text)) == text
+
+
+@QUICK
+@given(modules())
+def test_passes_leave_valid_modules_and_then_find_nothing_to_do(module: ModuleOp) -> None:
+    run_pipeline(module, verify=True)
+    once = print_module(module)
+    run_pipeline(module, "canonicalize,cse,dce", verify=True)
+    run_pipeline(module, "canonicalize,cse,dce", verify=True)
+    settled = print_module(module)
+    run_pipeline(module, "canonicalize,cse,dce")
+    assert print_module(module) == settled
+    assert len(settled) <= len(once)
+
+
+def folded(module: ModuleOp, passes: str) -> list[np.ndarray | None]:
+    copy = module.clone()
+    run_pipeline(copy, passes)
+    function = next(op for op in copy.body.block.ops if isinstance(op, FuncOp))
+    returned = function.get_return_op()
+    assert returned is not None
+    owners: list[Operation | Block] = [value.owner for value in returned.arguments]
+    return [owner.to_array() if isinstance(owner, ops.ConstOp) else None for owner in owners]
+
+
+def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
+    """Equal dtypes, shapes and bits; any NaN equals any NaN."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    if left.dtype.kind in "biu":
+        return bool(np.array_equal(left, right))
+    wide = left.astype(np.float64), right.astype(np.float64)
+    nan = np.isnan(wide[0])
+    equal = (wide[0] == wide[1]) & (np.signbit(wide[0]) == np.signbit(wide[1]))
+    return bool((nan == np.isnan(wide[1])).all() and (equal | nan).all())
+
+
+@settings(QUICK, max_examples=400)
+@given(modules(constants_only=True))
+def test_canonicalization_keeps_every_bit(module: ModuleOp) -> None:
+    plain = folded(module, "constant-fold")
+    rewritten = folded(module, "canonicalize,cse,constant-fold,canonicalize,constant-fold")
+    for before, after in zip(plain, rewritten, strict=True):
+        if before is not None and after is not None:
+            assert same_bits(before, after), print_module(module)
+
+
+@settings(QUICK, max_examples=300)
+@given(
+    st.sampled_from([op for op in ops.ALL_OPS if op.name in ("cirh.Const", "cirh.Add", "cirh.MatMul")]),
+    st.data(),
+)
+def test_broken_text_never_crashes_the_parser(op_type: type[CirhOp], data: st.DataObject) -> None:
+    builder = Builder(data.draw, constants_only=True)
+    builder.add(GENERATORS[op_type](builder))
+    builder.block.add_op(ReturnOp())
+    text = print_module(ModuleOp([FuncOp("graph", ([], []), Region(builder.block))]))
+    position = data.draw(st.integers(0, len(text) - 1))
+    inserted = data.draw(
+        st.sampled_from(['"', "<", ">", "}", "%", "-", "0x", "9" * 25, "f64", "dense", "\\", "é", ""])
+    )
+    removed = data.draw(st.integers(0, 8))
+    with contextlib.suppress(CompileError):
+        parse_module(text[:position] + inserted + text[position + removed :])
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPE_NAMES))
+def test_constants_of_all_bit_patterns_of_small_types_come_back(dtype: str) -> None:
+    tensor = tensor_type((), dtype)
+    itemsize = numpy_dtype(tensor.element_type).itemsize
+    patterns = np.arange(2 if dtype == "bool" else 256, dtype=np.uint8)
+    raw = patterns if itemsize == 1 else np.random.default_rng(0).integers(0, 256, 256 * itemsize, np.uint8)
+    values = raw.view(numpy_dtype(tensor.element_type))
+    module = ModuleOp(
+        [FuncOp("graph", ([], []), Region(Block([*map(ops.ConstOp.from_array, values), ReturnOp()])))]
+    )
+    parsed = [op for op in parse_module(print_module(module)).walk() if isinstance(op, ops.ConstOp)]
+    assert [op.to_array().tobytes() for op in parsed] == [value.tobytes() for value in values]
+    assert {tensor_of(op.result) for op in parsed} == {tensor}

@@ -108,10 +108,12 @@ def serve(
             host,
         )
     try:
+        loaded = load_fabric(fabric)
         code = run_server(
             ServeOptions(
                 system=SystemOptions(
-                    fabric=load_fabric(fabric).name,
+                    fabric=loaded.name,
+                    fabric_json=loaded.model_dump_json(),
                     advertise=advertise,
                     limits=RunLimits(input_memory * _MIB, reconnect_s),
                 ),

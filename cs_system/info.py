@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,6 +64,7 @@ class SystemInfo:
         version: Of its toolkit.
         state: IDLE, RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING.
         fabric: Name of the fabric's configuration.
+        fabric_spec: The configuration itself, for `cgc.fabric.Fabric`.
         data_address: Where workers reach it.
         run: None when it is idle.
         waiting_jobs: Jobs in the queue.
@@ -73,6 +75,7 @@ class SystemInfo:
     address: str
     state: str
     fabric: str
+    fabric_spec: dict[str, Any]
     data_address: str
     uptime_s: float
     waiting_jobs: int
@@ -92,6 +95,7 @@ def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
         address=str(address),
         state=message.state,
         fabric=message.fabric,
+        fabric_spec=json.loads(message.fabric_json),
         data_address=host_port(message.data_host or address.host, message.data_port),
         uptime_s=message.uptime_s,
         waiting_jobs=message.waiting_jobs,

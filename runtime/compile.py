@@ -35,7 +35,7 @@ def target_of(settings: RunSettings) -> Target:
         return Target(load_fabric(settings.fabric))
     with SystemClient(parse_address(settings.cs_ip)) as client:
         info = client.info()
-    return Target(load_fabric(info.fabric), {"name": info.name, "version": info.version})
+    return Target(Fabric.model_validate(info.fabric_spec), {"name": info.name, "version": info.version})
 
 
 def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationResult:

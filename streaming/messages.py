@@ -259,7 +259,7 @@ class _Reader:
 
     def seconds(self, key: str) -> float:
         value = self._value.get(key)
-        if type(value) not in (int, float) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
             raise self._fault(key, "a number of seconds above 0")
         return float(value)
 

@@ -157,7 +157,11 @@ class Receiver:
             except TimeoutError:
                 return
             return
-        tune(sock)
+        try:
+            tune(sock)
+        except OSError:
+            sock.close()
+            return  # the peer has gone already
         link = ServerLink(sock, name_of(peer))
         with self._lock:
             self._links.add(link)
@@ -177,42 +181,37 @@ class Receiver:
         ring = None
         reason = "the connection ended"
         try:
-            ring = self._shake_hands(link)
+            hello = self._receive_hello(link)
+            ring, answer = self._find_run(hello)
             if ring is not None:
-                locate = functools.partial(ring.locate, link)
-                while events := link.receive(locate):
-                    for event in events:
-                        _apply(ring, link, event)
+                answer = ring.attach(link, hello)
+            if ring is None or not link.generation:
+                _turn_away(link, hello, answer)
+                return
+            locate = functools.partial(ring.locate, link)
+            while events := link.receive(locate):
+                for event in events:
+                    _apply(ring, link, event)
         except (PeerGoneError, PeerSilentError, ProtocolError) as error:
             reason = str(error)
             _note_error(ring, link, error)
         finally:
             link.idle.set()
-            if ring is not None:
+            if ring is not None and link.generation:
                 ring.detach(link, reason)
             link.finish()
             with self._lock:
                 self._links.discard(link)
 
-    def _shake_hands(self, link: ServerLink) -> BatchRing | None:
-        """Take the worker into its run; None when it is turned away, with the answer queued."""
+    def _receive_hello(self, link: ServerLink) -> Hello:
         try:
             if self._handshakes > _MAX_HANDSHAKES:
                 link.end(Failure(ErrorCode.BUSY, "too many connections at once; try again"))
-                return None
-            hello = link.receive_hello(self._handshake_timeout_s)
-            ring, answer = self._find_run(hello)
-            if ring is not None:
-                answer = ring.attach(link, hello)
+                raise PeerGoneError(f"more than {_MAX_HANDSHAKES} connections shake hands at once")
+            return link.receive_hello(self._handshake_timeout_s)
         finally:
             with self._lock:
                 self._handshakes -= 1
-        if link.generation:
-            return ring
-        link.end(answer)
-        text = "the run is over" if answer is None else answer.text
-        _log.warning("worker %d at %s is refused: %s", hello.worker, link.peer, text)
-        return None
 
     def _find_run(self, hello: Hello) -> tuple[BatchRing | None, Failure | None]:
         """The open run that a worker asks for; or no ring, with the answer (None is BYE)."""
@@ -241,6 +240,12 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
     listener.setblocking(False)
     return listener
+
+
+def _turn_away(link: ServerLink, hello: Hello, answer: Failure | None) -> None:
+    link.end(answer)
+    text = "the run is over" if answer is None else answer.text
+    _log.warning("worker %d at %s is turned away: %s", hello.worker, link.peer, text)
 
 
 def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:

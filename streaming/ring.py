@@ -183,7 +183,7 @@ class BatchRing:
                 now_s = time.monotonic()
                 self._check_all(now_s)
                 missing = self._state.unprimed()
-                if now_s >= deadline_s:
+                if missing and now_s >= deadline_s:
                     raise StallError(
                         f"not ready within {timeout_s:g} s: {', '.join(missing.values())}; "
                         "see the logs of these workers",

@@ -209,14 +209,9 @@ class Sender:
     def _try_connect(self, limit_s: float) -> tuple[Session | None, str]:
         limit_s = max(0.001, min(limit_s, self._handshake_timeout_s))
         try:
-            sock = socket.create_connection(self._address, timeout=limit_s)
+            sock = _open_socket(self._address, limit_s)
         except OSError as error:
             return None, str(error)
-        if sock.getsockname() == sock.getpeername():
-            # Nobody listens, and the kernel has connected the socket to itself (TCP simultaneous open).
-            sock.close()
-            return None, "Connection refused"
-        tune(sock)
         session = Session(sock, self._hello())
         with self._lock:
             self._session = session
@@ -325,6 +320,24 @@ _FINAL_ERRORS: dict[str, type[RefusedError | ReplacedError]] = {
     ErrorCode.REFUSED: RefusedError,
     ErrorCode.REPLACED: ReplacedError,
 }
+
+
+def _open_socket(address: tuple[str, int], limit_s: float) -> socket.socket:
+    """A connection to the address.
+
+    Raises:
+        OSError: there is none.
+    """
+    sock = socket.create_connection(address, timeout=limit_s)
+    try:
+        if sock.getsockname() == sock.getpeername():
+            # Nobody listens, and the kernel has connected the socket to itself (TCP simultaneous open).
+            raise ConnectionRefusedError("Connection refused")
+        tune(sock)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _is_temporary(end: SessionEnd | None) -> bool:

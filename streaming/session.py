@@ -79,7 +79,7 @@ class Session:
             SessionOverError: the system did not take the worker, or was not heard within `limit_s`.
         """
         deadline_s = time.monotonic() + limit_s
-        set_time_limit(self._sock, socket.SO_SNDTIMEO, limit_s)
+        self._limit_time(limit_s, limit_s)
         self._flush()
         while self._welcome is None:
             remaining_s = deadline_s - time.monotonic()
@@ -87,8 +87,7 @@ class Session:
                 self._finish(PeerSilentError(f"no answer to HELLO within {limit_s:g} s"))
             self._hear(remaining_s)
         self._liveness_s = self._welcome.liveness_s
-        set_time_limit(self._sock, socket.SO_SNDTIMEO, self._liveness_s)
-        set_time_limit(self._sock, socket.SO_RCVTIMEO, self._liveness_s / _PINGS_PER_LIVENESS)
+        self._limit_time(self._liveness_s, self._liveness_s / _PINGS_PER_LIVENESS)
         self._watcher.start()
         return self._welcome
 
@@ -168,6 +167,14 @@ class Session:
         if self._watcher.is_alive():
             self._watcher.join()
         self._sock.close()
+
+    def _limit_time(self, send_s: float, receive_s: float) -> None:
+        try:
+            set_time_limit(self._sock, socket.SO_SNDTIMEO, send_s)
+            set_time_limit(self._sock, socket.SO_RCVTIMEO, receive_s)
+        except PeerGoneError as error:
+            self._finish(error)
+            raise SessionOverError from None
 
     # -- both threads ------------------------------------------------------------------------------------
 

@@ -28,9 +28,17 @@ def tune(sock: socket.socket) -> None:
 
 
 def set_time_limit(sock: socket.socket, option: int, seconds: float) -> None:
-    """Set SO_RCVTIMEO or SO_SNDTIMEO; at least a millisecond, since 0 means no limit."""
+    """Set SO_RCVTIMEO or SO_SNDTIMEO; at least a millisecond, since 0 means no limit.
+
+    Raises:
+        PeerGoneError: a broken connection.
+    """
     micros = max(1000, int(seconds * 1e6))
-    sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", micros // 1_000_000, micros % 1_000_000))
+    value = struct.pack("@ll", micros // 1_000_000, micros % 1_000_000)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, option, value)
+    except OSError as error:
+        raise PeerGoneError(f"the connection broke ({error.strerror})") from None
 
 
 def receive_some(sock: socket.socket, buffer: memoryview) -> int:

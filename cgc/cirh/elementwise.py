@@ -102,18 +102,16 @@ class PowOp(BinaryOp):
 
 @irdl_op_definition
 class MaxOp(BinaryOp):
-    """Larger of both; NaN where either is NaN."""
+    """Larger of both; NaN where either is NaN. Not commutative: of 0.0 and -0.0 either may come out."""
 
     name = "cirh.Max"
-    traits = traits_def(Commutative())
 
 
 @irdl_op_definition
 class MinOp(BinaryOp):
-    """Smaller of both; NaN where either is NaN."""
+    """Smaller of both; NaN where either is NaN. Not commutative: of 0.0 and -0.0 either may come out."""
 
     name = "cirh.Min"
-    traits = traits_def(Commutative())
 
 
 @irdl_op_definition

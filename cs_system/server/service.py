@@ -83,6 +83,7 @@ class Service:
             protocol=PROTOCOL_VERSION,
             state=system.state(),
             fabric=system.options.fabric,
+            fabric_json=system.options.fabric_json,
             data_host=system.options.advertise,
             data_port=system.receiver.address[1],
             uptime_s=time.monotonic() - system.started_s,

@@ -30,11 +30,13 @@ class SystemOptions:
 
     Attributes:
         fabric: Name of the fabric's configuration.
+        fabric_json: The configuration itself.
         advertise: Host where workers reach the data plane; empty: the one they used for the control plane.
         limits: Of every run.
     """
 
     fabric: str
+    fabric_json: str
     advertise: str = ""
     limits: RunLimits = field(default_factory=RunLimits)
 

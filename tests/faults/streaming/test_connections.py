@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -158,3 +159,18 @@ def test_a_data_port_that_does_not_come_back_ends_the_worker(bad_network: Callab
         network.close()
         with pytest.raises(ConnectError, match=r"no run took worker 0 of job 'job' within 0\.2 s"):
             future.result(timeout=10)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_three_workers_on_a_network_that_keeps_breaking(seed: int, bad_network: Callable[..., Any]) -> None:
+    random = Random(seed)
+    with Loopback(num_workers=3, first_position=10) as run:
+        networks = []
+        for worker in range(3):
+            cuts = tuple(random.randrange(20 * BATCH_BYTES) for _ in range(6))
+            network = bad_network(run.receiver.address, cut_after=cuts)
+            networks.append(network)
+            make_batches = numbered_input(SMALL, worker, 3, 100)
+            run.start(run.sender(worker, network.address), make_batches)
+        assert take_numbered(run.ring, timeout_s=60) == list(range(10, 300))
+        assert [network.connections for network in networks] == [7, 7, 7]

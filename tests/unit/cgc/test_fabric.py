@@ -6,9 +6,9 @@ import pytest
 
 from cgc.errors import FabricError
 from cgc.fabric import fabric_names, load_fabric
-from toolkit_config import loader
+from toolkit_config import config_file
 
-CS2 = Path(loader.__file__).parent / "cs2.yaml"
+CS2 = config_file("cs2.yaml")
 
 
 def test_the_patio_of_a_cs2_has_307840_elements() -> None:

@@ -10,6 +10,7 @@ def info(run=None, state="IDLE", waiting=0):
         address="127.0.0.1:9000",
         state=state,
         fabric="cs2",
+        fabric_spec={},
         data_address="127.0.0.1:9001",
         uptime_s=200.0,
         waiting_jobs=waiting,

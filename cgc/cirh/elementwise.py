@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from numpy.typing import DTypeLike
@@ -13,14 +12,11 @@ from xdsl.traits import Commutative
 from cgc.cirh.base import (
     BOOLEAN,
     FALSE,
-    FLOAT,
     BoolParameter,
     CirhOp,
-    FloatParameter,
     TextParameter,
     Value,
     bool_attr,
-    float_attr,
     operand_type,
 )
 from cgc.cirh.types import (
@@ -314,62 +310,11 @@ class ErfOp(UnaryOp):
 
 
 @irdl_op_definition
-class ReluOp(UnaryOp):
-    """`max(x, 0)`."""
-
-    name = "cirh.Relu"
-    DTYPES: ClassVar[frozenset[str]] = SIGNED
-
-
-@irdl_op_definition
-class EluOp(UnaryOp):
-    """`x` where x > 0, else `exp(x) - 1`."""
-
-    name = "cirh.Elu"
-
-
-@irdl_op_definition
-class SoftplusOp(UnaryOp):
-    """`log(1 + exp(x))`."""
-
-    name = "cirh.Softplus"
-
-
-@irdl_op_definition
 class NotOp(UnaryOp):
     """Logical not of i1, bitwise complement of integers."""
 
     name = "cirh.Not"
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
-
-
-@irdl_op_definition
-class GeluOp(UnaryOp):
-    """`x * Phi(x)`; with `approximate` the tanh formula."""
-
-    name = "cirh.Gelu"
-    approximate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="approximate")
-    approximate = BoolParameter("approximate")
-
-    def __init__(self, x: Value, approximate: bool = False) -> None:
-        CirhOp.__init__(self, [x], [self.infer(operand_type(x))], {"approximate": bool_attr(approximate)})
-
-
-@irdl_op_definition
-class LeakyReluOp(UnaryOp):
-    """`x` where x > 0, else `alpha * x`."""
-
-    name = "cirh.LeakyRelu"
-    alpha_attr = prop_def(FLOAT, prop_name="alpha")
-    alpha = FloatParameter("alpha")
-
-    def __init__(self, x: Value, alpha: float = 0.2) -> None:
-        _require_finite(self, alpha)
-        CirhOp.__init__(self, [x], [self.infer(operand_type(x))], {"alpha": float_attr(alpha)})
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        _require_finite(self, self.alpha)
-        return super()._infer_results()
 
 
 @irdl_op_definition
@@ -383,130 +328,6 @@ class IsFiniteOp(UnaryOp):
         """Result type: i1 of the shape of x."""
         cls.require_dtype("x", x, FLOATS)
         return tensor_type(x.get_shape(), "bool")
-
-
-class FeaturesGradOp(CirhOp):
-    """Base of gradients computed from the input: `Op(grad, features)`, all of one type."""
-
-    grad = operand_def()
-    features = operand_def()
-    result = result_def()
-
-    def __init__(self, grad: Value, features: Value) -> None:
-        super().__init__([grad, features], [self.infer(operand_type(grad), operand_type(features))])
-
-    @classmethod
-    def infer(cls, grad: Tensor, features: Tensor) -> Tensor:
-        """Result type: the type of both operands."""
-        cls.require_same("features", features, "grad", grad)
-        cls.require_dtype("grad", grad, FLOATS)
-        return grad
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.grad), tensor_of(self.features)),)
-
-
-@irdl_op_definition
-class ReluGradOp(FeaturesGradOp):
-    """`grad` where features > 0, else 0."""
-
-    name = "cirh.ReluGrad"
-
-
-@irdl_op_definition
-class LeakyReluGradOp(FeaturesGradOp):
-    """`grad` where features > 0, else `alpha * grad`."""
-
-    name = "cirh.LeakyReluGrad"
-    alpha_attr = prop_def(FLOAT, prop_name="alpha")
-    alpha = FloatParameter("alpha")
-
-    def __init__(self, grad: Value, features: Value, alpha: float = 0.2) -> None:
-        _require_finite(self, alpha)
-        result = self.infer(operand_type(grad), operand_type(features))
-        CirhOp.__init__(self, [grad, features], [result], {"alpha": float_attr(alpha)})
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        _require_finite(self, self.alpha)
-        return super()._infer_results()
-
-
-@irdl_op_definition
-class GeluGradOp(FeaturesGradOp):
-    """`grad` times the derivative of `Gelu` at features."""
-
-    name = "cirh.GeluGrad"
-    approximate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="approximate")
-    approximate = BoolParameter("approximate")
-
-    def __init__(self, grad: Value, features: Value, approximate: bool = False) -> None:
-        result = self.infer(operand_type(grad), operand_type(features))
-        CirhOp.__init__(self, [grad, features], [result], {"approximate": bool_attr(approximate)})
-
-
-@irdl_op_definition
-class SoftplusGradOp(FeaturesGradOp):
-    """`grad * sigmoid(features)`."""
-
-    name = "cirh.SoftplusGrad"
-
-
-class OutputsGradOp(CirhOp):
-    """Base of gradients computed from the output; all operands of one type."""
-
-    outputs = operand_def()
-    grad = operand_def()
-    result = result_def()
-
-    def __init__(self, outputs: Value, grad: Value) -> None:
-        super().__init__([outputs, grad], [self.infer(operand_type(outputs), operand_type(grad))])
-
-    @classmethod
-    def infer(cls, outputs: Tensor, grad: Tensor) -> Tensor:
-        """Result type: the type of both operands."""
-        cls.require_same("grad", grad, "outputs", outputs)
-        cls.require_dtype("grad", grad, FLOATS)
-        return grad
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.outputs), tensor_of(self.grad)),)
-
-
-@irdl_op_definition
-class SigmoidGradOp(OutputsGradOp):
-    """`grad * outputs * (1 - outputs)`."""
-
-    name = "cirh.SigmoidGrad"
-
-
-@irdl_op_definition
-class TanhGradOp(OutputsGradOp):
-    """`grad * (1 - outputs**2)`."""
-
-    name = "cirh.TanhGrad"
-
-
-@irdl_op_definition
-class EluGradOp(CirhOp):
-    """`grad` where outputs > 0, else `grad * (outputs + 1)`."""
-
-    name = "cirh.EluGrad"
-    grad = operand_def()
-    outputs = operand_def()
-    result = result_def()
-
-    def __init__(self, grad: Value, outputs: Value) -> None:
-        super().__init__([grad, outputs], [self.infer(operand_type(grad), operand_type(outputs))])
-
-    @classmethod
-    def infer(cls, grad: Tensor, outputs: Tensor) -> Tensor:
-        """Result type: the type of both operands."""
-        cls.require_same("outputs", outputs, "grad", grad)
-        cls.require_dtype("grad", grad, FLOATS)
-        return grad
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.grad), tensor_of(self.outputs)),)
 
 
 @irdl_op_definition
@@ -610,8 +431,3 @@ class CastOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), tensor_of(self.result).element_type),)
-
-
-def _require_finite(op: CirhOp, alpha: float) -> None:
-    if not math.isfinite(alpha):
-        op.fail(f"alpha is {alpha}, expected a finite number")

@@ -55,12 +55,15 @@ class StepInterface:
 
 
 @dataclass(frozen=True)
-class _Value:
+class InterfaceValue:
+    """An argument or a result of `@graph`: where it stands, its type and its attributes."""
+
     where: str
     type: Attribute
     attributes: DictionaryAttr
 
     def text(self, key: str) -> str | None:
+        """A string attribute, or None; InvalidModuleError if it is something else or empty."""
         attribute = self.attributes.data.get(key)
         if attribute is None:
             return None
@@ -69,6 +72,7 @@ class _Value:
         return attribute.data
 
     def spec(self, name: str) -> TensorSpec:
+        """Name, dtype and shape; InvalidModuleError if the type is no static tensor of CIRH."""
         try:
             tensor = checked_tensor(self.type)
         except InvalidOpError as error:
@@ -94,7 +98,7 @@ def graph_function(module: ModuleOp) -> FuncOp:
     return function
 
 
-def arguments_and_results(function: FuncOp) -> tuple[tuple[_Value, ...], tuple[_Value, ...]]:
+def arguments_and_results(function: FuncOp) -> tuple[tuple[InterfaceValue, ...], tuple[InterfaceValue, ...]]:
     """Types and attribute dictionaries of all arguments and results."""
     inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
     arguments = _values("argument", inputs, function.arg_attrs)
@@ -103,7 +107,7 @@ def arguments_and_results(function: FuncOp) -> tuple[tuple[_Value, ...], tuple[_
 
 def _values(
     kind: str, types: Sequence[Attribute], attributes: Iterable[DictionaryAttr] | None
-) -> tuple[_Value, ...]:
+) -> tuple[InterfaceValue, ...]:
     dictionaries = [DictionaryAttr({}) for _ in types] if attributes is None else list(attributes)
     if len(dictionaries) != len(types):
         raise InvalidModuleError(
@@ -111,7 +115,7 @@ def _values(
             f"one for each {kind}"
         )
     return tuple(
-        _Value(f"{kind} {index} of @graph", type_, dictionary)
+        InterfaceValue(f"{kind} {index} of @graph", type_, dictionary)
         for index, (type_, dictionary) in enumerate(zip(types, dictionaries, strict=True))
     )
 
@@ -149,7 +153,7 @@ def step_interface(module: ModuleOp) -> StepInterface:
     )
 
 
-def alias_of(argument: _Value) -> int | None:
+def alias_of(argument: InterfaceValue) -> int | None:
     """Index of the result that replaces an argument, if any."""
     alias = argument.attributes.data.get(ALIASING_OUTPUT)
     if alias is None:
@@ -159,7 +163,7 @@ def alias_of(argument: _Value) -> int | None:
     return int(alias.value.data)
 
 
-def _check_resource_name(argument: _Value, name: str) -> None:
+def _check_resource_name(argument: InterfaceValue, name: str) -> None:
     long_enough = any(name.startswith(prefix) and name != prefix for prefix in STATE_PREFIXES)
     if name != GLOBAL_STEP and not long_enough:
         raise InvalidModuleError(
@@ -168,7 +172,7 @@ def _check_resource_name(argument: _Value, name: str) -> None:
         )
 
 
-def _checked_input_name(argument: _Value, name: str, position: int) -> str:
+def _checked_input_name(argument: InterfaceValue, name: str, position: int) -> str:
     if name != f"input_{position}":
         raise InvalidModuleError(
             f"{argument.where}: {INPUT_NAME} is {name!r}, expected 'input_{position}'; "
@@ -179,7 +183,9 @@ def _checked_input_name(argument: _Value, name: str, position: int) -> str:
     return name
 
 
-def _add_alias(argument: _Value, name: str, results: Sequence[_Value], aliases: dict[int, str]) -> None:
+def _add_alias(
+    argument: InterfaceValue, name: str, results: Sequence[InterfaceValue], aliases: dict[int, str]
+) -> None:
     index = alias_of(argument)
     if index is None:
         return
@@ -197,7 +203,7 @@ def _add_alias(argument: _Value, name: str, results: Sequence[_Value], aliases: 
     aliases[index] = name
 
 
-def _outputs(results: Sequence[_Value], aliases: dict[int, str]) -> list[TensorSpec]:
+def _outputs(results: Sequence[InterfaceValue], aliases: dict[int, str]) -> list[TensorSpec]:
     outputs = []
     for index, result in enumerate(results):
         name = result.text(OUTPUT_NAME)

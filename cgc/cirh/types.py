@@ -68,11 +68,6 @@ def element_type(dtype: DTypeLike) -> ElementType:
     return found
 
 
-def is_element_type(attribute: Attribute) -> bool:
-    """Whether `attribute` is one of CIRH's element types."""
-    return attribute in _NAMES
-
-
 def numpy_dtype(element: Attribute) -> np.dtype[np.generic]:
     """The numpy dtype that holds values of an element type; bf16 is `ml_dtypes.bfloat16`."""
     found = _DTYPES.get(element)

@@ -38,7 +38,14 @@ _COMPARISONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 def power(_op: CirhOp, base: jax.Array, exponent: jax.Array) -> jax.Array:
     """`base ** exponent`; integers by repeated squaring, as TensorFlow for exponents >= 0."""
-    return jnp.power(base, exponent)
+    if jnp.issubdtype(base.dtype, jnp.floating):
+        return jnp.power(base, exponent)
+    # jnp.power of integers looks at 6 bits of the exponent alone; squaring, bit by bit, has no such limit.
+    result = jnp.ones_like(base)
+    for bit in range(jnp.iinfo(exponent.dtype).bits - 1):
+        result = jnp.where(exponent >> bit & 1 == 1, result * base, result)
+        base = base * base
+    return result
 
 
 def floor_div(_op: CirhOp, left: jax.Array, right: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 Floats are computed in a wider type and rounded once: float32 and float16 in float64, bfloat16 in float32. For
 the basic operations the result is thereby the correctly rounded one. What numpy would answer differently from
 the device (a division of integers by zero, a float out of the range of the integer it is cast to ...) is not
-evaluated.
+evaluated. Only the sign of a sum that is zero may be another than the device's.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ EVALUATORS: dict[type[CirhOp], Evaluator] = {
     ops.CosOp: _elementwise(np.cos),
     ops.TanhOp: _elementwise(np.tanh),
     ops.SigmoidOp: _elementwise(lambda x: 1 / (1 + np.exp(-x))),
-    ops.SignOp: _elementwise(np.sign),
+    ops.SignOp: _elementwise(lambda x: np.where(x == 0, x, np.sign(x))),
     ops.FloorOp: _elementwise(np.floor),
     ops.CeilOp: _elementwise(np.ceil),
     ops.RoundOp: _elementwise(np.rint),

@@ -17,8 +17,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from cgc.cirh import ops
+from cgc.cirh.activation import FeaturesGradOp, OutputsGradOp
 from cgc.cirh.base import CirhOp
-from cgc.cirh.elementwise import BinaryOp, FeaturesGradOp, OutputsGradOp, UnaryOp
+from cgc.cirh.elementwise import BinaryOp, UnaryOp
 from cgc.cirh.nn import AxisOp
 from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.text import canonical_text, parse_module, print_module

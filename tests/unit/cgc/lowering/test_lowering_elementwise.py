@@ -176,6 +176,8 @@ def test_power(run_op):
     base, exponent = np.float32([2, 9, 0.5, 10]), np.float32([3, 0.5, -2, 0])
     np.testing.assert_allclose(run_op(ops.PowOp, base, exponent), [8, 3, 4, 1], rtol=1e-6)
     assert run_op(ops.PowOp, np.int32([2, -3, 7]), np.int32([10, 3, 0])).tolist() == [1024, -27, 1]
+    # 7 ** 100 modulo 2 ** 32
+    assert run_op(ops.PowOp, np.int32([7]), np.int32([100])).tolist() == [1027218017]
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int32, np.uint8])

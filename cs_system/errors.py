@@ -102,7 +102,8 @@ class SystemBusyError(CsSystemError):
         """`since_s` is in seconds since the epoch."""
         since = clock_text(since_s)
         return cls(
-            f"the CS system is busy: held by {job} since {since}; try again later, or wait with --wait",
+            f"the CS system is busy: held by {job} since {since}; try again later, "
+            "or queue for it with csrun_wse --wait",
             job=job,
             since=since,
         )

@@ -32,6 +32,7 @@ JOB_VARIABLES = (
     "CSRUN_ROLE",
     "CSRUN_TASK_INDEX",
     "CSRUN_LOG_DIR",
+    "CSRUN_WAIT",
 )
 """What the launcher tells each of its tasks."""
 
@@ -71,6 +72,7 @@ class TaskInfo:
         rank: 0 for the chief, index + 1 for a worker.
         num_tasks: processes of the job.
         in_process_worker: this chief also does the work of worker 0, in the same process.
+        wait: the job queues for a busy CS system instead of failing.
     """
 
     role: Role
@@ -82,6 +84,7 @@ class TaskInfo:
     rank: int
     num_tasks: int
     in_process_worker: bool
+    wait: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> TaskInfo:
@@ -117,6 +120,7 @@ def _task(env: Mapping[str, str], rank: int, num_tasks: int, job_id: str, token:
         rank=rank,
         num_tasks=num_tasks,
         in_process_worker=num_tasks == 1,
+        wait=env.get("CSRUN_WAIT") == "1",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -49,12 +50,39 @@ def model_graph(seed: int | None) -> Iterator[Any]:
         # Keras counts the layers of a process: without this the variables of a second graph of the same
         # model would have other names, and no checkpoint would fit them.
         tf.keras.utils.clear_session(free_memory=False)
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), _keras_seed(seed), _control_flow_v2():
         tf.compat.v1.set_random_seed(seed)
         # Programs written for tf.compat.v1 may have turned resource variables off; the importer, and sane
         # read-after-write order, need them.
         with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), use_resource=True):
             yield tf.compat.v1.train.create_global_step()
+
+
+@contextmanager
+def _keras_seed(seed: int | None) -> Iterator[None]:
+    """Keras draws the seeds of its layers from Python's generator: here from `seed`, if there is one."""
+    before = random.getstate()
+    if seed is not None:
+        random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+@contextmanager
+def _control_flow_v2() -> Iterator[None]:
+    """Branches as `If` ops, also in programs that have turned off all of TensorFlow 2."""
+    import tensorflow as tf
+
+    if tf.compat.v1.control_flow_v2_enabled():
+        yield
+        return
+    tf.compat.v1.enable_control_flow_v2()
+    try:
+        yield
+    finally:
+        tf.compat.v1.disable_control_flow_v2()
 
 
 def trace(
@@ -130,27 +158,39 @@ def check_advances(train_op: Any, global_step: Any) -> None:
     Raises:
         ModelFnError: it does not.
     """
-    if not advances(train_op, global_step):
+    if not _assignments(train_op, global_step):
         raise ModelFnError(
             f"train_op '{train_op.name}' does not advance the global step; pass it to the optimizer: "
             "optimizer.minimize(loss, global_step=tf.compat.v1.train.get_or_create_global_step())"
         )
 
 
-def advances(train_op: Any, variable: Any) -> bool:
-    """Whether running an op assigns a variable: an assignment to it is among what the op depends on."""
+def _assignments(train_op: Any, variable: Any) -> list[Any]:
+    """The assignments to a variable among all that running an op runs."""
     handle = variable.handle
     waiting = [getattr(train_op, "op", train_op)]
     seen = set()
+    found = []
     while waiting:
         op = waiting.pop()
         if op.name in seen:
             continue
         seen.add(op.name)
         if op.type in _GLOBAL_STEP_ASSIGNMENTS and op.inputs[0].name == handle.name:
-            return True
+            found.append(op)
         waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-    return False
+    return found
+
+
+def _check_advances_once(train_op: Any, global_step: Any) -> None:
+    """Refuses several steps in one: the global step also says which batch comes next."""
+    assignments = _assignments(train_op, global_step)
+    if len(assignments) > 1:
+        names = ", ".join(sorted(op.name for op in assignments))
+        raise ModelFnError(
+            f"train_op '{train_op.name}' advances the global step {len(assignments)} times a step ({names}); "
+            "on the CS system it counts batches. Pass global_step to one of the optimizers only"
+        )
 
 
 def _check_for_cs(spec: EstimatorSpec, mode: str, global_step: Any) -> None:
@@ -164,6 +204,7 @@ def _check_for_cs(spec: EstimatorSpec, mode: str, global_step: Any) -> None:
             "Return them only when mode == ModeKeys.EVAL"
         )
     check_advances(spec.train_op, global_step)
+    _check_advances_once(spec.train_op, global_step)
 
 
 def _op_name(text: str) -> str:

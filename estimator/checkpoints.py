@@ -102,7 +102,20 @@ def restoring(prefix: str | None) -> Iterator[None]:
     except (tf.errors.OpError, ValueError) as error:
         if prefix is None:
             raise
-        raise CheckpointReadError(prefix, first_line(error)) from error
+        raise CheckpointReadError(prefix, _restore_failure(prefix, error)) from error
+
+
+def _restore_failure(prefix: str, error: Exception) -> str:
+    """What is wrong with a checkpoint that this graph cannot be restored from."""
+    import tensorflow as tf
+
+    if exists(prefix):
+        with reading(prefix) as reader:
+            known = reader.get_variable_to_shape_map()
+        lacking = [v.op.name for v in tf.compat.v1.global_variables() if v.op.name not in known]
+        if lacking:
+            return f"it lacks the variables {', '.join(lacking)}"
+    return first_line(error)
 
 
 def check_shapes(prefix: str, variables: Iterable[Any]) -> None:

@@ -18,6 +18,10 @@ class UsageError(EstimatorError, ValueError):
     exit_code = 2
 
 
+class UnknownFieldError(UsageError, TypeError):
+    """A keyword that the class does not have; a TypeError as for any other class."""
+
+
 class ModelFnError(UsageError):
     """`model_fn` has the wrong arguments or returned something that cannot be used."""
 

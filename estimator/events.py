@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,8 @@ import numpy as np
 from runtime.errors import ModelDirError
 
 SUMMARY_PREFIX = "summary/"
+
+_file_numbers = itertools.count()
 
 
 class EventWriter:
@@ -67,7 +71,10 @@ class EventWriter:
                 raise ModelDirError(self._directory, error) from error
             # The writer refuses to be made under eager execution.
             with tf.Graph().as_default():
-                self._writer = tf.compat.v1.summary.FileWriter(str(self._directory))
+                # TensorFlow names the file by the second: a second writer would overwrite the first's.
+                self._writer = tf.compat.v1.summary.FileWriter(
+                    str(self._directory), filename_suffix=f".{os.getpid()}.{next(_file_numbers)}"
+                )
         return self._writer
 
 

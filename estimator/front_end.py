@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cgc.cirh.interface import TensorSpec
-from cgc.importers.tensorflow import ImportedStep, import_step
+from cgc.importers.tensorflow import ImportedStep, import_step, variable_writes
 from estimator import checkpoints
 from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.events import SUMMARY_PREFIX
@@ -29,7 +29,6 @@ from runtime.program import Mode, StepProgram
 
 log = logging.getLogger("estimator")
 
-METRIC_PREFIX = "metric/"
 PREDICTION = "prediction"
 _PROGRAM_MODES: Mapping[str, Mode] = {
     ModeKeys.TRAIN: "train",
@@ -131,8 +130,8 @@ class TensorFlowFrontEnd:
             write_text(self._model_dir / "graph.pbtxt", str(self._model.graph.as_graph_def()))
         return dict(zip(variables, values, strict=True))
 
-    def save(self, step: int, state: Mapping[str, np.ndarray]) -> None:
-        """Writes `model.ckpt-<step>`.
+    def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
+        """Writes `model.ckpt-<step>`; returns whether one of the user's listeners asks to stop.
 
         Raises:
             CheckpointWriteError: no space or permission; older checkpoints are as they were.
@@ -140,7 +139,14 @@ class TensorFlowFrontEnd:
         variables = self._imported.variables
         known = {_key(variables[name]): value for name, value in state.items() if name in variables}
         self._model_state.assign(known)
-        self._model_state.save(step)
+        return self._model_state.save(step)
+
+    def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Values of the metrics for the totals in a state; NumPy arrays and scalars by name."""
+        variables = self._imported.variables
+        self._model_state.assign({_key(variables[name]): value for name, value in state.items()})
+        values = {name: value for name, (value, _) in self._model.metrics.items()}
+        return self._model_state.evaluate(values)
 
     def close(self) -> None:
         """Frees the session that holds the variables."""
@@ -172,7 +178,9 @@ class TensorFlowFrontEnd:
             outputs=_outputs(model, self._source.mode),
             updates=_updates(model, self._source.mode),
             mode=_PROGRAM_MODES[self._source.mode],
-            seed=self._config.tf_random_seed,
+            # Without a seed the initial weights differ from run to run. The masks of dropout do not: a seed
+            # drawn here would be another program, to be compiled again every time.
+            seed=self._config.tf_random_seed or 0,
             global_step=model.global_step,
         )
 
@@ -215,14 +223,16 @@ def _outputs(model: TracedModel, mode: str) -> dict[str, Any]:
             **{f"{SUMMARY_PREFIX}{tag}": tensor for tag, tensor in summaries.items()},
         }
     if mode == ModeKeys.EVAL:
-        return {f"{METRIC_PREFIX}{name}": update for name, (_, update) in model.metrics.items()}
+        # Metrics are read from their totals at the end; a step has to put out something.
+        return {"loss": model.spec.loss}
     return {prediction_output(name): tensor for name, tensor in named_predictions(model.spec).items()}
 
 
 def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
     if mode == ModeKeys.TRAIN:
         return [model.spec.train_op]
-    return [update for _, update in model.metrics.values()]
+    # Of an update only what it writes: its own value may need what the system cannot compute.
+    return variable_writes([update for _, update in model.metrics.values()])
 
 
 def _key(variable_name: str) -> str:

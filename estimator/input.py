@@ -14,6 +14,7 @@ from estimator.errors import DynamicShapeError, InputFnError
 from estimator.modes import ModeKeys
 
 # What the device computes in 32 bits travels in 32 bits.
+_CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
 _NARROW = {"int64": np.dtype("int32"), "uint64": np.dtype("uint32")}
 
 
@@ -224,12 +225,18 @@ def _component(name: str, leaf: Any) -> Component:
     if not isinstance(leaf, tf.TensorSpec) and not (tf.is_tensor(leaf) and isinstance(leaf, tf.Tensor)):
         raise InputFnError(
             f"component '{name}' of the input is {type(leaf).__name__}, expected a dense tensor; "
-            "convert it, e.g. with tf.sparse.to_dense or to_tensor(shape=...)"
+            "convert it, e.g. with tf.data.Dataset.from_tensor_slices, tf.constant, tf.sparse.to_dense or "
+            "to_tensor(shape=...)"
         )
     if leaf.dtype in (tf.string, tf.resource, tf.variant):
         raise InputFnError(
             f"component '{name}' of the input has the type {leaf.dtype.name}, expected numbers; "
             "convert it in input_fn"
+        )
+    if leaf.dtype.name in _CAST_ADVICE:
+        raise InputFnError(
+            f"component '{name}' of the input has the type {leaf.dtype.name}, which the CS system does not "
+            f"compute in; cast it in input_fn: tf.cast(x, tf.{_CAST_ADVICE[leaf.dtype.name]})"
         )
     if leaf.shape.rank is None:
         raise DynamicShapeError(name, None)

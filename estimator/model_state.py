@@ -94,14 +94,18 @@ class ModelState:
         }
         self._session.run([self._assignments[name] for name in values], feeds)
 
-    def save(self, step: int) -> None:
-        """Writes a checkpoint of the present values.
+    def evaluate(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors of the model's graph for the present values of its variables."""
+        values: dict[str, Any] = self._session.run(dict(tensors))
+        return values
+
+    def save(self, step: int) -> bool:
+        """Writes a checkpoint of the present values; returns whether a listener asks to stop.
 
         Raises:
             CheckpointWriteError: no space or permission; older checkpoints are as they were.
         """
-        if self._writer.write(self._session, step):
-            log.warning("a saving listener asked to stop; a run on the CS system ends at its last step only")
+        return self._writer.write(self._session, step)
 
     def close(self) -> None:
         """Tells the listeners that it is over and frees the session."""

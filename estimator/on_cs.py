@@ -17,7 +17,7 @@ from estimator import checkpoints, cpu
 from estimator.errors import UnsupportedOnCsError
 from estimator.events import EventWriter, StepEvents
 from estimator.files import plain
-from estimator.front_end import METRIC_PREFIX, TensorFlowFrontEnd, prediction_name
+from estimator.front_end import TensorFlowFrontEnd, prediction_name
 from estimator.run_config import CSRunConfig
 from runtime.settings import RunSettings
 
@@ -72,22 +72,22 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics over `steps` batches; empty in a worker.
 
-    Metrics are running values: what the last step puts out is the result.
+    The system keeps the running totals of the metrics; their values are computed here, from the last totals.
     """
-    last: dict[str, np.ndarray] = {}
+    results: dict[str, Any] = {}
+    done = 0
     try:
-        for outputs in runtime.inference.run(front_end, _settings(front_end, place), steps):
-            last = outputs
+        settings = _settings(front_end, place)
+        for _ in runtime.inference.run(
+            front_end, settings, steps, lambda state: results.update(front_end.metric_values(state))
+        ):
+            done += 1
     finally:
         front_end.close()
-    if not last:
+    if not results:
         return {}
-    prefix = f"output_{METRIC_PREFIX}"
-    results: dict[str, Any] = {
-        name.removeprefix(prefix): np.asarray(value)[()]
-        for name, value in last.items()
-        if name.startswith(prefix)
-    }
+    if done < steps:
+        log.warning("the input ended after %d of %d batches", done, steps)
     results["global_step"] = checkpoints.step_of(checkpoints.chosen(checkpoint, place.model_dir))
     return cpu.report(place.model_dir, results, name)
 

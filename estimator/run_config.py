@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator import tasks
-from estimator.errors import UsageError, suggestion
+from estimator.errors import UnknownFieldError, UsageError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
 
@@ -56,7 +56,7 @@ class RunConfig:
     def __init__(self, **fields: Any) -> None:
         for name in fields:
             if name not in self._fields:
-                raise TypeError(
+                raise UnknownFieldError(
                     f"{type(self).__name__} got an unexpected keyword argument '{name}'"
                     f"{suggestion(name, self._fields)} (known: {', '.join(self._fields)})"
                 )

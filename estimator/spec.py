@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from estimator.errors import ModelFnError, UsageError, suggestion
+from estimator.errors import ModelFnError, UnknownFieldError, UsageError, suggestion
 from estimator.modes import MODES, ModeKeys
 
 SINGLE = ""
@@ -94,6 +94,7 @@ class EstimatorSpec(_SpecFields):
             **fields,
             "predictions": _checked_predictions(fields["predictions"]),
             "loss": _scalar(fields["loss"]),
+            "train_op": _checked_train_op(fields["train_op"]),
             "eval_metric_ops": _checked_metrics(fields["eval_metric_ops"]),
             **{name: checked_hooks(name, fields[name]) for name in _HOOKS},
         }
@@ -118,7 +119,7 @@ class CSEstimatorSpec(EstimatorSpec):
         known = [name for name in _SpecFields._fields if name not in ("mode", "host_call")]
         unknown = [name for name in fields if name not in known]
         if unknown:
-            raise TypeError(
+            raise UnknownFieldError(
                 f"CSEstimatorSpec got an unexpected keyword argument '{unknown[0]}'"
                 f"{suggestion(unknown[0], known)} (known: {', '.join(known)})"
             )
@@ -214,6 +215,18 @@ def _scalar(loss: Any) -> Any:
             "reduce it, e.g. tf.reduce_mean(loss)"
         )
     return tensor
+
+
+def _checked_train_op(train_op: Any) -> Any:
+    if train_op is None:
+        return None
+    import tensorflow as tf
+
+    if not (tf.is_tensor(train_op) or isinstance(train_op, tf.Operation)):
+        raise ModelFnError(
+            f"train_op must be what optimizer.minimize(...) returns, an op or a tensor; got {train_op!r}"
+        )
+    return train_op
 
 
 def _checked_predictions(predictions: Any) -> Any:

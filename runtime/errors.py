@@ -44,10 +44,27 @@ class NoSystemError(RunError):
         )
 
 
+class GlobalStepError(RunError):
+    """The program's own count of steps is not that of the run."""
+
+    def __init__(self, steps: int, global_step: int) -> None:
+        super().__init__(
+            f"the program's global step is {global_step} after step {steps}, expected the same number: it "
+            "says which batch a continued run takes. Advance it by exactly 1 in every step, "
+            "optimizer.minimize(loss, global_step=...) does"
+        )
+
+
 class NothingToDoError(RunError):
     """The input ended before the first step."""
 
     def __init__(self, first_step: int) -> None:
+        if first_step == 0:
+            super().__init__(
+                "the input has no batch: with drop_remainder=True it needs at least batch_size records. "
+                "Check the files that input_fn reads and the batch size"
+            )
+            return
         super().__init__(
             f"the input ended before step {first_step + 1}: continuing from global step {first_step} leaves "
             "out the batches that are already trained on. Add repeat() to the dataset, or start in an empty "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from csrun.roles import TaskInfo
-from runtime.program import FrontEnd
+from runtime.program import FrontEnd, State
 from runtime.session import open_session, prime
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
@@ -17,11 +17,16 @@ from runtime.worker import run_worker, worker_beside
 log = logging.getLogger("runtime")
 
 
-def run(front_end: FrontEnd, settings: RunSettings, steps: int | None) -> Iterator[dict[str, np.ndarray]]:
+def run(
+    front_end: FrontEnd,
+    settings: RunSettings,
+    steps: int | None,
+    on_end: Callable[[State], None] | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
     """Outputs of one step after the other, on the chief; a worker streams and yields nothing.
 
     The input is read from its start to its end, or for `steps` steps. Closing the generator early stops
-    the run and frees the system.
+    the run and frees the system. `on_end` gets the state after the last step.
 
     Raises:
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
@@ -47,6 +52,8 @@ def run(front_end: FrontEnd, settings: RunSettings, steps: int | None) -> Iterat
             if done < wanted:
                 break
             left = None if left is None else left - done
+        if on_end is not None:
+            on_end(session.reservation.fetch_state())
         session.reservation.stop(None)
 
 

@@ -60,8 +60,8 @@ class FrontEnd(Protocol):
         """Arrays by resource name, from the newest checkpoint where there is one."""
         ...
 
-    def save(self, step: int, state: Mapping[str, np.ndarray]) -> None:
-        """Writes a checkpoint of `state` as it is after `step` steps."""
+    def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
+        """Writes a checkpoint of `state` as it is after `step` steps; returns whether to stop there."""
         ...
 
 

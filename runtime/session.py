@@ -44,7 +44,7 @@ def open_session(
 
     Raises:
         NoSystemError: no `cs_ip`.
-        cs_system.errors.SystemBusyError: another job holds the system and `settings.wait` is off.
+        cs_system.errors.SystemBusyError: another job holds the system and this one does not wait.
     """
     if settings.cs_ip is None:
         raise NoSystemError
@@ -54,7 +54,7 @@ def open_session(
     compiled = compile_for(program, settings, target, timeline)
     with SystemClient(parse_address(settings.cs_ip)) as client:
         with timeline.phase("wait for the system"):
-            reservation = client.reserve(task.job_id, task.token, wait=settings.wait, on_wait=log.info)
+            reservation = client.reserve(task.job_id, task.token, wait=task.wait, on_wait=log.info)
         with reservation:
             yield _load(reservation, front_end, compiled, target, task, timeline, program.mode == "train")
 

@@ -25,7 +25,6 @@ class RunSettings:
         log_every_steps: A progress line whenever the global step is a multiple of it.
         batch_size: Samples in one batch.
         params: The user's parameters, noted in the summary.
-        wait: Queue for a busy system instead of failing.
     """
 
     mode: str
@@ -41,7 +40,6 @@ class RunSettings:
     log_every_steps: int | None = 100
     seed: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    wait: bool = False
 
     @property
     def artifact_dir(self) -> Path:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from csrun.roles import TaskInfo
 from runtime import files, summaries
-from runtime.errors import ModelDirError, NothingToDoError
-from runtime.program import FrontEnd, Observer, State
+from runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
+from runtime.program import GLOBAL_STEP, FrontEnd, Observer, State
 from runtime.progress import Progress
 from runtime.session import Session, open_session, prime
 from runtime.settings import RunSettings
@@ -104,8 +104,8 @@ def _loop(
 ) -> bool:
     """Runs segments of steps from one checkpoint to the next; returns whether the input ended."""
     saved_step, saved_at = session.first_step, time.monotonic()
-    input_ended = False
-    while progress.step < last_step and not input_ended:
+    input_ended = stop = False
+    while progress.step < last_step and not input_ended and not stop:
         target_step = _segment_end(progress.step, last_step, settings)
         for outputs in session.reservation.run_steps(target_step - progress.step):
             timeline.mark("first step")
@@ -116,8 +116,10 @@ def _loop(
             raise NothingToDoError(session.first_step)
         if progress.step == last_step or input_ended or _save_is_due(progress.step, saved_at, settings):
             with timeline.phase("checkpoint"):
-                front_end.save(progress.step, _fetch(session))
+                stop = front_end.save(progress.step, _fetch(session, progress.step))
             saved_step, saved_at = progress.step, time.monotonic()
+    if stop and progress.step < last_step:
+        log.info("stopped at global step %d, as a saving listener asked", progress.step)
     if input_ended:
         log.warning(
             "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",
@@ -143,9 +145,12 @@ def _save_is_due(step: int, saved_at: float, settings: RunSettings) -> bool:
     return bool(settings.save_every_s) and time.monotonic() - saved_at >= (settings.save_every_s or 0)
 
 
-def _fetch(session: Session) -> State:
+def _fetch(session: Session, step: int) -> State:
     """The whole state: what the step does not change lies on the chief already."""
-    return {**session.initial_state, **session.reservation.fetch_state()}
+    state = {**session.initial_state, **session.reservation.fetch_state()}
+    if int(state[GLOBAL_STEP]) != step:
+        raise GlobalStepError(step, int(state[GLOBAL_STEP]))
+    return state
 
 
 def _note_success(

@@ -42,7 +42,7 @@ def power(_op: CirhOp, base: jax.Array, exponent: jax.Array) -> jax.Array:
         return jnp.power(base, exponent)
     # jnp.power of integers looks at 6 bits of the exponent alone; squaring, bit by bit, has no such limit.
     result = jnp.ones_like(base)
-    for bit in range(jnp.iinfo(exponent.dtype).bits - 1):
+    for bit in range(np.iinfo(exponent.dtype).bits - 1):
         result = jnp.where(exponent >> bit & 1 == 1, result * base, result)
         base = base * base
     return result

@@ -130,6 +130,7 @@ def build_command(site: SiteDefaults) -> click.Command:
         show_default=True,
         help="How long workers may go on after the chief has finished.",
     )
+    @click.option("--wait", is_flag=True, help="Queue for a CS system that is busy instead of failing.")
     @click.option(
         "--dry-run", is_flag=True, help="Show the tasks, their environment and command; start nothing."
     )
@@ -148,6 +149,7 @@ def build_command(site: SiteDefaults) -> click.Command:
         log_dir: Path | None,
         grace_period: float,
         wind_down: float,
+        wait: bool,
         dry_run: bool,
         command: tuple[str, ...],
     ) -> int:
@@ -163,7 +165,7 @@ def build_command(site: SiteDefaults) -> click.Command:
             cyclic=cyclic,
         )
         words = require_command(command, context)
-        request = LaunchRequest(words, layout, log_dir, mount_dirs, grace_period, wind_down)
+        request = LaunchRequest(words, layout, log_dir, mount_dirs, grace_period, wind_down, wait)
         job_id = new_job_id(scheduler.name)
         surroundings = Surroundings(job_id, working_directory(), dict(os.environ), this_toolkit(), cpus)
         return _launch(scheduler, request, surroundings, dry_run)

@@ -26,6 +26,7 @@ class LaunchRequest:
         mount_dirs: directories that the program needs to see.
         grace_s: seconds from asking a task to end until it is killed.
         wind_down_s: seconds that workers may go on after the chief has finished.
+        wait: queue for a busy CS system instead of failing.
     """
 
     command: tuple[str, ...]
@@ -34,6 +35,7 @@ class LaunchRequest:
     mount_dirs: tuple[Path, ...]
     grace_s: float
     wind_down_s: float
+    wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class LocalScheduler:
             launcher=self.name,
             command=request.command,
             cwd=surroundings.cwd,
-            change=_common_change(layout.num_tasks, log_dir, surroundings),
+            change=_common_change(layout.num_tasks, request.wait, log_dir, surroundings),
             tasks=_tasks(request, surroundings, log_dir),
             log_dir=log_dir,
             notices=tuple(_notices(request, surroundings)),
@@ -84,7 +84,9 @@ class LocalScheduler:
         return run_job(plan, environment)
 
 
-def _common_change(num_tasks: int, log_dir: Path, surroundings: Surroundings) -> EnvironmentChange:
+def _common_change(
+    num_tasks: int, wait: bool, log_dir: Path, surroundings: Surroundings
+) -> EnvironmentChange:
     base = program_environment(surroundings.environment, surroundings.toolkit)
     values = {
         **base.values,
@@ -94,6 +96,8 @@ def _common_change(num_tasks: int, log_dir: Path, surroundings: Surroundings) ->
         "CSRUN_NUM_TASKS": str(num_tasks),
         "CSRUN_LOG_DIR": str(log_dir),
     }
+    if wait:
+        values["CSRUN_WAIT"] = "1"
     return EnvironmentChange(values, base.unset)
 
 

@@ -153,6 +153,18 @@ def name_variables(
     return found
 
 
+def variable_writes(roots: Iterable[tf.Tensor | tf.Operation]) -> list[tf.Operation]:
+    """The operations that change a variable among all that running `roots` runs, by name."""
+    waiting = [getattr(root, "op", root) for root in roots]
+    seen: dict[str, Any] = {}
+    while waiting:
+        op = waiting.pop()
+        if op.name not in seen:
+            seen[op.name] = op
+            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return sorted((op for op in seen.values() if accesses(op).writes), key=lambda op: str(op.name))
+
+
 def keras_layer_updates(graph: tf.Graph) -> list[Any]:
     """The assignments with which Keras 3 layers keep their own state: seeds of Dropout, moving averages.
 

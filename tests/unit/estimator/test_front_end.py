@@ -150,12 +150,19 @@ def test_evaluation_reads_the_weights_of_the_training(front_end: Any) -> None:
     end.save(2, state)
     evaluation = front_end(ModeKeys.EVAL)
     interface = step_interface(evaluation.program().module)
-    assert {output.name for output in interface.outputs} == {"output_metric/accuracy", "output_metric/loss"}
+    assert {output.name for output in interface.outputs} == {"output_loss"}
     restored = evaluation.initial_state()
     assert set(restored) == {spec.name for spec in interface.state}
     assert np.array_equal(restored["state.model.dense/bias"], state["state.model.dense/bias"])
     # The running sums of the metrics begin at zero.
-    assert all(not array.any() for name, array in restored.items() if "accuracy" in name)
+    totals = {name: array for name, array in restored.items() if "accuracy" in name}
+    assert totals
+    assert all(not array.any() for array in totals.values())
+    # Their values are computed from the sums after the last step.
+    counted = {
+        name: np.full_like(array, 6 if name.endswith("total") else 8) for name, array in totals.items()
+    }
+    assert evaluation.metric_values(counted)["accuracy"] == 0.75
 
 
 def test_prediction_takes_features_only(front_end: Any) -> None:

@@ -59,9 +59,9 @@ def losses(model_dir: Path) -> list[float]:
     found = {}
     for path in model_dir.glob("events.out.tfevents.*"):
         for event in v1.train.summary_iterator(str(path)):
-            found.update(
-                {event.step: value.simple_value for value in event.summary.value if value.tag == "loss"}
-            )
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    found[event.step] = value.simple_value
     return [found[step] for step in sorted(found)]
 
 

@@ -23,11 +23,16 @@ TIMEOUT_S = 100.0
 
 
 def launch(
-    system: RunningSystem, folder: Path, max_steps: int, tasks: int = 3, **environment: str
+    system: RunningSystem,
+    folder: Path,
+    max_steps: int,
+    tasks: int = 3,
+    flags: tuple[str, ...] = (),
+    **environment: str,
 ) -> subprocess.Popen[str]:
     command = [
         str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", f"--tasks-per-node={tasks}",
-        "--cpus-per-task=1", f"--log-dir={folder / 'logs'}", "--grace-period=5",
+        "--cpus-per-task=1", f"--log-dir={folder / 'logs'}", "--grace-period=5", *flags,
         "python", str(PROGRAM), system.address, str(folder / "model_dir"), str(max_steps),
     ]  # fmt: skip
     return subprocess.Popen(
@@ -129,6 +134,16 @@ def test_signal_to_the_launcher_ends_job_and_frees_the_system(
     job.send_signal(number)
     assert finish(job)[0] == code
     wait_idle(system)
+
+
+def test_a_job_that_waits_runs_when_the_system_is_free(system: RunningSystem, tmp_path: Path) -> None:
+    with SystemClient(parse_address(system.address)) as client:
+        with client.reserve("job-before", "secret"):
+            job = launch(system, tmp_path, 5, tasks=2, flags=("--wait",))
+            wait_for_log(tmp_path, "held by job-before since .* place 1 in the queue", job)
+        code, output = finish(job)
+    assert code == 0, output
+    assert "Loss for final step" in output
 
 
 def test_system_that_dies_is_named(tmp_path: Path) -> None:

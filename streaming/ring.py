@@ -134,7 +134,6 @@ class BatchRing:
         worker = self._state.awaited()
         self._state.check(worker, now_s)
         if deadline_s is not None and timeout_s is not None and now_s >= deadline_s:
-            self._check_all(now_s)
             raise StallError(self._state.stall_text(timeout_s), worker)
         limits = [limit for limit in (deadline_s, self._state.awaited_until_s()) if limit is not None]
         self._changed.wait(max(0.0, min(limits) - now_s) if limits else None)
@@ -181,7 +180,8 @@ class BatchRing:
             with self._changed:
                 self._check_open()
                 now_s = time.monotonic()
-                self._check_all(now_s)
+                for worker in range(self.spec.num_workers):
+                    self._state.check(worker, now_s)
                 missing = self._state.unprimed()
                 if missing and now_s >= deadline_s:
                     raise StallError(
@@ -224,10 +224,6 @@ class BatchRing:
         if self._end is not None:
             reason = self._end.reason or "the run is over"
             raise RingClosedError(f"the input of job {self.spec.job_id!r} is closed: {reason}")
-
-    def _check_all(self, now_s: float) -> None:
-        for worker in range(self.spec.num_workers):
-            self._state.check(worker, now_s)
 
     def _grant(self) -> list[ServerLink]:
         """Queue the credit that has become free; the links to flush when the lock is given back."""

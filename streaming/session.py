@@ -116,7 +116,7 @@ class Session:
             return 0.0
         start_s = time.monotonic()
         while self._core.credit < 1:
-            self._hear_or_ping()
+            self._hear_or_give_up()
         return time.monotonic() - start_s
 
     def send_batch(self, buffers: Sequence[memoryview], size_bytes: int, checksum: int) -> None:
@@ -147,7 +147,7 @@ class Session:
             self._core.end_of_input()
         self._flush()
         while True:
-            self._hear_or_ping()
+            self._hear_or_give_up()
 
     def fail_input(self, failure: Failure) -> None:
         """Tell the system that the input failed, and give it a moment to read that."""
@@ -253,13 +253,12 @@ class Session:
             raise SessionOverError from None
         self._last_sent_s = time.monotonic()
 
-    def _hear_or_ping(self) -> None:
-        """Receive something; give a sign of life, and expect one, when nothing comes for long."""
+    def _hear_or_give_up(self) -> None:
+        """Receive what is there, or notice that nothing has come for the liveness time."""
         self._hear()
         silent_s = time.monotonic() - self._last_heard_s
         if silent_s > self._liveness_s:
-            self._finish(PeerSilentError(f"the CS system was not heard for {silent_s:.0f} s"))
-        self._ping_if_quiet()
+            self._finish(PeerSilentError(f"the CS system was not heard for {silent_s:.1f} s"))
 
     def _ping_if_quiet(self) -> None:
         """Give a sign of life unless one was given lately, or bytes are being sent right now."""

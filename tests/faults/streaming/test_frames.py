@@ -1,17 +1,21 @@
 """Broken, damaged, repeated and misplaced frames, and what is received in their place."""
 
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from streaming import link
 from streaming.errors import ChecksumError, WorkerLostError
 from streaming.frames import HEADER_BYTES, FrameType
 from streaming.layout import BatchLayout
-from streaming.messages import ErrorCode
-from streaming.testing import SMALL, Loopback, numbered_batch, take_numbered
+from streaming.messages import ErrorCode, Welcome
+from streaming.protocol import HelloReceived, ReadControl, ServerConnection, ServerState
+from streaming.sockets import receive_scattered
+from streaming.testing import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 
 LARGE = BatchLayout.of([("image", "float32", (512, 512)), ("label", "int32", (4,))])
 
@@ -44,6 +48,51 @@ def test_a_successor_overwrites_what_its_predecessor_is_still_sending() -> None:
             assert take_numbered(run.ring, count=2) == [0, 1]
             with pytest.raises((EOFError, ConnectionError)):
                 old.read_frame()
+
+
+def test_a_system_that_says_nothing_for_the_liveness_time_is_connected_anew() -> None:
+    with Loopback() as run, socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = run.sender(0, listener.getsockname())
+        run.start(sender, numbered_input(SMALL, 0, 1, 5))
+        for _ in range(2):
+            sock, _ = listener.accept()
+            with sock:
+                core = ServerConnection()
+                while core.state is not ServerState.DECIDING:
+                    want = core.wants()
+                    assert isinstance(want, ReadControl)
+                    core.receive_data(sock.recv(want.size_bytes))
+                core.accept(Welcome(0, 0, False, True, 0.2, "run"), 0, 1, SMALL.nbytes)
+                sock.sendall(core.data_to_send())
+                # Signs of life, left without an answer, and then the end.
+                while sock.recv(4096):
+                    pass
+        sender.stop()
+
+
+def test_a_successor_is_welcomed_when_its_predecessor_has_left_the_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    leave = threading.Event()
+
+    def receive_slowly(sock: socket.socket, buffers: list[memoryview]) -> None:
+        try:
+            receive_scattered(sock, buffers)
+        finally:
+            leave.wait(timeout=60)
+            order.append("left")
+
+    monkeypatch.setattr(link, "receive_scattered", receive_slowly)
+    with Loopback() as run, run.raw_worker(0) as old, run.raw_worker(0) as new:
+        old.join()
+        old.send(old.batch_frame(0)[: HEADER_BYTES + 10])
+        timer = threading.Timer(0.2, leave.set)
+        timer.start()
+        new.join()
+        order.append("welcomed")
+        timer.join()
+    assert order == ["left", "welcomed"]
 
 
 @pytest.mark.parametrize(
@@ -142,17 +191,31 @@ def test_a_worker_that_says_nothing_for_the_liveness_time_is_lost() -> None:
 
 
 def test_a_slow_input_function_gives_signs_of_life() -> None:
+    """A system that hears only what is sent while the input function is at work."""
     leave = threading.Event()
 
     def make_batches(skip: int) -> Iterator[tuple[Any, ...]]:
-        assert leave.wait(timeout=30)
+        assert leave.wait(timeout=60)
         yield numbered_batch(SMALL, skip)
 
-    with Loopback(liveness_s=0.2, reconnect_s=0.0) as run:
-        sender = run.start(run.sender(0), make_batches)
-        timer = threading.Timer(1.0, leave.set)
-        timer.start()
-        assert take_numbered(run.ring, timeout_s=20) == [0]
-        run.ring.close()
-        timer.join()
-        assert sender.result(timeout=10).reconnects == 0
+    with Loopback() as run, socket.create_server(("127.0.0.1", 0)) as listener:
+        future = run.start(run.sender(0, listener.getsockname()), make_batches)
+        sock, _ = listener.accept()
+        core = ServerConnection()
+        pings = 0
+        with sock:
+            while pings < 3:
+                want = core.wants()
+                assert isinstance(want, ReadControl)
+                events = core.receive_data(sock.recv(want.size_bytes))
+                if core.state is ServerState.DECIDING:
+                    core.accept(Welcome(0, 4, False, True, 0.2, "run"), 0, 1, SMALL.nbytes)
+                answer = core.data_to_send()
+                pings += answer[5:6] == bytes([FrameType.PING])
+                sock.sendall(answer)
+                assert not [event for event in events if not isinstance(event, HelloReceived)]
+            core.bye()
+            sock.sendall(core.data_to_send())
+            sock.shutdown(socket.SHUT_WR)
+            leave.set()
+            assert future.result(timeout=60).end == "bye"

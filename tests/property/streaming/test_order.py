@@ -123,6 +123,14 @@ class Schedule(RuleBasedStateMachine):
             assert self.taken == self.expected()
 
     @invariant()
+    def the_cursor_waits_for_a_batch_that_can_come(self) -> None:
+        if not hasattr(self, "spec") or all(self.ended):
+            return
+        seq, worker = divmod(self.state.position, self.spec.num_workers)
+        assert self.state.awaited() == worker
+        assert not self.ended[worker] or seq < self.lengths[worker]
+
+    @invariant()
     def what_is_held_or_received_fits_the_ring(self) -> None:
         if not hasattr(self, "spec"):
             return

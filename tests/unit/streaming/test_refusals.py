@@ -52,10 +52,10 @@ def test_the_sender_raises_a_refusal_with_the_text() -> None:
 
 def test_without_an_open_run_of_the_job_the_worker_waits_and_then_says_so() -> None:
     with Receiver() as receiver, Loopback() as other:
-        sender = Sender(receiver.address, other.identity(0), SMALL, connect_timeout_s=0.3)
+        sender = Sender(receiver.address, other.identity(0), SMALL, connect_timeout_s=0.6)
         with pytest.raises(ConnectError) as caught:
             sender.run(numbered_input(SMALL, 0, 1, 1))
-    assert "no run took worker 0 of job 'job' within 0.3 s" in str(caught.value)
+    assert "no run took worker 0 of job 'job' within 0.6 s" in str(caught.value)
     assert "no run of job 'job' is open" in str(caught.value)
 
 

@@ -104,6 +104,18 @@ def test_an_ended_worker_leaves_holes_that_are_skipped_and_give_credit() -> None
     assert dict(state.new_limits(0.0))[1] == 8
 
 
+def test_an_end_that_comes_late_moves_the_cursor_that_waits_for_it() -> None:
+    state = connected(replace(SPEC, chunk_batches=1, chunks=1))
+    receive(state, 0, 1)
+    assert state.take() == (0, 1)
+    state.release(0, 1)
+    assert state.awaited() == 1
+    state.end(1, 1)
+    assert state.awaited() == 0
+    # The only slot, which the ended worker would have had, goes to the one that goes on.
+    assert dict(state.new_limits(0.0))[0] == 2
+
+
 def test_the_input_ends_when_every_worker_has_ended() -> None:
     state = connected()
     receive(state, 0, 2)

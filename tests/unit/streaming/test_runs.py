@@ -126,7 +126,9 @@ def test_a_slow_consumer_holds_the_workers_at_the_size_of_the_ring() -> None:
             assert not asked_for[seq + 5].is_set()
             run.ring.release(span)
             assert asked_for[seq + 5].wait(timeout=10)
-        assert run.ring.stats().workers[0].credit_wait_s > 0
+        # All slots fill up again, and from then on the worker waits.
+        while run.ring.stats().workers[0].credit_wait_s == 0:
+            assert run.ring.stats().workers[0].received <= 11
 
 
 def test_held_spans_are_not_overwritten() -> None:

@@ -79,7 +79,7 @@ def describe_answer(data: bytes, timeout_s: float) -> str:
 
 
 def _connect(address: SystemAddress, deadline: float, timeout_s: float) -> socket.socket:
-    tried = f"a TCP connection, for {timeout_s:g} s"
+    tried = f"a TCP connection (waiting at most {timeout_s:g} s)"
     failure: OSError = TimeoutError("no answer")
     for family, kind, protocol, _, endpoint in _resolve(address, deadline):
         connection = socket.socket(family, kind, protocol)

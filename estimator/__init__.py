@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from estimator.cli import report_errors
     from estimator.cs_estimator import CerebrasEstimator
     from estimator.files import write_params
+    from estimator.logs import import_tensorflow
     from estimator.modes import ModeKeys
     from estimator.run_config import CSRunConfig, RunConfig
     from estimator.spec import CSEstimatorSpec, EstimatorSpec, EvalSpec, TrainSpec, WarmStartSettings
@@ -27,6 +28,7 @@ __all__ = [
     "RunConfig",
     "TrainSpec",
     "WarmStartSettings",
+    "import_tensorflow",
     "report_errors",
     "train_and_evaluate",
     "write_params",
@@ -42,6 +44,7 @@ _HOMES = {
     "RunConfig": "run_config",
     "TrainSpec": "spec",
     "WarmStartSettings": "spec",
+    "import_tensorflow": "logs",
     "report_errors": "cli",
     "train_and_evaluate": "alternation",
     "write_params": "files",

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,26 @@ PREFIX = "model.ckpt"
 
 
 def latest(model_dir: Path | str) -> str | None:
-    """Prefix of the newest checkpoint of a directory; None where there is none."""
+    """Prefix of the newest checkpoint of a directory; None where there is none.
+
+    Where the `checkpoint` file is damaged or gone, the checkpoint of the highest step: starting anew beside
+    it would throw a training away.
+    """
     import tensorflow as tf
 
     found = tf.train.latest_checkpoint(str(model_dir))
-    return None if found is None else str(found)
+    if found is not None:
+        return str(found)
+    by_step = {
+        int(path.stem.rpartition("-")[2]): str(path.with_suffix(""))
+        for path in Path(model_dir).glob(f"{PREFIX}-*.index")
+        if path.stem.rpartition("-")[2].isdigit()
+    }
+    if not by_step:
+        return None
+    newest = by_step[max(by_step)]
+    log.warning("the file 'checkpoint' in '%s' is damaged or gone: using %s", model_dir, newest)
+    return newest
 
 
 def chosen(given: str | None, model_dir: Path) -> str | None:
@@ -244,9 +260,10 @@ def write_failure(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, which TensorFlow follows with the whole graph."""
+    """What an error says, without the graph and the stacks that TensorFlow puts around it."""
     lines = str(getattr(error, "message", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    after_node = [later for line, later in pairwise(lines) if line.startswith("Node: ")]
+    return next(iter(after_node or lines), type(error).__name__)
 
 
 def _state_text(prefixes: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 EXIT_FAILURE = 1
 EXIT_BUG = 3
 EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
 
 _TOOLKIT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("cgc", "cs_system", "csrun", "estimator", "runtime", "streaming", "toolkit_config")
@@ -34,6 +35,10 @@ def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever reads the output has gone, as in `run.py | head`; Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_BROKEN_PIPE)
     except Exception as error:
         code = getattr(error, "exit_code", None)
         if isinstance(code, int):

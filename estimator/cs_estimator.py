@@ -141,7 +141,7 @@ class CerebrasEstimator:
             return
         # A compile run belongs to no job, whatever started it: its input function sees no shards.
         log.info("TF_CONFIG environment variable: {}")
-        log.info("Running %s on CS-2", "validate" if validate_only else "compile")
+        log.info("Running %s for the CS system", "validate" if validate_only else "compile")
         from estimator import on_cs
 
         place = self._place("validate_only" if validate_only else "compile_only")
@@ -181,7 +181,11 @@ class CerebrasEstimator:
                 "give one of them (--steps or --max_steps)"
             )
         if max_steps is not None and checkpoints.step_of(self.latest_checkpoint()) >= max_steps:
-            log.info("Skipping training since max_steps = %d has already been reached.", max_steps)
+            log.info(
+                "Skipping training since max_steps = %d has already been reached. "
+                "Give a higher max_steps, or steps, or another model_dir to train on",
+                max_steps,
+            )
             return self
         if on_system:
             self._train_on_cs(input_fn, hooks, steps, max_steps, saving_listeners)
@@ -225,7 +229,7 @@ class CerebrasEstimator:
         self._announce("eval", hooks)
         place = self._place("eval")
         front_end = self._front_end(
-            self._shared_source(input_fn, ModeKeys.EVAL), StateOptions(checkpoint_path)
+            self._whole_source(input_fn, ModeKeys.EVAL), StateOptions(checkpoint_path)
         )
         return on_cs.evaluate(front_end, place, steps, checkpoint_path, name)
 
@@ -308,7 +312,6 @@ class CerebrasEstimator:
 
         if not self._is_mine("eval"):
             return {}
-        write_params(self._model_dir, self._params)
         return cpu.evaluate(self._cpu_job(input_fn, ModeKeys.EVAL, hooks), steps, checkpoint_path, name)
 
     def _batches_from_cpu(
@@ -317,7 +320,6 @@ class CerebrasEstimator:
         from estimator import cpu
 
         if self._is_mine("predict"):
-            write_params(self._model_dir, self._params)
             yield from cpu.predict(self._cpu_job(input_fn, ModeKeys.PREDICT, hooks), checkpoint_path)
 
     def _batches_from_cs(
@@ -332,7 +334,7 @@ class CerebrasEstimator:
 
         self._announce("predict", hooks)
         place = self._place("predict")
-        source = self._shared_source(input_fn, ModeKeys.PREDICT)
+        source = self._whole_source(input_fn, ModeKeys.PREDICT)
         front_end = self._front_end(source, StateOptions(checkpoint_path))
         yield from on_cs.predict(front_end, place, on_cs.steps_for_samples(front_end, num_samples))
 
@@ -340,10 +342,14 @@ class CerebrasEstimator:
         from estimator.cpu import CpuJob
 
         log.info("Running %s on this CPU", _word(mode))
-        source = InputSource(input_fn, mode, self._params, self._config, tasks.alone_config())
+        source = self._whole_source(input_fn, mode)
         return CpuJob(
             self._model_fn, source, self._params, self._config, self._model_dir, checked_hooks("hooks", hooks)
         )
+
+    def _whole_source(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
+        """The input of a run in which one task reads all records, in their order."""
+        return InputSource(input_fn, mode, self._params, self._config, tasks.alone_config())
 
     def _shared_source(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         task = tasks.current()
@@ -359,10 +365,10 @@ class CerebrasEstimator:
         )
 
     def _place(self, command: str) -> Place:
-        """Where a run happens; the chief leaves the parameters there."""
+        """Where a run happens; a chief that compiles or trains leaves the parameters there."""
         from estimator.on_cs import Place
 
-        if tasks.is_chief():
+        if tasks.is_chief() and command not in ("eval", "predict"):
             write_params(self._model_dir, self._params)
         return Place(command, self._model_dir, self._compile_dir, self._config, self._params)
 
@@ -370,7 +376,7 @@ class CerebrasEstimator:
         from estimator.front_end import warn_of_hooks
 
         log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.shared_config()))
-        log.info("Running %s on CS-2", command)
+        log.info("Running %s on the CS system at %s", command, self._config.cs_ip)
         warn_of_hooks(hooks or ())
 
     def _is_mine(self, command: str) -> bool:

@@ -86,6 +86,7 @@ def evaluate(
         front_end.close()
     if not results:
         return {}
+    log.info("evaluated %d batches", done)
     if done < steps:
         log.warning("the input ended after %d of %d batches", done, steps)
     results["global_step"] = checkpoints.step_of(checkpoints.chosen(checkpoint, place.model_dir))

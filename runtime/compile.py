@@ -14,6 +14,7 @@ from cgc.manifest import REPORT_TEXT
 from cgc.report import kernel_list_text
 from cs_system.client import SystemClient, parse_address
 from runtime import files, summaries
+from runtime.errors import ModelDirError
 from runtime.program import FrontEnd, StepProgram
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
@@ -142,10 +143,17 @@ def _write_files(
             compile_reused=None if result is None else result.reused,
         ),
     )
-    summaries.write_input_info(
-        settings,
-        front_end.inputs(),
-        None if estimates is None else estimates.samples_per_s,
-        None if artifact is None else artifact.path,
-        Path.cwd(),
-    )
+    try:
+        summaries.write_input_info(
+            settings,
+            front_end.inputs(),
+            None if estimates is None else estimates.samples_per_s,
+            None if artifact is None else artifact.path,
+            Path.cwd(),
+        )
+    except ModelDirError as error:
+        log.warning(
+            "%s was not written into the current directory: %s",
+            summaries.INPUT_INFO_FILE,
+            error.__cause__,
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +24,10 @@ def run(
     steps: int | None,
     on_end: Callable[[State], None] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Outputs of one step after the other, on the chief; a worker streams and yields nothing.
+    """Outputs of one step after the other, on the chief; worker 0 streams and yields nothing.
+
+    One worker reads the whole input in its order, whatever the size of the job: outputs belong to records by
+    their place, and with several shards the last records of each could fill no batch.
 
     The input is read from its start to its end, or for `steps` steps. Closing the generator early stops
     the run and frees the system. `on_end` gets the state after the last step.
@@ -31,9 +35,12 @@ def run(
     Raises:
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
     """
-    task = TaskInfo.from_environment()
+    task = replace(TaskInfo.from_environment(), num_workers=1)
     if task.role == "worker":
-        run_worker(front_end, settings, task)
+        if task.index == 0:
+            run_worker(front_end, settings, task)
+        else:
+            log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
         return
     timeline = Timeline()
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,7 +83,10 @@ def _load(
 ) -> Session:
     with timeline.phase("send the program"):
         reservation.load(compiled.artifact)
-    log.info("Programming CS-2 fabric. This may take a couple of minutes. Please do not interrupt.")
+    log.info(
+        "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
+        re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),
+    )
     with timeline.phase("program the fabric"):
         seconds = reservation.program()
     log.info("Fabric programmed: this took %.1f seconds.", seconds)

@@ -212,8 +212,9 @@ def _note_success(
 
 def _note_failure(settings: RunSettings, timeline: Timeline, error: BaseException) -> None:
     """Leaves the cause in `run_summary.json`; a full disk must not hide the first error behind a second."""
+    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     summary = summaries.run_summary(
-        settings, timeline, "failed", error={"type": type(error).__name__, "message": str(error)}
+        settings, timeline, status, error={"type": type(error).__name__, "message": str(error)}
     )
     try:
         files.write_json(settings.model_dir / "run_summary.json", summary)

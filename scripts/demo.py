@@ -125,7 +125,7 @@ def summary(accuracy: float, seconds: float) -> int:
     print(f"  checkpoint   {where}/model.ckpt-{train['last_step']}.*")
     print(f"  performance  {where}/performance.json")
     print(f"  compiled     {os.path.relpath(train['artifact'], ROOT)}/compile_report.txt")
-    print(f"  events       {where}   (tensorboard --logdir {where})")
+    print(f"  events       {where}   (.venv/bin/tensorboard --logdir {where})")
     print("  next         bin/cs_system serve, and in another terminal:")
     print(
         "               bin/csrun_wse --total-nodes=1 --tasks-per-node=3 "

@@ -238,7 +238,10 @@ class System:
 
     async def shut_down(self, cause: str) -> None:
         """Ends the current run and all waiting; every caller is told `cause`."""
-        self.stopping = SystemStoppingError(f"the CS system is shutting down ({cause})")
+        self.stopping = SystemStoppingError(
+            f"the CS system is shutting down ({cause}); start the job again when it is back, "
+            "a training continues from its last checkpoint"
+        )
         self._changes.notify()
         holder = self.book.holder
         if holder is not None:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def idx_shape(path: Path, magic: int, rank: int) -> tuple[int, ...]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = file.read(header_size)
         size = _unpacked_size(path)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {error}; download it again") from error
     if len(header) < header_size:
         raise DataError(f"'{path}' is cut off: {len(header)} bytes, the header alone has {header_size}")
@@ -176,11 +177,9 @@ def idx_shape(path: Path, magic: int, rank: int) -> tuple[int, ...]:
 def _unpacked_size(path: Path) -> int:
     if path.suffix != ".gz":
         return path.stat().st_size
-    # The last four bytes of a gzip file are the size of its content, modulo 2**32.
-    with path.open("rb") as file:
-        file.seek(-4, os.SEEK_END)
-        size: int = struct.unpack("<I", file.read(4))[0]
-    return size
+    # Unpacked to its end: the size that a gzip file declares there says nothing when the file is cut off.
+    with gzip.open(path) as file:
+        return file.seek(0, os.SEEK_END)
 
 
 def _payload(path: Path, header_size: int) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from params import Params
 
-from estimator import report_errors
+from estimator import import_tensorflow, report_errors
 from toolkit_config.loader import load_model
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ def make_estimator(args: argparse.Namespace, params: dict[str, Any]) -> Cerebras
 def run(args: argparse.Namespace) -> None:
     """Does what the command line asks for."""
     params = merged_params(args)
-    # TensorFlow's own notes on how it was built tell a user of this program nothing.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    import_tensorflow()
     from data import eval_input_fn, train_input_fn
 
     from estimator import ModeKeys

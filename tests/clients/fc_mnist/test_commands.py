@@ -1,0 +1,78 @@
+"""The commands of the README, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from cs_system.testing import RunningSystem
+
+RUN_PY = Path(__file__).parents[3] / "models" / "fc_mnist" / "tf" / "run.py"
+TASKS = ("--total-nodes=1", "--tasks-per-node=3", "--cpus-per-task=1")
+Command = Callable[..., CompletedProcess[str]]
+
+
+def test_from_validate_to_predict(system: RunningSystem, command: Command, tmp_path: Path) -> None:
+    cs_ip = f"--cs_ip={system.address}"
+    program = ("python", str(RUN_PY), "--model_dir=model_dir")
+    model_dir = tmp_path / "model_dir"
+
+    def done(launcher: str, *arguments: str) -> str:
+        process = command(launcher, *arguments)
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
+
+    kernels = done("csrun_cpu", *program, "--mode=validate_only")
+    assert re.search(r"fc1 .*fully_connected", kernels)
+    assert not list(model_dir.glob("cs_*"))
+    for name in ("performance.json", "run_summary.json", "params.yaml", "fabric.json"):
+        assert (model_dir / name).is_file()
+
+    report = done("csrun_cpu", *program, "--mode", "train", "--compile_only", cs_ip)
+    (artifact,) = model_dir.glob("cs_*")
+    assert re.fullmatch(r"cs_[0-9a-f]{64}", artifact.name)
+    assert (artifact / "compile_report.txt").read_text() in report
+    head = report[report.index("Estimated Overall Performance") :].splitlines()[:7]
+    assert [line[:30].rstrip() for line in head] == [
+        "Estimated Overall Performance",
+        "-" * 30,
+        "Samples/s:",
+        "Compute Samples/s:",
+        "Transmission Samples/s:",
+        "Active PEs:",
+        "Compute Utilization:",
+    ]
+    assert re.search(r'"total_utilization":[0-9.]+', (artifact / "plan.json").read_text())
+    deltat = re.search(r'"estimated_deltat":([0-9]+)', (artifact / "deltat_estimate.json").read_text())
+    assert deltat is not None
+    info = yaml.safe_load((tmp_path / "estimate_pipeline_perf_info.yaml").read_text())
+    assert info["target_samples_per_s"] == 850e6 / int(deltat[1])
+
+    log = done("csrun_wse", *TASKS, *program, "--mode=train", "--max_steps=120", cs_ip)
+    assert "Cached compilation found for this model configuration" in log
+    assert "chief | " in log
+    assert "worker 1 | " in log
+    assert re.search(r"global step 100: loss = [0-9.e-]+ \([0-9.]+ steps/sec, [0-9]+ samples/sec\)", log)
+    performance = json.loads((model_dir / "performance.json").read_text())
+    assert performance["total_samples"] == 120 * 256
+    assert performance["delta_t"] == int(deltat[1])
+    summary = json.loads((model_dir / "run_summary.json").read_text())
+    assert (summary["status"], summary["workers"], summary["last_step"]) == ("completed", 2, 120)
+    assert tf.train.latest_checkpoint(str(model_dir)) == str(model_dir / "model.ckpt-120")
+
+    # Three tasks read the records once and in their order, as this CPU alone does.
+    done("csrun_wse", *TASKS, *program, "--mode=predict", cs_ip)
+    done("csrun_cpu", *program, "--mode=predict")
+    on_system, on_cpu = (
+        np.load(model_dir / "predict" / f"predictions_{kind}_0.npz") for kind in ("cs", "tf")
+    )
+    assert on_cpu["classes"].shape == (360,)
+    assert (on_system["classes"] == on_cpu["classes"]).all()
+    np.testing.assert_allclose(on_system["probabilities"], on_cpu["probabilities"], rtol=1e-4, atol=1e-6)

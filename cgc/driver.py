@@ -43,6 +43,7 @@ from cgc.manifest import (
     FORMAT_VERSION,
     KERNELS_TEXT,
     PLAN,
+    REPORT_HTML,
     REPORT_JSON,
     REPORT_TEXT,
     Estimates,
@@ -246,7 +247,7 @@ def _kernels_of(module: ModuleOp, options: CompileOptions, stages: _Stages) -> t
 def _files(
     module: ModuleOp, graph: KernelGraph, report: CompileReport, executable: bytes
 ) -> dict[str, bytes]:
-    from cgc.report import plan_json, render_text, report_json
+    from cgc.report import plan_json, render_html, render_text, report_json
 
     deltat = report.performance.overall.deltat_cycles
     texts = {
@@ -256,6 +257,7 @@ def _files(
         DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
         REPORT_TEXT: render_text(report),
         REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
+        REPORT_HTML: render_html(report),
     }
     return {**{name: text.encode() for name, text in texts.items()}, EXECUTABLE: executable}
 

@@ -124,7 +124,7 @@ def summary(accuracy: float, seconds: float) -> int:
     where = MODEL_DIR.relative_to(ROOT)
     print(f"  checkpoint   {where}/model.ckpt-{train['last_step']}.*")
     print(f"  performance  {where}/performance.json")
-    print(f"  compiled     {os.path.relpath(train['artifact'], ROOT)}/compile_report.txt")
+    print(f"  compiled     {os.path.relpath(train['artifact'], ROOT)}/compile_report.html")
     print(f"  events       {where}   (.venv/bin/tensorboard --logdir {where})")
     print("  next         bin/cs_system serve, and in another terminal:")
     print(

@@ -1,15 +1,20 @@
 """The compile report: one result object, and its forms for people and programs."""
 
 from cgc.report.data import plan_json, report_json
+from cgc.report.limit import Limit, Reason
 from cgc.report.model import CompileReport, KernelReport, compile_report
+from cgc.report.page import render_html
 from cgc.report.text import kernel_list_text, render_text, verdict
 
 __all__ = [
     "CompileReport",
     "KernelReport",
+    "Limit",
+    "Reason",
     "compile_report",
     "kernel_list_text",
     "plan_json",
+    "render_html",
     "render_text",
     "report_json",
     "verdict",

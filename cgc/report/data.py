@@ -14,9 +14,8 @@ def report_json(report: CompileReport) -> dict[str, Any]:
     """All figures unrounded, as a JSON value.
 
     Keys: `fabric`, `clock_hz`, `batch_size`, `overall` (figures), `kernels` (figures plus name, family,
-        generated,
-    ops, rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel, limit,
-    deltat_cycles).
+    generated, ops, rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel,
+    limit, reason, deltat_cycles).
     """
     performance = report.performance
     return {
@@ -28,7 +27,8 @@ def report_json(report: CompileReport) -> dict[str, Any]:
         "kernels": [_kernel(kernel) for kernel in report.kernels],
         "bottleneck": {
             "kernel": performance.bottleneck,
-            "limit": performance.limit,
+            "limit": report.limit.kind,
+            "reason": report.limit.reason.value,
             "deltat_cycles": performance.overall.deltat_cycles,
         },
     }

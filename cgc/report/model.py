@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from cgc.fabric import Fabric
-from cgc.kernels.graph import Kernel, KernelGraph
+from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.performance.model import Figures, Performance, estimate
 from cgc.placement.model import Placement, Rect
+from cgc.report.limit import Limit, find_limit
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,28 @@ class CompileReport:
     Attributes:
         fabric: what was compiled for.
         batch_size: samples of a step.
+        input_bytes_per_sample: what the hosts send.
         kernels: in data-flow order.
+        edges: what streams between them.
         placement: of all kernels.
         performance: estimates of time on the wafer.
+        limit: what keeps the pipeline from being faster.
     """
 
     fabric: Fabric
     batch_size: int
+    input_bytes_per_sample: int
     kernels: tuple[KernelReport, ...]
+    edges: tuple[Edge, ...]
     placement: Placement
     performance: Performance
+    limit: Limit
+
+    @cached_property
+    def bottleneck(self) -> KernelReport | None:
+        """The kernel that bounds the speed; None where the host input does."""
+        name = self.performance.bottleneck
+        return next((row for row in self.kernels if row.kernel.name == name), None)
 
 
 def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
@@ -51,4 +65,13 @@ def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> 
         )
         for kernel in graph.kernels
     )
-    return CompileReport(fabric, graph.batch_size, kernels, placement, performance)
+    return CompileReport(
+        fabric=fabric,
+        batch_size=graph.batch_size,
+        input_bytes_per_sample=graph.input_bytes_per_sample,
+        kernels=kernels,
+        edges=graph.edges,
+        placement=placement,
+        performance=performance,
+        limit=find_limit(graph, placement, performance, fabric),
+    )

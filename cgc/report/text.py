@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cgc.kernels.graph import Kernel, KernelGraph
-from cgc.performance.model import INPUT, Figures
+from cgc.performance.model import Figures
+from cgc.report.limit import Reason
 from cgc.report.model import CompileReport, KernelReport
 from cgc.report.tables import table
 
@@ -31,21 +32,25 @@ def render_text(report: CompileReport) -> str:
 
 
 def verdict(report: CompileReport) -> str:
-    """One line: which kernel bounds the speed, and whether compute or transmission limits it."""
-    performance = report.performance
-    cycles = performance.overall.deltat_cycles
-    if performance.bottleneck == INPUT:
+    """One line: which kernel bounds the speed, and whether compute, transmission or area limits it."""
+    cycles = report.performance.overall.deltat_cycles
+    slowest = report.bottleneck
+    if slowest is None:
         links = f"{report.fabric.io_links} Ethernet links"
         return (
             "Verdict: the host input bounds the speed: "
             f"{links} need {cycles:,} cycles per sample (transmission)."
         )
-    slowest = next(row.kernel for row in report.kernels if row.kernel.name == performance.bottleneck)
-    where = f" at {slowest.source}" if slowest.source else ""
-    return (
-        f"Verdict: kernel {slowest.name}{where} bounds the speed: {performance.limit} limits it to "
-        f"{cycles:,} cycles per sample."
+    kernel = slowest.kernel
+    where = f" at {kernel.source}" if kernel.source else ""
+    line = (
+        f"Verdict: kernel {kernel.name}{where} bounds the speed: {report.limit.kind} limits it to "
+        f"{cycles:,} cycles per sample"
     )
+    if report.limit.reason is Reason.WAFER_FULL:
+        share = report.performance.overall.active_pes_percent
+        line += f"; the kernels take {share:.1f}% of the fabric, larger ones do not fit together"
+    return f"{line}."
 
 
 def kernel_list_text(graph: KernelGraph) -> str:

@@ -70,9 +70,8 @@ def test_from_validate_to_predict(system: RunningSystem, command: Command, tmp_p
     # Three tasks read the records once and in their order, as this CPU alone does.
     done("csrun_wse", *TASKS, *program, "--mode=predict", cs_ip)
     done("csrun_cpu", *program, "--mode=predict")
-    on_system, on_cpu = (
-        np.load(model_dir / "predict" / f"predictions_{kind}_0.npz") for kind in ("cs", "tf")
-    )
+    predictions = model_dir / "predict"
+    on_system, on_cpu = (np.load(predictions / f"predictions_{kind}_0.npz") for kind in ("cs", "tf"))
     assert on_cpu["classes"].shape == (360,)
     assert (on_system["classes"] == on_cpu["classes"]).all()
     np.testing.assert_allclose(on_system["probabilities"], on_cpu["probabilities"], rtol=1e-4, atol=1e-6)

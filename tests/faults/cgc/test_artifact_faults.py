@@ -109,7 +109,7 @@ def manifest_edit(artifact, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 0}, "format_version is 0, expected 1"),
+        ({"format_version": 0}, f"format_version is 0, expected {FORMAT_VERSION}"),
         ({"key": "cd" * 32}, "says that this is cs_cdcdcd"),
         ({"key": "short"}, "key: .*got 'short'"),
         ({"batch_size": "8"}, "batch_size: "),
@@ -161,8 +161,19 @@ write(folder)
 """
 
 
+SYNCS_BEFORE_RENAME = len(FILES) + 2
+"""Of every file, the manifest and the temporary directory."""
+
+
 @pytest.mark.parametrize(
-    ("call", "number"), [("fsync", 1), ("fsync", 5), ("fsync", 9), ("rename", 1), ("fsync", 10)]
+    ("call", "number"),
+    [
+        ("fsync", 1),
+        ("fsync", 5),
+        ("fsync", SYNCS_BEFORE_RENAME),
+        ("rename", 1),
+        ("fsync", SYNCS_BEFORE_RENAME + 1),
+    ],
 )
 def test_a_writer_killed_anywhere_leaves_nothing_under_the_name_and_the_next_one_cleans_up(
     tmp_path, call, number
@@ -171,7 +182,7 @@ def test_a_writer_killed_anywhere_leaves_nothing_under_the_name_and_the_next_one
     _, errors = finish(process)
     assert process.returncode == -signal.SIGKILL, errors
     left = sorted(path.name for path in tmp_path.iterdir())
-    if number < 10:
+    if number <= SYNCS_BEFORE_RENAME:
         assert all(name.startswith(f".cs_{KEY}") for name in left)
         assert any(".tmp-" in name for name in left)
     else:  # the last one, of the parent directory, comes after the rename

@@ -53,6 +53,7 @@ def test_the_artifact_holds_everything(compiled, module, compile_dir):
     assert compile_dir / f"cs_{artifact.key}" == artifact.path
     assert sorted(path.name for path in artifact.path.iterdir()) == [
         "cirh.mlir",
+        "compile_report.html",
         "compile_report.json",
         "compile_report.txt",
         "deltat_estimate.json",
@@ -82,6 +83,7 @@ def test_the_files_tell_one_story(compiled):
     assert report["overall"]["samples_per_s"] == pytest.approx(850e6 / estimates.deltat_cycles)
     assert compiled.report_text.startswith("Estimated Overall Performance\n")
     assert f"{estimates.samples_per_s:.1f}" in compiled.report_text
+    assert f'value="{estimates.samples_per_s}"' in artifact.read("compile_report.html").decode()
 
 
 def test_the_executable_computes_what_the_module_says(compiled, module):

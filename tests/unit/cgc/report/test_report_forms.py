@@ -38,8 +38,13 @@ def fabric() -> Fabric:
     return load_fabric("cs2")
 
 
-def report_of(fabric: Fabric, compute: int = 988_027, transmission: int = 987_109) -> CompileReport:
-    """Two kernels; the defaults are the cycles of a published report (GPT-2 small)."""
+def report_of(
+    fabric: Fabric, compute: int = 988_027, transmission: int = 987_109, target: int = 1
+) -> CompileReport:
+    """Two kernels; the defaults are the cycles of a published report (GPT-2 small).
+
+    A target above what pays means that the kernels did not fit together in a faster layout.
+    """
     kernels = (
         Kernel("fc1", "loss", LOOP, ops=("cirh.Exp",) * 3, op_indices=(0, 1, 2), source="model.py:12"),
         Kernel("exp1", "elementwise", LOOP, ops=("cirh.Exp",), op_indices=(3,), generated=True),
@@ -50,7 +55,7 @@ def report_of(fabric: Fabric, compute: int = 988_027, transmission: int = 987_10
         "exp1": Configuration(100, 232, 1000, 1024, 5_000, 0.0),
     }
     rects = {"fc1": Rect(0, 0, 650, 400), "exp1": Rect(0, 0, 100, 232)}
-    placement = Placement("cs2", rects, layouts, compute, 283_200, 283_200 / 307_840, 12.0)
+    placement = Placement("cs2", rects, layouts, target, 283_200, 283_200 / 307_840, 12.0)
     return compile_report(graph, placement, fabric)
 
 
@@ -80,6 +85,13 @@ def test_the_verdict_names_kernel_line_and_limit(fabric: Fabric) -> None:
     assert "transmission limits it" in verdict(report_of(fabric, compute=10, transmission=2000))
 
 
+def test_the_verdict_says_that_the_fabric_is_full(fabric: Fabric) -> None:
+    assert verdict(report_of(fabric, target=988_027)) == (
+        "Verdict: kernel fc1 at model.py:12 bounds the speed: area limits it to 988,027 cycles per sample; "
+        "the kernels take 92.0% of the fabric, larger ones do not fit together."
+    )
+
+
 def test_the_report_says_that_it_estimates_the_wafer(fabric: Fabric) -> None:
     assert "estimates of time on the wafer (cs2, 307,840 PEs, 850 MHz), not of the simulator" in render_text(
         report_of(fabric)
@@ -106,7 +118,12 @@ def test_the_json_form_has_all_figures_unrounded(fabric: Fabric) -> None:
     assert first["rectangle"] == {"x": 0, "y": 0, "width": 650, "height": 400}
     assert first["memory_per_pe_bytes"] == 30_000
     assert second["generated"] is True
-    assert data["bottleneck"] == {"kernel": "fc1", "limit": "compute", "deltat_cycles": 988_027}
+    assert data["bottleneck"] == {
+        "kernel": "fc1",
+        "limit": "compute",
+        "reason": "area_too_dear",
+        "deltat_cycles": 988_027,
+    }
 
 
 def test_the_plan_is_compact_and_holds_the_total_utilization(fabric: Fabric) -> None:

@@ -1,0 +1,58 @@
+"""What limits the speed of a placed pipeline, and why it cannot be faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from cgc.fabric import Fabric
+from cgc.kernels.graph import KernelGraph
+from cgc.performance.model import INPUT, Performance
+from cgc.placement.model import Placement
+from cgc.placement.place import AREA_PER_SPEED, paying_target
+from cgc.placement.shapes import kernel_shapes
+
+
+class Reason(Enum):
+    """Why the pipeline is not faster."""
+
+    HOST_INPUT = "host_input"
+    """The Ethernet links bring samples more slowly than every kernel takes them."""
+    WAFER_FULL = "wafer_full"
+    """Faster layouts of all kernels would pay, but together they do not fit on the fabric."""
+    FASTEST_LAYOUT = "fastest_layout"
+    """The slowest kernel has no faster layout that fits the fabric and the memory of its PEs."""
+    AREA_TOO_DEAR = "area_too_dear"
+    """Faster layouts exist and would fit, but cost more area than they are worth to the placer."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What limits the speed.
+
+    Attributes:
+        kind: "compute", "transmission" or "area".
+        reason: why.
+    """
+
+    kind: str
+    reason: Reason
+
+
+def find_limit(graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric) -> Limit:
+    """Tells the limits apart.
+
+    The placer takes the lowest target of cycles that pays and packs. So area limits the speed where the
+    target is above both the one that pays and the fastest layout of every kernel.
+    """
+    if performance.bottleneck == INPUT:
+        return Limit(performance.limit, Reason.HOST_INPUT)
+    fastest = {
+        kernel.name: int(shapes.cycles[0])
+        for kernel, shapes in zip(graph.kernels, kernel_shapes(graph.kernels, fabric), strict=True)
+    }
+    if placement.target_cycles > max(*fastest.values(), paying_target(graph, AREA_PER_SPEED)):
+        return Limit("area", Reason.WAFER_FULL)
+    pace = performance.overall.deltat_cycles
+    slowest_is_fixed = fastest[performance.bottleneck] >= pace
+    return Limit(performance.limit, Reason.FASTEST_LAYOUT if slowest_is_fixed else Reason.AREA_TOO_DEAR)

@@ -1,0 +1,169 @@
+"""The compile report in Chromium: its script under its policy, sorting, filtering, hostile names."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cgc.fabric import load_fabric
+from cgc.kernels import Edge, Kernel, KernelGraph
+from cgc.placement import place
+from cgc.report import compile_report, render_html
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium; on Debian: apt-get update && apt-get install -y chromium"
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+)
+TIMEOUT_S = 60
+HOSTILE = "\"'><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+
+
+def page(*names: str) -> str:
+    """A report; kernels do the more work the later they come, and are of different families."""
+    kernels = []
+    for index, name in enumerate(names):
+        loop = {
+            "rows": 1,
+            "row_elements": 64,
+            "starts": 2,
+            "reductions": 2,
+            "work_millicycles": 64_000 * (index + 1),
+            "step_millicycles": 0,
+            "streamed_elements": 64,
+            "element_bytes": 4,
+            "resident_bytes": 0,
+            "stash_bytes": 0,
+            "batch": 32,
+        }
+        family = ("loss", "elementwise")[index % 2]
+        kernels.append(Kernel(name, family, loop, ("cirh.Exp",), (index,), f"model.py:{10 + index}"))
+    edges = tuple(Edge(src, dst, 64) for src, dst in itertools.pairwise(names))
+    graph = KernelGraph(tuple(kernels), edges, batch_size=32, input_bytes_per_sample=64)
+    fabric = load_fabric("cs2")
+    return render_html(compile_report(graph, place(graph, fabric), fabric))
+
+
+def chromium(tmp_path: Path, html: str, *arguments: str) -> str:
+    """What Chromium prints for a page that is opened as a file."""
+    assert CHROMIUM is not None
+    file, profile = tmp_path / "compile_report.html", tmp_path / f"profile-{time.monotonic_ns()}"
+    file.write_text(html, encoding="utf-8")
+    profile.mkdir()
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *arguments, file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def after(tmp_path: Path, html: str, script: str) -> str:
+    """The page after a script of the test, which the policy of the page itself would refuse."""
+    driven = POLICY.sub("", html).replace("</body>", f"<script>{script}</script></body>")
+    return chromium(tmp_path, driven, "--dump-dom")
+
+
+def rows(dom: str) -> list[str]:
+    """Names in the rows of the kernel table that are shown, in the order on the screen."""
+    row = r'<tr id="row-\d+"(?![^>]* hidden)[^>]*>.*?<a href[^>]*>([^<]*)</a>'
+    return re.findall(row, dom, re.DOTALL)
+
+
+def click(header: str) -> str:
+    buttons = "[...document.querySelectorAll('#kernels thead button')]"
+    return f"{buttons}.find((button) => button.textContent === '{header}').click();"
+
+
+def type_filter(text: str) -> str:
+    field = "document.getElementById('filter')"
+    return f"{field}.value = '{text}'; {field}.dispatchEvent(new Event('input'));"
+
+
+def point_at(selector: str) -> str:
+    event = "new PointerEvent('pointerover', { bubbles: true })"
+    return f"document.querySelector('{selector}').dispatchEvent({event});"
+
+
+def test_the_script_runs_under_the_policy_of_the_page(tmp_path: Path) -> None:
+    dom = chromium(tmp_path, page("a", "b"), "--dump-dom")
+    assert '<button type="button">Kernel</button>' in dom
+    assert "Point at a kernel" in dom
+    assert re.search(r'<p class="filter">', dom), "the filter is hidden until the script runs"
+
+
+def test_the_policy_refuses_other_scripts(tmp_path: Path) -> None:
+    injected = page("a", "b").replace("</body>", "<script>document.title = 'owned'</script></body>")
+    assert "<title>owned</title>" not in chromium(tmp_path, injected, "--dump-dom")
+
+
+def test_hostile_names_do_nothing(tmp_path: Path) -> None:
+    html = POLICY.sub("", page(HOSTILE, "b"))
+    assert POLICY.search(html) is None, "it is the escaping that is tested, not the policy"
+    dom = chromium(tmp_path, html, "--dump-dom")
+    assert "<title>owned</title>" not in dom
+    assert "<img" not in dom
+    pointed = after(tmp_path, page(HOSTILE, "b"), point_at("#row-0"))
+    assert "<title>owned</title>" not in pointed
+    assert "<img" not in pointed
+
+
+def test_a_click_on_a_header_sorts_and_another_one_turns_the_order(tmp_path: Path) -> None:
+    html = page("b10", "a", "b9")
+    assert rows(after(tmp_path, html, "")) == ["b10", "a", "b9"]
+    dom = after(tmp_path, html, click("Kernel"))
+    assert rows(dom) == ["a", "b9", "b10"]
+    assert 'aria-sort="ascending"' in dom
+    dom = after(tmp_path, html, 2 * click("#"))
+    assert rows(dom) == ["b9", "a", "b10"]
+    assert 'aria-sort="descending"' in dom
+
+
+def test_the_filter_takes_words_of_every_column(tmp_path: Path) -> None:
+    html = page("fc1", "fc2", "norm")
+    dom = after(tmp_path, html, type_filter("FC"))
+    assert rows(dom) == ["fc1", "fc2"]
+    assert "2 of 3" in dom
+    assert rows(after(tmp_path, html, type_filter("model.py:12"))) == ["norm"]
+    assert rows(after(tmp_path, html, type_filter("loss fc"))) == ["fc1"]
+    nothing = after(tmp_path, html, type_filter("xyz"))
+    assert rows(nothing) == []
+    assert '<tr class="nothing">' in nothing
+    assert re.search(r'<g class="[^"]*faded', nothing)
+
+
+@pytest.mark.parametrize("selector", ["#row-1", "#kernel-1"])
+def test_row_and_rectangle_light_up_together(tmp_path: Path, selector: str) -> None:
+    dom = after(tmp_path, page("first", "second", "third"), point_at(selector))
+    assert re.search(r'<tr id="row-1"[^>]*class="[^"]*hot', dom)
+    hot = re.findall(r'<g class="kernel[^"]*hot[^"]*" data-kernel="(\d+)"', dom)
+    assert hot == ["1", "1"], "in both drawings, and no other kernel"
+    details = re.search(r'<p class="details"[^>]*>(.*?)</p>', dom, re.DOTALL)
+    assert details is not None
+    assert details.group(1).startswith("second: elementwise, matched")
+
+
+@pytest.mark.parametrize("scheme", ["0", "1"])
+def test_it_draws_in_dark_and_light(tmp_path: Path, scheme: str) -> None:
+    picture = tmp_path / "page.png"
+    chromium(
+        tmp_path,
+        page("fc1", "fc2"),
+        f"--blink-settings=preferredColorScheme={scheme}",
+        "--window-size=1400,1600",
+        f"--screenshot={picture}",
+    )
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 20_000

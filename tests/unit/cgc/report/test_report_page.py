@@ -1,0 +1,228 @@
+"""The page as a reader, a screen reader and an attacker meet it, without a browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cgc.cirh.text import parse_module
+from cgc.fabric import load_fabric
+from cgc.kernels import Edge, Kernel, KernelGraph, match_kernels
+from cgc.performance.model import INPUT
+from cgc.placement import place
+from cgc.report import CompileReport, Limit, Reason, compile_report, render_html, report_json
+
+STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
+CS2 = load_fabric("cs2")
+HOSTILE = "\"'><script>alert(1)</script>{{ 7 * 7 }}<img src=x onerror=alert(2)>&amp;"
+
+
+class Page(HTMLParser):
+    """Start tags in order, and the text of the page without scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._raw = False
+        self.feed(html)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._raw = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._raw:
+            self.text += data
+
+    def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        return [a for t, a in self.tags if t == tag and attributes.items() <= a.items()]
+
+
+@pytest.fixture(scope="module")
+def report() -> CompileReport:
+    graph = match_kernels(parse_module(STEP.read_text(encoding="utf-8")))
+    return compile_report(graph, place(graph, CS2), CS2)
+
+
+@pytest.fixture(scope="module")
+def html(report: CompileReport) -> str:
+    return render_html(report)
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def hostile_report() -> CompileReport:
+    size = {"rows": 1, "row_elements": 64, "starts": 2, "reductions": 2, "work_millicycles": 64_000}
+    rest = {"step_millicycles": 0, "streamed_elements": 64, "element_bytes": 4, "resident_bytes": 0}
+    loop = {**size, **rest, "stash_bytes": 0, "batch": 32}
+    names = (HOSTILE, "javascript:alert(3)")
+    kernels = tuple(
+        Kernel(name, "elementwise", loop, (f"cirh.{HOSTILE}",), (index,), f"{HOSTILE}:{index}", bool(index))
+        for index, name in enumerate(names)
+    )
+    graph = KernelGraph(kernels, (Edge(*names, 64), Edge(*reversed(names), 64)), 32, 4)
+    return compile_report(graph, place(graph, CS2), CS2)
+
+
+def test_all_overall_figures_are_there_in_full(report: CompileReport, page: Page) -> None:
+    for value in report_json(report)["overall"].values():
+        assert str(value) in page.text
+
+
+def test_every_kernel_has_a_row_with_all_its_figures(report: CompileReport, html: str) -> None:
+    rows = re.findall(r'<tr id="row-\d+".*?</tr>', html, re.DOTALL)
+    assert len(rows) == len(report.kernels)
+    for row, kernel in zip(rows, report_json(report)["kernels"], strict=True):
+        text = Page(row).text
+        rectangle = kernel["rectangle"]
+        size = f"{rectangle['width']} \N{MULTIPLICATION SIGN} {rectangle['height']}"
+        assert f"{size} @ {rectangle['x']}, {rectangle['y']}" in text
+        assert f"{kernel['memory_per_pe_bytes']:,} B" in text
+        assert kernel["name"] in text
+        assert ("generated" if kernel["generated"] else "matched") in text
+        assert (kernel["source"] or "none") in text
+        for figure in ("samples_per_s", "compute_samples_per_s", "transmission_samples_per_s"):
+            assert f'"{kernel[figure]}"' in row
+        assert f'"{kernel["compute_utilization_percent"]}"' in row
+
+
+def test_the_floorplan_has_every_kernel_by_name_in_both_drawings(report: CompileReport, page: Page) -> None:
+    drawings = page.all("svg", role="img")
+    assert len(drawings) == 2, "a step that uses little of the wafer is enlarged"
+    ids = {attributes["id"] for _, attributes in page.tags if attributes.get("id")}
+    for drawing in drawings:
+        assert set((drawing["aria-labelledby"] or "").split()) <= ids
+    assert len(page.all("rect", **{"class": "frame"})) == 1
+    for index, row in enumerate(report.kernels):
+        assert len(page.all("g", **{"data-kernel": str(index)})) == 2
+        assert page.text.count(f"{row.kernel.name}: {row.kernel.family}") == 2
+    assert len(page.all("path", **{"marker-end": "url(#head-forward)"})) > 0
+
+
+def test_estimates_are_called_estimates(page: Page) -> None:
+    assert "All figures are estimates for the wafer" in page.text
+    assert "not the speed of the simulator" in page.text
+
+
+@pytest.mark.parametrize(
+    ("limit", "headline", "sentence"),
+    [
+        (
+            Limit("compute", Reason.FASTEST_LAYOUT),
+            "Kernel {name} bounds",
+            "Compute is the limit: kernel {name} ",
+        ),
+        (Limit("compute", Reason.AREA_TOO_DEAR), "Kernel {name} bounds", "costs more area than the gain is"),
+        (
+            Limit("transmission", Reason.FASTEST_LAYOUT),
+            "Kernel {name} bounds",
+            "Transmission is the limit: the busiest link of kernel {name} ",
+        ),
+        (Limit("area", Reason.WAFER_FULL), "The area of the wafer bounds", "Area is the limit: all kernels "),
+    ],
+)
+def test_the_verdict_names_kernel_limit_and_what_helps(
+    report: CompileReport, limit: Limit, headline: str, sentence: str
+) -> None:
+    text = Page(render_html(dataclasses.replace(report, limit=limit))).text
+    name = report.performance.bottleneck
+    assert headline.format(name=name) in text
+    assert sentence.format(name=name) in text
+    assert f"{report.performance.overall.deltat_cycles:,} cycles" in text
+
+
+def test_the_verdict_where_the_host_input_is_too_slow(report: CompileReport) -> None:
+    slow = dataclasses.replace(
+        report,
+        performance=dataclasses.replace(report.performance, bottleneck=INPUT),
+        limit=Limit("transmission", Reason.HOST_INPUT),
+    )
+    text = Page(render_html(slow)).text
+    assert "The host input bounds the speed" in text
+    assert f"one sample of {report.input_bytes_per_sample:,} bytes" in text
+    assert text.count("bounds the speed") == 1, "no kernel is marked"
+
+
+def test_every_column_and_figure_is_defined(page: Page) -> None:
+    headers = page.all("th", scope="col")
+    undefined = [header for header in headers[:12] if not header.get("title")]
+    assert len(undefined) == 2, "only number and name explain themselves"
+    for term in ("Compute utilization", "Active PEs", "Cycles per sample (delta_t)", "Memory per PE"):
+        assert term in page.text.split("What the figures mean")[1]
+
+
+def test_the_page_needs_nothing_from_outside(html: str, page: Page) -> None:
+    assert page.all("link") == page.all("img") == page.all("iframe") == []
+    for _, attributes in page.tags:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not [name for name in attributes if name.startswith("on")]
+    assert not re.search(r"https?:|@import|url\((?!#)", html)
+    (policy,) = [a["content"] or "" for a in page.all("meta") if "http-equiv" in a]
+    assert policy.startswith("default-src 'none';")
+    assert "script-src 'sha256-" in policy
+
+
+def test_names_and_sources_of_a_program_stay_text() -> None:
+    html = render_html(hostile_report())
+    page = Page(html)
+    assert page.all("img") == []
+    assert len(page.all("script")) == 1
+    assert html.count("<script>") == 1
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        assert not (attributes.get("href") or "").startswith("javascript")
+    assert HOSTILE in page.text, "and can be read as they are"
+
+
+def test_references_inside_the_page_lead_somewhere(page: Page) -> None:
+    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    for _, attributes in page.tags:
+        assert (attributes.get("href") or "").removeprefix("#") in {"", *ids}
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def themes(html: str) -> Iterator[dict[str, str]]:
+    blocks = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
+    assert len(blocks) == 2, "light and dark"
+    for block in blocks:
+        yield dict(re.findall(r"--([a-z]+\d?): (#[0-9a-f]{6});", block))
+
+
+def test_text_can_be_read_in_light_and_dark(html: str) -> None:
+    """WCAG 2.1, level AA: 4.5 for text, 3 for graphics."""
+    pairs = [(f"t{step}", f"u{step}") for step in range(10)]
+    pairs += [(ink, paper) for ink in ("ink", "muted") for paper in ("surface", "page", "fabric")]
+    pairs += [("accent", "surface"), ("accent", "badge"), ("link", "surface"), ("ink", "hover")]
+    for theme in themes(html):
+        for text, paper in pairs:
+            assert contrast(theme[text], theme[paper]) >= 4.5, (text, paper)
+        assert contrast(theme["flow"], theme["halo"]) >= 3
+
+
+def test_the_same_report_gives_the_same_bytes(report: CompileReport, html: str) -> None:
+    assert render_html(report) == html

@@ -161,7 +161,7 @@ def test_a_system_of_a_newer_protocol():
 
 def test_a_client_of_a_newer_protocol(system, monkeypatch):
     monkeypatch.setattr("cs_system.transport.PROTOCOL_VERSION", 98)
-    with pytest.raises(ProtocolMismatchError, match=r"the client speaks control protocol 98 .* speaks [0-9]+ "):
+    with pytest.raises(ProtocolMismatchError, match=r"the client speaks control protocol 98 "):
         Connection(parse_address(system.address), 2.0)
 
 

@@ -19,6 +19,7 @@ argument (`op.transpose_a -> bool`, `op.permutation -> tuple[int, ...]`); single
     ReshapeOp(x, shape), TransposeOp(x, permutation), BroadcastInDimOp(x, shape, broadcast_dimensions)
     ConcatOp(xs, axis), SliceOp(x, start_indices, limit_indices, strides=None), PadOp(x, value, low, high)
     GatherOp(x, indices, axis=0), ScatterNdOp(indices, updates, shape, reduce_kind="ADD")
+    UniqueOp(x, dtype="int32") -> values, idx; ScatterOp(x, indices, updates, reduce_kind)
     ReduceOp(x, reduce_kind, dimensions, keep_dims=False), ArgMaxOp(x, axis, dtype="int64")
     CumSumOp(x, axis, exclusive=False, reverse=False)
     MatMulOp(a, b, transpose_a=False, transpose_b=False), BiasAddOp(x, bias), BiasAddGradOp(grad)
@@ -125,6 +126,10 @@ from cgc.cirh.random import (
     RandomUniformOp,
     StatelessRandomUniformOp,
 )
+from cgc.cirh.rows import (
+    ScatterOp,
+    UniqueOp,
+)
 from cgc.cirh.shape import (
     BroadcastInDimOp,
     ConcatOp,
@@ -197,6 +202,8 @@ ALL_OPS: tuple[type[CirhOp], ...] = (
     PadOp,
     GatherOp,
     ScatterNdOp,
+    UniqueOp,
+    ScatterOp,
     ReduceOp,
     ArgMaxOp,
     CumSumOp,
@@ -279,6 +286,7 @@ __all__ = [
     "RoundOp",
     "RsqrtOp",
     "ScatterNdOp",
+    "ScatterOp",
     "SelectOp",
     "SigmoidGradOp",
     "SigmoidOp",
@@ -296,5 +304,6 @@ __all__ = [
     "TanhGradOp",
     "TanhOp",
     "TransposeOp",
+    "UniqueOp",
     "XorOp",
 ]

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.kernels.program import Program, elements
 
-_GRADIENT_SOURCES = frozenset({"MatMul", "Reduce", "BiasAddGrad", "ScatterNd"})
+_GRADIENT_SOURCES = frozenset({"MatMul", "Reduce", "BiasAddGrad", "ScatterNd", "Unique"})
 
 
 @dataclass(eq=False)
@@ -76,14 +76,15 @@ class Assignment:
 def update_region(program: Program, state: SSAValue) -> list[int]:
     """Ops of the shape of a state tensor that lead to its new value, back to the op that makes the gradient.
 
-    The state of the optimizer (of the same size, read by these ops) is followed as well. Scalars are left
-    out.
+    The state of the optimizer (of the same size, read by these ops) is followed as well. Where only some
+    rows are updated, the ops on these rows belong to it, with the op that finds the different ones. Scalars
+    are left out.
 
     Returns:
         Positions, ascending; empty where the step does not replace the state.
     """
-    size = elements(state)
-    if size <= 1 or state not in program.replacements:
+    sizes = {elements(state)}
+    if max(sizes) <= 1 or state not in program.replacements:
         return []
     found: set[int] = set()
     followed = {state}
@@ -96,12 +97,23 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
                 followed.add(value)
                 pending.append(program.replacements[value])
             continue
-        if index in found or elements(value) != size or value in program.per_sample_values:
+        if index in found or elements(value) not in sizes or value in program.per_sample_values:
             continue
         found.add(index)
-        if program.mnemonics[index] not in _GRADIENT_SOURCES:
-            pending += [operand for operand in program.ops[index].operands if elements(operand) == size]
+        if program.mnemonics[index] == "Scatter":
+            _, indices, updates = program.ops[index].operands
+            sizes |= {elements(indices), elements(updates)} - {0, 1}
+        pending += [operand for operand in _updated_from(program, index) if elements(operand) in sizes]
     return sorted(found)
+
+
+def _updated_from(program: Program, index: int) -> list[SSAValue]:
+    """The operands of an op of an update that belong to the update themselves."""
+    operands = list(program.ops[index].operands)
+    if program.mnemonics[index] not in _GRADIENT_SOURCES:
+        return operands
+    # rows of equal number are summed: finding these numbers is part of the update, the rows are not
+    return operands[:1] if program.mnemonics[index] == "ScatterNd" else []
 
 
 def single(indices: Iterable[int]) -> int | None:

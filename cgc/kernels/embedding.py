@@ -11,11 +11,16 @@ FAMILY = "embedding"
 
 
 def match(assignment: Assignment) -> None:
-    """Opens a kernel for each table; the update of a table that a fully connected layer shares is there."""
+    """Opens a kernel for each table; the update of a table that a fully connected layer shares is there.
+
+    A lookup of samples opens it: one of the rows that an update takes, also of the optimizer's state, is part
+    of the update.
+    """
     program = assignment.program
     by_table: dict[SSAValue, Group] = {}
-    for index, mnemonic in enumerate(program.mnemonics):
-        if mnemonic != "Gather" or not assignment.is_free(index):
+    lookups = [index for index, mnemonic in enumerate(program.mnemonics) if mnemonic == "Gather"]
+    for index in sorted(lookups, key=lambda index: index not in program.forward):
+        if not assignment.is_free(index):
             continue
         table, path = program.origin(program.ops[index].operands[0])
         if table not in program.state or elements(table) <= 1:

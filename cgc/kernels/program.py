@@ -23,7 +23,7 @@ from cgc.cirh.types import element_count, shape_of, size_bytes, tensor_of
 from cgc.errors import KernelGraphError
 
 _PASS_THROUGH = frozenset({"Cast", "Transpose", "Reshape"})
-_SUMS_OVER_SAMPLES = frozenset({"BiasAddGrad", "ScatterNd", "Const", "Arange"})
+_SUMS_OVER_SAMPLES = frozenset({"BiasAddGrad", "ScatterNd", "Scatter", "Unique", "Const", "Arange"})
 
 
 class Program:

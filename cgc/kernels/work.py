@@ -13,7 +13,9 @@ from cgc.kernels.program import Program, elements
 FREE = frozenset({"Const", "Reshape", "BroadcastInDim"})
 """Ops without work: a constant is loaded once, the others only change which index an element has."""
 
-MOVES = frozenset({"Transpose", "Concat", "Slice", "pad", "Pad", "Gather", "ScatterNd", "OneHot", "Arange"})
+MOVES = frozenset(
+    {"Transpose", "Concat", "Slice", "pad", "Pad", "Gather", "ScatterNd", "Scatter", "OneHot", "Arange"}
+)
 """Ops that only move elements (or write constants)."""
 
 RANDOM = frozenset({"RandomUniform", "RandomNormal", "StatelessRandomUniform"})
@@ -39,6 +41,7 @@ _KINDS: tuple[tuple[frozenset[str], dict[str, float]], ...] = (
     (frozenset({"Adagrad"}), {"divide": 2, "simple": 4}),
     (frozenset({"Momentum"}), {"simple": 4}),
     (frozenset({"GradientDescent"}), {"simple": 2}),
+    (frozenset({"Unique"}), {"stream": 1, "simple": 1}),
     (MOVES, {"stream": 1}),
     (FREE, {}),
 )
@@ -46,7 +49,9 @@ _PER_ELEMENT = {mnemonic: kinds for mnemonics, kinds in _KINDS for mnemonic in m
 """How often an element needs each kind of work; ops that are not listed are `simple` once."""
 
 _LARGEST_OPERAND_COUNTS = REDUCTIONS | LOSSES
-_LAST_OPERAND_COUNTS = frozenset({"ScatterNd"})
+_LAST_OPERAND_COUNTS = frozenset({"ScatterNd", "Scatter"})
+_SORTS = frozenset({"Unique"})
+"""Ops that merge sorted runs: every element is compared and moved once for each doubling of the runs."""
 
 
 def op_millicycles(program: Program, index: int) -> int:
@@ -99,6 +104,9 @@ def _worked_elements(program: Program, index: int) -> int:
     op, mnemonic = program.ops[index], program.mnemonics[index]
     if mnemonic in _LAST_OPERAND_COUNTS:
         return elements(op.operands[-1])
+    if mnemonic in _SORTS:
+        count = elements(op.operands[0])
+        return count * max(1, (count - 1).bit_length())
     counts = [elements(result) for result in op.results]
     if mnemonic in _LARGEST_OPERAND_COUNTS:
         counts += [elements(operand) for operand in op.operands]

@@ -15,7 +15,7 @@ from jax import lax
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.errors import LoweringError
-from cgc.lowering import elementwise, linear, losses, optimizers, random, reductions, shapes
+from cgc.lowering import elementwise, linear, losses, optimizers, random, reductions, rows, shapes
 
 Lowered = jax.Array | tuple[jax.Array, ...]
 Lowering = Callable[..., Lowered]
@@ -95,7 +95,10 @@ LOWERINGS: dict[type[CirhOp], Lowering] = {
     ops.SliceOp: shapes.slice_,
     ops.PadOp: shapes.pad,
     ops.GatherOp: shapes.gather,
-    ops.ScatterNdOp: shapes.scatter_nd,
+    # rows of tables
+    ops.ScatterNdOp: rows.scatter_nd,
+    ops.UniqueOp: rows.unique,
+    ops.ScatterOp: rows.scatter,
     # reductions
     ops.ReduceOp: reductions.reduce,
     ops.ArgMaxOp: reductions.argmax,

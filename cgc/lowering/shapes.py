@@ -17,7 +17,6 @@ from cgc.cirh.ops import (
     OneHotOp,
     PadOp,
     ReshapeOp,
-    ScatterNdOp,
     SliceOp,
     TransposeOp,
 )
@@ -94,19 +93,6 @@ def gather(op: GatherOp, x: jax.Array, indices: jax.Array) -> jax.Array:
     sizes = tuple(1 if d == axis else size for d, size in enumerate(x.shape))
     return lax.gather(
         x, lax.expand_dims(indices, (batch,)), numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP
-    )
-
-
-def scatter_nd(op: ScatterNdOp, indices: jax.Array, updates: jax.Array) -> jax.Array:
-    """Rows of `updates` added to zeros at the rows that `indices` name; indices out of range are dropped."""
-    numbers = lax.ScatterDimensionNumbers(
-        update_window_dims=tuple(range(1, updates.ndim)),
-        inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0,),
-    )
-    zeros = lax.full(result_shape(op), 0, updates.dtype)
-    return lax.scatter_add(
-        zeros, lax.expand_dims(indices, (1,)), updates, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP
     )
 
 

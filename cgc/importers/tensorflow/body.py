@@ -20,9 +20,17 @@ from cgc.importers.tensorflow.faults import (
     unknown_op_faults,
     where,
 )
-from cgc.importers.tensorflow.handlers import HANDLERS
+from cgc.importers.tensorflow.handlers import HANDLERS, padded
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
-from cgc.importers.tensorflow.node import POISON, NodeContext, Result, StepState, Value
+from cgc.importers.tensorflow.node import (
+    POISON,
+    NodeContext,
+    PaddedRows,
+    PaddedSize,
+    Result,
+    StepState,
+    Value,
+)
 from cgc.importers.tensorflow.plan import plan_function
 from cgc.importers.tensorflow.source import user_line
 
@@ -63,6 +71,12 @@ class BodyImporter:
         if isinstance(value, np.ndarray):
             self._emit.label(tensor.op.name, user_line(tensor.op))
             return self._emit.constant(value)
+        if isinstance(value, PaddedRows | PaddedSize):
+            raise RefusedError(
+                Kind.SHAPE,
+                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: as many rows "
+                "as tf.unique finds different values; give outputs that are made without it",
+            )
         raise RefusedError(
             Kind.USAGE,
             f"{tensor.name} {describe_tensor(tensor)} has no value on the device",
@@ -105,7 +119,8 @@ class BodyImporter:
         return folding.fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
 
     def _handle(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
-        handler = HANDLERS.get(op.type)
+        is_padded = any(isinstance(value, PaddedRows | PaddedSize) for value in inputs)
+        handler = padded.handle if is_padded else HANDLERS.get(op.type)
         if handler is None:
             return None
         self._require_types(op)
@@ -137,6 +152,8 @@ class BodyImporter:
     def _check(op: Any, results: Sequence[Value]) -> None:
         """A result must have the type that TensorFlow inferred; anything else is an error of the handler."""
         for tensor, value in zip(op.outputs, results, strict=True):
+            if isinstance(value, PaddedRows):
+                value = value.value
             if isinstance(value, SSAValue):
                 got = dtype_name(tensor_of(value)), shape_of(value)
                 if got[0] != tensor.dtype.base_dtype.name or not tensor.shape.is_compatible_with(got[1]):

@@ -31,18 +31,15 @@ _ERRORS: dict[Kind, type[GraphImportError]] = {
 _LOOPS = "unroll the loop in Python, or compute it in the input function"
 _BRANCHES = "use tf.where, which computes both sides, or decide in Python while the graph is built"
 _SIZES = "its result has a size that depends on the data; use tf.where(condition, x, y) or a mask"
-_SPARSE = (
-    "its result has a size that depends on the data; where it comes from the sparse gradient of an "
-    "embedding, give apply_gradients() the dense one: tf.convert_to_tensor(gradient)"
-)
 _REF_VARIABLES = "call tf.compat.v1.enable_resource_variables() before the graph is built"
 _INPUT = "move it to the input function, which runs on the workers"
 
 _ADVICE = {
     **dict.fromkeys(("While", "StatelessWhile", "Enter", "Exit", "NextIteration", "LoopCond"), _LOOPS),
     **dict.fromkeys(("Case", "StatelessCase", "Switch", "Merge"), _BRANCHES),
-    **dict.fromkeys(("Where", "DynamicPartition", "NonMaxSuppressionV3"), _SIZES),
-    **dict.fromkeys(("Unique", "UniqueV2"), _SPARSE),
+    **dict.fromkeys(
+        ("Where", "DynamicPartition", "NonMaxSuppressionV3", "UniqueV2", "UniqueWithCounts"), _SIZES
+    ),
     **dict.fromkeys(("PyFunc", "EagerPyFunc", "IteratorGetNext", "DecodeRaw", "ParseExample"), _INPUT),
 }
 

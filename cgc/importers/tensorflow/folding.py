@@ -136,6 +136,13 @@ def _concat_offset(op: Any, arrays: Sequence[Array]) -> list[Array]:
     return offsets
 
 
+def _unique(op: Any, arrays: Sequence[Array]) -> tuple[Array, Array]:
+    """The different values in order of first appearance, and the place of each element's."""
+    ordered, first, places = np.unique(arrays[0], return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return ordered[order], np.argsort(order)[places.reshape(-1)]
+
+
 _FOLDERS: dict[str, Folder] = {
     **dict.fromkeys(("Add", "AddV2"), _numpy(np.add)),
     "Sub": _numpy(np.subtract),
@@ -194,5 +201,6 @@ _FOLDERS: dict[str, Folder] = {
     "BroadcastGradientArgs": _gradient_axes,
     "BroadcastArgs": lambda op, a: np.asarray(np.broadcast_shapes(a[0].tolist(), a[1].tolist())),
     "ListDiff": _list_diff,
+    "Unique": _unique,
     "DynamicStitch": _dynamic_stitch,
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
@@ -32,12 +33,40 @@ class SeedKey:
     seed: SSAValue
 
 
+@dataclass(frozen=True)
+class PaddedRows:
+    """The value of a tensor with as many rows as `tf.unique` finds different values.
+
+    Attributes:
+        value: its rows; those behind the ones that TensorFlow would have are padding without a meaning.
+        unique: the different values themselves. Two tensors have the same rows padded if this is the same.
+    """
+
+    value: SSAValue
+    unique: SSAValue
+
+
+@dataclass(frozen=True)
+class PaddedSize:
+    """The value of sizes of a tensor with padded rows.
+
+    Attributes:
+        sizes: integers, with the padded number of rows.
+        is_open: True for those in whose place TensorFlow would have the number without padding.
+        unique: as in `PaddedRows`.
+    """
+
+    sizes: Array
+    is_open: Array
+    unique: SSAValue
+
+
 class Poison:
     """The value of a tensor that could not be imported; its fault is recorded already."""
 
 
 POISON = Poison()
-Value: TypeAlias = "SSAValue | Array | Handle | SeedKey | Poison | None"
+Value: TypeAlias = "SSAValue | Array | Handle | SeedKey | PaddedRows | PaddedSize | Poison | None"
 Result: TypeAlias = "Value | Sequence[Value]"
 
 
@@ -85,12 +114,17 @@ class NodeContext:
         value = self.inputs[position]
         if isinstance(value, SSAValue):
             return value
-        if isinstance(value, Handle | SeedKey | Poison) or value is None:
+        if isinstance(value, Handle | SeedKey | PaddedRows | PaddedSize | Poison) or value is None:
             tensor = self.op.inputs[position]
             raise RefusedError(
                 Kind.USAGE, f"its input {tensor.name} has no value on the device; no batch feeds it"
             )
         return self.emit.constant(value)
+
+    def rows(self, position: int) -> SSAValue:
+        """`x`, for an operation that is right whatever padding the rows of the input have."""
+        value = self.inputs[position]
+        return value.value if isinstance(value, PaddedRows) else self.x(position)
 
     def all(self, start: int = 0, stop: int | None = None) -> list[SSAValue]:
         """Several inputs as values of the IR."""
@@ -99,7 +133,7 @@ class NodeContext:
     def known(self, position: int) -> Array | None:
         """An input that is known while importing, else None."""
         value = self.inputs[position]
-        return None if isinstance(value, SSAValue | Handle | SeedKey | Poison) else value
+        return value if isinstance(value, np.ndarray) else None
 
     def static(self, position: int, what: str) -> Array:
         """An input that must be known; `what` is its name in the message."""
@@ -128,7 +162,7 @@ class NodeContext:
             return shape_of(value)
         if isinstance(value, Handle):
             return self.step.variables[value.key].shape
-        if isinstance(value, SeedKey | Poison) or value is None:
+        if isinstance(value, SeedKey | PaddedRows | PaddedSize | Poison) or value is None:
             raise RefusedError(Kind.USAGE, f"input {self.op.inputs[position].name} has no shape")
         return tuple(value.shape)
 

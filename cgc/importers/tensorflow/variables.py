@@ -197,8 +197,13 @@ def _slots(ops: Iterable[Any]) -> Iterator[str]:
 
 
 def _is_slot_name(key: str, trainable: Collection[str]) -> bool:
-    """TensorFlow names a slot after its variable: "dense/kernel/Momentum"."""
-    return key not in trainable and key.rpartition("/")[0] in trainable
+    """Whether an optimizer made a variable, by its name.
+
+    TensorFlow names a slot after its variable: "dense/kernel/Momentum". Where only embeddings are trained, no
+    training op tells what the powers of beta are.
+    """
+    variable, _, last = key.rpartition("/")
+    return key not in trainable and (variable in trainable or last in _POWERS)
 
 
 def _collection(graph: tf.Graph, name: str) -> frozenset[str]:

@@ -154,6 +154,19 @@ def _scatter(b: Builder) -> CirhOp:
     return ops.ScatterNdOp(indices, updates, (result_rows, *rest))
 
 
+def _scatter_rows(b: Builder) -> CirhOp:
+    shape, kind, count = b.shape(1), b.pick(["SET", "ADD"]), b.draw(SIZES)
+    dtype = b.dtype(ANY if kind == "SET" else NUMBERS)
+    indices = b.need(tensor_type((count,), b.dtype(INTEGERS)))
+    updates = b.need(tensor_type((count, *shape[1:]), dtype))
+    return ops.ScatterOp(b.need(tensor_type(shape, dtype)), indices, updates, kind)
+
+
+def _unique(b: Builder) -> CirhOp:
+    dtypes = frozenset({"int32", "int64"})
+    return ops.UniqueOp(b.need(tensor_type((b.draw(SIZES),), b.dtype(dtypes))), b.dtype(dtypes))
+
+
 def _one_hot(b: Builder) -> CirhOp:
     shape, dtype = b.shape(), b.dtype(ANY)
     on, off = b.need(tensor_type((), dtype)), b.need(tensor_type((), dtype))
@@ -268,6 +281,8 @@ OTHERS: dict[type[CirhOp], Callable[[Builder], CirhOp]] = {
     ops.PadOp: _pad,
     ops.GatherOp: _gather,
     ops.ScatterNdOp: _scatter,
+    ops.UniqueOp: _unique,
+    ops.ScatterOp: _scatter_rows,
     ops.ReduceOp: _reduce,
     ops.ArgMaxOp: _on_axis(ops.ArgMaxOp, NUMBERS),
     ops.CumSumOp: _on_axis(ops.CumSumOp, NUMBERS),

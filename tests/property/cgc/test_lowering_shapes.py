@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from xdsl.ir import Block
 
 from cgc.cirh import ops
+from cgc.cirh.rows import PADDING_INDEX
 from cgc.cirh.types import tensor_type
 from cgc.lowering.counter_random import op_key, threefry_2x32
 from cgc.lowering.dtypes import result_shape
@@ -95,6 +96,33 @@ def test_scatters(indices, inner):
     inside = [row for row, index in enumerate(indices) if 0 <= index < 5]
     np.add.at(expected, [indices[row] for row in inside], updates[inside])
     np.testing.assert_array_equal(got, expected)
+
+
+@few
+@given(st.lists(st.integers(-2, 6), max_size=12, unique=True), st.lists(st.integers(1, 3), max_size=2))
+def test_scatters_into_rows(indices, inner):
+    x, updates = counted((5, *inner)), 100 + counted((len(indices), *inner))
+    numbers = np.array(indices, np.int32)
+    inside = (numbers >= 0) & (numbers < 5)
+    replaced, increased = x.copy(), x.copy()
+    replaced[numbers[inside]] = updates[inside]
+    increased[numbers[inside]] += updates[inside]
+    for kind, expected in (("SET", replaced), ("ADD", increased)):
+        got = run(lambda v, i, u, kind=kind: ops.ScatterOp(v, i, u, kind), x, numbers, updates)
+        np.testing.assert_array_equal(got, expected)
+
+
+@few
+@given(st.lists(st.integers(-3, 6), max_size=30), st.sampled_from([np.int32, np.int64]))
+def test_unique_values_come_in_order_of_first_appearance(elements, dtype):
+    x = np.array(elements, dtype)
+    block = Block(arg_types=[tensor_type(x.shape, x.dtype)])
+    op = ops.UniqueOp(block.args[0])
+    op.verify()
+    values, idx = (np.asarray(result) for result in lower(op, jnp.asarray(x.astype(np.int32))))
+    different = list(dict.fromkeys(elements))
+    assert values.tolist() == different + [PADDING_INDEX] * (len(elements) - len(different))
+    assert idx.tolist() == [different.index(element) for element in elements]
 
 
 @few

@@ -29,6 +29,8 @@ OPERANDS = {
     "s": ((), "float32"),
     "t": ((), "int64"),
     "e": ((2, 0), "float32"),
+    "w": ((2, 2), "float32"),
+    "b": ((3,), "float32"),
 }
 
 
@@ -59,6 +61,9 @@ RESULTS: list[tuple[Build, str]] = [
     (lambda v: ops.GatherOp(v.q, v.n, axis=1), "tensor<4x2x3x3xf32>"),
     (lambda v: ops.GatherOp(v.x, v.t), "tensor<3xf32>"),
     (lambda v: ops.ScatterNdOp(v.i, v.x, (10, 3)), "tensor<10x3xf32>"),
+    (lambda v: ops.UniqueOp(v.i), "tensor<2xi32>"),
+    (lambda v: ops.ScatterOp(v.z, v.i, v.w, "SET"), "tensor<3x2xf32>"),
+    (lambda v: ops.ScatterOp(v.p, v.i, v.p, "SET"), "tensor<2x3xi1>"),
     (lambda v: ops.ReduceOp(v.q, "ADD", (0, -1)), "tensor<2xf32>"),
     (lambda v: ops.ReduceOp(v.q, "MEAN", (0, -1), keep_dims=True), "tensor<1x2x1xf32>"),
     (lambda v: ops.ArgMaxOp(v.x, -1), "tensor<2xi64>"),
@@ -88,6 +93,8 @@ def test_ops_of_several_results(v: SimpleNamespace) -> None:
     assert {str(r.type) for r in (adam.new_param, adam.new_m, adam.new_v)} == {"tensor<2x3xf32>"}
     assert adam.use_nesterov
     assert (adam.param, adam.beta1_power, adam.grad) == (v.x, v.s, v.y)
+    unique = ops.UniqueOp(v.i, "int64")
+    assert [str(r.type) for r in (unique.values, unique.idx)] == ["tensor<2xi32>", "tensor<2xi64>"]
 
 
 FAULTS: list[tuple[Build, str]] = [
@@ -122,6 +129,19 @@ FAULTS: list[tuple[Build, str]] = [
     (lambda v: ops.ScatterNdOp(v.n, v.x, (5, 3)), "expected [N] and [N, ...]"),
     (lambda v: ops.ScatterNdOp(v.i, v.x, (5, 4)), "result shape is (5, 4)"),
     (lambda v: ops.ScatterNdOp(v.i, v.x, (5, 3), "MAX"), "reduce_kind is 'MAX'"),
+    (lambda v: ops.UniqueOp(v.n), "x has type tensor<2x3xi32>, expected rank 1"),
+    (lambda v: ops.UniqueOp(v.b), "x has type tensor<3xf32>, expected an element type of int32, int64"),
+    (lambda v: ops.UniqueOp(v.i, "uint32"), "idx has type tensor<2xui32>"),
+    (lambda v: ops.ScatterOp(v.x, v.i, v.x, "MAX"), "reduce_kind is 'MAX', expected one of SET, ADD"),
+    (lambda v: ops.ScatterOp(v.p, v.i, v.p, "ADD"), "x has type tensor<2x3xi1>"),
+    (lambda v: ops.ScatterOp(v.s, v.i, v.x, "SET"), "x has type tensor<f32>, expected rank 1 or more"),
+    (lambda v: ops.ScatterOp(v.x, v.n, v.x, "SET"), "indices has type tensor<2x3xi32>, expected rank 1"),
+    (lambda v: ops.ScatterOp(v.x, v.b, v.x, "SET"), "indices has type tensor<3xf32>"),
+    (
+        lambda v: ops.ScatterOp(v.x, v.i, v.w, "SET"),
+        "updates has type tensor<2x2xf32>, expected tensor<2x3xf32>",
+    ),
+    (lambda v: ops.ScatterOp(v.x, v.i, v.h, "ADD"), "updates has type tensor<2x3xf16>"),
     (lambda v: ops.ReduceOp(v.x, "SUM", (0,)), "reduce_kind is 'SUM', expected one of ADD"),
     (lambda v: ops.ReduceOp(v.x, "ADD", (0, 0)), "dimensions is (0, 0)"),
     (lambda v: ops.ReduceOp(v.x, "ADD", (2,)), "dimensions is (2,), expected rising dimensions"),

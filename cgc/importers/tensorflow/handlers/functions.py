@@ -50,7 +50,11 @@ def _choose(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Va
         return on_true
     a, b = (node.emit.constant(v) if isinstance(v, np.ndarray) else v for v in (on_true, on_false))
     if not isinstance(a, SSAValue) or not isinstance(b, SSAValue):
-        raise RefusedError(Kind.USAGE, "its branches give different variables; decide in Python which to use")
+        raise RefusedError(
+            Kind.USAGE,
+            "its branches give different variables, or tensors of a size that depends on the data; decide in "
+            "Python which to use",
+        )
     return node.emit.select(condition, a, b)
 
 

@@ -9,12 +9,13 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
+from cgc.cirh.rows import INDEX_DTYPES
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow import slicing
-from cgc.importers.tensorflow.emit import Emitter
+from cgc.importers.tensorflow.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.shapes import reverse
-from cgc.importers.tensorflow.node import NodeContext, Table
+from cgc.importers.tensorflow.node import NodeContext, PaddedRows, Table, Value
 from cgc.importers.tensorflow.slicing import AxisRange, Slicing
 
 
@@ -121,6 +122,24 @@ def gather(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: in
     return e.take(flat, e.add(e.cast(indices, "int32"), e.constant(first)), 0)
 
 
+def take_padded(e: Emitter, x: SSAValue, indices: SSAValue) -> SSAValue:
+    """Rows of x; an index behind the last row, as padding has, takes the last row."""
+    last = e.like(shape_of(x)[0] - 1, indices)
+    return e.take(x, e.binary(ops.MinOp, indices, last), 0)
+
+
+def _unique(node: NodeContext) -> tuple[Value, Value]:
+    """The different values, padded to as many as there are values, and the place of each among them."""
+    x = node.x(0)
+    if dtype_of(x) not in INDEX_DTYPES or len(shape_of(x)) != 1:
+        raise RefusedError(
+            Kind.USAGE,
+            f"it is applied to {dtype_of(x)}{list(shape_of(x))}, expected int32 or int64 of rank 1",
+        )
+    values, places = node.emit.emit_all(ops.UniqueOp(x, node.out_dtype(1)))
+    return PaddedRows(values, values), places
+
+
 def _unsorted_segment_sum(node: NodeContext) -> SSAValue:
     e, data, ids = node.emit, node.x(0), node.x(1)
     (count,) = node.ints(2, "number of segments")
@@ -157,6 +176,7 @@ TABLE: Table = {
     "StridedSliceGrad": _strided_slice_grad,
     "Gather": _gather,
     "GatherV2": _gather_v2,
+    "Unique": _unique,
     "UnsortedSegmentSum": _unsorted_segment_sum,
     "OneHot": _one_hot,
     "Range": _range,

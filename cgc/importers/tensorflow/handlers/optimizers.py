@@ -1,125 +1,112 @@
-"""Optimizer updates, with the arithmetic of TensorFlow's training ops."""
+"""Optimizer updates: of whole variables, and of the rows that a batch names."""
 
 from __future__ import annotations
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.node import NodeContext, Table
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.handlers import optimizer_rules as rules
+from cgc.importers.tensorflow.handlers.indexing import take_padded
+from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, PaddedRows, Table
+
+RULES: dict[str, rules.Rule] = {
+    "GradientDescent": rules.gradient_descent,
+    "Momentum": rules.momentum,
+    "KerasMomentum": rules.keras_momentum,
+    "Adam": rules.adam,
+    "RMSProp": rules.rms_prop,
+    "CenteredRMSProp": rules.centered_rms_prop,
+    "Adagrad": rules.adagrad,
+    "AdagradV2": rules.adagrad_v2,
+    "Adadelta": rules.adadelta,
+    "AdagradDA": rules.adagrad_da,
+    "ProximalGradientDescent": rules.proximal_gradient_descent,
+    "ProximalAdagrad": rules.proximal_adagrad,
+    "Ftrl": rules.ftrl,
+    "FtrlV2": rules.ftrl,
+}
+"""What follows "ResourceApply" in the names of training ops -> what they compute."""
+
+_DENSE_ONLY = frozenset({"GradientDescent", "Adam"})
+"""For sparse gradients TensorFlow composes these two of other operations."""
 
 
-def _operands(node: NodeContext) -> dict[str, SSAValue]:
-    """Inputs by name; variables by their current values."""
-    names = [argument.name for argument in node.op.op_def.input_arg]
-    resource = [argument.name for argument in node.op.op_def.input_arg if argument.type == _DT_RESOURCE]
-    return {
-        name: node.read(position) if name in resource else node.x(position)
-        for position, name in enumerate(names)
-    }
+def _names(node: NodeContext) -> list[str]:
+    return [argument.name for argument in node.op.op_def.input_arg]
 
 
-_DT_RESOURCE = 20
-"""tensorflow.DataType.DT_RESOURCE."""
-
-
-def _write(node: NodeContext, *values: SSAValue) -> None:
+def _write(node: NodeContext, values: tuple[SSAValue, ...]) -> None:
     """Writes the variables, which are the first inputs of each training op."""
     for position, value in enumerate(values):
         node.write(position, value)
 
 
-def _gradient_descent(node: NodeContext) -> None:
-    v = _operands(node)
-    _write(node, node.emit.emit(ops.GradientDescentOp(v["var"], v["alpha"], v["delta"])))
+def _dense(rule: rules.Rule) -> Handler:
+    """Applies a rule to whole variables."""
+
+    def handler(node: NodeContext) -> None:
+        operands = {
+            name: node.read(i) if isinstance(node.inputs[i], Handle) else node.x(i)
+            for i, name in enumerate(_names(node))
+        }
+        _write(node, rule(node, operands))
+
+    return handler
 
 
-def _momentum(node: NodeContext) -> None:
-    v = _operands(node)
-    update = ops.MomentumOp(
-        v["var"], v["accum"], v["lr"], v["grad"], v["momentum"], node.attr("use_nesterov")
-    )
-    _write(node, *node.emit.emit_all(update))
+def _sparse(rule: rules.Rule) -> Handler:
+    """Takes the rows of the variables that `indices` names, applies a rule to them, and puts them back.
 
-
-def _keras_momentum(node: NodeContext) -> None:
-    """`accum = momentum * accum - lr * grad`; `var += accum`.
-
-    With Nesterov `var += momentum * accum - lr * grad`.
+    All other rows stay as they are, those of the optimizer's state as well.
     """
-    e, v = node.emit, _operands(node)
-    step = e.mul(v["grad"], v["lr"])
-    accum = e.sub(e.mul(v["accum"], v["momentum"]), step)
-    ahead = e.sub(e.mul(accum, v["momentum"]), step) if node.attr("use_nesterov") else accum
-    _write(node, e.add(v["var"], ahead), accum)
+
+    def handler(node: NodeContext) -> None:
+        e, names = node.emit, _names(node)
+        indices = _distinct_indices(node, names)
+        operands: dict[str, SSAValue] = {}
+        for i, name in enumerate(names):
+            if isinstance(node.inputs[i], Handle):
+                operands[name] = take_padded(e, node.read(i), indices)
+            elif name != "indices":
+                operands[name] = node.rows(i)
+        updated = rule(node, operands)
+        _write(
+            node,
+            tuple(
+                e.emit(ops.ScatterOp(node.read(i), indices, rows, "SET")) for i, rows in enumerate(updated)
+            ),
+        )
+
+    return handler
 
 
-def _adam(node: NodeContext) -> None:
-    v = _operands(node)
-    update = ops.AdamOp(
-        v["var"],
-        v["m"],
-        v["v"],
-        v["beta1_power"],
-        v["beta2_power"],
-        v["lr"],
-        v["beta1"],
-        v["beta2"],
-        v["epsilon"],
-        v["grad"],
-        node.attr("use_nesterov"),
-    )
-    _write(node, *node.emit.emit_all(update))
+def _distinct_indices(node: NodeContext, names: list[str]) -> SSAValue:
+    """The indices, of which none may occur twice: each row is read once and written once."""
+    position = names.index("indices")
+    value, gradient = node.inputs[position], node.inputs[names.index("grad")]
+    if isinstance(value, PaddedRows):
+        distinct = value.value is value.unique
+        distinct &= isinstance(gradient, PaddedRows) and gradient.unique is value.unique
+    else:
+        distinct = isinstance(value, np.ndarray) and len(np.unique(value)) == value.size
+        distinct &= not isinstance(gradient, PaddedRows)
+    if not distinct:
+        raise RefusedError(
+            Kind.USAGE,
+            f"its indices ({node.op.inputs[position].name}) may name a row twice, or are not those of the "
+            "gradient; sum the rows of equal index first, as tf.compat.v1 optimizers do, with tf.unique and "
+            "tf.math.unsorted_segment_sum",
+        )
+    indices = node.rows(position)
+    if len(shape_of(indices)) != 1:
+        raise RefusedError(Kind.USAGE, f"its indices have shape {list(shape_of(indices))}, expected rank 1")
+    return indices
 
 
-def _rms_prop(node: NodeContext) -> None:
-    v = _operands(node)
-    update = ops.RMSPropOp(
-        v["var"], v["ms"], v["mom"], v["lr"], v["rho"], v["momentum"], v["epsilon"], v["grad"]
-    )
-    _write(node, *node.emit.emit_all(update))
-
-
-def _centered_rms_prop(node: NodeContext) -> None:
-    """As RMSProp, with the second moment around the running mean `mg` of the gradient."""
-    e, v = node.emit, _operands(node)
-    rest = e.sub(e.scalar(1, node.op.inputs[4].dtype.name), v["rho"])
-    square = e.mul(v["grad"], v["grad"])
-    ms = e.add(v["ms"], e.mul(e.sub(square, v["ms"]), rest))
-    mg = e.add(v["mg"], e.mul(e.sub(v["grad"], v["mg"]), rest))
-    variance = e.add(e.sub(ms, e.mul(mg, mg)), v["epsilon"])
-    change = e.mul(e.mul(v["lr"], v["grad"]), e.unary(ops.RsqrtOp, variance))
-    mom = e.add(e.mul(v["mom"], v["momentum"]), change)
-    # Inputs: var, mg, ms, mom.
-    _write(node, e.sub(v["var"], mom), mg, ms, mom)
-
-
-def _adagrad(node: NodeContext) -> None:
-    v = _operands(node)
-    if node.attr("update_slots"):
-        _write(node, *node.emit.emit_all(ops.AdagradOp(v["var"], v["accum"], v["lr"], v["grad"])))
-        return
-    e = node.emit
-    change = e.mul(e.mul(v["grad"], v["lr"]), e.unary(ops.RsqrtOp, v["accum"]))
-    _write(node, e.sub(v["var"], change))
-
-
-def _adagrad_v2(node: NodeContext) -> None:
-    """`accum += grad**2`; `var -= lr * grad / (sqrt(accum) + epsilon)`."""
-    e, v = node.emit, _operands(node)
-    accum = v["accum"]
-    if node.attr("update_slots"):
-        accum = e.add(accum, e.mul(v["grad"], v["grad"]))
-    scale = e.add(e.unary(ops.SqrtOp, accum), v["epsilon"])
-    _write(node, e.sub(v["var"], e.div(e.mul(v["grad"], v["lr"]), scale)), accum)
-
-
-TABLE: Table = {
-    "ResourceApplyGradientDescent": _gradient_descent,
-    "ResourceApplyMomentum": _momentum,
-    "ResourceApplyKerasMomentum": _keras_momentum,
-    "ResourceApplyAdam": _adam,
-    "ResourceApplyRMSProp": _rms_prop,
-    "ResourceApplyCenteredRMSProp": _centered_rms_prop,
-    "ResourceApplyAdagrad": _adagrad,
-    "ResourceApplyAdagradV2": _adagrad_v2,
+SPARSE_TABLE: Table = {
+    f"ResourceSparseApply{name}": _sparse(rule) for name, rule in RULES.items() if name not in _DENSE_ONLY
 }
+TABLE: Table = {**{f"ResourceApply{name}": _dense(rule) for name, rule in RULES.items()}, **SPARSE_TABLE}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Array, Maker
-from cgc.importers.tensorflow.handlers.indexing import gather, scatter_rows
+from cgc.importers.tensorflow.handlers.indexing import gather
 from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, Table
 from cgc.importers.tensorflow.variables import key_of
 
@@ -44,14 +46,15 @@ def _gather(node: NodeContext) -> SSAValue:
     return gather(node.emit, node.read(), node.x(1), batch_dims, batch_dims)
 
 
-def _scatter(op_type: Maker) -> Handler:
-    """Rows added to or subtracted from a variable; rows named twice count twice."""
+def _scatter(kind: str, *, negate: bool = False) -> Handler:
+    """Rows put in the place of rows of a variable (SET) or added to them (ADD)."""
 
     def handler(node: NodeContext) -> None:
         e, current, indices = node.emit, node.read(), node.x(1)
-        shape = shape_of(current)
-        updates = e.broadcast(node.x(2), (*shape_of(indices), *shape[1:]))
-        node.write(0, e.emit(op_type(current, scatter_rows(e, indices, updates, shape))))
+        count, row = math.prod(shape_of(indices)), shape_of(current)[1:]
+        updates = e.broadcast(node.x(2), (*shape_of(indices), *row))
+        rows = e.reshape(e.unary(ops.NegOp, updates) if negate else updates, (count, *row))
+        node.write(0, e.emit(ops.ScatterOp(current, e.reshape(indices, (count,)), rows, kind)))
 
     return handler
 
@@ -64,6 +67,7 @@ TABLE: Table = {
     "AssignAddVariableOp": _update(ops.AddOp),
     "AssignSubVariableOp": _update(ops.SubOp),
     "ResourceGather": _gather,
-    "ResourceScatterAdd": _scatter(ops.AddOp),
-    "ResourceScatterSub": _scatter(ops.SubOp),
+    "ResourceScatterAdd": _scatter("ADD"),
+    "ResourceScatterSub": _scatter("ADD", negate=True),
+    "ResourceScatterUpdate": _scatter("SET"),
 }

@@ -124,6 +124,10 @@ builtin.module {
     %58 = cirh.Gather %x, %i {axis = 0 : i64} : (tensor<2x3xf32>, tensor<2xi32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.ScatterNd %i, %x {reduce_kind = "ADD"} : (tensor<2xi32>, tensor<2x3xf32>) -> tensor<10x3xf32>
     %59 = cirh.ScatterNd %i, %x {reduce_kind = "ADD"} : (tensor<2xi32>, tensor<2x3xf32>) -> tensor<10x3xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Unique %i : (tensor<2xi32>) -> (tensor<2xi32>, tensor<2xi64>)
+    %86, %87 = cirh.Unique %i : (tensor<2xi32>) -> (tensor<2xi32>, tensor<2xi64>)
+    // CHECK-NEXT: %{{.*}} = cirh.Scatter %x, %i, %y {reduce_kind = "SET"} : (tensor<2x3xf32>, tensor<2xi32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %88 = cirh.Scatter %x, %i, %y {reduce_kind = "SET"} : (tensor<2x3xf32>, tensor<2xi32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 1>, keep_dims = true} : (tensor<2x3xf32>) -> tensor<2x1xf32>
     %60 = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 1>, keep_dims = true} : (tensor<2x3xf32>) -> tensor<2x1xf32>
     // CHECK-NEXT: %{{.*}} = cirh.ArgMax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2xi64>

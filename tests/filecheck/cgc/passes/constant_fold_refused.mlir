@@ -44,6 +44,19 @@ builtin.module {
     func.return %y : tensor<1xf32>
   }
 
+  // Rows of a table are found and written on the device.
+  // CHECK-LABEL: @rows
+  // CHECK: cirh.Unique
+  // CHECK-NEXT: cirh.Scatter
+  func.func @rows() -> (tensor<3xf32>, tensor<2xi32>) {
+    %x = cirh.Const dense<[1.0, 2.0, 3.0]> : tensor<3xf32>
+    %u = cirh.Const dense<[4.0, 5.0]> : tensor<2xf32>
+    %i = cirh.Const dense<[2, 2]> : tensor<2xi32>
+    %v, %n = cirh.Unique %i : (tensor<2xi32>) -> (tensor<2xi32>, tensor<2xi32>)
+    %y = cirh.Scatter %x, %v, %u {reduce_kind = "SET"} : (tensor<3xf32>, tensor<2xi32>, tensor<2xf32>) -> tensor<3xf32>
+    func.return %y, %n : tensor<3xf32>, tensor<2xi32>
+  }
+
   // CHECK-LABEL: @random
   // CHECK: cirh.RandomUniform
   func.func @random() -> tensor<4xf32> {

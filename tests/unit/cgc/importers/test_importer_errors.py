@@ -79,12 +79,14 @@ def test_sizes_that_depend_on_data_say_what_to_do(graph: tf.Graph) -> None:
     assert "tf.where(condition, x, y)" in message
 
 
-def test_sparse_gradients_under_adam_say_what_to_do(graph: tf.Graph) -> None:
+def test_arithmetic_on_joined_sparse_gradients_says_what_to_do(graph: tf.Graph) -> None:
     ids = tf1.placeholder(tf.int32, [8])
     table = tf1.get_variable("table", [11, 4])
-    train = tf1.train.AdamOptimizer().minimize(tf.reduce_sum(tf.gather(table, ids)))
-    message = refuse(graph, UnsupportedOpsError, [ids], updates=[train], mode="train")
-    assert "Unique: node" in message
+    (gradient,) = tf1.gradients(tf.reduce_sum(tf.gather(table, ids)), [table])
+    rows, numbers = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, numbers, tf.shape(rows)[0])
+    message = refuse(graph, DynamicShapeError, [ids], tf.reduce_mean(sums, name="average"))
+    assert "Mean: node 'average'" in message
     assert "tf.convert_to_tensor(gradient)" in message
 
 

@@ -55,6 +55,8 @@ CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
     "PadOp": ((X, SCALAR), lambda x, value: ops.PadOp(x, value, (0, 1), (0, 2))),
     "GatherOp": ((X, LABELS), ops.GatherOp),
     "ScatterNdOp": ((LABELS, X), lambda indices, x: ops.ScatterNdOp(indices, x, (100, 6))),
+    "UniqueOp": ((LABELS,), ops.UniqueOp),
+    "ScatterOp": ((X, LABELS, X), lambda x, i, rows: ops.ScatterOp(x, i, rows, "SET")),
     "ReduceOp": ((X,), lambda x: ops.ReduceOp(x, "ADD", (1,))),
     "ArgMaxOp": ((X,), lambda x: ops.ArgMaxOp(x, 1)),
     "CumSumOp": ((X,), lambda x: ops.CumSumOp(x, 1)),

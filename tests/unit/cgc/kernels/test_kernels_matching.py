@@ -161,6 +161,53 @@ def test_an_embedding_holds_lookup_gradient_and_update_of_its_table() -> None:
     assert table.parameters["resident_bytes"] == pytest.approx(2 * 50 * 4 * 4, abs=4)
 
 
+SPARSE = (
+    '%t: tensor<50x4xf32> {tf.resource_name = "state.model.table", tf.aliasing_output = 0 : i64}, '
+    '%a: tensor<50x4xf32> {tf.resource_name = "state.optimizer.table/Momentum", '
+    "tf.aliasing_output = 1 : i64}, "
+    '%i: tensor<8xi32> {cs.input_name = "input_0"}, '
+    '%lr: tensor<f32> {tf.resource_name = "state.optimizer.lr"}'
+)
+
+
+def test_an_embedding_holds_the_sparse_update_of_its_table_and_of_the_optimizers_state() -> None:
+    """The rows of the accumulator are looked up as well, but are no table of their own."""
+    graph = matched(
+        SPARSE,
+        'tensor<50x4xf32>, tensor<50x4xf32>, tensor<8x4xf32> {cs.output_name = "output_rows"}',
+        """
+        %last = cirh.Const dense<49> : tensor<i32>
+        %lasts = cirh.BroadcastInDim %last {broadcast_dimensions = array<i64>}
+            : (tensor<i32>) -> tensor<8xi32>
+        %e = cirh.Gather %t, %i {axis = 0 : i64} : (tensor<50x4xf32>, tensor<8xi32>) -> tensor<8x4xf32>
+        %r = cirh.Tanh %e : (tensor<8x4xf32>) -> tensor<8x4xf32>
+        %g = cirh.Neg %r : (tensor<8x4xf32>) -> tensor<8x4xf32>
+        %u, %n = cirh.Unique %i : (tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+        %s = cirh.ScatterNd %n, %g {reduce_kind = "ADD"} : (tensor<8xi32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+        %c = cirh.Min %u, %lasts : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi32>
+        %rt = cirh.Gather %t, %c {axis = 0 : i64} : (tensor<50x4xf32>, tensor<8xi32>) -> tensor<8x4xf32>
+        %ra = cirh.Gather %a, %c {axis = 0 : i64} : (tensor<50x4xf32>, tensor<8xi32>) -> tensor<8x4xf32>
+        %nt, %na = cirh.Momentum %rt, %ra, %lr, %s, %lr {use_nesterov = false}
+            : (tensor<8x4xf32>, tensor<8x4xf32>, tensor<f32>, tensor<8x4xf32>, tensor<f32>)
+            -> (tensor<8x4xf32>, tensor<8x4xf32>)
+        %t1 = cirh.Scatter %t, %u, %nt {reduce_kind = "SET"}
+            : (tensor<50x4xf32>, tensor<8xi32>, tensor<8x4xf32>) -> tensor<50x4xf32>
+        %a1 = cirh.Scatter %a, %u, %na {reduce_kind = "SET"}
+            : (tensor<50x4xf32>, tensor<8xi32>, tensor<8x4xf32>) -> tensor<50x4xf32>
+        func.return %t1, %a1, %r : tensor<50x4xf32>, tensor<50x4xf32>, tensor<8x4xf32>
+        """,
+    )
+    table, rest, *scalars = graph.kernels
+    assert (table.family, rest.family, scalars) == ("embedding", "elementwise", [])
+    assert sorted(set(ops_of(rest))) == ["Neg", "Tanh"]
+    assert ops_of(table).count("Gather") == 3
+    assert ops_of(table).count("Scatter") == 2
+    assert {"Unique", "ScatterNd", "Min", "Momentum"} <= set(ops_of(table))
+    # Table, gradient and accumulator; the rule runs once a step, on eight rows of four.
+    assert table.parameters["resident_bytes"] == pytest.approx(3 * 50 * 4 * 4, abs=16)
+    assert place(graph, load_fabric()).target_cycles >= 1
+
+
 def test_a_step_that_only_decays_a_parameter_places() -> None:
     graph = matched(
         '%t: tensor<50x4xf32> {tf.resource_name = "state.model.t", tf.aliasing_output = 0 : i64}',

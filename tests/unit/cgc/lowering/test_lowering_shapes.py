@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cgc.cirh import ops
+from cgc.cirh.rows import PADDING_INDEX
 from cgc.errors import LoweringError
 
 
@@ -96,6 +97,49 @@ def test_scatter_adds_rows_and_drops_indices_out_of_range(run_op, rng, inner):
         if 0 <= index < 5:
             expected[index] += updates[row]
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("inner", [(), (3,), (2, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8])
+def test_scatter_into_rows_drops_indices_out_of_range(run_op, rng, dtype, inner):
+    x = rng.integers(0, 9, (5, *inner)).astype(dtype)
+    updates = rng.integers(0, 9, (5, *inner)).astype(dtype)
+    indices = np.array([3, 0, -1, PADDING_INDEX, 5])
+    replaced, increased = x.copy(), x.copy()
+    replaced[[3, 0]] = updates[:2]
+    increased[[3, 0]] += updates[:2]
+    got = run_op(lambda v, i, u: ops.ScatterOp(v, i, u, "SET"), x, indices, updates)
+    np.testing.assert_array_equal(got, replaced)
+    got = run_op(lambda v, i, u: ops.ScatterOp(v, i, u, "ADD"), x, indices, updates)
+    np.testing.assert_array_equal(got, increased)
+
+
+def test_scatter_counts_rows_that_are_named_twice(run_op):
+    got = run_op(
+        lambda v, i, u: ops.ScatterOp(v, i, u, "ADD"),
+        np.float32([1, 2]),
+        np.int32([1, 1]),
+        np.float32([3, 4]),
+    )
+    assert got.tolist() == [1, 9]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_unique_pads_with_an_index_that_scatter_drops(run_op, dtype):
+    x = np.array([7, 3, 7, 0, 3, 7], dtype)
+    values, idx = run_op(lambda v: ops.UniqueOp(v, dtype), x)
+    assert values.tolist() == [7, 3, 0, *[PADDING_INDEX] * 3]
+    assert idx.tolist() == [0, 1, 0, 2, 1, 0]
+    counts = run_op(lambda i, u: ops.ScatterNdOp(i, u, (6,)), idx, np.ones(6, np.float32))
+    table = run_op(lambda t, i, u: ops.ScatterOp(t, i, u, "SET"), np.full(9, -1, np.float32), values, counts)
+    assert table.tolist() == [1, -1, -1, 2, -1, -1, -1, 3, -1]
+
+
+def test_unique_of_nothing_and_of_the_padding_itself(run_op):
+    values, idx = run_op(ops.UniqueOp, np.zeros(0, np.int32))
+    assert values.shape == idx.shape == (0,)
+    values, idx = run_op(ops.UniqueOp, np.int32([PADDING_INDEX, 1]))
+    assert (values.tolist(), idx.tolist()) == ([PADDING_INDEX, 1], [0, 1])
 
 
 @pytest.mark.parametrize("keep_dims", [False, True])

@@ -1,0 +1,177 @@
+"""Tensors with as many rows as `tf.unique` finds different values: the sparse gradients of embeddings.
+
+Shapes are static, so these are computed with as many rows as there are values in all; what is behind the
+different ones is padding. An operation may take such a tensor only if it is right whatever the padding holds:
+these are the ones that optimizers apply to sparse gradients, listed in `TABLE`. All others refuse it,
+because a sum or a mean over the rows would count the padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow import folding
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.handlers import elementwise, functions, plumbing, variables
+from cgc.importers.tensorflow.handlers.indexing import scatter_rows, take_padded
+from cgc.importers.tensorflow.handlers.optimizers import SPARSE_TABLE
+from cgc.importers.tensorflow.node import (
+    Handle,
+    Handler,
+    NodeContext,
+    PaddedRows,
+    PaddedSize,
+    Result,
+    Table,
+    Value,
+)
+
+
+def refuse(node: NodeContext) -> RefusedError:
+    """The error for an operation on a tensor of this kind."""
+    position = next(i for i, value in enumerate(node.inputs) if isinstance(value, PaddedRows | PaddedSize))
+    return RefusedError(
+        Kind.SHAPE,
+        f"its input {node.op.inputs[position].name} has a size that depends on the data: as many rows as "
+        "tf.unique finds different values; only the sparse updates of optimizers can take it. Where it comes "
+        "from the gradient of an embedding, give apply_gradients() the dense one: "
+        "tf.convert_to_tensor(gradient)",
+    )
+
+
+def handle(node: NodeContext) -> Result:
+    """Imports an operation of which an input is such a tensor, or a size of one."""
+    handler = TABLE.get(node.op.type)
+    if handler is None:
+        raise refuse(node)
+    return handler(node)
+
+
+def _origin(node: NodeContext) -> SSAValue:
+    """The values that decide how many rows there are: of all inputs that have padding the same ones."""
+    found = [value.unique for value in node.inputs if isinstance(value, PaddedRows | PaddedSize)]
+    if any(unique is not found[0] for unique in found):
+        raise refuse(node)
+    return found[0]
+
+
+def _plain(node: NodeContext) -> NodeContext:
+    """The operation, with rows in the place of padded rows; sizes of them are refused."""
+    if any(isinstance(value, PaddedSize) for value in node.inputs):
+        raise refuse(node)
+    inputs: list[Value] = [v.value if isinstance(v, PaddedRows) else v for v in node.inputs]
+    return replace(node, inputs=inputs)
+
+
+def _shape(node: NodeContext) -> PaddedSize:
+    rows = node.inputs[0]
+    if not isinstance(rows, PaddedRows):
+        raise refuse(node)
+    shape = np.asarray(shape_of(rows.value), node.op.outputs[0].dtype.as_numpy_dtype)
+    return PaddedSize(shape, np.arange(shape.size) == 0, rows.unique)
+
+
+def _of_sizes(node: NodeContext) -> Value:
+    """Takes or moves sizes; where the number of rows is not among them they are known."""
+    origin = _origin(node)
+    sizes = [value.sizes if isinstance(value, PaddedSize) else value for value in node.inputs]
+    is_open = [value.is_open if isinstance(value, PaddedSize) else value for value in node.inputs]
+    arrays = [value for value in sizes if isinstance(value, np.ndarray)]
+    marks = [value for value in is_open if isinstance(value, np.ndarray)]
+    moved = folding.fold(node.op, arrays) if len(arrays) == len(sizes) else None
+    marked = folding.fold(node.op, marks) if moved else None
+    if moved is None or marked is None:
+        raise refuse(node)
+    return PaddedSize(moved[0], marked[0].astype(bool), origin) if marked[0].any() else moved[0]
+
+
+def _segment_sum(node: NodeContext) -> PaddedRows:
+    """Rows added up by number, into as many sums as there are different numbers."""
+    data, ids, count = node.inputs
+    scalar = isinstance(count, PaddedSize) and count.sizes.size == 1
+    if not scalar or isinstance(data, PaddedRows | PaddedSize) or isinstance(ids, PaddedRows | PaddedSize):
+        raise refuse(node)
+    assert isinstance(count, PaddedSize)
+    values, numbers = node.x(0), node.x(1)
+    shape = (count.sizes.item(), *shape_of(values)[len(shape_of(numbers)) :])
+    return PaddedRows(scatter_rows(node.emit, numbers, values, shape), count.unique)
+
+
+def _gather(node: NodeContext) -> PaddedRows:
+    """Rows of a tensor or a variable; those of the padding are any rows of it."""
+    indices = node.inputs[1]
+    variable = isinstance(node.inputs[0], Handle)
+    first_axis = len(node.inputs) < 3 or node.axis(2, "axis", 2) == 0
+    if not isinstance(indices, PaddedRows) or isinstance(node.inputs[0], PaddedRows) or not first_axis:
+        raise refuse(node)
+    x = node.read() if variable else node.x(0)
+    return PaddedRows(take_padded(node.emit, x, indices.value), indices.unique)
+
+
+def _elementwise(handler: Handler) -> Handler:
+    """An op on each row for itself; other operands must be the same for all rows."""
+
+    def on_rows(node: NodeContext) -> PaddedRows:
+        origin = _origin(node)
+        plain = _plain(node)
+        padded = {len(shape_of(v.value)) for v in node.inputs if isinstance(v, PaddedRows)}
+        others = [node.shape(i) for i, v in enumerate(node.inputs) if not isinstance(v, PaddedRows)]
+        rank = max(padded)
+        if len(padded) > 1 or any(len(s) > rank or (len(s) == rank and s[0] != 1) for s in others):
+            raise refuse(node)
+        result = handler(plain)
+        assert isinstance(result, SSAValue)
+        return PaddedRows(result, origin)
+
+    return on_rows
+
+
+def _scatter(handler: Handler) -> Handler:
+    """Rows written to a variable; those of the padding are dropped."""
+
+    def on_rows(node: NodeContext) -> Result:
+        indices, updates = node.inputs[1:]
+        _origin(node)
+        by_unique = isinstance(indices, PaddedRows) and indices.value is indices.unique
+        if not by_unique or (not isinstance(updates, PaddedRows) and node.shape(2) != ()):
+            raise refuse(node)
+        return handler(_plain(node))
+
+    return on_rows
+
+
+def _table(handlers: Table, wrap: Callable[[Handler], Handler], *names: str) -> Table:
+    return {name: wrap(handlers[name]) for name in names}
+
+
+def _on_either(node: NodeContext) -> Value:
+    """Cast and the like: of rows elementwise, of sizes as numbers."""
+    if isinstance(node.inputs[0], PaddedSize):
+        return _of_sizes(node)
+    result = _elementwise(elementwise.TABLE[node.op.type])(node)
+    assert isinstance(result, PaddedRows)
+    return result
+
+
+_ARITHMETIC = ("Add", "AddV2", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum", "Pow")
+_FUNCTIONS = ("Neg", "Abs", "Sign", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Tanh")
+
+TABLE: Table = {
+    **_table(elementwise.TABLE, _elementwise, *_ARITHMETIC, *_FUNCTIONS),
+    **_table(variables.TABLE, _scatter, "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"),
+    **SPARSE_TABLE,
+    **functions.TABLE,
+    **{name: plumbing.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
+    "Shape": _shape,
+    "StridedSlice": _of_sizes,
+    "Cast": _on_either,
+    "UnsortedSegmentSum": _segment_sum,
+    "ResourceGather": _gather,
+    "Gather": _gather,
+    "GatherV2": _gather,
+}

@@ -109,6 +109,15 @@ class Program:
             return frozenset(range(len(self.ops)))
         return self.ancestors(self.outputs)
 
+    @cached_property
+    def constant(self) -> frozenset[int]:
+        """Ops that depend on no argument: they make the same values in every step."""
+        found: set[int] = set()
+        for index, op in enumerate(self.ops):
+            if all(self.producer(operand) in found for operand in op.operands):
+                found.add(index)
+        return frozenset(found)
+
     def ancestors(self, values: Iterable[SSAValue]) -> frozenset[int]:
         """All ops that the values depend on."""
         found: set[int] = set()

@@ -82,7 +82,10 @@ def stash_bytes_per_sample(program: Program, group: Group) -> int:
 
 
 def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]:
-    """The values that go from one kernel to another, by the positions of the two in `assignment.groups`."""
+    """The values that go from one kernel to another, by the positions of the two in `assignment.groups`.
+
+    What is the same in every step travels with the program, not between kernels, whoever makes it.
+    """
     program = assignment.program
     position = {id(group): index for index, group in enumerate(assignment.groups)}
     found: dict[tuple[int, int], list[SSAValue]] = {}
@@ -90,7 +93,9 @@ def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]
         reader = position[id(assignment.owner(index))]
         for operand in program.ops[index].operands:
             producer = program.producer(operand)
-            writer = reader if producer is None else position[id(assignment.owner(producer))]
+            if producer is None or producer in program.constant:
+                continue
+            writer = position[id(assignment.owner(producer))]
             if writer != reader and operand not in found.setdefault((writer, reader), []):
                 found[writer, reader].append(operand)
     return found

@@ -260,3 +260,28 @@ def test_a_step_without_ops_is_refused() -> None:
 def test_two_kernels_of_one_name_are_refused() -> None:
     with pytest.raises(KernelGraphError, match="kernel names fc occur twice"):
         KernelGraph((Kernel("fc", "elementwise", {}), Kernel("fc", "elementwise", {})))
+
+
+def test_a_constant_that_two_kernels_share_is_no_stream_between_them() -> None:
+    rows, square = "tensor<8x16xf32>", "tensor<16x16xf32>"
+    product = f"{{transpose_a = false, transpose_b = false}} : ({rows}, {square}) -> {rows}"
+    larger = f": ({rows}, {rows}) -> {rows}"
+    graph = matched(
+        f'%x : {rows} {{cs.input_name = "input_0"}}, %w : {square} {{tf.resource_name = "state.model.w"}}, '
+        f'%v : {square} {{tf.resource_name = "state.model.v"}}',
+        f'{rows} {{cs.output_name = "output_y"}}',
+        f"""
+        %half = cirh.Const dense<5.0e-01> : tensor<f32>
+        %halves = cirh.BroadcastInDim %half {{broadcast_dimensions = array<i64>}} : (tensor<f32>) -> {rows}
+        %a = cirh.MatMul %x, %w {product}
+        %b = cirh.Max %a, %halves {larger}
+        %c = cirh.MatMul %b, %v {product}
+        %d = cirh.Max %c, %halves {larger}
+        return %d : {rows}
+        """,
+        mode="infer",
+    )
+    order = [kernel.name for kernel in graph.kernels]
+    assert len(order) >= 2
+    assert all(order.index(edge.dst) == order.index(edge.src) + 1 for edge in graph.edges)
+    assert all(edge.elements_per_sample == 16 for edge in graph.edges)

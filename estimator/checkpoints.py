@@ -7,11 +7,10 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError
+from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError, essence
 from runtime.errors import ModelDirError
 from runtime.files import write_text
 
@@ -99,7 +98,7 @@ def reading(prefix: str) -> Iterator[Any]:
     except EstimatorError:
         raise
     except (tf.errors.OpError, ValueError) as error:
-        raise CheckpointReadError(prefix, first_line(error)) from error
+        raise CheckpointReadError(prefix, essence(error)) from error
 
 
 @contextmanager
@@ -131,7 +130,7 @@ def _restore_failure(prefix: str, error: Exception) -> str:
         lacking = [v.op.name for v in tf.compat.v1.global_variables() if v.op.name not in known]
         if lacking:
             return f"it lacks the variables {', '.join(lacking)}"
-    return first_line(error)
+    return essence(error)
 
 
 def check_shapes(prefix: str, variables: Iterable[Any]) -> None:
@@ -256,14 +255,7 @@ def write_failure(error: Exception) -> str:
     ):
         if os.strerror(code) in text:
             return os.strerror(code)
-    return first_line(error)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without the graph and the stacks that TensorFlow puts around it."""
-    lines = str(getattr(error, "message", None) or error).strip().splitlines()
-    after_node = [later for line, later in pairwise(lines) if line.startswith("Node: ")]
-    return next(iter(after_node or lines), type(error).__name__)
+    return essence(error)
 
 
 def _state_text(prefixes: Sequence[str]) -> str:

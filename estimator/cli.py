@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from estimator.errors import essence
+
 EXIT_FAILURE = 1
 EXIT_BUG = 3
 EXIT_INTERRUPTED = 130
@@ -47,6 +49,8 @@ def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
             sys.exit(code)
         if not _raised_by_toolkit(error):
             traceback.print_exception(error)
+            # Once more at the end: TensorFlow's messages go on with the graph for many lines.
+            sys.stderr.write(f"error: {type(error).__name__}: {essence(error)}\n")
             sys.exit(EXIT_FAILURE)
         sys.stderr.write(_crash(error, Path(crash_dir or ".")))
         sys.exit(EXIT_BUG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 
 
 class EstimatorError(Exception):
@@ -74,6 +75,14 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known name nearest to `name`, else the empty string."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def essence(error: Exception) -> str:
+    """What an error says, without the graph and the stacks that TensorFlow puts around it."""
+    text = str(getattr(error, "message", None) or error)
+    lines = [line.strip() for line in text.splitlines() if line.strip() not in ("", "Graph execution error:")]
+    after_node = [later for line, later in pairwise(lines) if line.startswith("Node: ")]
+    return next(iter(after_node or lines), type(error).__name__)
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:

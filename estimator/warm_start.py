@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.checkpoints import first_line
-from estimator.errors import CheckpointReadError, UsageError
+from estimator.errors import CheckpointReadError, UsageError, essence
 from estimator.spec import WarmStartSettings
 
 
@@ -35,4 +34,4 @@ def warm_start(settings: WarmStartSettings) -> None:
     try:
         tf.compat.v1.train.warm_start(*settings)
     except (tf.errors.OpError, ValueError, KeyError) as error:
-        raise CheckpointReadError(settings.ckpt_to_initialize_from, first_line(error)) from error
+        raise CheckpointReadError(settings.ckpt_to_initialize_from, essence(error)) from error

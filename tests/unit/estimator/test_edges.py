@@ -76,11 +76,12 @@ def test_a_bug_of_the_toolkit_leaves_a_crash_file(tmp_path: Path, capsys: pytest
 
 
 def test_the_last_line_of_a_tensorflow_error_says_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught, report_errors(), tf.Graph().as_default():
+    with tf.Graph().as_default() as graph:
         files = tf.data.Dataset.from_tensors("no such file").map(tf.io.read_file)
         element = tf.compat.v1.data.make_one_shot_iterator(files).get_next()
-        with tf.compat.v1.Session() as session:
-            session.run(element)
+    session = tf.compat.v1.Session(graph=graph)
+    with session, pytest.raises(SystemExit) as caught, report_errors():
+        session.run(element)
     assert caught.value.code == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: NotFoundError: ")

@@ -58,8 +58,9 @@ def test_nothing_listens():
     with pytest.raises(SystemUnreachableError) as refused:
         connect("127.0.0.1", port)
     assert str(refused.value) == (
-        f"no CS system answers at 127.0.0.1:{port}: a TCP connection (waiting at most 2 s): Connection refused; "
-        "check --cs_ip, and that the system runs (`cs_system serve` starts a simulated one)"
+        f"no CS system answers at 127.0.0.1:{port}: a TCP connection (waiting at most 2 s): "
+        "Connection refused; check --cs_ip, and that the system runs "
+        "(`cs_system serve` starts a simulated one)"
     )
     assert refused.value.exit_code == 1
 

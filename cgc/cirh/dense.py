@@ -7,6 +7,7 @@ unpacks every element of large constants, and rebuilds a type constraint at ever
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -137,7 +138,7 @@ def _hex_bytes(parser: Parser, text: str, start: int) -> bytes:
 
 def _make(parser: Parser, data: bytes, tensor: Tensor, start: int) -> DenseIntOrFPElementsAttr:
     size, count = numpy_dtype(tensor.element_type).itemsize, element_count(tensor)
-    if len(data) == size:
+    if len(data) == size and size * count <= sys.maxsize:
         data *= count
     if len(data) != size * count:
         parser.raise_error(

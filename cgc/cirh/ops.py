@@ -23,6 +23,14 @@ argument (`op.transpose_a -> bool`, `op.permutation -> tuple[int, ...]`); single
     ReduceOp(x, reduce_kind, dimensions, keep_dims=False), ArgMaxOp(x, axis, dtype="int64")
     CumSumOp(x, axis, exclusive=False, reverse=False)
     MatMulOp(a, b, transpose_a=False, transpose_b=False), BiasAddOp(x, bias), BiasAddGradOp(grad)
+    ConvolutionOp(lhs, rhs, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1,
+        conv_pass_direction="FWD", shape=None): lhs, rhs are x, kernel | grad, kernel | x, grad
+    PoolOp(x, pool_type, ksize, strides, padding=(0, 0, 0, 0))
+    MaxPoolGradOp(x, grad, ksize, strides, padding), AvgPoolGradOp(grad, shape, ksize, strides, padding)
+    FusedBatchNormOp(x, scale, offset, mean, variance, epsilon, exponential_avg_factor, is_training)
+        -> y, batch_mean, batch_variance, saved_mean, saved_variance
+    FusedBatchNormGradOp(grad, x, scale, mean, variance, epsilon, is_training)
+        -> x_backprop, scale_backprop, offset_backprop
     SoftmaxOp(x, axis=-1), LogSoftmaxOp(x, axis=-1)
     SparseSoftmaxCrossEntropyWithLogitsOp(logits, labels) -> loss, backprop
     SoftmaxCrossEntropyWithLogitsOp(logits, labels) -> loss, backprop
@@ -56,11 +64,16 @@ from cgc.cirh.activation import (
     TanhGradOp,
 )
 from cgc.cirh.base import CirhOp
+from cgc.cirh.batch_norm import (
+    FusedBatchNormGradOp,
+    FusedBatchNormOp,
+)
 from cgc.cirh.constant import (
     ArangeOp,
     ConstOp,
     OneHotOp,
 )
+from cgc.cirh.convolution import ConvolutionOp
 from cgc.cirh.elementwise import (
     AbsOp,
     AddOp,
@@ -120,6 +133,11 @@ from cgc.cirh.optimizer import (
     GradientDescentOp,
     MomentumOp,
     RMSPropOp,
+)
+from cgc.cirh.pool import (
+    AvgPoolGradOp,
+    MaxPoolGradOp,
+    PoolOp,
 )
 from cgc.cirh.random import (
     RandomNormalOp,
@@ -210,6 +228,12 @@ ALL_OPS: tuple[type[CirhOp], ...] = (
     MatMulOp,
     BiasAddOp,
     BiasAddGradOp,
+    ConvolutionOp,
+    PoolOp,
+    MaxPoolGradOp,
+    AvgPoolGradOp,
+    FusedBatchNormOp,
+    FusedBatchNormGradOp,
     SoftmaxOp,
     LogSoftmaxOp,
     SparseSoftmaxCrossEntropyWithLogitsOp,
@@ -234,6 +258,7 @@ __all__ = [
     "ArangeOp",
     "ArgMaxOp",
     "Atan2Op",
+    "AvgPoolGradOp",
     "BiasAddGradOp",
     "BiasAddOp",
     "BroadcastInDimOp",
@@ -243,6 +268,7 @@ __all__ = [
     "CompareOp",
     "ConcatOp",
     "ConstOp",
+    "ConvolutionOp",
     "CosOp",
     "CumSumOp",
     "DivOp",
@@ -254,6 +280,8 @@ __all__ = [
     "FloorDivOp",
     "FloorModOp",
     "FloorOp",
+    "FusedBatchNormGradOp",
+    "FusedBatchNormOp",
     "GatherOp",
     "GeluGradOp",
     "GeluOp",
@@ -266,6 +294,7 @@ __all__ = [
     "LogSoftmaxOp",
     "MatMulOp",
     "MaxOp",
+    "MaxPoolGradOp",
     "MinOp",
     "MomentumOp",
     "MulOp",
@@ -274,6 +303,7 @@ __all__ = [
     "OneHotOp",
     "OrOp",
     "PadOp",
+    "PoolOp",
     "PowOp",
     "RMSPropOp",
     "RandomNormalOp",

@@ -9,7 +9,18 @@ from xdsl.ir import SSAValue
 
 from cgc.kernels.program import Program, elements
 
-_GRADIENT_SOURCES = frozenset({"MatMul", "Reduce", "BiasAddGrad", "ScatterNd", "Unique"})
+_GRADIENT_SOURCES = frozenset(
+    {
+        "MatMul",
+        "Convolution",
+        "Reduce",
+        "BiasAddGrad",
+        "FusedBatchNorm",
+        "FusedBatchNormGrad",
+        "ScatterNd",
+        "Unique",
+    }
+)
 
 
 @dataclass(eq=False)

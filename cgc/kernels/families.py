@@ -38,7 +38,10 @@ def _matmul(doc: str) -> Family:
 
 FAMILIES: dict[str, Family] = {
     "fully_connected": _matmul("product with weights, bias, activation, their gradients and weight update"),
+    "convolution": _matmul("convolution, bias, activation, their gradients and weight update"),
     "matmul": _matmul("product of two activations and its gradients"),
+    "normalization": _loop("batch normalization, an activation, their gradients, update of the vectors"),
+    "pooling": _loop("largest elements or means of windows, and the gradient"),
     "loss": _loop("softmax cross entropy, its gradient and the reduction to the loss"),
     "embedding": _loop("rows of a table, and the update of the table"),
     "dropout": _loop("random numbers, the mask, and its use forward and backward"),

@@ -25,8 +25,8 @@ def match(assignment: Assignment) -> None:
         if weights is None:
             continue
         group = assignment.open(FAMILY, index)
-        states = [weights, *_claim_epilogue(assignment, group, index)]
-        _claim_products(assignment, group, weights)
+        states = [weights, *claim_epilogue(assignment, group, index)]
+        claim_products(assignment, group, weights, "MatMul")
         for state in states:
             assignment.claim_update(group, state)
 
@@ -47,19 +47,19 @@ def _weights(assignment: Assignment, index: int) -> SSAValue | None:
     return assignment.program.origin(assignment.program.ops[index].operands[position])[0]
 
 
-def _claim_products(assignment: Assignment, group: Group, weights: SSAValue) -> None:
+def claim_products(assignment: Assignment, group: Group, weights: SSAValue, product: str) -> None:
     """The product with the same weights for the delta, and the casts and transposes of the weights."""
     program = assignment.program
     pending = program.users(weights)
     while pending:
         index = pending.pop()
-        if program.mnemonics[index] == "MatMul":
+        if program.mnemonics[index] == product:
             assignment.claim(group, index)
         elif program.mnemonics[index] in ("Cast", "Transpose", "Reshape") and assignment.claim(group, index):
             pending += program.user_indices(index)
 
 
-def _claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSAValue]:
+def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSAValue]:
     """Walks from the product over reshapes, casts, bias and one activation; returns the bias tensors."""
     program = assignment.program
     biases: list[SSAValue] = []

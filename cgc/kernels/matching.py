@@ -5,7 +5,18 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.errors import KernelGraphError
-from cgc.kernels import control, dropout, embedding, fully_connected, loops, loss, matmul
+from cgc.kernels import (
+    control,
+    convolution,
+    dropout,
+    embedding,
+    fully_connected,
+    loops,
+    loss,
+    matmul,
+    normalization,
+    pooling,
+)
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.kernels.naming import kernel_names
@@ -14,6 +25,9 @@ from cgc.kernels.sizing import edge_values, parameters, samples_in_flight
 
 RULES = (
     fully_connected.match,
+    convolution.match,
+    normalization.match,
+    pooling.match,
     loss.match,
     embedding.match,
     matmul.match,

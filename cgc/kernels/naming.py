@@ -10,7 +10,14 @@ from cgc.kernels.assignment import Group
 from cgc.kernels.program import Program
 from cgc.kernels.work import LOSSES
 
-_SHORT = {"fully_connected": "fc", "embedding": "emb", "data_movement": "move"}
+_SHORT = {
+    "fully_connected": "fc",
+    "convolution": "conv",
+    "normalization": "norm",
+    "pooling": "pool",
+    "embedding": "emb",
+    "data_movement": "move",
+}
 _INNER = frozenset({"moments", "batchnorm", "Tensordot", "xentropy", "random_uniform", *LOSSES})
 """Name scopes that frameworks open inside a layer."""
 

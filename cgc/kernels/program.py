@@ -24,6 +24,8 @@ from cgc.errors import KernelGraphError
 
 _PASS_THROUGH = frozenset({"Cast", "Transpose", "Reshape"})
 _SUMS_OVER_SAMPLES = frozenset({"BiasAddGrad", "ScatterNd", "Scatter", "Unique", "Const", "Arange"})
+_FIRST_RESULT_ONLY = frozenset({"FusedBatchNorm", "FusedBatchNormGrad"})
+"""Ops that make one tensor of samples, and sums over all samples beside it."""
 
 
 class Program:
@@ -135,7 +137,8 @@ class Program:
         found: set[SSAValue] = {value for value in self.inputs if self._leads_with_batch(value)}
         for index, op in enumerate(self.ops):
             if self._keeps_samples(index, found):
-                found.update(result for result in op.results if self._leads_with_batch(result))
+                made = op.results[:1] if self.mnemonics[index] in _FIRST_RESULT_ONLY else op.results
+                found.update(result for result in made if self._leads_with_batch(result))
         return frozenset(found)
 
     def is_per_sample(self, index: int) -> bool:
@@ -155,6 +158,8 @@ class Program:
             return False
         if mnemonic == "MatMul" and len(shape_of(op.results[0])) == 2:
             return op.operands[0] in known and not getattr(op, "transpose_a", False)
+        if getattr(op, "conv_pass_direction", None) == "BWD_KERNEL":
+            return False
         if mnemonic == "Reduce" and 0 in getattr(op, "dimensions", ()):
             return False
         return any(operand in known for operand in op.operands)

@@ -9,13 +9,16 @@ from fractions import Fraction
 from xdsl.ir import SSAValue
 
 from cgc.cirh.constant import ConstOp
+from cgc.cirh.convolution import ConvolutionOp
 from cgc.cirh.types import shape_of, size_bytes, tensor_of
 from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.convolution import convolution_sizes
 from cgc.kernels.fully_connected import weight_operand
 from cgc.kernels.program import Program, elements
 from cgc.kernels.work import element_bytes, op_millicycles, reductions, rows_of, stream_millicycles
 
-MATMUL_FAMILIES = frozenset({"fully_connected", "matmul"})
+MATMUL_FAMILIES = frozenset({"fully_connected", "matmul", "convolution"})
+_PRODUCTS = frozenset({"MatMul", "Convolution"})
 _MAX_PASSES = 3
 
 
@@ -131,6 +134,8 @@ def _matmul_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
     """Rows per sample, inputs, outputs of the product that anchors a kernel."""
     program = assignment.program
     op = program.ops[group.anchor]
+    if isinstance(op, ConvolutionOp):
+        return convolution_sizes(op, program.batch_size)
     result = shape_of(op.results[0])
     batch = program.batch_size
     total = elements(op.results[0])
@@ -146,7 +151,7 @@ def _matmul_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
 def _matmul(assignment: Assignment, group: Group) -> dict[str, int]:
     program = assignment.program
     rows, inputs, outputs = _matmul_sizes(assignment, group)
-    products = [index for index in group.members if program.mnemonics[index] == "MatMul"]
+    products = [index for index in group.members if program.mnemonics[index] in _PRODUCTS]
     rest = group.members - set(products)
     streamed = op_work(program, rest - group.updates)
     return {
@@ -189,8 +194,10 @@ def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
 
 
 def op_work(program: Program, indices: Iterable[int]) -> int:
-    """Thousandths of a cycle of some ops in a step, matrix products left out."""
-    return sum(op_millicycles(program, index) for index in indices if program.mnemonics[index] != "MatMul")
+    """Thousandths of a cycle of some ops in a step, products left out."""
+    return sum(
+        op_millicycles(program, index) for index in indices if program.mnemonics[index] not in _PRODUCTS
+    )
 
 
 def _widest(program: Program, group: Group) -> SSAValue | None:

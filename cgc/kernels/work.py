@@ -6,6 +6,7 @@ import math
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh.pool import WindowOp
 from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.program import Program, elements
@@ -21,7 +22,8 @@ MOVES = frozenset(
 RANDOM = frozenset({"RandomUniform", "RandomNormal", "StatelessRandomUniform"})
 LOSSES = frozenset({"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"})
 OPTIMIZERS = frozenset({"GradientDescent", "Momentum", "Adam", "RMSProp", "Adagrad"})
-REDUCTIONS = frozenset({"Reduce", "ArgMax", "CumSum", "Softmax", "LogSoftmax", "BiasAddGrad"})
+NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormGrad"})
+REDUCTIONS = frozenset({"Reduce", "ArgMax", "CumSum", "Softmax", "LogSoftmax", "BiasAddGrad"}) | NORMS
 
 _KINDS: tuple[tuple[frozenset[str], dict[str, float]], ...] = (
     (frozenset({"Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tanh", "Erf", "Elu"}), {"transcendental": 1}),
@@ -41,6 +43,9 @@ _KINDS: tuple[tuple[frozenset[str], dict[str, float]], ...] = (
     (frozenset({"Adagrad"}), {"divide": 2, "simple": 4}),
     (frozenset({"Momentum"}), {"simple": 4}),
     (frozenset({"GradientDescent"}), {"simple": 2}),
+    (frozenset({"FusedBatchNorm"}), {"simple": 5}),
+    (frozenset({"FusedBatchNormGrad"}), {"simple": 7}),
+    (frozenset({"MaxPoolGrad"}), {"simple": 2}),
     (frozenset({"Unique"}), {"stream": 1, "simple": 1}),
     (MOVES, {"stream": 1}),
     (FREE, {}),
@@ -74,6 +79,8 @@ def reductions(program: Program, index: int) -> int:
         return 2
     if mnemonic == "Reduce":
         return int(any(axis > 0 for axis in getattr(program.ops[index], "dimensions", ())))
+    if mnemonic in NORMS:
+        return 2 if getattr(program.ops[index], "is_training", False) else int(mnemonic.endswith("Grad"))
     return int(mnemonic in ("ArgMax", "CumSum"))
 
 
@@ -104,6 +111,9 @@ def _worked_elements(program: Program, index: int) -> int:
     op, mnemonic = program.ops[index], program.mnemonics[index]
     if mnemonic in _LAST_OPERAND_COUNTS:
         return elements(op.operands[-1])
+    if isinstance(op, WindowOp):
+        pooled = op.results[0] if mnemonic == "Pool" else op.operands[-1]
+        return elements(pooled) * math.prod(op.ksize)
     if mnemonic in _SORTS:
         count = elements(op.operands[0])
         return count * max(1, (count - 1).bit_length())

@@ -15,7 +15,18 @@ from jax import lax
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.errors import LoweringError
-from cgc.lowering import elementwise, linear, losses, optimizers, random, reductions, rows, shapes
+from cgc.lowering import (
+    batch_norm,
+    elementwise,
+    linear,
+    losses,
+    optimizers,
+    random,
+    reductions,
+    rows,
+    shapes,
+    windows,
+)
 
 Lowered = jax.Array | tuple[jax.Array, ...]
 Lowering = Callable[..., Lowered]
@@ -107,6 +118,13 @@ LOWERINGS: dict[type[CirhOp], Lowering] = {
     ops.MatMulOp: linear.matmul,
     ops.BiasAddOp: linear.bias_add,
     ops.BiasAddGradOp: linear.bias_add_grad,
+    # convolution, pooling, batch normalization
+    ops.ConvolutionOp: windows.convolution,
+    ops.PoolOp: windows.pool,
+    ops.MaxPoolGradOp: windows.max_pool_grad,
+    ops.AvgPoolGradOp: windows.avg_pool_grad,
+    ops.FusedBatchNormOp: batch_norm.fused_batch_norm,
+    ops.FusedBatchNormGradOp: batch_norm.fused_batch_norm_grad,
     # losses
     ops.SoftmaxOp: losses.softmax,
     ops.LogSoftmaxOp: losses.log_softmax,

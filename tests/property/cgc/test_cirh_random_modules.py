@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -203,6 +204,73 @@ def _optimizer(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
     return make
 
 
+@dataclass
+class Window:
+    """Attributes of a window, and sizes of an image and of its windows."""
+
+    ksize: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    image: tuple[int, int]
+    counts: tuple[int, int]
+
+
+def _window(b: Builder, dilated: bool) -> Window:
+    """One that fits; padding is less than the window."""
+
+    def pair(strategy: st.SearchStrategy[int]) -> tuple[int, int]:
+        return b.draw(strategy), b.draw(strategy)
+
+    ksize, strides = pair(SIZES), pair(SIZES)
+    dilation = pair(SIZES) if dilated else (1, 1)
+    top, left = (b.draw(st.integers(0, size - 1)) for size in ksize)
+    spans = [(size - 1) * step + 1 for size, step in zip(ksize, dilation, strict=True)]
+    image = (spans[0] + b.draw(st.integers(0, 3)), spans[1] + b.draw(st.integers(0, 3)))
+    counts = tuple(
+        (size + low - span) // stride + 1
+        for size, low, span, stride in zip(image, (top, left), spans, strides, strict=True)
+    )
+    return Window(ksize, strides, (top, 0, left, 0), dilation, image, (counts[0], counts[1]))
+
+
+def _convolution(b: Builder) -> CirhOp:
+    window, batch, groups, dtype = _window(b, dilated=True), b.draw(SIZES), b.draw(SIZES), b.dtype(FLOATS)
+    inputs, outputs = b.draw(SIZES), groups * b.draw(SIZES)
+    x = tensor_type((batch, *window.image, inputs * groups), dtype)
+    kernel = tensor_type((*window.ksize, inputs, outputs), dtype)
+    y = tensor_type((batch, *window.counts, outputs), dtype)
+    direction = b.pick(["FWD", "BWD_INPUT", "BWD_KERNEL"])
+    lhs, rhs, result = {"FWD": (x, kernel, y), "BWD_INPUT": (y, kernel, x), "BWD_KERNEL": (x, y, kernel)}[
+        direction
+    ]
+    attributes = (window.strides, window.padding, window.dilation, groups, direction)
+    return ops.ConvolutionOp(b.need(lhs), b.need(rhs), *attributes, result.get_shape())
+
+
+def _pool(b: Builder, op_type: type[CirhOp]) -> CirhOp:
+    window, batch, channels, dtype = _window(b, dilated=False), b.draw(SIZES), b.draw(SIZES), b.dtype(FLOATS)
+    x = tensor_type((batch, *window.image, channels), dtype)
+    grad = tensor_type((batch, *window.counts, channels), dtype)
+    attributes = (window.ksize, window.strides, window.padding)
+    if op_type is ops.PoolOp:
+        return ops.PoolOp(b.need(x), b.pick(["MAX", "AVG"]), *attributes)
+    if op_type is ops.MaxPoolGradOp:
+        return ops.MaxPoolGradOp(b.need(x), b.need(grad), *attributes)
+    return ops.AvgPoolGradOp(b.need(grad), x.get_shape(), *attributes)
+
+
+def _batch_norm(b: Builder, op_type: type[CirhOp]) -> CirhOp:
+    shape = b.shape(2)
+    x, vector = tensor_type(shape, b.dtype(FLOATS)), tensor_type(shape[-1:], b.dtype(FLOATS))
+    epsilon, is_training = b.draw(st.floats(0, 1, width=32)), b.draw(st.booleans())
+    if op_type is ops.FusedBatchNormOp:
+        vectors = [b.need(vector) for _ in range(4)]
+        return ops.FusedBatchNormOp(b.need(x), *vectors, epsilon, b.pick([1.0, 0.5]), is_training)
+    vectors = [b.need(vector) for _ in range(3)]
+    return ops.FusedBatchNormGradOp(b.need(x), b.need(x), *vectors, epsilon, is_training)
+
+
 def _select(b: Builder) -> CirhOp:
     tensor = tensor_type(b.shape(), b.dtype(ANY))
     cond = b.need(tensor_type(tensor.get_shape(), "bool"))
@@ -289,6 +357,15 @@ OTHERS: dict[type[CirhOp], Callable[[Builder], CirhOp]] = {
     ops.MatMulOp: _matmul,
     ops.BiasAddOp: lambda b: _bias_add(b, b.shape(1), b.dtype(NUMBERS)),
     ops.BiasAddGradOp: _of_same(ops.BiasAddGradOp, 1, NUMBERS, min_rank=1),
+    ops.ConvolutionOp: _convolution,
+    **{
+        op_type: partial(_pool, op_type=op_type)
+        for op_type in (ops.PoolOp, ops.MaxPoolGradOp, ops.AvgPoolGradOp)
+    },
+    **{
+        op_type: partial(_batch_norm, op_type=op_type)
+        for op_type in (ops.FusedBatchNormOp, ops.FusedBatchNormGradOp)
+    },
     ops.SparseSoftmaxCrossEntropyWithLogitsOp: _sparse_loss,
     ops.SoftmaxCrossEntropyWithLogitsOp: _of_same(ops.SoftmaxCrossEntropyWithLogitsOp, 2, FLOATS, min_rank=1),
     ops.StatelessRandomUniformOp: lambda b: ops.StatelessRandomUniformOp(

@@ -109,6 +109,7 @@ SYNTAX_FAULTS = [
     ("%c = cirh.Const dense<2> : tensor<i1>", "3:26", "got 2, expected true or false"),
     ('%c = cirh.Const dense<"0xZZ"> : tensor<f32>', "3:26", "hex bytes"),
     ('%c = cirh.Const dense<"0x0000"> : tensor<f32>', "3:26", "holds 2 bytes, expected 4"),
+    ("%c = cirh.Const dense<1> : tensor<99999999999999999999xi32>", "3:26", "holds 4 bytes, expected 3999"),
     ("%c = cirh.Const dense<> : tensor<1xf32>", "3:26", "holds 0 bytes, expected 4"),
     ("%c = cirh.Const dense<1.0> : tensor<f64>", "3:34", "cast to f32 first"),
     ("%c = cirh.Const dense<1.0> : tensor<?xf32>", "3:34", "must be static"),

@@ -2,12 +2,15 @@
 
 from cgc.importers.tensorflow.handlers import (
     activations,
+    batch_norm,
+    convolution,
     elementwise,
     functions,
     indexing,
     linear_algebra,
     optimizers,
     plumbing,
+    pooling,
     random,
     reductions,
     shapes,
@@ -18,12 +21,15 @@ from cgc.importers.tensorflow.node import Table
 HANDLERS: Table = {}
 for _module in (
     activations,
+    batch_norm,
+    convolution,
     elementwise,
     functions,
     indexing,
     linear_algebra,
     optimizers,
     plumbing,
+    pooling,
     random,
     reductions,
     shapes,

@@ -3,7 +3,7 @@
 
 builtin.module {
   // CHECK: func.func @all_ops
-  func.func @all_ops(%x: tensor<2x3xf32>, %y: tensor<2x3xf32>, %p: tensor<2x3xi1>, %i: tensor<2xi32>, %s: tensor<f32>, %step: tensor<i64>, %key: tensor<2xi32>, %bias: tensor<3xf32>) {
+  func.func @all_ops(%x: tensor<2x3xf32>, %y: tensor<2x3xf32>, %p: tensor<2x3xi1>, %i: tensor<2xi32>, %s: tensor<f32>, %step: tensor<i64>, %key: tensor<2xi32>, %bias: tensor<3xf32>, %image: tensor<2x4x4x2xf32>, %pooled: tensor<2x2x2x2xf32>, %kernel: tensor<3x3x2x2xf32>, %c: tensor<2xf32>) {
     // CHECK-NEXT: %{{.*}} = cirh.Const dense<{{\[}}[1.500000e+00, -0.000000e+00], [0x7F800000, 1.000000e-01]]> : tensor<2x2xf32>
     %0 = cirh.Const dense<[[1.500000e+00, -0.000000e+00], [0x7F800000, 1.000000e-01]]> : tensor<2x2xf32>
     // CHECK-NEXT: %{{.*}} = cirh.Arange {start = 1 : i64, step = 2 : i64} : () -> tensor<4xi32>
@@ -140,6 +140,22 @@ builtin.module {
     %64 = cirh.BiasAdd %x, %bias : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.BiasAddGrad %x : (tensor<2x3xf32>) -> tensor<3xf32>
     %65 = cirh.BiasAddGrad %x : (tensor<2x3xf32>) -> tensor<3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Convolution %image, %kernel {conv_pass_direction = "FWD", data_format = "NHWC", dilation = array<i64: 1, 1>, groups = 1 : i64, padding = array<i64: 1, 1, 1, 1>, stride = array<i64: 1, 1>} : (tensor<2x4x4x2xf32>, tensor<3x3x2x2xf32>) -> tensor<2x4x4x2xf32>
+    %100 = cirh.Convolution %image, %kernel {conv_pass_direction = "FWD", data_format = "NHWC", dilation = array<i64: 1, 1>, groups = 1 : i64, padding = array<i64: 1, 1, 1, 1>, stride = array<i64: 1, 1>} : (tensor<2x4x4x2xf32>, tensor<3x3x2x2xf32>) -> tensor<2x4x4x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Convolution %image, %kernel {conv_pass_direction = "BWD_INPUT", data_format = "NHWC", dilation = array<i64: 1, 1>, groups = 1 : i64, padding = array<i64: 1, 1, 1, 1>, stride = array<i64: 1, 1>} : (tensor<2x4x4x2xf32>, tensor<3x3x2x2xf32>) -> tensor<2x4x4x2xf32>
+    %101 = cirh.Convolution %image, %kernel {conv_pass_direction = "BWD_INPUT", data_format = "NHWC", dilation = array<i64: 1, 1>, groups = 1 : i64, padding = array<i64: 1, 1, 1, 1>, stride = array<i64: 1, 1>} : (tensor<2x4x4x2xf32>, tensor<3x3x2x2xf32>) -> tensor<2x4x4x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Convolution %image, %image {conv_pass_direction = "BWD_KERNEL", data_format = "NHWC", dilation = array<i64: 1, 1>, groups = 1 : i64, padding = array<i64: 1, 1, 1, 1>, stride = array<i64: 1, 1>} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>) -> tensor<3x3x2x2xf32>
+    %102 = cirh.Convolution %image, %image {conv_pass_direction = "BWD_KERNEL", data_format = "NHWC", dilation = array<i64: 1, 1>, groups = 1 : i64, padding = array<i64: 1, 1, 1, 1>, stride = array<i64: 1, 1>} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>) -> tensor<3x3x2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Pool %image {pool_type = "AVG", data_format = "NHWC", ksize = array<i64: 2, 2>, padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<2x4x4x2xf32>) -> tensor<2x2x2x2xf32>
+    %103 = cirh.Pool %image {pool_type = "AVG", data_format = "NHWC", ksize = array<i64: 2, 2>, padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<2x4x4x2xf32>) -> tensor<2x2x2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.MaxPoolGrad %image, %pooled {data_format = "NHWC", ksize = array<i64: 2, 2>, padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<2x4x4x2xf32>, tensor<2x2x2x2xf32>) -> tensor<2x4x4x2xf32>
+    %104 = cirh.MaxPoolGrad %image, %pooled {data_format = "NHWC", ksize = array<i64: 2, 2>, padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<2x4x4x2xf32>, tensor<2x2x2x2xf32>) -> tensor<2x4x4x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.AvgPoolGrad %pooled {data_format = "NHWC", ksize = array<i64: 2, 2>, padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<2x2x2x2xf32>) -> tensor<2x4x4x2xf32>
+    %105 = cirh.AvgPoolGrad %pooled {data_format = "NHWC", ksize = array<i64: 2, 2>, padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 2, 2>} : (tensor<2x2x2x2xf32>) -> tensor<2x4x4x2xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} = cirh.FusedBatchNorm %image, %c, %c, %c, %c {exponential_avg_factor = 1.000000e+00 : f32, data_format = "NHWC", epsilon = 1.000000e-03 : f32, is_training = true} : (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>)
+    %106, %107, %108, %109, %110 = cirh.FusedBatchNorm %image, %c, %c, %c, %c {exponential_avg_factor = 1.000000e+00 : f32, data_format = "NHWC", epsilon = 1.000000e-03 : f32, is_training = true} : (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.FusedBatchNormGrad %image, %image, %c, %c, %c {data_format = "NHWC", epsilon = 1.000000e-03 : f32, is_training = true} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>)
+    %111, %112, %113 = cirh.FusedBatchNormGrad %image, %image, %c, %c, %c {data_format = "NHWC", epsilon = 1.000000e-03 : f32, is_training = true} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>)
     // CHECK-NEXT: %{{.*}} = cirh.Softmax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     %66 = cirh.Softmax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.LogSoftmax %x {axis = 1 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>

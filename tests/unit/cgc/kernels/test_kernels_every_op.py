@@ -24,6 +24,10 @@ X: Argument = ((8, 6), "float32")
 ROW: Argument = ((6,), "float32")
 COUNTS: Argument = ((8, 6), "int32")
 FLAGS: Argument = ((8, 6), "bool")
+IMAGE: Argument = ((8, 6, 6, 4), "float32")
+POOLED: Argument = ((8, 3, 3, 4), "float32")
+CHANNELS: Argument = ((4,), "float32")
+WINDOW = ((2, 2), (2, 2))
 SCALAR: Argument = ((), "float32")
 STEP: Argument = ((), "int32")
 LABELS: Argument = ((8,), "int32")
@@ -62,6 +66,12 @@ CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
     "CumSumOp": ((X,), lambda x: ops.CumSumOp(x, 1)),
     "MatMulOp": ((X, X), lambda a, b: ops.MatMulOp(a, b, transpose_b=True)),
     "BiasAddOp": ((X, ROW), ops.BiasAddOp),
+    "ConvolutionOp": ((IMAGE, ((3, 3, 4, 5), "float32")), ops.ConvolutionOp),
+    "PoolOp": ((IMAGE,), lambda x: ops.PoolOp(x, "MAX", *WINDOW)),
+    "MaxPoolGradOp": ((IMAGE, POOLED), lambda x, grad: ops.MaxPoolGradOp(x, grad, *WINDOW)),
+    "AvgPoolGradOp": ((POOLED,), lambda grad: ops.AvgPoolGradOp(grad, (8, 6, 6, 4), *WINDOW)),
+    "FusedBatchNormOp": ((IMAGE, *[CHANNELS] * 4), ops.FusedBatchNormOp),
+    "FusedBatchNormGradOp": ((IMAGE, IMAGE, *[CHANNELS] * 3), ops.FusedBatchNormGradOp),
     "SparseSoftmaxCrossEntropyWithLogitsOp": ((X, LABELS), ops.SparseSoftmaxCrossEntropyWithLogitsOp),
     "SoftmaxCrossEntropyWithLogitsOp": ((X, X), ops.SoftmaxCrossEntropyWithLogitsOp),
     "RandomUniformOp": ((STEP,), lambda step: ops.RandomUniformOp(step, (8, 6), 1, 2)),

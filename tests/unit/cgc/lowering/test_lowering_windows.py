@@ -1,0 +1,144 @@
+"""Convolution, pooling and batch normalization against their definitions, written out in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cgc.cirh import ops
+
+Array = Any
+GEOMETRY = [
+    ((1, 1), (0, 0, 0, 0), (1, 1), 1),
+    ((2, 1), (1, 0, 2, 1), (1, 1), 1),
+    ((1, 2), (1, 1, 1, 1), (2, 1), 1),
+    ((1, 1), (1, 1, 1, 1), (1, 1), 2),
+    ((2, 2), (0, 1, 0, 1), (1, 2), 4),
+]
+
+
+def convolved(x: Array, kernel: Array, stride: Any, padding: Any, dilation: Any, groups: int) -> Array:
+    """The convolution in float64, one output place after the other."""
+    top, bottom, left, right = padding
+    padded = np.pad(x.astype(np.float64), [(0, 0), (top, bottom), (left, right), (0, 0)])
+    height, width, inner, outputs = kernel.shape
+    spans = [(n - 1) * d + 1 for n, d in zip((height, width), dilation, strict=True)]
+    counts = [(s - span) // t + 1 for s, span, t in zip(padded.shape[1:3], spans, stride, strict=True)]
+    y = np.zeros((len(x), *counts, outputs))
+    for i, j in np.ndindex(*counts):
+        top, left = i * stride[0], j * stride[1]
+        window = padded[:, top : top + spans[0] : dilation[0], left : left + spans[1] : dilation[1]]
+        for group in range(groups):
+            channels = slice(group * inner, (group + 1) * inner)
+            results = slice(group * outputs // groups, (group + 1) * outputs // groups)
+            y[:, i, j, results] = np.einsum(
+                "nhwc,hwcd->nd", window[..., channels], kernel[..., results].astype(np.float64)
+            )
+    return y
+
+
+@pytest.mark.parametrize("geometry", GEOMETRY, ids=str)
+def test_convolution_and_its_two_gradients(geometry: Any, run_op: Any, rng: np.random.Generator) -> None:
+    groups = geometry[3]
+    x = rng.normal(size=(2, 6, 7, 4)).astype(np.float32)
+    kernel = rng.normal(size=(3, 2, 4 // groups, 8)).astype(np.float32)
+    expected = convolved(x, kernel, *geometry)
+    y = run_op(lambda a, b: ops.ConvolutionOp(a, b, *geometry), x, kernel)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    grad = rng.normal(size=y.shape).astype(np.float32)
+    by_x = run_op(lambda a, b: ops.ConvolutionOp(a, b, *geometry, "BWD_INPUT", x.shape), grad, kernel)
+    by_kernel = run_op(lambda a, b: ops.ConvolutionOp(a, b, *geometry, "BWD_KERNEL", kernel.shape), x, grad)
+    # the gradients of a function that is linear in each operand, along a random direction
+    for direction, gradient, moved in (
+        (rng.normal(size=x.shape), by_x, lambda d: convolved(d, kernel, *geometry)),
+        (rng.normal(size=kernel.shape), by_kernel, lambda d: convolved(x, d, *geometry)),
+    ):
+        along = np.vdot(moved(direction), grad)
+        assert np.vdot(direction, gradient) == pytest.approx(along, rel=1e-4, abs=1e-4)
+
+
+def test_16_bit_convolution_is_rounded_once(run_op: Any, rng: np.random.Generator) -> None:
+    x = rng.normal(size=(1, 5, 5, 64)).astype(np.float16)
+    kernel = rng.normal(size=(5, 5, 64, 2)).astype(np.float16)
+    y = run_op(ops.ConvolutionOp, x, kernel)
+    expected = np.einsum("nhwc,hwcd->nd", x.astype(np.float64), kernel.astype(np.float64))
+    np.testing.assert_allclose(y.reshape(1, 2), expected, rtol=2**-10, atol=1e-3)
+
+
+WINDOWS = [
+    ((2, 2), (2, 2), (0, 0, 0, 0)),
+    ((3, 2), (1, 2), (1, 0, 0, 1)),
+    ((3, 3), (2, 2), (1, 1, 1, 1)),
+    ((1, 2), (2, 3), (0, 0, 1, 0)),
+]
+
+
+def windows_of(x: Array, window: Any) -> Any:
+    """For each place of the result, the rows and columns of x that its window covers."""
+    ksize, strides, padding = window
+    counts = [
+        (size + low + high - length) // stride + 1
+        for size, length, stride, low, high in zip(
+            x.shape[1:3], ksize, strides, padding[::2], padding[1::2], strict=True
+        )
+    ]
+    for place in np.ndindex(*counts):
+        starts = [p * stride - low for p, stride, low in zip(place, strides, padding[::2], strict=True)]
+        yield (
+            place,
+            [
+                slice(max(0, start), min(size, start + length))
+                for start, length, size in zip(starts, ksize, x.shape[1:3], strict=True)
+            ],
+        )
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_pooling_and_its_gradients(window: Any, run_op: Any, rng: np.random.Generator) -> None:
+    # few different values, so that windows have several largest ones
+    x = rng.integers(-2, 3, (2, 6, 8, 3)).astype(np.float32)
+    largest = run_op(lambda a: ops.PoolOp(a, "MAX", *window), x)
+    mean = run_op(lambda a: ops.PoolOp(a, "AVG", *window), x)
+    grad = rng.normal(size=largest.shape).astype(np.float32)
+    by_largest = run_op(lambda a, b: ops.MaxPoolGradOp(a, b, *window), x, grad)
+    by_mean = run_op(lambda b: ops.AvgPoolGradOp(b, x.shape, *window), grad)
+    to_first, spread = np.zeros(x.shape), np.zeros(x.shape)
+    for (i, j), (rows, columns) in windows_of(x, window):
+        part = x[:, rows, columns]
+        np.testing.assert_array_equal(largest[:, i, j], part.max((1, 2)))
+        np.testing.assert_allclose(mean[:, i, j], part.mean((1, 2)), rtol=1e-6, atol=1e-6)
+        spread[:, rows, columns] += grad[:, i : i + 1, j : j + 1] / (part.shape[1] * part.shape[2])
+        first = part.reshape(2, -1, 3).argmax(1)
+        for n, c in np.ndindex(2, 3):
+            row, column = divmod(int(first[n, c]), part.shape[2])
+            to_first[n, rows.start + row, columns.start + column, c] += grad[n, i, j, c]
+    np.testing.assert_allclose(by_largest, to_first, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(by_mean, spread, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [-np.inf, -3e38, 0.0])
+def test_pooling_of_equal_elements_takes_the_first(value: float, run_op: Any) -> None:
+    x = np.full((1, 4, 4, 1), value, np.float32)
+    grad = np.arange(1, 5, dtype=np.float32).reshape(1, 2, 2, 1)
+    for padding in ((0, 0, 0, 0), (0, 1, 0, 1)):
+        got = run_op(lambda a, b, p=padding: ops.MaxPoolGradOp(a, b, (2, 2), (2, 2), p), x, grad)
+        expected = np.kron(grad[0, :, :, 0], [[1, 0], [0, 0]])
+        np.testing.assert_array_equal(got[0, :, :, 0], expected)
+
+
+def test_batch_norm_of_float16_samples_keeps_float32_moments(run_op: Any, rng: np.random.Generator) -> None:
+    # a mean far from zero: moments of 16 bits would be wrong in the first digit
+    x = (rng.normal(size=(64, 3)) + 200).astype(np.float16)
+    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
+    y, mean, variance, saved_mean, saved_variance = run_op(
+        lambda *v: ops.FusedBatchNormOp(*v, 1e-3, 0.5, True), x, ones, zeros, zeros, ones
+    )
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(saved_mean, wide.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(saved_variance, wide.var(0), rtol=1e-4)
+    np.testing.assert_allclose(mean, wide.mean(0) / 2, rtol=1e-6)
+    np.testing.assert_allclose(variance, 0.5 + wide.var(0, ddof=1) / 2, rtol=1e-4)
+    expected = (wide - wide.mean(0)) / np.sqrt(wide.var(0) + 1e-3)
+    np.testing.assert_allclose(y, expected, rtol=2e-3, atol=2e-3)

@@ -1,0 +1,118 @@
+"""Slicing floorplans: a fabric cut straight through again and again, with a kernel in every piece.
+
+A tree says how to cut. Every node knows, for one target, the least height at every width and the least width
+at every height of its piece, each from those of its children in one vector operation. So the shapes of all
+kernels are always chosen together and exactly, and a tree fits the fabric or does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cgc.placement.ispd.curves import NEVER, Ints
+
+
+class Box(NamedTuple):
+    """The piece of a kernel: x .. x + width, y .. y + height."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+class Node:
+    """A piece of the fabric; immutable but for the curves it remembers for one target.
+
+    Attributes:
+        leaf: index of the kernel, or -1.
+        stacked: whether the children lie on top of each other, from low to high y, else side by side.
+        children: at least two, or none for a leaf.
+        members: bit set of the kernels in this piece.
+    """
+
+    __slots__ = ("_heights", "_target", "_widths", "children", "leaf", "members", "stacked")
+
+    def __init__(self, leaf: int, stacked: bool = False, children: tuple[Node, ...] = ()) -> None:
+        self.leaf = leaf
+        self.stacked = stacked
+        self.children = children
+        self.members = 1 << leaf if leaf >= 0 else 0
+        for child in children:
+            self.members |= child.members
+        self._target = 0.0
+        self._heights: Ints = np.empty(0, np.int64)
+        self._widths: Ints = self._heights
+
+    def curves(self, shapes: Shapes) -> tuple[Ints, Ints]:
+        """Least height by width, and least width by height."""
+        if self._target != shapes.target:
+            if self.leaf >= 0:
+                self._heights = self._widths = shapes.heights[self.leaf]
+            else:
+                parts = [child.curves(shapes) for child in self.children]
+                if self.stacked:
+                    self._heights = np.add.reduce([part[0] for part in parts])
+                    self._widths = shapes.inverse(self._heights)
+                else:
+                    self._widths = np.add.reduce([part[1] for part in parts])
+                    self._heights = shapes.inverse(self._widths)
+            self._target = shapes.target
+        return self._heights, self._widths
+
+    def boxes(self, box: Box, shapes: Shapes) -> Iterator[tuple[int, Box]]:
+        """The pieces of all kernels below this node, which must fit into `box`."""
+        if self.leaf >= 0:
+            yield self.leaf, box
+            return
+        x, y = box.x, box.y
+        if not self.stacked:
+            # In the middle of what is left, near the centres of the pieces below and above.
+            x += (box.width - int(self._widths[box.height])) // 2
+        for child in self.children:
+            heights, widths = child.curves(shapes)
+            if self.stacked:
+                part = Box(x, y, box.width, int(heights[box.width]))
+                y += part.height
+            else:
+                part = Box(x, y, int(widths[box.height]), box.height)
+                x += part.width
+            yield from child.boxes(part, shapes)
+
+    def inner(self) -> Iterator[Node]:
+        """This node and all below it that have children."""
+        if self.children:
+            yield self
+            for child in self.children:
+                yield from child.inner()
+
+
+def cut(stacked: bool, children: Sequence[Node]) -> Node:
+    """A node of children, with children that are cut the same way dissolved into it."""
+    flat: list[Node] = []
+    for child in children:
+        flat.extend(child.children if child.leaf < 0 and child.stacked == stacked else (child,))
+    return flat[0] if len(flat) == 1 else Node(-1, stacked, tuple(flat))
+
+
+class Shapes:
+    """The rectangles of all kernels at one target.
+
+    Args:
+        target: the time.
+        heights: by kernel, the least extent in one direction by that in the other, 0 .. limit.
+    """
+
+    def __init__(self, target: float, heights: Sequence[Ints]) -> None:
+        self.target = target
+        self.heights = list(heights)
+        self._queries: Ints = -np.arange(len(self.heights[0]))
+
+    def inverse(self, curve: Ints) -> Ints:
+        """From least height by width to least width by height, or back."""
+        found = (-curve).searchsorted(self._queries)
+        found[found >= len(curve)] = NEVER
+        return found

@@ -111,6 +111,7 @@ def test_interrupted_search_returns_the_best_so_far() -> None:
     assert not result.finished
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published graphs are not beside this checkout")
 @pytest.mark.parametrize("name", sorted(SAMPLE_SCORES))
 def test_published_graphs_beat_the_sample_solutions_in_seconds(name: str) -> None:

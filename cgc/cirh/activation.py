@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import (
-    BOOLEAN,
-    FALSE,
     FLOAT,
-    BoolParameter,
     CirhOp,
     FloatParameter,
+    TextParameter,
     Value,
-    bool_attr,
     float_attr,
     operand_type,
 )
@@ -46,15 +45,31 @@ class SoftplusOp(UnaryOp):
 
 
 @irdl_op_definition
+class HardSigmoidOp(UnaryOp):
+    """`min(max(x / 6 + 1 / 2, 0), 1)`."""
+
+    name = "cirh.HardSigmoid"
+
+
+@irdl_op_definition
 class GeluOp(UnaryOp):
-    """`x * Phi(x)`; with `approximate` the tanh formula."""
+    """`x * Phi(x)`; with `approximation = "TANH"` the tanh formula."""
 
     name = "cirh.Gelu"
-    approximate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="approximate")
-    approximate = BoolParameter("approximate")
+    approximation_attr = prop_def(StringAttr, prop_name="approximation")
+    approximation = TextParameter("approximation")
 
     def __init__(self, x: Value, approximate: bool = False) -> None:
-        CirhOp.__init__(self, [x], [self.infer(operand_type(x))], {"approximate": bool_attr(approximate)})
+        CirhOp.__init__(self, [x], [self.infer(operand_type(x))], _approximation(approximate))
+
+    @property
+    def approximate(self) -> bool:
+        """Whether by the tanh formula."""
+        return self.approximation == _TANH
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        _require_approximation(self, self.approximation)
+        return super()._infer_results()
 
 
 @irdl_op_definition
@@ -125,12 +140,21 @@ class GeluGradOp(FeaturesGradOp):
     """`grad` times the derivative of `Gelu` at features."""
 
     name = "cirh.GeluGrad"
-    approximate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="approximate")
-    approximate = BoolParameter("approximate")
+    approximation_attr = prop_def(StringAttr, prop_name="approximation")
+    approximation = TextParameter("approximation")
 
     def __init__(self, grad: Value, features: Value, approximate: bool = False) -> None:
         result = self.infer(operand_type(grad), operand_type(features))
-        CirhOp.__init__(self, [grad, features], [result], {"approximate": bool_attr(approximate)})
+        CirhOp.__init__(self, [grad, features], [result], _approximation(approximate))
+
+    @property
+    def approximate(self) -> bool:
+        """Whether of the tanh formula."""
+        return self.approximation == _TANH
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        _require_approximation(self, self.approximation)
+        return super()._infer_results()
 
 
 @irdl_op_definition
@@ -138,6 +162,13 @@ class SoftplusGradOp(FeaturesGradOp):
     """`grad * sigmoid(features)`."""
 
     name = "cirh.SoftplusGrad"
+
+
+@irdl_op_definition
+class HardSigmoidGradOp(FeaturesGradOp):
+    """`grad / 6` where -3 < features < 3, else 0."""
+
+    name = "cirh.HardSigmoidGrad"
 
 
 class OutputsGradOp(CirhOp):
@@ -196,6 +227,18 @@ class EluGradOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.grad), tensor_of(self.outputs)),)
+
+
+_EXACT, _TANH = "NONE", "TANH"
+
+
+def _approximation(approximate: bool) -> dict[str, Attribute]:
+    return {"approximation": StringAttr(_TANH if approximate else _EXACT)}
+
+
+def _require_approximation(op: CirhOp, approximation: str) -> None:
+    if approximation not in (_EXACT, _TANH):
+        op.fail(f"approximation is {approximation!r}, expected {_EXACT!r} or {_TANH!r}")
 
 
 def _require_finite(op: CirhOp, alpha: float) -> None:

@@ -162,6 +162,16 @@ class CirhOp(IRDLOperation, ABC):
     def _infer_results(self) -> tuple[Tensor, ...]:
         """The result types that operands and attributes of this op imply."""
 
+    @classmethod
+    def inferred(
+        cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
+    ) -> tuple[Tensor, ...]:
+        """The result types of such an op, where operands and attributes alone say them."""
+        op = cls.create(operands=operands, properties=dict(properties))
+        types = op._infer_results()
+        op.erase()
+        return types
+
     def verify_(self) -> None:
         """Checks the result types against the op's own rule; called after the IRDL constraints."""
         unknown = [name for name in self.attributes if "." not in name]

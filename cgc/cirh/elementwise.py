@@ -338,18 +338,18 @@ class CompareOp(CirhOp):
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
-    direction_attr = prop_def(StringAttr, prop_name="direction")
-    direction = TextParameter("direction")
+    direction_attr = prop_def(StringAttr, prop_name="comparison_direction")
+    direction = TextParameter("comparison_direction")
 
     def __init__(self, lhs: Value, rhs: Value, direction: str) -> None:
         result = self.infer(operand_type(lhs), operand_type(rhs), direction)
-        super().__init__([lhs, rhs], [result], {"direction": StringAttr(direction)})
+        super().__init__([lhs, rhs], [result], {"comparison_direction": StringAttr(direction)})
 
     @classmethod
     def infer(cls, lhs: Tensor, rhs: Tensor, direction: str) -> Tensor:
         """Result type: i1 of the shape of the operands."""
         if direction not in DIRECTIONS:
-            cls.fail(f"direction is {direction!r}, expected one of {', '.join(DIRECTIONS)}")
+            cls.fail(f"comparison_direction is {direction!r}, expected one of {', '.join(DIRECTIONS)}")
         cls.require_same("rhs", rhs, "lhs", lhs)
         cls.require_dtype("lhs", lhs, ANY)
         return tensor_type(lhs.get_shape(), "bool")
@@ -431,3 +431,67 @@ class CastOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), tensor_of(self.result).element_type),)
+
+
+class ExtendOp(CirhOp):
+    """Base of `Op(x) -> result`: integers of more bits."""
+
+    x = operand_def()
+    result = result_def()
+
+    def __init__(self, x: Value, dtype: DTypeLike | ElementType) -> None:
+        super().__init__([x], [self.infer(operand_type(x), dtype)])
+
+    @classmethod
+    def infer(cls, x: Tensor, dtype: DTypeLike | ElementType) -> Tensor:
+        """Result type: the shape of x with integers of `dtype`, which has more bits."""
+        result = tensor_type(x.get_shape(), dtype)
+        cls.require_dtype("x", x, INTEGERS | BOOL)
+        cls.require_dtype("result", result, INTEGERS)
+        if _bits(result) <= _bits(x):
+            cls.fail(f"result has type {result}, expected integers of more bits than those of {x}")
+        return result
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), tensor_of(self.result).element_type),)
+
+
+def _bits(tensor: Tensor) -> int:
+    return int(tensor.element_type.bitwidth)
+
+
+@irdl_op_definition
+class ExtSIOp(ExtendOp):
+    """Integers of more bits, filled with the highest bit of x: its value if x is read as signed."""
+
+    name = "cirh.ExtSI"
+
+
+@irdl_op_definition
+class ExtUIOp(ExtendOp):
+    """Integers of more bits, filled with zeros: the value of x if it is read as unsigned."""
+
+    name = "cirh.ExtUI"
+
+
+@irdl_op_definition
+class FscaleOp(CirhOp):
+    """`x * 2**exponent`, which changes the exponent alone; exponent is a rank-0 i32."""
+
+    name = "cirh.Fscale"
+    x = operand_def()
+    exponent = operand_def()
+    result = result_def()
+
+    def __init__(self, x: Value, exponent: Value) -> None:
+        super().__init__([x, exponent], [self.infer(operand_type(x), operand_type(exponent))])
+
+    @classmethod
+    def infer(cls, x: Tensor, exponent: Tensor) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, FLOATS)
+        cls.require_same("exponent", exponent, "an exponent", tensor_type([], "int32"))
+        return x
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), tensor_of(self.exponent)),)

@@ -1,4 +1,4 @@
-"""Reductions, scans and matrix products."""
+"""Reductions, matrix products and biases."""
 
 from __future__ import annotations
 
@@ -119,40 +119,6 @@ class ArgMaxOp(CirhOp):
 
 
 @irdl_op_definition
-class CumSumOp(CirhOp):
-    """Running sum along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
-
-    name = "cirh.CumSum"
-    x = operand_def()
-    result = result_def()
-    axis_attr = prop_def(INT, prop_name="axis")
-    exclusive_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="exclusive")
-    reverse_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="reverse")
-    axis = IntParameter("axis")
-    exclusive = BoolParameter("exclusive")
-    reverse = BoolParameter("reverse")
-
-    def __init__(self, x: Value, axis: int, exclusive: bool = False, reverse: bool = False) -> None:
-        source = operand_type(x)
-        axis = axis + len(source.get_shape()) if axis < 0 else axis
-        super().__init__(
-            [x],
-            [self.infer(source, axis)],
-            {"axis": int_attr(axis), "exclusive": bool_attr(exclusive), "reverse": bool_attr(reverse)},
-        )
-
-    @classmethod
-    def infer(cls, x: Tensor, axis: int) -> Tensor:
-        """Result type: the type of x."""
-        cls.require_dtype("x", x, NUMBERS)
-        cls.require_axis(axis, len(x.get_shape()))
-        return x
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.x), self.axis),)
-
-
-@irdl_op_definition
 class MatMulOp(CirhOp):
     """Matrix product over the last two dimensions; leading (batch) dimensions of both are equal."""
 
@@ -195,6 +161,97 @@ class MatMulOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.a), tensor_of(self.b), self.transpose_a, self.transpose_b),)
+
+
+@irdl_op_definition
+class DotGeneralOp(CirhOp):
+    """Product summed over the contracting dimensions of both sides, for each place of the batching ones.
+
+    The result has the batching dimensions, then what is left of lhs, then what is left of rhs.
+    """
+
+    name = "cirh.DotGeneral"
+    lhs = operand_def()
+    rhs = operand_def()
+    result = result_def()
+    lhs_batching_attr = prop_def(INTS, prop_name="lhs_batching_dimensions")
+    lhs_contracting_attr = prop_def(INTS, prop_name="lhs_contracting_dimensions")
+    rhs_batching_attr = prop_def(INTS, prop_name="rhs_batching_dimensions")
+    rhs_contracting_attr = prop_def(INTS, prop_name="rhs_contracting_dimensions")
+    lhs_batching_dimensions = IntsParameter("lhs_batching_dimensions")
+    lhs_contracting_dimensions = IntsParameter("lhs_contracting_dimensions")
+    rhs_batching_dimensions = IntsParameter("rhs_batching_dimensions")
+    rhs_contracting_dimensions = IntsParameter("rhs_contracting_dimensions")
+
+    def __init__(
+        self,
+        lhs: Value,
+        rhs: Value,
+        lhs_contracting_dimensions: Sequence[int],
+        rhs_contracting_dimensions: Sequence[int],
+        lhs_batching_dimensions: Sequence[int] = (),
+        rhs_batching_dimensions: Sequence[int] = (),
+    ) -> None:
+        dimensions = {
+            "lhs_batching_dimensions": lhs_batching_dimensions,
+            "lhs_contracting_dimensions": lhs_contracting_dimensions,
+            "rhs_batching_dimensions": rhs_batching_dimensions,
+            "rhs_contracting_dimensions": rhs_contracting_dimensions,
+        }
+        result = self.infer(operand_type(lhs), operand_type(rhs), *dimensions.values())
+        super().__init__([lhs, rhs], [result], {name: ints_attr(value) for name, value in dimensions.items()})
+
+    @classmethod
+    def infer(
+        cls,
+        lhs: Tensor,
+        rhs: Tensor,
+        lhs_batching: Sequence[int],
+        lhs_contracting: Sequence[int],
+        rhs_batching: Sequence[int],
+        rhs_contracting: Sequence[int],
+    ) -> Tensor:
+        """Result type: `[batching..., rest of lhs..., rest of rhs...]`."""
+        cls.require_dtype("lhs", lhs, NUMBERS)
+        if lhs.element_type != rhs.element_type:
+            cls.fail(f"lhs has type {lhs} and rhs {rhs}, expected equal element types")
+        batch, left = cls._sizes("lhs", lhs, lhs_batching, lhs_contracting)
+        _, right = cls._sizes("rhs", rhs, rhs_batching, rhs_contracting)
+        left_shape, right_shape = lhs.get_shape(), rhs.get_shape()
+        for what, ours, theirs in (
+            ("batching", lhs_batching, rhs_batching),
+            ("contracting", lhs_contracting, rhs_contracting),
+        ):
+            if [left_shape[dim] for dim in ours] != [right_shape[dim] for dim in theirs]:
+                cls.fail(
+                    f"the {what} dimensions are {tuple(ours)} of {lhs} and {tuple(theirs)} of {rhs}, "
+                    "expected equal sizes in equal order"
+                )
+        return tensor_type([*batch, *left, *right], lhs.element_type)
+
+    @classmethod
+    def _sizes(
+        cls, name: str, tensor: Tensor, batching: Sequence[int], contracting: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Sizes of the batching dimensions, and of those that are neither batching nor contracting."""
+        shape, used = tensor.get_shape(), [*batching, *contracting]
+        if len(set(used)) != len(used) or not set(used) <= set(range(len(shape))):
+            cls.fail(
+                f"batching and contracting dimensions are {tuple(used)}, expected some of {name}: {tensor}"
+            )
+        return [shape[dim] for dim in batching], [n for dim, n in enumerate(shape) if dim not in used]
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (
+            self.infer(
+                tensor_of(self.lhs),
+                tensor_of(self.rhs),
+                self.lhs_batching_dimensions,
+                self.lhs_contracting_dimensions,
+                self.rhs_batching_dimensions,
+                self.rhs_contracting_dimensions,
+            ),
+        )
 
 
 @irdl_op_definition
@@ -245,3 +302,29 @@ class BiasAddGradOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.grad)),)
+
+
+@irdl_op_definition
+class ReduceBiasOp(CirhOp):
+    """Sum of grad over all dimensions but `dim`: the gradient of a bias along that dimension."""
+
+    name = "cirh.ReduceBias"
+    grad = operand_def()
+    result = result_def()
+    dim_attr = prop_def(INT, prop_name="dim")
+    dim = IntParameter("dim")
+
+    def __init__(self, grad: Value, dim: int) -> None:
+        source = operand_type(grad)
+        dim = dim + len(source.get_shape()) if dim < 0 else dim
+        super().__init__([grad], [self.infer(source, dim)], {"dim": int_attr(dim)})
+
+    @classmethod
+    def infer(cls, grad: Tensor, dim: int) -> Tensor:
+        """Result type: dimension `dim` of grad."""
+        cls.require_dtype("grad", grad, NUMBERS)
+        cls.require_axis(dim, len(grad.get_shape()))
+        return tensor_type([grad.get_shape()[dim]], grad.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.grad), self.dim),)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Attribute
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
@@ -47,11 +49,40 @@ class LogSoftmaxOp(AxisOp):
 
 
 @irdl_op_definition
+class SoftmaxGradOp(CirhOp):
+    """Gradient of `Softmax` from its result: `(grad - sum(grad * probabilities)) * probabilities`."""
+
+    name = "cirh.SoftmaxGrad"
+    probabilities = operand_def()
+    grad = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    axis = IntParameter("axis")
+
+    def __init__(self, probabilities: Value, grad: Value, axis: int = -1) -> None:
+        source = operand_type(probabilities)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        result = self.infer(source, operand_type(grad), axis)
+        super().__init__([probabilities, grad], [result], {"axis": int_attr(axis)})
+
+    @classmethod
+    def infer(cls, probabilities: Tensor, grad: Tensor, axis: int) -> Tensor:
+        """Result type: the type of both operands."""
+        cls.require_dtype("probabilities", probabilities, FLOATS)
+        cls.require_same("grad", grad, "probabilities", probabilities)
+        cls.require_axis(axis, len(probabilities.get_shape()))
+        return probabilities
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.probabilities), tensor_of(self.grad), self.axis),)
+
+
+@irdl_op_definition
 class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
     """Cross entropy of logits `[..., C]` and class numbers `[...]`, and its gradient by the logits.
 
     Results: loss `[...]`, backprop `softmax(logits) - onehot(labels)` `[..., C]`. A label out of range gives
-    NaN in both.
+    NaN in both, or with `ignore_out_of_range` 0 in both: its row does not count.
     """
 
     name = "cirh.SparseSoftmaxCrossEntropyWithLogits"
@@ -60,14 +91,21 @@ class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
     loss = result_def()
     backprop = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
+    ignore_attr = opt_prop_def(UnitAttr, prop_name="ignore_out_of_range")
     axis = IntParameter("axis")
 
-    def __init__(self, logits: Value, labels: Value) -> None:
+    def __init__(self, logits: Value, labels: Value, ignore_out_of_range: bool = False) -> None:
         source = operand_type(logits)
         axis = len(source.get_shape()) - 1
-        super().__init__(
-            [logits, labels], self.infer(source, operand_type(labels), axis), {"axis": int_attr(axis)}
-        )
+        properties: dict[str, Attribute] = {"axis": int_attr(axis)}
+        if ignore_out_of_range:
+            properties["ignore_out_of_range"] = UnitAttr()
+        super().__init__([logits, labels], self.infer(source, operand_type(labels), axis), properties)
+
+    @property
+    def ignore_out_of_range(self) -> bool:
+        """Whether rows with a label out of range do not count."""
+        return self.ignore_attr is not None
 
     @classmethod
     def infer(cls, logits: Tensor, labels: Tensor, axis: int) -> tuple[Tensor, Tensor]:

@@ -35,7 +35,8 @@ class OptimizerOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         types = (tensor_of(value) for value in self.operands)
-        return self.infer(len(self.results), **dict(zip(self._operand_names(), types, strict=True)))
+        count = len(self.get_irdl_definition().results)
+        return self.infer(count, **dict(zip(self._operand_names(), types, strict=True)))
 
 
 def _types(**operands: Value) -> dict[str, Tensor]:
@@ -87,8 +88,23 @@ class MomentumOp(OptimizerOp):
         )
 
 
+class AdamBaseOp(OptimizerOp):
+    """Base of `Adam` and `AdamW`. Their operands stand in each: IRDL puts those of a base last."""
+
+    TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "m", "v", "grad"})
+    new_param = result_def()
+    new_m = result_def()
+    new_v = result_def()
+    use_nesterov_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="use_nesterov")
+    use_nesterov = BoolParameter("use_nesterov")
+
+    def _build(self, use_nesterov: bool, **operands: Value) -> None:
+        types = self.infer(3, **_types(**operands))
+        CirhOp.__init__(self, list(operands.values()), types, {"use_nesterov": bool_attr(use_nesterov)})
+
+
 @irdl_op_definition
-class AdamOp(OptimizerOp):
+class AdamOp(AdamBaseOp):
     """Adam as `ResourceApplyAdam` computes it.
 
     `alpha = lr * sqrt(1 - beta2_power) / (1 - beta1_power)`; `m' = m + (grad - m) * (1 - beta1)`;
@@ -97,7 +113,6 @@ class AdamOp(OptimizerOp):
     """
 
     name = "cirh.Adam"
-    TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "m", "v", "grad"})
     param = operand_def()
     m = operand_def()
     v = operand_def()
@@ -108,11 +123,6 @@ class AdamOp(OptimizerOp):
     beta2 = operand_def()
     epsilon = operand_def()
     grad = operand_def()
-    new_param = result_def()
-    new_m = result_def()
-    new_v = result_def()
-    use_nesterov_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="use_nesterov")
-    use_nesterov = BoolParameter("use_nesterov")
 
     def __init__(
         self,
@@ -128,7 +138,8 @@ class AdamOp(OptimizerOp):
         grad: Value,
         use_nesterov: bool = False,
     ) -> None:
-        types = _types(
+        self._build(
+            use_nesterov,
             param=param,
             m=m,
             v=v,
@@ -140,10 +151,56 @@ class AdamOp(OptimizerOp):
             epsilon=epsilon,
             grad=grad,
         )
-        super().__init__(
-            [param, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad],
-            self.infer(3, **types),
-            {"use_nesterov": bool_attr(use_nesterov)},
+
+
+@irdl_op_definition
+class AdamWOp(AdamBaseOp):
+    """`Adam` with decoupled decay: param' is that of `Adam` less `lr * weight_decay * param`.
+
+    Zeros for both powers leave out the correction of the bias, as the optimizer of BERT does.
+    """
+
+    name = "cirh.AdamW"
+    param = operand_def()
+    m = operand_def()
+    v = operand_def()
+    beta1_power = operand_def()
+    beta2_power = operand_def()
+    lr = operand_def()
+    beta1 = operand_def()
+    beta2 = operand_def()
+    epsilon = operand_def()
+    grad = operand_def()
+    weight_decay = operand_def()
+
+    def __init__(
+        self,
+        param: Value,
+        m: Value,
+        v: Value,
+        beta1_power: Value,
+        beta2_power: Value,
+        lr: Value,
+        beta1: Value,
+        beta2: Value,
+        epsilon: Value,
+        grad: Value,
+        weight_decay: Value,
+        use_nesterov: bool = False,
+    ) -> None:
+        self._build(
+            use_nesterov,
+            param=param,
+            m=m,
+            v=v,
+            beta1_power=beta1_power,
+            beta2_power=beta2_power,
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            grad=grad,
+            weight_decay=weight_decay,
         )
 
 

@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
-from cgc.cirh.types import INTEGERS, Tensor, tensor_of, tensor_type
+from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
 
 _FLOAT32 = frozenset({"float32"})
 
 
 class SeededRandomOp(CirhOp):
-    """Base of ops whose numbers depend on `seed` (the program's), `op_seed` (the op's) and the step alone."""
+    """Base of ops whose numbers depend on `global_seed`, the program's, `op_seed`, the op's, and the step."""
 
     step = operand_def()
     result = result_def()
-    seed_attr = prop_def(INT, prop_name="seed")
+    seed_attr = prop_def(INT, prop_name="global_seed")
     op_seed_attr = prop_def(INT, prop_name="op_seed")
-    seed = IntParameter("seed")
+    seed = IntParameter("global_seed")
     op_seed = IntParameter("op_seed")
 
     def __init__(self, step: Value, shape: Sequence[int], seed: int, op_seed: int) -> None:
         result = self.infer(operand_type(step), tensor_type(shape, "float32"))
-        super().__init__([step], [result], {"seed": int_attr(seed), "op_seed": int_attr(op_seed)})
+        super().__init__([step], [result], {"global_seed": int_attr(seed), "op_seed": int_attr(op_seed)})
 
     @classmethod
     def infer(cls, step: Tensor, result: Tensor) -> Tensor:
@@ -50,6 +50,46 @@ class RandomNormalOp(SeededRandomOp):
     """Numbers of the normal distribution with mean 0 and standard deviation 1."""
 
     name = "cirh.RandomNormal"
+
+
+@irdl_op_definition
+class RandomMultinomialOp(CirhOp):
+    """Draws classes with the probabilities `softmax(logits)`: `[B, C]` gives `[B, num_samples]` of i32."""
+
+    name = "cirh.RandomMultinomial"
+    step = operand_def()
+    logits = operand_def()
+    result = result_def()
+    num_samples_attr = prop_def(INT, prop_name="num_samples")
+    seed_attr = prop_def(INT, prop_name="global_seed")
+    op_seed_attr = prop_def(INT, prop_name="op_seed")
+    num_samples = IntParameter("num_samples")
+    seed = IntParameter("global_seed")
+    op_seed = IntParameter("op_seed")
+
+    def __init__(self, step: Value, logits: Value, num_samples: int, seed: int, op_seed: int) -> None:
+        result = self.infer(operand_type(step), operand_type(logits), num_samples)
+        properties = {"num_samples": num_samples, "global_seed": seed, "op_seed": op_seed}
+        super().__init__(
+            [step, logits], [result], {name: int_attr(value) for name, value in properties.items()}
+        )
+
+    @classmethod
+    def infer(cls, step: Tensor, logits: Tensor, num_samples: int) -> Tensor:
+        """Result type: `num_samples` class numbers for each row; step is a rank-0 integer."""
+        cls.require_dtype("step", step, INTEGERS)
+        cls.require_scalar("step", step)
+        cls.require_dtype("logits", logits, FLOATS)
+        shape = logits.get_shape()
+        if len(shape) != 2 or shape[1] < 1 or num_samples < 0:
+            cls.fail(
+                f"logits has type {logits} and num_samples is {num_samples}, "
+                "expected [B, C] of one class or more, and 0 or more"
+            )
+        return tensor_type([shape[0], num_samples], "int32")
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.step), tensor_of(self.logits), self.num_samples),)
 
 
 @irdl_op_definition

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from io import StringIO
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
-from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind, StringLiteral
 
 from cgc.cirh.base import DEBUG_ATTRIBUTES
 from cgc.cirh.dialect import CIRH
+from cgc.cirh.printer import TextPrinter
 from cgc.cirh.verify import verify_module
 from cgc.errors import ModuleSyntaxError
 
 
 def make_context() -> Context:
-    """A context with the dialects that a module may use: builtin, func, cirh."""
+    """A context with the dialects that a module may use: builtin, func, cirh, and those of LAIR if needed."""
     context = Context()
     for dialect in (Builtin, Func, CIRH):
         context.load_dialect(dialect)
+    for name in ("arith", "linalg", "math", "tensor"):
+        context.register_dialect(name, partial(_lair_dialect, name))
     return context
+
+
+def _lair_dialect(name: str) -> Dialect:
+    from cgc.lair.dialect import LAIR_DIALECTS
+
+    return LAIR_DIALECTS[name]
 
 
 def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> ModuleOp:
@@ -112,7 +121,7 @@ _SHOWN_BEFORE, _SHOWN_WIDTH = 80, 160
 
 def print_module(module: ModuleOp) -> str:
     """The text of a module, ending in a newline; `parse_module` gives an equal module."""
-    return _print(module, Printer)
+    return _print(module, TextPrinter)
 
 
 def canonical_text(module: ModuleOp) -> str:
@@ -123,13 +132,13 @@ def canonical_text(module: ModuleOp) -> str:
     return _print(module, _CanonicalPrinter)
 
 
-def _print(module: ModuleOp, printer_type: type[Printer]) -> str:
+def _print(module: ModuleOp, printer_type: type[TextPrinter]) -> str:
     out = StringIO()
     printer_type(stream=out).print_op(module)
     return out.getvalue() + "\n"
 
 
-class _CanonicalPrinter(Printer):
+class _CanonicalPrinter(TextPrinter):
     """Prints without debug attributes and without names."""
 
     def print_ssa_value(self, value: SSAValue) -> str:

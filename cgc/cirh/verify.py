@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.traits import NoTerminator
+from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cgc.errors import InvalidModuleError
@@ -21,7 +21,7 @@ def verify_module(module: ModuleOp) -> None:
             op.verify(verify_nested_ops=False)
         except (VerifyException, ValueError) as error:
             raise InvalidModuleError(_describe(op, error)) from error
-    for block in module.walk_blocks():
+    for block in module.body.blocks:
         _check_order(block)
 
 
@@ -34,16 +34,25 @@ def _describe(op: Operation, error: Exception) -> str:
     return prefix + message + (f" (at {', '.join(where)})" if where else "")
 
 
-def _check_order(block: Block) -> None:
+def _check_order(block: Block, outer: tuple[set[SSAValue], ...] = ()) -> None:
+    """Checks a block and those inside its ops, which may use the values defined so far.
+
+    Args:
+        block: the block.
+        outer: what the blocks around it have defined.
+    """
     parent = block.parent_op()
     if block.is_empty and parent is not None and not parent.has_trait(NoTerminator):
         raise InvalidModuleError(f"{parent.name}: the body is empty, expected at least func.return")
     defined: set[SSAValue] = set(block.args)
+    visible = (*outer, defined)
     for op in block.ops:
         for index, operand in enumerate(op.operands):
-            if operand not in defined:
+            if not any(operand in values for values in visible):
                 raise InvalidModuleError(
                     f"{op.name}: operand {index} is used before it is defined; "
                     "ops must stand in the order of their data flow, and functions share no values"
                 )
+        for inner in (inner for region in op.regions for inner in region.blocks):
+            _check_order(inner, () if op.has_trait(IsolatedFromAbove) else visible)
         defined.update(op.results)

@@ -15,8 +15,11 @@ from cgc.cirh.ops import (
     CastOp,
     CompareOp,
     EluGradOp,
+    ExtSIOp,
+    ExtUIOp,
     GeluGradOp,
     GeluOp,
+    HardSigmoidGradOp,
     LeakyReluGradOp,
     LeakyReluOp,
     ReluGradOp,
@@ -116,11 +119,26 @@ def softplus_grad(_op: SoftplusGradOp, grad: jax.Array, features: jax.Array) -> 
     return grad * lax.logistic(features)
 
 
+def hard_sigmoid(_op: CirhOp, x: jax.Array) -> jax.Array:
+    """`x / 6 + 1 / 2`, not below 0 and not above 1."""
+    return lax.clamp(jnp.zeros((), x.dtype), x / _like(x, 6) + _like(x, 0.5), jnp.ones((), x.dtype))
+
+
+def hard_sigmoid_grad(_op: HardSigmoidGradOp, grad: jax.Array, features: jax.Array) -> jax.Array:
+    """`grad / 6` where the feature is between -3 and 3."""
+    return lax.select(lax.lt(lax.abs(features), _like(features, 3)), grad / _like(grad, 6), _like(grad, 0))
+
+
 def gelu(op: GeluOp, x: jax.Array) -> jax.Array:
-    """Gaussian error linear unit, exact (by erfc, which keeps small tails) or by its tanh approximation."""
-    if op.approximate:
+    """Gaussian error linear unit, exact or by its tanh approximation."""
+    return gelu_of(x, op.approximate)
+
+
+def gelu_of(x: jax.Array, approximate: bool) -> jax.Array:
+    """See `gelu`."""
+    if approximate:
         return _like(x, 0.5) * x * (_like(x, 1) + lax.tanh(_gelu_inner(x)))
-    return _like(x, 0.5) * x * lax.erfc(-x * _like(x, math.sqrt(0.5)))
+    return x * _normal_distribution(x)
 
 
 def gelu_grad(op: GeluGradOp, grad: jax.Array, features: jax.Array) -> jax.Array:
@@ -130,9 +148,44 @@ def gelu_grad(op: GeluGradOp, grad: jax.Array, features: jax.Array) -> jax.Array
         tanh = lax.tanh(_gelu_inner(x))
         inner_slope = _like(x, math.sqrt(2 / math.pi)) * (one + _like(x, 3 * 0.044715) * x * x)
         return grad * (half * (one + tanh) + half * x * (one - tanh * tanh) * inner_slope)
-    distribution = half * lax.erfc(-x * _like(x, math.sqrt(0.5)))
     density = lax.exp(-half * x * x) * _like(x, 1 / math.sqrt(2 * math.pi))
-    return grad * (distribution + x * density)
+    return grad * (_normal_distribution(x) + x * density)
+
+
+def _normal_distribution(x: jax.Array) -> jax.Array:
+    """The distribution function of the standard normal distribution.
+
+    By erf, which XLA computes for a CPU in half the time of erfc (1,048,576 elements on one core of an AMD
+    EPYC: gelu 0.8 and 1.4 ms, its gradient 2.1 and 2.4; a training step of a small BERT is 6 % faster).
+    It loses the tail: below -5.5 it is 0. Its error is that of a number near 1.
+    """
+    return _like(x, 0.5) * (_like(x, 1) + lax.erf(x * _like(x, math.sqrt(0.5))))
+
+
+def extend_signed(op: ExtSIOp, x: jax.Array) -> jax.Array:
+    """More bits, copies of the highest one of x; a bool has that one alone."""
+    target = result_dtype(op)
+    if x.dtype == jnp.bool_:
+        return lax.neg(lax.convert_element_type(x, jnp.int32)).astype(target)
+    signed = lax.bitcast_convert_type(x, f"int{x.dtype.itemsize * 8}")
+    return lax.convert_element_type(signed, target)
+
+
+def extend_unsigned(op: ExtUIOp, x: jax.Array) -> jax.Array:
+    """More bits, all zero."""
+    if x.dtype != jnp.bool_:
+        x = lax.bitcast_convert_type(x, f"uint{x.dtype.itemsize * 8}")
+    return lax.convert_element_type(x, result_dtype(op))
+
+
+def fscale(_op: CirhOp, x: jax.Array, exponent: jax.Array) -> jax.Array:
+    """`x * 2**exponent`, rounded only where the result is subnormal."""
+    wide = x.astype(jnp.float32)
+    # two powers that float32 has, since 2**exponent alone may have left its range when the product has not
+    half = exponent // 2
+    for power in (half, exponent - half):
+        wide = wide * jnp.ldexp(jnp.float32(1), jnp.clip(power, -126, 127))
+    return wide.astype(x.dtype)
 
 
 def compare(op: CompareOp, left: jax.Array, right: jax.Array) -> jax.Array:

@@ -18,8 +18,9 @@ from cgc.cirh.interface import (
     graph_function,
     step_interface,
 )
+from cgc.cirh.precision import HalfFormat, half_format
 from cgc.errors import ExecutableError, LoweringError
-from cgc.lowering.jax_table import lower
+from cgc.lowering.precision import given, lower_in, taken
 
 Values = tuple[jax.Array, ...]
 StepFunction = Callable[[Sequence[jax.Array], Sequence[jax.Array]], tuple[Values, Values]]
@@ -93,17 +94,17 @@ class _Plan:
 
 def _evaluate(function: FuncOp, arguments: Sequence[jax.Array]) -> Values:
     """The values that the function returns for these arguments."""
-    block = function.body.block
-    values: dict[SSAValue, jax.Array] = dict(zip(block.args, arguments, strict=True))
+    block, half = function.body.block, half_format(function)
+    values: dict[SSAValue, jax.Array] = dict(zip(block.args, taken(half, arguments), strict=True))
     for op in block.ops:
         operands = [values[operand] for operand in op.operands]
         if isinstance(op, ReturnOp):
-            return tuple(operands)
-        values.update(zip(op.results, _lowered(op, operands), strict=True))
+            return given(op.operands, operands)
+        values.update(zip(op.results, _lowered(half, op, operands), strict=True))
     raise LoweringError("func.func @graph does not end in func.return")
 
 
-def _lowered(op: Operation, operands: Sequence[jax.Array]) -> Values:
+def _lowered(half: HalfFormat, op: Operation, operands: Sequence[jax.Array]) -> Values:
     if not isinstance(op, CirhOp):
         raise LoweringError(f"{op.name} is no op of CIRH; a step consists of cirh ops and func.return")
-    return lower(op, *operands)
+    return lower_in(half, op, operands)

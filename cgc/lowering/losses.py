@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from cgc.cirh.ops import (
     LogSoftmaxOp,
     SoftmaxCrossEntropyWithLogitsOp,
+    SoftmaxGradOp,
     SoftmaxOp,
     SparseSoftmaxCrossEntropyWithLogitsOp,
 )
@@ -20,8 +21,24 @@ from cgc.cirh.ops import (
 
 def softmax(op: SoftmaxOp, x: jax.Array) -> jax.Array:
     """`exp(x) / sum(exp(x))` along an axis."""
-    _, powers, total = _normalised(x, op.axis)
-    return (powers / total).astype(x.dtype)
+    return softmax_of(x, op.axis).astype(x.dtype)
+
+
+def softmax_grad(op: SoftmaxGradOp, probabilities: jax.Array, grad: jax.Array) -> jax.Array:
+    """`(grad - sum(grad * probabilities)) * probabilities`."""
+    wide = (probabilities.astype(jnp.float32), grad.astype(jnp.float32))
+    return softmax_grad_of(*wide, op.axis).astype(grad.dtype)
+
+
+def softmax_of(x: jax.Array, axis: int) -> jax.Array:
+    """The softmax in float32."""
+    _, powers, total = _normalised(x, axis)
+    return powers / total
+
+
+def softmax_grad_of(probabilities: jax.Array, grad: jax.Array, axis: int) -> jax.Array:
+    """The gradient of the softmax from its result, in the type of the operands."""
+    return (grad - jnp.sum(grad * probabilities, axis, keepdims=True)) * probabilities
 
 
 def log_softmax(op: LogSoftmaxOp, x: jax.Array) -> jax.Array:
@@ -35,8 +52,8 @@ def sparse_softmax_cross_entropy(
 ) -> tuple[jax.Array, jax.Array]:
     """(loss of every row, its gradient with respect to the logits).
 
-    A label outside of the classes gives NaN in the row's loss and gradient: TensorFlow raises an error on
-    a CPU and answers NaN on a GPU.
+    A label outside of the classes gives NaN in the row's loss and gradient, as TensorFlow does on a GPU (on a
+    CPU it raises an error), or 0 in both where the op says so.
     """
     axis = op.axis
     shifted, powers, total = _normalised(logits, axis)
@@ -44,10 +61,13 @@ def sparse_softmax_cross_entropy(
     labels = lax.expand_dims(labels.astype(jnp.int32), (axis,))
     hit = lax.eq(classes, lax.broadcast_in_dim(labels, logits.shape, tuple(range(logits.ndim))))
     known = (labels >= 0) & (labels < logits.shape[axis])
-    spoiled = jnp.where(known, np.float32(0), np.float32(np.nan))
+    spoiled = jnp.where(known, np.float32(0), np.float32(0 if op.ignore_out_of_range else np.nan))
     chosen = jnp.sum(jnp.where(hit, shifted, np.float32(0)), axis, keepdims=True)
     loss = lax.squeeze(lax.log(total) - chosen + spoiled, (axis,))
     backprop = powers / total - hit.astype(jnp.float32) + spoiled
+    if op.ignore_out_of_range:
+        loss = jnp.where(lax.squeeze(known, (axis,)), loss, np.float32(0))
+        backprop = jnp.where(known, backprop, np.float32(0))
     return loss.astype(logits.dtype), backprop.astype(logits.dtype)
 
 

@@ -10,7 +10,7 @@ import jax
 from jax import lax
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.ops import AdamOp, MomentumOp
+from cgc.cirh.ops import AdamOp, AdamWOp, MomentumOp
 
 
 def gradient_descent(_op: CirhOp, param: jax.Array, lr: jax.Array, grad: jax.Array) -> jax.Array:
@@ -42,6 +42,41 @@ def adam(
     grad: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(param, m, v); epsilon is added to the root of the uncorrected v ("epsilon hat" of the paper)."""
+    return _adam(op, param, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad)
+
+
+def adam_w(
+    op: AdamWOp,
+    param: jax.Array,
+    m: jax.Array,
+    v: jax.Array,
+    beta1_power: jax.Array,
+    beta2_power: jax.Array,
+    lr: jax.Array,
+    beta1: jax.Array,
+    beta2: jax.Array,
+    epsilon: jax.Array,
+    grad: jax.Array,
+    weight_decay: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(param, m, v); the decay does not pass through the moments."""
+    decayed = param - param * (lr * weight_decay)
+    return _adam(op, decayed, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad)
+
+
+def _adam(
+    op: AdamOp | AdamWOp,
+    param: jax.Array,
+    m: jax.Array,
+    v: jax.Array,
+    beta1_power: jax.Array,
+    beta2_power: jax.Array,
+    lr: jax.Array,
+    beta1: jax.Array,
+    beta2: jax.Array,
+    epsilon: jax.Array,
+    grad: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     one = lax.full_like(beta1, 1)
     rate = lr * lax.sqrt(one - beta2_power) / (one - beta1_power)
     m = m + (grad - m) * (one - beta1)

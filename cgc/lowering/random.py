@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from cgc.cirh.ops import RandomNormalOp, RandomUniformOp, StatelessRandomUniformOp
+from cgc.cirh.ops import RandomMultinomialOp, RandomNormalOp, RandomUniformOp, StatelessRandomUniformOp
 from cgc.lowering import counter_random
 from cgc.lowering.dtypes import result_shape
 
@@ -21,6 +22,16 @@ def random_uniform(op: RandomUniformOp, step: jax.Array) -> jax.Array:
 def random_normal(op: RandomNormalOp, step: jax.Array) -> jax.Array:
     """Standard normal, a function of the op's seeds and the step."""
     return counter_random.normal(_key(op.seed, op.op_seed), _stream(step), result_shape(op))
+
+
+def random_multinomial(op: RandomMultinomialOp, step: jax.Array, logits: jax.Array) -> jax.Array:
+    """Classes drawn by the largest of logit plus Gumbel noise (Gumbel 1954), `[B, num_samples]`."""
+    batch, classes = logits.shape
+    uniform = counter_random.uniform(
+        _key(op.seed, op.op_seed), _stream(step), (batch, op.num_samples, classes)
+    )
+    noise = -lax.log(-lax.log(lax.max(uniform, np.finfo(np.float32).tiny)))
+    return jnp.argmax(logits.astype(jnp.float32)[:, None, :] + noise, 2).astype(jnp.int32)
 
 
 def stateless_random_uniform(op: StatelessRandomUniformOp, key: jax.Array) -> jax.Array:

@@ -10,7 +10,8 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from cgc.cirh.ops import ArgMaxOp, CumSumOp, ReduceOp
+from cgc.cirh.base import CirhOp
+from cgc.cirh.ops import ArgMaxOp, CumProdOp, CumSumOp, NthOrderStatisticOp, ReduceOp, TopKOp
 from cgc.lowering.dtypes import result_dtype, result_shape
 
 
@@ -30,10 +31,35 @@ def cumsum(op: CumSumOp, x: jax.Array) -> jax.Array:
     return lax.cumsum(_shifted(x, op.axis, op.reverse) if op.exclusive else x, op.axis, op.reverse)
 
 
-def _shifted(x: jax.Array, axis: int, reverse: bool) -> jax.Array:
-    """One place towards the far end, with zero moving in: the exclusive sum is the inclusive one of this."""
+def cumprod(op: CumProdOp, x: jax.Array) -> jax.Array:
+    """Running product along an axis, with the attributes of `cumsum`."""
+    return lax.cumprod(_shifted(x, op.axis, op.reverse, 1) if op.exclusive else x, op.axis, op.reverse)
+
+
+def l2_norm(_op: CirhOp, *xs: jax.Array) -> jax.Array:
+    """The root of the sum of all squares of all tensors, float32."""
+    return lax.sqrt(sum(jnp.sum(lax.square(x.astype(jnp.float32))) for x in xs))
+
+
+def nth_order_statistic(op: NthOrderStatisticOp, x: jax.Array) -> jax.Array:
+    """The n-th smallest, or largest, element along the last dimension; NaN is the largest."""
+    ordered = lax.sort(x, dimension=x.ndim - 1)
+    place = x.shape[-1] - 1 - op.n if op.reverse else op.n
+    return lax.index_in_dim(ordered, place, x.ndim - 1, keepdims=False)
+
+
+def top_k(op: TopKOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(values, indices) of the k largest elements along the last dimension."""
+    values, indices = lax.top_k(x, op.k)
+    return values, indices
+
+
+def _shifted(x: jax.Array, axis: int, reverse: bool, neutral: int = 0) -> jax.Array:
+    """One place towards the far end, with `neutral` moving in: for an exclusive scan."""
     edge = (-1, 1, 0) if reverse else (1, -1, 0)
-    return lax.pad(x, jnp.zeros((), x.dtype), [edge if d == axis else (0, 0, 0) for d in range(x.ndim)])
+    return lax.pad(
+        x, jnp.asarray(neutral, x.dtype), [edge if d == axis else (0, 0, 0) for d in range(x.ndim)]
+    )
 
 
 def _sum(x: jax.Array, dimensions: tuple[int, ...]) -> jax.Array:

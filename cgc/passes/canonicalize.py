@@ -7,26 +7,24 @@ an operation on NaN is left open, as it is by IEEE 754). Hence `x + 0.0` stays, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
 from xdsl.traits import Commutative
 
 from cgc.cirh import ops
-from cgc.cirh.base import DEBUG_ATTRIBUTES, CirhOp
+from cgc.cirh.base import CirhOp
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
 from cgc.cirh.types import FLOATS, element_count, element_type, numpy_dtype, shape_of, tensor_of
+from cgc.passes.rewriting import Replacement, rewrite_greedily
 from cgc.passes.values import constant_splat, is_splat_of
-
-Replacement: TypeAlias = SSAValue | CirhOp | None
-"""What a rule returns: a value or a new op that computes the same, or None where the rule does not apply."""
 
 _INVERSE_DIRECTION = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 
@@ -196,12 +194,66 @@ def broadcast_of_reshape(op: ops.BroadcastInDimOp) -> Replacement:
     inner = op.x.owner
     if not isinstance(inner, ops.ReshapeOp):
         return None
-    source, between = shape_of(inner.x), shape_of(inner.result)
-    kept = [dim for dim, size in enumerate(between) if size != 1]
-    if tuple(between[dim] for dim in kept) != source:
+    places = _places_of_dimensions(shape_of(inner.x), shape_of(op.x), op)
+    if places is None:
         return None
-    dims = [op.broadcast_dimensions[dim] for dim in kept]
+    dims = [op.broadcast_dimensions[place] for place in places]
     return ops.BroadcastInDimOp(inner.x, shape_of(op.result), dims)
+
+
+def _places_of_dimensions(
+    source: Sequence[int], between: Sequence[int], op: ops.BroadcastInDimOp
+) -> list[int] | None:
+    """Where the dimensions of `source` are in `between`, which has others of size 1 besides; None if not.
+
+    A dimension of size 1 is one that the broadcast repeats, if there is a choice.
+    """
+    result, repeated = shape_of(op.result), op.broadcast_dimensions
+    places: list[int] = []
+    free = list(range(len(between)))
+    for index, size in enumerate(source):
+        following = [n for n in source[index + 1 :] if n != 1]
+        choices = [place for place in free if between[place] == size]
+        if size == 1:
+            limit = next(
+                (place for place in free if following and between[place] == following[0]), len(between)
+            )
+            units = [place for place in choices if place < limit]
+            choices = sorted(units, key=lambda place: result[repeated[place]] == 1)
+        if not choices:
+            return None
+        places.append(choices[0])
+        free = [place for place in free if place > choices[0]]
+    return places if all(between[i] == 1 for i in range(len(between)) if i not in places) else None
+
+
+def reshape_of_broadcast(op: ops.ReshapeOp) -> Replacement:
+    """A reshape that only drops dimensions of size 1 goes into the broadcast: `[8, 1, 10] -> [8, 10]`."""
+    inner = op.x.owner
+    if not isinstance(inner, ops.BroadcastInDimOp):
+        return None
+    before, after = shape_of(op.x), shape_of(op.result)
+    if len(after) >= len(before):
+        return None
+    kept = [dim for dim, size in enumerate(before) if size != 1]
+    if [before[dim] for dim in kept] != list(after):
+        return None
+    dims = inner.broadcast_dimensions
+    if any(dim not in kept for dim in dims):
+        return None
+    return ops.BroadcastInDimOp(inner.x, after, [kept.index(dim) for dim in dims])
+
+
+def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
+    """A reshape that drops the dimensions which a reduction has kept, or the other way round."""
+    inner = op.x.owner
+    if not isinstance(inner, ops.ReduceOp):
+        return None
+    other = ops.ReduceOp(inner.x, inner.reduce_kind, inner.dimensions, not inner.keep_dims)
+    if other.result.type == op.result.type:
+        return other
+    other.erase()
+    return None
 
 
 def concat(op: ops.ConcatOp) -> Replacement:
@@ -238,20 +290,61 @@ def reduce(op: ops.ReduceOp) -> Replacement:
 
 def matmul(op: ops.MatMulOp) -> Replacement:
     """A transpose of the last two dimensions of an operand becomes the flag of the product."""
-    a, transpose_a = _through_transpose(op.a, op.transpose_a)
-    b, transpose_b = _through_transpose(op.b, op.transpose_b)
-    if a is op.a and b is op.b:
+    sides = [_with_rising_rows(op.a, op.transpose_a), _with_rising_rows(op.b, op.transpose_b)]
+    if all(side is None for side in sides):
         return None
-    return ops.MatMulOp(a, b, transpose_a, transpose_b)
+    new: list[CirhOp] = []
+    operands: list[SSAValue] = []
+    flags = [op.transpose_a, op.transpose_b]
+    for index, side in enumerate(sides):
+        if isinstance(side, CirhOp):
+            new.append(side)
+        operands.append(op.operands[index] if side is None else SSAValue.get(side))
+        flags[index] ^= side is not None
+    return *new, ops.MatMulOp(operands[0], operands[1], flags[0], flags[1])
 
 
-def _through_transpose(value: SSAValue, flag: bool) -> tuple[SSAValue, bool]:
+def _with_rising_rows(value: SSAValue, flag: bool) -> SSAValue | ops.TransposeOp | None:
+    """What a product reads with the other flag in the place of `value`; None where the flag is right.
+
+    Of the last two dimensions of a transposed operand, the one that stands first in its source comes first.
+    """
     inner = value.owner
-    if isinstance(inner, ops.TransposeOp):
-        rank = len(inner.permutation)
-        if inner.permutation == (*range(rank - 2), rank - 1, rank - 2):
-            return inner.x, not flag
-    return value, flag
+    if not isinstance(inner, ops.TransposeOp):
+        return None
+    *batch, rows, columns = inner.permutation
+    if rows < columns:
+        return None
+    if [*batch, columns, rows] == list(range(len(inner.permutation))):
+        return inner.x
+    return ops.TransposeOp(inner.x, [*batch, columns, rows])
+
+
+def transpose_of_matmul(op: ops.TransposeOp) -> Replacement:
+    """`(a b)^T` -> `b^T a^T` where a transpose brings the columns of a product before its rows."""
+    inner = op.x.owner
+    if not isinstance(inner, ops.MatMulOp) or not op.x.has_one_use():
+        return None
+    rank = len(op.permutation)
+    if op.permutation.index(rank - 1) > op.permutation.index(rank - 2):
+        return None
+    other = ops.MatMulOp(inner.b, inner.a, not inner.transpose_b, not inner.transpose_a)
+    swapped = {rank - 1: rank - 2, rank - 2: rank - 1}
+    return other, ops.TransposeOp(other, [swapped.get(dim, dim) for dim in op.permutation])
+
+
+def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
+    """A product of a batch with one matrix that is repeated: one product of all rows with the matrix."""
+    inner = op.b.owner
+    if not isinstance(inner, ops.BroadcastInDimOp) or op.transpose_a:
+        return None
+    shape = shape_of(op.b)
+    rank = len(shape)
+    if inner.broadcast_dimensions != (rank - 2, rank - 1) or shape_of(inner.x) != shape[-2:] or rank < 3:
+        return None
+    rows = ops.ReshapeOp(op.a, (math.prod(shape_of(op.a)[:-1]), shape_of(op.a)[-1]))
+    product = ops.MatMulOp(rows, inner.x, transpose_b=op.transpose_b)
+    return rows, product, ops.ReshapeOp(product, shape_of(op.result))
 
 
 Rule: TypeAlias = Callable[[Any], Replacement]
@@ -278,31 +371,20 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.SignOp: (idempotent,),
     ops.SelectOp: (select,),
     ops.CastOp: (cast,),
-    ops.ReshapeOp: (reshape,),
-    ops.TransposeOp: (transpose,),
+    ops.ReshapeOp: (reshape, reshape_of_broadcast, reshape_of_reduce),
+    ops.TransposeOp: (transpose, transpose_of_matmul),
     ops.BroadcastInDimOp: (broadcast, broadcast_of_reshape),
     ops.ConcatOp: (concat,),
     ops.SliceOp: (slice_,),
     ops.PadOp: (pad,),
     ops.ReduceOp: (reduce,),
-    ops.MatMulOp: (matmul,),
+    ops.MatMulOp: (matmul, matmul_of_one_matrix),
 }
 """Op class -> its rules. They are looked up by class, so their number does not slow down the walk."""
 
 
-class _ApplyRules(RewritePattern):
-    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
-        if not isinstance(op, CirhOp):
-            return
-        replacement = _first_replacement(op)
-        if isinstance(replacement, CirhOp):
-            _copy_debug_attributes(op, replacement)
-            rewriter.replace(op, replacement)
-        elif replacement is not None:
-            rewriter.replace(op, [], [replacement])
-
-
-def _first_replacement(op: CirhOp) -> Replacement:
+def simplified(op: CirhOp) -> Replacement:
+    """What the first rule that applies to an op makes of it."""
     for rule in RULES.get(type(op), ()):
         replacement = rule(op)
         if replacement is not None:
@@ -312,17 +394,12 @@ def _first_replacement(op: CirhOp) -> Replacement:
     return None
 
 
-def _copy_debug_attributes(source: CirhOp, target: CirhOp) -> None:
-    for name in DEBUG_ATTRIBUTES & source.attributes.keys():
-        target.attributes[name] = source.attributes[name]
-
-
 @dataclass(frozen=True)
 class CanonicalizePass(ModulePass):
-    """Applies `RULES` until none applies. Ops that become unused stay; `dce` removes them."""
+    """Applies `RULES` until none applies. What becomes unused on the way goes."""
 
     name = "canonicalize"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrites the module in place."""
-        PatternRewriteWalker(_ApplyRules()).rewrite_module(op)
+        rewrite_greedily(op, simplified)

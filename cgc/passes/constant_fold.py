@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from cgc.cirh.base import DEBUG_ATTRIBUTES, CirhOp
 from cgc.cirh.constant import ConstOp
+from cgc.cirh.precision import is_cb16
 from cgc.cirh.types import AnyArray, element_count, tensor_of
 from cgc.passes.evaluate import evaluate
 
@@ -47,7 +48,7 @@ class ConstantFoldPass(ModulePass):
     def _fold(self, op: CirhOp) -> AnyArray | None:
         owners = [operand.owner for operand in op.operands]
         constants = [owner for owner in owners if isinstance(owner, ConstOp)]
-        if len(constants) != len(owners) or len(op.results) != 1:
+        if len(constants) != len(owners) or len(op.results) != 1 or is_cb16(op.results[0]):
             return None
         size = element_count(tensor_of(op.results[0]))
         largest = max((element_count(tensor_of(operand)) for operand in op.operands), default=0)

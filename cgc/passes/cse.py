@@ -30,7 +30,8 @@ def _key(op: CirhOp) -> Hashable:
     return op.name, tuple(operands), frozenset(op.properties.items()), attributes, tuple(op.result_types)
 
 
-def _eliminate(block: Block) -> None:
+def merge_equal_ops(block: Block) -> None:
+    """Merges equal ops of a block, in one sweep: operands are merged before their users are seen."""
     known: dict[Hashable, CirhOp] = {}
     for op in list(block.ops):
         if not isinstance(op, CirhOp):
@@ -51,4 +52,4 @@ class CsePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrites the module in place, in one sweep: operands are merged before their users are seen."""
         for block in op.walk_blocks():
-            _eliminate(block)
+            merge_equal_ops(block)

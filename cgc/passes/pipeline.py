@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from difflib import get_close_matches
 
@@ -13,17 +14,45 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from cgc.cirh.text import make_context
 from cgc.cirh.verify import verify_module
 from cgc.errors import CompileError, InvalidModuleError, PipelineError
+from cgc.lair.cse import LairCsePass
+from cgc.lair.dce import LairDcePass
+from cgc.lair.fuse import LairFusePass
+from cgc.lair.lower import LowerToLairPass
 from cgc.passes.canonicalize import CanonicalizePass
 from cgc.passes.constant_fold import ConstantFoldPass
 from cgc.passes.cse import CsePass
 from cgc.passes.dce import DcePass
+from cgc.passes.fuse import FusePass
+from cgc.passes.precision import PrecisionPass
+from cgc.precision import Precision
 
 PASSES: dict[str, type[ModulePass]] = {
-    pass_type.name: pass_type for pass_type in (CanonicalizePass, ConstantFoldPass, CsePass, DcePass)
+    pass_type.name: pass_type
+    for pass_type in (
+        CanonicalizePass,
+        ConstantFoldPass,
+        CsePass,
+        DcePass,
+        FusePass,
+        PrecisionPass,
+        LowerToLairPass,
+        LairFusePass,
+        LairCsePass,
+        LairDcePass,
+    )
 }
 
-DEFAULT_PIPELINE = "canonicalize,constant-fold,canonicalize,cse,dce"
-"""What every module goes through: canonicalization shows constants, folding shows neutral elements."""
+DEFAULT_PIPELINE = "canonicalize,constant-fold,canonicalize,cse,dce,fuse,canonicalize,cse,dce"
+"""What every module goes through: canonicalization shows constants, folding shows neutral elements, and
+the patterns of fusion are written for what is simple then; they leave neutral and equal ops behind."""
+
+VERIFY_VARIABLE = "CGC_VERIFY"
+"""Environment variable; unless it is empty or 0, every module is verified between passes."""
+
+
+def precision_pipeline(precision: Precision) -> str:
+    """What follows the other rewrites of a program that is not all float32; empty for float32."""
+    return "" if precision == "float32" else f"precision{{mode={precision}}},canonicalize,cse,dce"
 
 
 def parse_passes(text: str) -> tuple[ModulePass, ...]:
@@ -55,18 +84,21 @@ def _make_pass(spec: ArgSpec) -> ModulePass:
         raise PipelineError(f"bad options of the pass {spec.name!r}: {error}") from error
 
 
-def run_pipeline(module: ModuleOp, text: str = DEFAULT_PIPELINE, verify: bool = False) -> None:
+def run_pipeline(module: ModuleOp, text: str = DEFAULT_PIPELINE, verify: bool | None = None) -> None:
     """Applies passes to a valid module, in place.
 
     Args:
         module: The module.
         text: Names and options of the passes, in order.
-        verify: Verify after every pass; a failure names the pass.
+        verify: Verify after every pass; a failure names the pass. By default as the environment variable
+            CGC_VERIFY says: a debugging aid, which takes about as long as the passes.
 
     Raises:
         PipelineError: `text` is wrong.
         CompileError: a pass has left an invalid module behind (a defect of the pass).
     """
+    if verify is None:
+        verify = os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
     context = make_context()
     for module_pass in parse_passes(text):
         module_pass.apply(context, module)

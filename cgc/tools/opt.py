@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import click
+from xdsl.passes import ModulePass
 
+from cgc.cirh.ops import ALL_OPS
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import CompileError
-from cgc.passes.pipeline import DEFAULT_PIPELINE, run_pipeline
+from cgc.passes.pipeline import DEFAULT_PIPELINE, PASSES, run_pipeline
 
 
 def transform(
@@ -32,27 +35,64 @@ def transform(
     return canonical_text(module) if canonical else print_module(module)
 
 
+def listing() -> str:
+    """All passes with their options and defaults, and all ops, each with a line of documentation."""
+    passes = [
+        (name + _options(pass_type), _first_line(pass_type)) for name, pass_type in sorted(PASSES.items())
+    ]
+    ops = sorted((op.name, _first_line(op)) for op in ALL_OPS)
+    return f"Passes:\n{_table(passes)}\nOps:\n{_table(ops)}"
+
+
+def _options(pass_type: type[ModulePass]) -> str:
+    options = []
+    for field in fields(pass_type):
+        default = "" if field.default in ((), MISSING) else f"={field.default}"
+        options.append(field.name.replace("_", "-") + default)
+    return f"{{{' '.join(options)}}}" if options else ""
+
+
+def _first_line(documented: type) -> str:
+    return (documented.__doc__ or "").partition("\n")[0]
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "".join(f"  {name:{width}}  {text}\n" for name, text in rows)
+
+
 def _read(file: str) -> str:
     return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("file", metavar="FILE|-")
+@click.argument("file", metavar="FILE|-", required=False)
 @click.option(
     "--passes",
     default="",
     metavar="a,b{option=1}",
     help=f'Passes to run, in order; "default" means {DEFAULT_PIPELINE}.',
 )
+@click.option("--list", "list_all", is_flag=True, help="Show all passes with their options, and all ops.")
 @click.option("--verify-each", is_flag=True, help="Verify the module after every pass.")
 @click.option("--canonical", is_flag=True, help="Print without debug attributes and names.")
 @click.option("-o", "--output", metavar="OUT", help="Write to this file instead of the standard output.")
-def main(file: str, passes: str, verify_each: bool, canonical: bool, output: str | None) -> None:
+def main(
+    file: str | None, passes: str, list_all: bool, verify_each: bool, canonical: bool, output: str | None
+) -> None:
     """Parse and verify a CIRH module, run passes over it and print it.
+
+    With the environment variable CGC_VERIFY=1 every compilation verifies after every pass, as --verify-each
+    does here.
 
     Exit status: 0, 1 for an invalid module or a file that cannot be used, 2 for bad usage or text that is no
     module.
     """
+    if list_all:
+        click.echo(listing(), nl=False)
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE|-'.")
     pipeline = DEFAULT_PIPELINE if passes.strip() == "default" else passes
     try:
         text = _read(file)

@@ -6,10 +6,10 @@ builtin.module {
     %26 = cirh.Const {cs.name = "dropout1/Mul", cs.source = "model.py:18"} dense<1.250000e+00> : tensor<f32>
     %27 = cirh.BroadcastInDim %26 {broadcast_dimensions = array<i64>, cs.name = "dropout1/Mul", cs.source = "model.py:18"} : (tensor<f32>) -> tensor<256x500xf32>
     %28 = cirh.Mul %25, %27 {cs.name = "dropout1/Mul", cs.source = "model.py:18"} : (tensor<256x500xf32>, tensor<256x500xf32>) -> tensor<256x500xf32>
-    %29 = cirh.RandomUniform %0 {seed = 1 : i64, op_seed = 403837925 : i64, cs.name = "dropout1/random_uniform/RandomUniform", cs.source = "model.py:18"} : (tensor<i64>) -> tensor<256x500xf32>
+    %29 = cirh.RandomUniform %0 {global_seed = 1 : i64, op_seed = 403837925 : i64, cs.name = "dropout1/random_uniform/RandomUniform", cs.source = "model.py:18"} : (tensor<i64>) -> tensor<256x500xf32>
     %30 = cirh.Const {cs.name = "dropout1/GreaterEqual", cs.source = "model.py:18"} dense<2.000000e-01> : tensor<f32>
     %31 = cirh.BroadcastInDim %30 {broadcast_dimensions = array<i64>, cs.name = "dropout1/GreaterEqual", cs.source = "model.py:18"} : (tensor<f32>) -> tensor<256x500xf32>
-    %32 = cirh.Compare %29, %31 {direction = "GE", cs.name = "dropout1/GreaterEqual", cs.source = "model.py:18"} : (tensor<256x500xf32>, tensor<256x500xf32>) -> tensor<256x500xi1>
+    %32 = cirh.Compare %29, %31 {comparison_direction = "GE", cs.name = "dropout1/GreaterEqual", cs.source = "model.py:18"} : (tensor<256x500xf32>, tensor<256x500xf32>) -> tensor<256x500xi1>
     %33 = cirh.Const {cs.name = "dropout1/SelectV2", cs.source = "model.py:18"} dense<0.000000e+00> : tensor<f32>
     %34 = cirh.BroadcastInDim %33 {broadcast_dimensions = array<i64>, cs.name = "dropout1/SelectV2", cs.source = "model.py:18"} : (tensor<f32>) -> tensor<256x500xf32>
     %35 = cirh.Select %32, %28, %34 {cs.name = "dropout1/SelectV2", cs.source = "model.py:18"} : (tensor<256x500xi1>, tensor<256x500xf32>, tensor<256x500xf32>) -> tensor<256x500xf32>
@@ -18,9 +18,9 @@ builtin.module {
     %38 = cirh.Relu %37 {cs.name = "fc2/Relu", cs.source = "model.py:17"} : (tensor<256x300xf32>) -> tensor<256x300xf32>
     %39 = cirh.BroadcastInDim %26 {broadcast_dimensions = array<i64>, cs.name = "dropout2/Mul", cs.source = "model.py:18"} : (tensor<f32>) -> tensor<256x300xf32>
     %40 = cirh.Mul %38, %39 {cs.name = "dropout2/Mul", cs.source = "model.py:18"} : (tensor<256x300xf32>, tensor<256x300xf32>) -> tensor<256x300xf32>
-    %41 = cirh.RandomUniform %0 {seed = 1 : i64, op_seed = 276413712 : i64, cs.name = "dropout2/random_uniform/RandomUniform", cs.source = "model.py:18"} : (tensor<i64>) -> tensor<256x300xf32>
+    %41 = cirh.RandomUniform %0 {global_seed = 1 : i64, op_seed = 276413712 : i64, cs.name = "dropout2/random_uniform/RandomUniform", cs.source = "model.py:18"} : (tensor<i64>) -> tensor<256x300xf32>
     %42 = cirh.BroadcastInDim %30 {broadcast_dimensions = array<i64>, cs.name = "dropout2/GreaterEqual", cs.source = "model.py:18"} : (tensor<f32>) -> tensor<256x300xf32>
-    %43 = cirh.Compare %41, %42 {direction = "GE", cs.name = "dropout2/GreaterEqual", cs.source = "model.py:18"} : (tensor<256x300xf32>, tensor<256x300xf32>) -> tensor<256x300xi1>
+    %43 = cirh.Compare %41, %42 {comparison_direction = "GE", cs.name = "dropout2/GreaterEqual", cs.source = "model.py:18"} : (tensor<256x300xf32>, tensor<256x300xf32>) -> tensor<256x300xi1>
     %44 = cirh.BroadcastInDim %33 {broadcast_dimensions = array<i64>, cs.name = "dropout2/SelectV2", cs.source = "model.py:18"} : (tensor<f32>) -> tensor<256x300xf32>
     %45 = cirh.Select %43, %40, %44 {cs.name = "dropout2/SelectV2", cs.source = "model.py:18"} : (tensor<256x300xi1>, tensor<256x300xf32>, tensor<256x300xf32>) -> tensor<256x300xf32>
     %46 = cirh.MatMul %45, %5 {transpose_a = false, transpose_b = false, cs.name = "fc3/MatMul", cs.source = "model.py:15"} : (tensor<256x300xf32>, tensor<300x10xf32>) -> tensor<256x10xf32>

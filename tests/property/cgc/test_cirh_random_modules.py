@@ -20,6 +20,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from cgc.cirh import ops
 from cgc.cirh.activation import FeaturesGradOp, OutputsGradOp
 from cgc.cirh.base import CirhOp
+from cgc.cirh.composite import COMPOSITES
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
 from cgc.cirh.nn import AxisOp
 from cgc.cirh.random import SeededRandomOp
@@ -271,6 +272,127 @@ def _batch_norm(b: Builder, op_type: type[CirhOp]) -> CirhOp:
     return ops.FusedBatchNormGradOp(b.need(x), b.need(x), *vectors, epsilon, is_training)
 
 
+def _sample_norm(b: Builder, op_type: type[CirhOp]) -> CirhOp:
+    grouped = op_type in (ops.GroupNormOp, ops.GroupNormGradOp)
+    groups = b.draw(SIZES)
+    shape = (*b.shape(1), groups * b.draw(SIZES))
+    x, vector = tensor_type(shape, b.dtype(FLOATS)), tensor_type(shape[-1:], b.dtype(FLOATS))
+    moments = tensor_type((shape[0], groups) if grouped else (*shape[:-1], 1), "float32")
+    extra: dict[str, Any] = {"num_groups": groups} if grouped else {}
+    if op_type in (ops.LayerNormOp, ops.GroupNormOp):
+        extra["epsilon"] = b.draw(st.floats(0, 1, width=32))
+        return op_type(b.need(x), b.need(vector), b.need(vector), **extra)
+    return op_type(*map(b.need, (x, x, vector, moments, moments)), **extra)
+
+
+def _attention(b: Builder, op_type: type[CirhOp]) -> CirhOp:
+    batch, (rows, columns, inner, outer) = b.shape(1), [b.draw(SIZES) for _ in range(4)]
+    dtype, scale = b.dtype(FLOATS), b.draw(st.floats(-9, 9, width=32))
+
+    def need(*sizes: int) -> SSAValue:
+        return b.need(tensor_type((*batch, *sizes), dtype))
+
+    operands = [need(rows, inner), need(columns, inner), need(columns, outer)]
+    keep = need(rows, columns) if b.draw(st.booleans()) else None
+    if op_type is ops.AttentionGradOp:
+        return ops.AttentionGradOp(need(rows, outer), *operands, need(rows, columns), keep, scale)
+    shape = [b.pick([1, size]) for size in (*batch, rows, columns)]
+    bias = b.need(tensor_type(shape, dtype)) if b.draw(st.booleans()) else None
+    return ops.AttentionOp(*operands, bias, keep, scale)
+
+
+def _softmax_grad(b: Builder) -> CirhOp:
+    tensor = tensor_type(b.shape(1), b.dtype(FLOATS))
+    axis = b.draw(st.integers(0, len(tensor.get_shape()) - 1))
+    return ops.SoftmaxGradOp(b.need(tensor), b.need(tensor), axis)
+
+
+def _dot_general(b: Builder) -> CirhOp:
+    sizes = {letter: b.draw(SIZES) for letter in "abcxy"}
+    left, right = (b.draw(st.permutations(letters)) for letters in ("abcx", "abcy"))
+    batching, contracting = b.draw(st.sampled_from(["ab", "ba", "", "c"])), b.draw(st.sampled_from(["", "c"]))
+    contracting = "" if set(batching) & set(contracting) else contracting
+    dtype = b.dtype(NUMBERS)
+    values = [b.need(tensor_type([sizes[i] for i in side], dtype)) for side in (left, right)]
+    dims = [[side.index(i) for i in part] for part in (contracting, batching) for side in (left, right)]
+    return ops.DotGeneralOp(*values, *dims)
+
+
+def _extend(b: Builder, op_type: type[Any]) -> CirhOp:
+    source, target = b.pick(
+        [("bool", "int8"), ("uint8", "int32"), ("int8", "uint32"), ("int32", "int64"), ("uint32", "int64")]
+    )
+    return op_type(b.need(tensor_type(b.shape(), source)), target)  # type: ignore[no-any-return]
+
+
+def _fscale(b: Builder) -> CirhOp:
+    return ops.FscaleOp(b.need(tensor_type(b.shape(), b.dtype(FLOATS))), b.need(tensor_type((), "int32")))
+
+
+def _places(b: Builder, size: int) -> tuple[int, int, int]:
+    """Begin, end and stride within a dimension."""
+    begin, end = b.draw(st.integers(0, size - 1)), b.draw(st.integers(0, size - 1))
+    step = b.draw(SIZES)
+    return (begin, end + 1, step) if begin <= end else (begin, end - 1, -step)
+
+
+def _strided(b: Builder, op_type: type[CirhOp]) -> CirhOp:
+    shape = b.shape()
+    places = [_places(b, size) for size in shape]
+    begin, end, strides = ([place[i] for place in places] for i in range(3))
+    if op_type is ops.StridedSliceOp:
+        return ops.StridedSliceOp(b.need(tensor_type(shape, b.dtype(ANY))), begin, end, strides)
+    sliced = [len(range(*place)) for place in places]
+    return ops.StridedSliceGradOp(b.need(tensor_type(sliced, b.dtype(NUMBERS))), shape, begin, end, strides)
+
+
+def _unpad(b: Builder) -> CirhOp:
+    shape = b.shape()
+    low = [b.draw(st.integers(0, size)) for size in shape]
+    high = [b.draw(st.integers(0, size - before)) for size, before in zip(shape, low, strict=True)]
+    return ops.UnpadOp(b.need(tensor_type(shape, b.dtype(ANY))), low, high)
+
+
+def _gather_nd(b: Builder) -> CirhOp:
+    x, batch = tensor_type(b.shape(1), b.dtype(ANY)), b.shape()
+    indices = tensor_type((*batch, b.draw(st.integers(1, len(x.get_shape())))), b.dtype(INTEGERS))
+    return ops.GatherNdOp(b.need(x), b.need(indices))
+
+
+def _split(b: Builder) -> CirhOp:
+    shape, sizes = b.shape(1), b.draw(st.lists(SIZES, min_size=1, max_size=3))
+    axis = b.draw(st.integers(0, len(shape) - 1))
+    whole = (*shape[:axis], sum(sizes), *shape[axis + 1 :])
+    return ops.SplitOp(b.need(tensor_type(whole, b.dtype(ANY))), sizes, axis)
+
+
+def _last_axis(op_type: type[Any], name: str) -> Callable[[Builder], CirhOp]:
+    def make(b: Builder) -> CirhOp:
+        shape = b.shape(1)
+        x = b.need(tensor_type(shape, b.dtype(NUMBERS)))
+        return op_type(x, **{name: b.draw(st.integers(0, shape[-1] - 1))})  # type: ignore[no-any-return]
+
+    return make
+
+
+def _multinomial(b: Builder) -> CirhOp:
+    step = b.need(tensor_type((), b.dtype(INTEGERS)))
+    logits = b.need(tensor_type((b.draw(SIZES), b.draw(SIZES)), b.dtype(FLOATS)))
+    return ops.RandomMultinomialOp(step, logits, b.draw(SIZES), b.draw(st.integers(0, 9)), 3)
+
+
+def _composite(b: Builder) -> CirhOp:
+    shape, dtype = b.shape(1), b.dtype(FLOATS)
+    x, bias = b.need(tensor_type(shape, dtype)), b.need(tensor_type(shape[-1:], dtype))
+    return ops.CompositeOp(x, bias, b.pick(sorted(COMPOSITES)))
+
+
+def _gelu(b: Builder, op_type: type[CirhOp]) -> CirhOp:
+    tensor = tensor_type(b.shape(), b.dtype(FLOATS))
+    operands = [b.need(tensor) for _ in range(1 if op_type is ops.GeluOp else 2)]
+    return op_type(*operands, approximate=b.draw(st.booleans()))  # type: ignore[call-arg]
+
+
 def _select(b: Builder) -> CirhOp:
     tensor = tensor_type(b.shape(), b.dtype(ANY))
     cond = b.need(tensor_type(tensor.get_shape(), "bool"))
@@ -305,6 +427,10 @@ def _seeded(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
 
 
 def _generator(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
+    if op_type in OTHERS:
+        return OTHERS[op_type]
+    if op_type in (ops.GeluOp, ops.GeluGradOp):
+        return partial(_gelu, op_type=op_type)
     if issubclass(op_type, BinaryOp):
         return _of_same(op_type, 2, op_type.DTYPES)
     if issubclass(op_type, FeaturesGradOp | OutputsGradOp | ops.EluGradOp):
@@ -319,7 +445,7 @@ def _generator(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
         return _on_axis(op_type, FLOATS)
     if issubclass(op_type, SeededRandomOp):
         return _seeded(op_type)
-    return _optimizer(op_type) if hasattr(op_type, "TENSORS") else OTHERS[op_type]
+    return _optimizer(op_type)
 
 
 ops_reduce_dtypes = {
@@ -354,6 +480,37 @@ OTHERS: dict[type[CirhOp], Callable[[Builder], CirhOp]] = {
     ops.ReduceOp: _reduce,
     ops.ArgMaxOp: _on_axis(ops.ArgMaxOp, NUMBERS),
     ops.CumSumOp: _on_axis(ops.CumSumOp, NUMBERS),
+    ops.CumProdOp: _on_axis(ops.CumProdOp, NUMBERS),
+    ops.NthOrderStatisticOp: _last_axis(ops.NthOrderStatisticOp, "n"),
+    ops.TopKOp: _last_axis(ops.TopKOp, "k"),
+    ops.L2NormOp: lambda b: ops.L2NormOp(
+        *(b.need(tensor_type(b.shape(), b.dtype(FLOATS))) for _ in range(b.draw(SIZES)))
+    ),
+    ops.ReduceBiasOp: _on_axis(ops.ReduceBiasOp, NUMBERS),
+    ops.CompositeOp: _composite,
+    ops.DotGeneralOp: _dot_general,
+    ops.ExtSIOp: partial(_extend, op_type=ops.ExtSIOp),
+    ops.ExtUIOp: partial(_extend, op_type=ops.ExtUIOp),
+    ops.FscaleOp: _fscale,
+    ops.StridedSliceOp: partial(_strided, op_type=ops.StridedSliceOp),
+    ops.StridedSliceGradOp: partial(_strided, op_type=ops.StridedSliceGradOp),
+    ops.UnpadOp: _unpad,
+    ops.GatherNdOp: _gather_nd,
+    ops.SplitOp: _split,
+    ops.RepeatOp: lambda b: ops.RepeatOp(b.need(tensor_type(b.shape(1), b.dtype(ANY))), b.draw(SIZES), -1),
+    ops.MatrixBandPartOp: lambda b: ops.MatrixBandPartOp(
+        b.need(tensor_type(b.shape(2), b.dtype(ANY))), b.draw(st.integers(-1, 2)), b.draw(st.integers(-1, 2))
+    ),
+    ops.ConditionalArangeOp: lambda b: ops.ConditionalArangeOp(
+        b.need(tensor_type(b.shape(1), "bool")), b.draw(st.integers(0, 3)), b.draw(st.integers(-1, 1))
+    ),
+    ops.RandomMultinomialOp: _multinomial,
+    ops.SoftmaxGradOp: _softmax_grad,
+    **{
+        op_type: partial(_sample_norm, op_type=op_type)
+        for op_type in (ops.LayerNormOp, ops.LayerNormGradOp, ops.GroupNormOp, ops.GroupNormGradOp)
+    },
+    **{op_type: partial(_attention, op_type=op_type) for op_type in (ops.AttentionOp, ops.AttentionGradOp)},
     ops.MatMulOp: _matmul,
     ops.BiasAddOp: lambda b: _bias_add(b, b.shape(1), b.dtype(NUMBERS)),
     ops.BiasAddGradOp: _of_same(ops.BiasAddGradOp, 1, NUMBERS, min_rank=1),

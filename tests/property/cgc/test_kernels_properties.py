@@ -27,7 +27,7 @@ OPS = (
     (W, "cirh.Add %w, %v", f"({W}, {W})"),
     (W, "cirh.Transpose %w {permutation = array<i64: 1, 0>}", f"({W})"),
     (W, "cirh.GradientDescent %w, %lr, %v", f"({W}, tensor<f32>, {W})"),
-    (X, "cirh.RandomUniform %step {seed = 1 : i64, op_seed = 2 : i64}", "(tensor<i32>)"),
+    (X, "cirh.RandomUniform %step {global_seed = 1 : i64, op_seed = 2 : i64}", "(tensor<i32>)"),
     (X, "cirh.Const dense<5.000000e-01>", None),
 )
 

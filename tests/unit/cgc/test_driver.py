@@ -58,6 +58,7 @@ def test_the_artifact_holds_everything(compiled, module, compile_dir):
         "compile_report.txt",
         "deltat_estimate.json",
         "kernels.mlir",
+        "lair.mlir",
         "manifest.json",
         "plan.json",
         "step.jaxexport",

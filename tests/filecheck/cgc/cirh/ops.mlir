@@ -80,8 +80,8 @@ builtin.module {
     %36 = cirh.Softplus %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.Not %p : (tensor<2x3xi1>) -> tensor<2x3xi1>
     %37 = cirh.Not %p : (tensor<2x3xi1>) -> tensor<2x3xi1>
-    // CHECK-NEXT: %{{.*}} = cirh.Gelu %x {approximate = true} : (tensor<2x3xf32>) -> tensor<2x3xf32>
-    %38 = cirh.Gelu %x {approximate = true} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Gelu %x {approximation = "TANH"} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %38 = cirh.Gelu %x {approximation = "TANH"} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.LeakyRelu %x {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     %39 = cirh.LeakyRelu %x {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.IsFinite %x : (tensor<2x3xf32>) -> tensor<2x3xi1>
@@ -90,8 +90,8 @@ builtin.module {
     %41 = cirh.ReluGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.LeakyReluGrad %x, %y {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     %42 = cirh.LeakyReluGrad %x, %y {alpha = 2.000000e-01 : f32} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
-    // CHECK-NEXT: %{{.*}} = cirh.GeluGrad %x, %y {approximate = false} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
-    %43 = cirh.GeluGrad %x, %y {approximate = false} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.GeluGrad %x, %y {approximation = "NONE"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %43 = cirh.GeluGrad %x, %y {approximation = "NONE"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.SoftplusGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     %44 = cirh.SoftplusGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.SigmoidGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
@@ -100,8 +100,8 @@ builtin.module {
     %46 = cirh.TanhGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.EluGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     %47 = cirh.EluGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
-    // CHECK-NEXT: %{{.*}} = cirh.Compare %x, %y {direction = "LT"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
-    %48 = cirh.Compare %x, %y {direction = "LT"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
+    // CHECK-NEXT: %{{.*}} = cirh.Compare %x, %y {comparison_direction = "LT"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
+    %48 = cirh.Compare %x, %y {comparison_direction = "LT"} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
     // CHECK-NEXT: %{{.*}} = cirh.Select %p, %x, %y : (tensor<2x3xi1>, tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     %49 = cirh.Select %p, %x, %y : (tensor<2x3xi1>, tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.Clamp %x, %s, %s : (tensor<2x3xf32>, tensor<f32>, tensor<f32>) -> tensor<2x3xf32>
@@ -164,10 +164,10 @@ builtin.module {
     %68, %69 = cirh.SparseSoftmaxCrossEntropyWithLogits %x, %i {axis = 1 : i64} : (tensor<2x3xf32>, tensor<2xi32>) -> (tensor<2xf32>, tensor<2x3xf32>)
     // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.SoftmaxCrossEntropyWithLogits %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> (tensor<2xf32>, tensor<2x3xf32>)
     %70, %71 = cirh.SoftmaxCrossEntropyWithLogits %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> (tensor<2xf32>, tensor<2x3xf32>)
-    // CHECK-NEXT: %{{.*}} = cirh.RandomUniform %step {seed = 7 : i64, op_seed = 1 : i64} : (tensor<i64>) -> tensor<4xf32>
-    %72 = cirh.RandomUniform %step {seed = 7 : i64, op_seed = 1 : i64} : (tensor<i64>) -> tensor<4xf32>
-    // CHECK-NEXT: %{{.*}} = cirh.RandomNormal %step {seed = 7 : i64, op_seed = 2 : i64} : (tensor<i64>) -> tensor<4xf32>
-    %73 = cirh.RandomNormal %step {seed = 7 : i64, op_seed = 2 : i64} : (tensor<i64>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.RandomUniform %step {global_seed = 7 : i64, op_seed = 1 : i64} : (tensor<i64>) -> tensor<4xf32>
+    %72 = cirh.RandomUniform %step {global_seed = 7 : i64, op_seed = 1 : i64} : (tensor<i64>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.RandomNormal %step {global_seed = 7 : i64, op_seed = 2 : i64} : (tensor<i64>) -> tensor<4xf32>
+    %73 = cirh.RandomNormal %step {global_seed = 7 : i64, op_seed = 2 : i64} : (tensor<i64>) -> tensor<4xf32>
     // CHECK-NEXT: %{{.*}} = cirh.StatelessRandomUniform %key : (tensor<2xi32>) -> tensor<4xf32>
     %74 = cirh.StatelessRandomUniform %key : (tensor<2xi32>) -> tensor<4xf32>
     // CHECK-NEXT: %{{.*}} = cirh.GradientDescent %x, %s, %y : (tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>) -> tensor<2x3xf32>
@@ -180,6 +180,66 @@ builtin.module {
     %81, %82, %83 = cirh.RMSProp %x, %y, %y, %s, %s, %s, %s, %y : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
     // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Adagrad %x, %y, %s, %y : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
     %84, %85 = cirh.Adagrad %x, %y, %s, %y : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}} = cirh.HardSigmoid %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %200 = cirh.HardSigmoid %x : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.HardSigmoidGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %201 = cirh.HardSigmoidGrad %x, %y : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.ExtSI %i : (tensor<2xi32>) -> tensor<2xi64>
+    %202 = cirh.ExtSI %i : (tensor<2xi32>) -> tensor<2xi64>
+    // CHECK-NEXT: %{{.*}} = cirh.ExtUI %p : (tensor<2x3xi1>) -> tensor<2x3xi32>
+    %203 = cirh.ExtUI %p : (tensor<2x3xi1>) -> tensor<2x3xi32>
+    // CHECK-NEXT: %{{.*}} = cirh.Reduce %i {reduce_kind = "ADD", dimensions = array<i64: 0>, keep_dims = false} : (tensor<2xi32>) -> tensor<i32>
+    %204 = cirh.Reduce %i {reduce_kind = "ADD", dimensions = array<i64: 0>, keep_dims = false} : (tensor<2xi32>) -> tensor<i32>
+    // CHECK-NEXT: %{{.*}} = cirh.Fscale %x, %{{.*}} : (tensor<2x3xf32>, tensor<i32>) -> tensor<2x3xf32>
+    %205 = cirh.Fscale %x, %204 : (tensor<2x3xf32>, tensor<i32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.GatherNd %x, %i : (tensor<2x3xf32>, tensor<2xi32>) -> tensor<f32>
+    %206 = cirh.GatherNd %x, %i : (tensor<2x3xf32>, tensor<2xi32>) -> tensor<f32>
+    // CHECK-NEXT: %{{.*}} = cirh.StridedSlice %x {begin = array<i64: 1, 0>, end = array<i64: -1, 3>, strides = array<i64: -1, 2>} : (tensor<2x3xf32>) -> tensor<2x2xf32>
+    %207 = cirh.StridedSlice %x {begin = array<i64: 1, 0>, end = array<i64: -1, 3>, strides = array<i64: -1, 2>} : (tensor<2x3xf32>) -> tensor<2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.StridedSliceGrad %x {begin = array<i64: 0, 0>, end = array<i64: 2, 5>, strides = array<i64: 1, 2>} : (tensor<2x3xf32>) -> tensor<2x5xf32>
+    %208 = cirh.StridedSliceGrad %x {begin = array<i64: 0, 0>, end = array<i64: 2, 5>, strides = array<i64: 1, 2>} : (tensor<2x3xf32>) -> tensor<2x5xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.unpad %x {low = array<i64: 0, 1>, high = array<i64: 1, 0>} : (tensor<2x3xf32>) -> tensor<1x2xf32>
+    %209 = cirh.unpad %x {low = array<i64: 0, 1>, high = array<i64: 1, 0>} : (tensor<2x3xf32>) -> tensor<1x2xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Split %x {axis = 1 : i64, sizes = array<i64: 1, 2>} : (tensor<2x3xf32>) -> (tensor<2x1xf32>, tensor<2x2xf32>)
+    %210, %211 = cirh.Split %x {axis = 1 : i64, sizes = array<i64: 1, 2>} : (tensor<2x3xf32>) -> (tensor<2x1xf32>, tensor<2x2xf32>)
+    // CHECK-NEXT: %{{.*}} = cirh.Repeat %x {axis = 0 : i64, repeats = 2 : i64} : (tensor<2x3xf32>) -> tensor<4x3xf32>
+    %212 = cirh.Repeat %x {axis = 0 : i64, repeats = 2 : i64} : (tensor<2x3xf32>) -> tensor<4x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.MatrixBandPart %x {num_lower = -1 : i64, num_upper = 0 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %213 = cirh.MatrixBandPart %x {num_lower = -1 : i64, num_upper = 0 : i64} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.ConditionalArange %p {start = 1 : i64, fill = 0 : i64} : (tensor<2x3xi1>) -> tensor<2x3xi32>
+    %214 = cirh.ConditionalArange %p {start = 1 : i64, fill = 0 : i64} : (tensor<2x3xi1>) -> tensor<2x3xi32>
+    // CHECK-NEXT: %{{.*}} = cirh.CumProd %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %215 = cirh.CumProd %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.NthOrderStatistic %x {n = 1 : i64, reverse = false} : (tensor<2x3xf32>) -> tensor<2xf32>
+    %216 = cirh.NthOrderStatistic %x {n = 1 : i64, reverse = false} : (tensor<2x3xf32>) -> tensor<2xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.TopK %x {k = 2 : i64} : (tensor<2x3xf32>) -> (tensor<2x2xf32>, tensor<2x2xi32>)
+    %217, %218 = cirh.TopK %x {k = 2 : i64} : (tensor<2x3xf32>) -> (tensor<2x2xf32>, tensor<2x2xi32>)
+    // CHECK-NEXT: %{{.*}} = cirh.L2Norm %x, %bias : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<f32>
+    %219 = cirh.L2Norm %x, %bias : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<f32>
+    // CHECK-NEXT: %{{.*}} = cirh.DotGeneral %x, %y {lhs_batching_dimensions = array<i64>, lhs_contracting_dimensions = array<i64: 1>, rhs_batching_dimensions = array<i64>, rhs_contracting_dimensions = array<i64: 1>} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x2xf32>
+    %220 = cirh.DotGeneral %x, %y {lhs_batching_dimensions = array<i64>, lhs_contracting_dimensions = array<i64: 1>, rhs_batching_dimensions = array<i64>, rhs_contracting_dimensions = array<i64: 1>} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.ReduceBias %image {dim = 2 : i64} : (tensor<2x4x4x2xf32>) -> tensor<4xf32>
+    %221 = cirh.ReduceBias %image {dim = 2 : i64} : (tensor<2x4x4x2xf32>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Composite %x, %bias {function = "BiasGelu"} : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+    %222 = cirh.Composite %x, %bias {function = "BiasGelu"} : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.LayerNorm %x, %bias, %bias {epsilon = 1.000000e-05 : f32} : (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<2x3xf32>, tensor<2x1xf32>, tensor<2x1xf32>)
+    %223, %224, %225 = cirh.LayerNorm %x, %bias, %bias {epsilon = 1.000000e-05 : f32} : (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<2x3xf32>, tensor<2x1xf32>, tensor<2x1xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.LayerNormGrad %x, %y, %bias, %{{.*}}, %{{.*}} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<3xf32>, tensor<2x1xf32>, tensor<2x1xf32>) -> (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>)
+    %226, %227, %228 = cirh.LayerNormGrad %x, %y, %bias, %224, %225 : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<3xf32>, tensor<2x1xf32>, tensor<2x1xf32>) -> (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.GroupNorm %image, %c, %c {num_groups = 2 : i64, epsilon = 1.000000e-05 : f32} : (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>)
+    %229, %230, %231 = cirh.GroupNorm %image, %c, %c {num_groups = 2 : i64, epsilon = 1.000000e-05 : f32} : (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.GroupNormGrad %image, %image, %c, %{{.*}}, %{{.*}} {num_groups = 2 : i64} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2x2xf32>, tensor<2x2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>)
+    %232, %233, %234 = cirh.GroupNormGrad %image, %image, %c, %230, %231 {num_groups = 2 : i64} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2x2xf32>, tensor<2x2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2xf32>, tensor<2xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Attention %image, %image, %image {scale = 5.000000e-01 : f32, has_bias = false, has_keep = false} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2x4x4x4xf32>)
+    %235, %236 = cirh.Attention %image, %image, %image {scale = 5.000000e-01 : f32, has_bias = false, has_keep = false} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>) -> (tensor<2x4x4x2xf32>, tensor<2x4x4x4xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.AttentionGrad %image, %image, %image, %image, %{{.*}}, %{{.*}} {scale = 5.000000e-01 : f32, has_keep = true} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x4xf32>, tensor<2x4x4x4xf32>) -> (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>)
+    %237, %238, %239 = cirh.AttentionGrad %image, %image, %image, %image, %236, %236 {scale = 5.000000e-01 : f32, has_keep = true} : (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x4xf32>, tensor<2x4x4x4xf32>) -> (tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>, tensor<2x4x4x2xf32>)
+    // CHECK-NEXT: %{{.*}} = cirh.SoftmaxGrad %x, %y {axis = 1 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    %240 = cirh.SoftmaxGrad %x, %y {axis = 1 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.RandomMultinomial %step, %x {num_samples = 4 : i64, global_seed = 7 : i64, op_seed = 3 : i64} : (tensor<i64>, tensor<2x3xf32>) -> tensor<2x4xi32>
+    %241 = cirh.RandomMultinomial %step, %x {num_samples = 4 : i64, global_seed = 7 : i64, op_seed = 3 : i64} : (tensor<i64>, tensor<2x3xf32>) -> tensor<2x4xi32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.AdamW %x, %y, %y, %s, %s, %s, %s, %s, %s, %y, %s {use_nesterov = false} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>, tensor<f32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
+    %242, %243, %244 = cirh.AdamW %x, %y, %y, %s, %s, %s, %s, %s, %s, %y, %s {use_nesterov = false} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>, tensor<f32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
     func.return
   }
 }

@@ -118,13 +118,13 @@ builtin.module {
   }
 
   // CHECK-LABEL: @not_of_compare
-  // CHECK-NEXT: %[[A:.*]] = cirh.Compare %x, %y {direction = "NE"}
-  // CHECK-NEXT: %[[B:.*]] = cirh.Compare %i, %i {direction = "GE"}
+  // CHECK-NEXT: %[[A:.*]] = cirh.Compare %x, %y {comparison_direction = "NE"}
+  // CHECK-NEXT: %[[B:.*]] = cirh.Compare %i, %i {comparison_direction = "GE"}
   // CHECK-NEXT: func.return %[[A]], %[[B]]
   func.func @not_of_compare(%x: tensor<4xf32>, %y: tensor<4xf32>, %i: tensor<4xi32>) -> (tensor<4xi1>, tensor<4xi1>) {
-    %a = cirh.Compare %x, %y {direction = "EQ"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+    %a = cirh.Compare %x, %y {comparison_direction = "EQ"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
     %b = cirh.Not %a : (tensor<4xi1>) -> tensor<4xi1>
-    %c = cirh.Compare %i, %i {direction = "LT"} : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi1>
+    %c = cirh.Compare %i, %i {comparison_direction = "LT"} : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi1>
     %d = cirh.Not %c : (tensor<4xi1>) -> tensor<4xi1>
     func.return %b, %d : tensor<4xi1>, tensor<4xi1>
   }

@@ -47,10 +47,10 @@ builtin.module {
 
   // not (NaN < x) is true, NaN >= x is false
   // CHECK-LABEL: @not_of_float_ordering
-  // CHECK: cirh.Compare {{.*}} {direction = "LT"}
+  // CHECK: cirh.Compare {{.*}} {comparison_direction = "LT"}
   // CHECK-NEXT: cirh.Not
   func.func @not_of_float_ordering(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xi1> {
-    %a = cirh.Compare %x, %y {direction = "LT"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+    %a = cirh.Compare %x, %y {comparison_direction = "LT"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
     %b = cirh.Not %a : (tensor<4xi1>) -> tensor<4xi1>
     func.return %b : tensor<4xi1>
   }

@@ -61,7 +61,7 @@ builtin.module {
   // CHECK: cirh.RandomUniform
   func.func @random() -> tensor<4xf32> {
     %step = cirh.Const dense<0> : tensor<i32>
-    %y = cirh.RandomUniform %step {seed = 1 : i64, op_seed = 2 : i64} : (tensor<i32>) -> tensor<4xf32>
+    %y = cirh.RandomUniform %step {global_seed = 1 : i64, op_seed = 2 : i64} : (tensor<i32>) -> tensor<4xf32>
     func.return %y : tensor<4xf32>
   }
 

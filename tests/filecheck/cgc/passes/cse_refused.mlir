@@ -43,8 +43,8 @@ builtin.module {
   // CHECK-NEXT: cirh.RandomUniform {{.*}}op_seed = 2
   // CHECK-NEXT: cirh.RandomUniform {{.*}}op_seed = 3
   func.func @op_seeds_matter(%s: tensor<i32>) -> (tensor<4xf32>, tensor<4xf32>) {
-    %a = cirh.RandomUniform %s {seed = 1 : i64, op_seed = 2 : i64} : (tensor<i32>) -> tensor<4xf32>
-    %b = cirh.RandomUniform %s {seed = 1 : i64, op_seed = 3 : i64} : (tensor<i32>) -> tensor<4xf32>
+    %a = cirh.RandomUniform %s {global_seed = 1 : i64, op_seed = 2 : i64} : (tensor<i32>) -> tensor<4xf32>
+    %b = cirh.RandomUniform %s {global_seed = 1 : i64, op_seed = 3 : i64} : (tensor<i32>) -> tensor<4xf32>
     func.return %a, %b : tensor<4xf32>, tensor<4xf32>
   }
 

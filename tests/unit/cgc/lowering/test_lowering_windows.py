@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
+from xdsl.utils.test_value import create_ssa_value
 
 from cgc.cirh import ops
+from cgc.cirh.types import element_type, tensor_type
+from cgc.lowering.jax_table import lower
 
 Array = Any
 GEOMETRY = [
@@ -16,6 +22,10 @@ GEOMETRY = [
     ((1, 2), (1, 1, 1, 1), (2, 1), 1),
     ((1, 1), (1, 1, 1, 1), (1, 1), 2),
     ((2, 2), (0, 1, 0, 1), (1, 2), 4),
+    # windows that do not overlap, and rows at the end that no window reaches
+    ((3, 4), (1, 0, 2, 1), (1, 2), 1),
+    ((3, 2), (0, 0, 0, 0), (1, 1), 2),
+    ((2, 1), (0, 0, 1, 0), (1, 1), 1),
 ]
 
 
@@ -93,6 +103,32 @@ def windows_of(x: Array, window: Any) -> Any:
                 for start, length, size in zip(starts, ksize, x.shape[1:3], strict=True)
             ],
         )
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("direction", ["FWD", "BWD_INPUT", "BWD_KERNEL"])
+def test_convolutions_in_a_loop_have_the_form_of_the_fast_routine(direction: str, groups: int) -> None:
+    # In any other form a convolution inside a loop takes 10 to 50 times as long.
+    image, kernel = (2, 6, 6, 4), (3, 3, 4 // groups, 8)
+    operands = {
+        "FWD": (image, kernel),
+        "BWD_INPUT": (grad := (2, 3, 3, 8), kernel),
+        "BWD_KERNEL": (image, grad),
+    }
+    left, right = (
+        create_ssa_value(tensor_type(shape, element_type("float32"))) for shape in operands[direction]
+    )
+    wanted = {"BWD_INPUT": image, "BWD_KERNEL": kernel}.get(direction)
+    op = ops.ConvolutionOp(left, right, (2, 2), (0, 1, 0, 1), (1, 1), groups, direction, wanted)
+
+    def repeated(a: Any, b: Any) -> Any:
+        return jax.lax.fori_loop(0, 4, lambda _, x: x + jnp.sum(lower(op, a + x, b)[0]), 0.0)
+
+    arrays = [np.ones(shape, np.float32) for shape in operands[direction]]
+    text = jax.jit(repeated).lower(*arrays).compile().as_text()
+    labels = re.findall(r"dim_labels=(\S+?)[,\s]", text)
+    assert labels == ["b01f_01io->b01f"] * groups
+    assert "feature_group_count" not in text
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)

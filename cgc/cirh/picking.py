@@ -1,0 +1,304 @@
+"""Ops that pick elements by position: strided slices, bands, rows by coordinates, pieces and repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_result_def
+
+from cgc.cirh.base import (
+    INT,
+    INTS,
+    CirhOp,
+    IntParameter,
+    IntsParameter,
+    Value,
+    int_attr,
+    ints_attr,
+    operand_type,
+)
+from cgc.cirh.types import ANY, BOOL, INTEGERS, NUMBERS, Tensor, tensor_of, tensor_type
+
+
+def strided_shape(
+    op: type[CirhOp], shape: Sequence[int], begin: Sequence[int], end: Sequence[int], strides: Sequence[int]
+) -> list[int]:
+    """Sizes of the slice from `begin` on, in steps of `strides`, before `end`, of a tensor of that shape."""
+    if {len(begin), len(end), len(strides)} != {len(shape)}:
+        op.fail(
+            f"got {len(begin)} begin, {len(end)} end and {len(strides)} strides, "
+            f"expected {len(shape)} of each"
+        )
+    sizes = []
+    for dim, (size, first, last, step) in enumerate(zip(shape, begin, end, strides, strict=True)):
+        places = range(first, last, step) if step else range(0)
+        if not step or (places and not (0 <= places[0] < size and 0 <= places[-1] < size)):
+            op.fail(
+                f"dimension {dim} has begin {first}, end {last}, stride {step}; expected places "
+                f"from 0 to {size - 1} (an end of -1 lies before the first) and a stride other than 0"
+            )
+        sizes.append(len(places))
+    return sizes
+
+
+class StridedOp(CirhOp):
+    """Base of the strided slice and its gradient: their attributes."""
+
+    begin_attr = prop_def(INTS, prop_name="begin")
+    end_attr = prop_def(INTS, prop_name="end")
+    strides_attr = prop_def(INTS, prop_name="strides")
+    begin = IntsParameter("begin")
+    end = IntsParameter("end")
+    strides = IntsParameter("strides")
+
+    def _build(
+        self, x: Value, result: Tensor, begin: Sequence[int], end: Sequence[int], strides: Sequence[int]
+    ) -> None:
+        properties = {"begin": ints_attr(begin), "end": ints_attr(end), "strides": ints_attr(strides)}
+        CirhOp.__init__(self, [x], [result], properties)
+
+
+@irdl_op_definition
+class StridedSliceOp(StridedOp):
+    """The elements at `begin`, `begin + strides` ... before `end`; strides may be negative.
+
+    Positions count from the front; with a negative stride an end of -1 lies before the first element.
+    """
+
+    name = "cirh.StridedSlice"
+    x = operand_def()
+    result = result_def()
+
+    def __init__(self, x: Value, begin: Sequence[int], end: Sequence[int], strides: Sequence[int]) -> None:
+        self._build(x, self.infer(operand_type(x), begin, end, strides), begin, end, strides)
+
+    @classmethod
+    def infer(cls, x: Tensor, begin: Sequence[int], end: Sequence[int], strides: Sequence[int]) -> Tensor:
+        """Result type: as many elements as there are positions, in every dimension."""
+        return tensor_type(strided_shape(cls, x.get_shape(), begin, end, strides), x.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.begin, self.end, self.strides),)
+
+
+@irdl_op_definition
+class StridedSliceGradOp(StridedOp):
+    """Zeros with grad at the positions that the strided slice of such a tensor takes."""
+
+    name = "cirh.StridedSliceGrad"
+    grad = operand_def()
+    result = result_def()
+
+    def __init__(
+        self,
+        grad: Value,
+        shape: Sequence[int],
+        begin: Sequence[int],
+        end: Sequence[int],
+        strides: Sequence[int],
+    ) -> None:
+        """`shape` is that of the tensor that was sliced."""
+        self._build(grad, self.infer(operand_type(grad), shape, begin, end, strides), begin, end, strides)
+
+    @classmethod
+    def infer(
+        cls,
+        grad: Tensor,
+        shape: Sequence[int],
+        begin: Sequence[int],
+        end: Sequence[int],
+        strides: Sequence[int],
+    ) -> Tensor:
+        """Result type: `shape`, whose strided slice has the shape of grad."""
+        cls.require_dtype("grad", grad, NUMBERS)
+        sliced = strided_shape(cls, shape, begin, end, strides)
+        cls.require_same("grad", grad, "the slice", tensor_type(sliced, grad.element_type))
+        return tensor_type(shape, grad.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        shape = tensor_of(self.result).get_shape()
+        return (self.infer(tensor_of(self.grad), shape, self.begin, self.end, self.strides),)
+
+
+@irdl_op_definition
+class UnpadOp(CirhOp):
+    """x without the `low[i]` first and the `high[i]` last elements of dimension i."""
+
+    name = "cirh.unpad"
+    x = operand_def()
+    result = result_def()
+    low_attr = prop_def(INTS, prop_name="low")
+    high_attr = prop_def(INTS, prop_name="high")
+    low = IntsParameter("low")
+    high = IntsParameter("high")
+
+    def __init__(self, x: Value, low: Sequence[int], high: Sequence[int]) -> None:
+        result = self.infer(operand_type(x), low, high)
+        super().__init__([x], [result], {"low": ints_attr(low), "high": ints_attr(high)})
+
+    @classmethod
+    def infer(cls, x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
+        """Result type: every size less its low and high padding."""
+        shape = x.get_shape()
+        fits = len(low) == len(high) == len(shape) and min(*low, *high, 0, 0) >= 0
+        sizes = [n - before - after for n, before, after in zip(shape, low, high, strict=False)]
+        if not fits or min(*sizes, 0, 0) < 0:
+            cls.fail(
+                f"low is {tuple(low)} and high {tuple(high)}, expected {len(shape)} sizes of 0 or more each, "
+                f"no more than {x} has"
+            )
+        return tensor_type(sizes, x.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.low, self.high),)
+
+
+@irdl_op_definition
+class GatherNdOp(CirhOp):
+    """Slices of x by coordinates, as `tf.gather_nd`: indices `[..., K]` name the first K dimensions of x."""
+
+    name = "cirh.GatherNd"
+    x = operand_def()
+    indices = operand_def()
+    result = result_def()
+
+    def __init__(self, x: Value, indices: Value) -> None:
+        super().__init__([x, indices], [self.infer(operand_type(x), operand_type(indices))])
+
+    @classmethod
+    def infer(cls, x: Tensor, indices: Tensor) -> Tensor:
+        """Result type: `[..., what is left of x]`."""
+        cls.require_dtype("indices", indices, INTEGERS)
+        places, shape = indices.get_shape(), x.get_shape()
+        if not places or not 1 <= places[-1] <= len(shape):
+            cls.fail(
+                f"indices has type {indices}, expected [..., K] with 1 <= K <= {len(shape)}, the rank of x"
+            )
+        return tensor_type([*places[:-1], *shape[places[-1] :]], x.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), tensor_of(self.indices)),)
+
+
+@irdl_op_definition
+class MatrixBandPartOp(CirhOp):
+    """The matrices in the last two dimensions, with zeros outside of a band around the diagonal.
+
+    `num_lower` and `num_upper` diagonals beside it are kept, all of them if the number is negative.
+    """
+
+    name = "cirh.MatrixBandPart"
+    x = operand_def()
+    result = result_def()
+    num_lower_attr = prop_def(INT, prop_name="num_lower")
+    num_upper_attr = prop_def(INT, prop_name="num_upper")
+    num_lower = IntParameter("num_lower")
+    num_upper = IntParameter("num_upper")
+
+    def __init__(self, x: Value, num_lower: int, num_upper: int) -> None:
+        properties = {"num_lower": int_attr(num_lower), "num_upper": int_attr(num_upper)}
+        super().__init__([x], [self.infer(operand_type(x))], properties)
+
+    @classmethod
+    def infer(cls, x: Tensor) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, ANY)
+        if len(x.get_shape()) < 2:
+            cls.fail(f"x has type {x}, expected rank 2 or more")
+        return x
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x)),)
+
+
+@irdl_op_definition
+class SplitOp(CirhOp):
+    """x cut along `axis` into pieces of the given sizes, one result each; the inverse of `Concat`."""
+
+    name = "cirh.Split"
+    x = operand_def()
+    pieces = var_result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    sizes_attr = prop_def(INTS, prop_name="sizes")
+    axis = IntParameter("axis")
+    sizes = IntsParameter("sizes")
+
+    def __init__(self, x: Value, sizes: Sequence[int], axis: int) -> None:
+        source = operand_type(x)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        types = self.infer(source, sizes, axis)
+        super().__init__([x], types, {"axis": int_attr(axis), "sizes": ints_attr(sizes)})
+
+    @classmethod
+    def infer(cls, x: Tensor, sizes: Sequence[int], axis: int) -> tuple[Tensor, ...]:
+        """Result types: x with each of the sizes along `axis`."""
+        shape = x.get_shape()
+        cls.require_axis(axis, len(shape))
+        if not sizes or min(sizes) < 0 or sum(sizes) != shape[axis]:
+            cls.fail(f"sizes is {tuple(sizes)}, expected a sum of {shape[axis]}, dimension {axis} of {x}")
+        return tuple(tensor_type([*shape[:axis], n, *shape[axis + 1 :]], x.element_type) for n in sizes)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return self.infer(tensor_of(self.x), self.sizes, self.axis)
+
+
+@irdl_op_definition
+class RepeatOp(CirhOp):
+    """Every element along `axis` `repeats` times, one copy after the other, as `numpy.repeat`."""
+
+    name = "cirh.Repeat"
+    x = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    repeats_attr = prop_def(INT, prop_name="repeats")
+    axis = IntParameter("axis")
+    repeats = IntParameter("repeats")
+
+    def __init__(self, x: Value, repeats: int, axis: int) -> None:
+        source = operand_type(x)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        result = self.infer(source, repeats, axis)
+        super().__init__([x], [result], {"axis": int_attr(axis), "repeats": int_attr(repeats)})
+
+    @classmethod
+    def infer(cls, x: Tensor, repeats: int, axis: int) -> Tensor:
+        """Result type: x with `repeats` times the size along `axis`."""
+        shape = x.get_shape()
+        cls.require_axis(axis, len(shape))
+        if repeats < 0:
+            cls.fail(f"repeats is {repeats}, expected 0 or more")
+        return tensor_type([*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]], x.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.repeats, self.axis),)
+
+
+@irdl_op_definition
+class ConditionalArangeOp(CirhOp):
+    """`start`, `start + 1` ... at the places along the last dimension where the condition holds.
+
+    `fill` stands at the others: the positions of the tokens of a padded sequence.
+    """
+
+    name = "cirh.ConditionalArange"
+    condition = operand_def()
+    result = result_def()
+    start_attr = prop_def(INT, prop_name="start")
+    fill_attr = prop_def(INT, prop_name="fill")
+    start = IntParameter("start")
+    fill = IntParameter("fill")
+
+    def __init__(self, condition: Value, start: int = 0, fill: int = 0) -> None:
+        result = self.infer(operand_type(condition))
+        super().__init__([condition], [result], {"start": int_attr(start), "fill": int_attr(fill)})
+
+    @classmethod
+    def infer(cls, condition: Tensor) -> Tensor:
+        """Result type: i32 of the shape of the condition."""
+        cls.require_dtype("condition", condition, BOOL)
+        if not condition.get_shape():
+            cls.fail(f"condition has type {condition}, expected rank 1 or more")
+        return tensor_type(condition.get_shape(), "int32")
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.condition)),)

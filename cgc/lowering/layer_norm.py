@@ -1,0 +1,79 @@
+"""Lowerings of layer and group normalization. Moments are float32; what is summed is summed in float32."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.ops import GroupNormGradOp, GroupNormOp, LayerNormOp
+from cgc.lowering.dtypes import result_shape
+
+
+def layer_norm(op: LayerNormOp, x: jax.Array, scale: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
+    """(y, mean, rstd) over the last dimension."""
+    wide = x.astype(jnp.float32)
+    mean, rstd = _moments(wide, (x.ndim - 1,), op.epsilon)
+    y = (wide - mean) * rstd * scale.astype(jnp.float32) + offset.astype(jnp.float32)
+    return y.astype(x.dtype), mean, rstd
+
+
+def layer_norm_grad(
+    _op: CirhOp, grad: jax.Array, x: jax.Array, scale: jax.Array, mean: jax.Array, rstd: jax.Array
+) -> tuple[jax.Array, ...]:
+    """(x_backprop, scale_backprop, offset_backprop)."""
+    wide = grad.astype(jnp.float32)
+    normalized = (x.astype(jnp.float32) - mean) * rstd
+    scaled = wide * scale.astype(jnp.float32)
+    x_backprop = _centred(scaled, normalized, (x.ndim - 1,)) * rstd
+    return (x_backprop.astype(x.dtype), *_vectors(wide, normalized, scale))
+
+
+def group_norm(op: GroupNormOp, x: jax.Array, scale: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
+    """(y, mean, rstd) over the places of a sample and a group of channels."""
+    wide = _grouped(x, op.num_groups)
+    mean, rstd = _moments(wide, (1, 3), op.epsilon)
+    normalized = ((wide - mean) * rstd).reshape(x.shape)
+    y = normalized * scale.astype(jnp.float32) + offset.astype(jnp.float32)
+    moments = result_shape(op, 1)
+    return y.astype(x.dtype), mean.reshape(moments), rstd.reshape(moments)
+
+
+def group_norm_grad(
+    op: GroupNormGradOp, grad: jax.Array, x: jax.Array, scale: jax.Array, mean: jax.Array, rstd: jax.Array
+) -> tuple[jax.Array, ...]:
+    """(x_backprop, scale_backprop, offset_backprop)."""
+    wide, groups = grad.astype(jnp.float32), op.num_groups
+    means, rstds = (lax.expand_dims(v, (1, 3)) for v in (mean, rstd))
+    normalized = (_grouped(x, groups) - means) * rstds
+    scaled = _grouped(wide * scale.astype(jnp.float32), groups)
+    x_backprop = (_centred(scaled, normalized, (1, 3)) * rstds).reshape(x.shape)
+    return (x_backprop.astype(x.dtype), *_vectors(wide, normalized.reshape(x.shape), scale))
+
+
+def _grouped(x: jax.Array, groups: int) -> jax.Array:
+    """float32, `[N, places, groups, channels of a group]`."""
+    places = math.prod(x.shape[1:-1])
+    return x.astype(jnp.float32).reshape(x.shape[0], places, groups, x.shape[-1] // groups)
+
+
+def _moments(x: jax.Array, axes: tuple[int, ...], epsilon: float) -> tuple[jax.Array, jax.Array]:
+    """(mean, 1 / sqrt(variance + epsilon)), the axes kept with size 1."""
+    mean = jnp.mean(x, axes, keepdims=True)
+    variance = jnp.mean(lax.square(x - mean), axes, keepdims=True)
+    return mean, lax.rsqrt(variance + epsilon)
+
+
+def _centred(grad: jax.Array, normalized: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """Grad less what changing the moments takes from it: its mean, and its part along `normalized`."""
+    along = jnp.mean(grad * normalized, axes, keepdims=True)
+    return grad - jnp.mean(grad, axes, keepdims=True) - normalized * along
+
+
+def _vectors(grad: jax.Array, normalized: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gradients by scale and offset: sums over all dimensions but the last."""
+    axes = tuple(range(grad.ndim - 1))
+    return jnp.sum(grad * normalized, axes).astype(scale.dtype), jnp.sum(grad, axes).astype(scale.dtype)

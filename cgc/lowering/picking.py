@@ -1,0 +1,100 @@
+"""Lowerings of ops that pick elements by position."""
+
+from __future__ import annotations
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.ops import (
+    ConditionalArangeOp,
+    MatrixBandPartOp,
+    RepeatOp,
+    SplitOp,
+    StridedSliceGradOp,
+    StridedSliceOp,
+    UnpadOp,
+)
+from cgc.lowering.dtypes import result_shape
+
+
+def strided_slice(op: StridedSliceOp, x: jax.Array) -> jax.Array:
+    """Every `strides`-th element from `begin` to before `end`; a negative stride runs backwards."""
+    slices, backwards = _forward_slices(op)
+    taken = lax.slice(x, *slices)
+    return lax.rev(taken, backwards) if backwards else taken
+
+
+def strided_slice_grad(op: StridedSliceGradOp, grad: jax.Array) -> jax.Array:
+    """Zeros with `grad` where the slice takes elements: padding before, between and after them."""
+    (starts, _, steps), backwards = _forward_slices(op)
+    places = lax.rev(grad, backwards) if backwards else grad
+    edges = []
+    for size, start, step, count in zip(result_shape(op), starts, steps, grad.shape, strict=True):
+        covered = (count - 1) * step + 1 if count else 0
+        edges.append((start, size - start - covered, step - 1) if count else (0, size, 0))
+    return lax.pad(places, jnp.zeros((), grad.dtype), edges)
+
+
+def _forward_slices(
+    op: StridedSliceOp | StridedSliceGradOp,
+) -> tuple[tuple[list[int], list[int], list[int]], tuple[int, ...]]:
+    """((starts, limits, steps) of the same elements in rising order, the dimensions to reverse)."""
+    starts, limits, steps, backwards = [], [], [], []
+    for dim, (begin, end, stride) in enumerate(zip(op.begin, op.end, op.strides, strict=True)):
+        places = range(begin, end, stride)
+        if stride < 0:
+            backwards.append(dim)
+            places = places[::-1]
+        starts.append(places[0] if places else 0)
+        limits.append(places[-1] + 1 if places else 0)
+        steps.append(abs(stride))
+    return (starts, limits, steps), tuple(backwards)
+
+
+def unpad(op: UnpadOp, x: jax.Array) -> jax.Array:
+    """X without its first `low` and last `high` elements in every dimension."""
+    return lax.slice(x, op.low, [size - high for size, high in zip(x.shape, op.high, strict=True)])
+
+
+def gather_nd(_op: CirhOp, x: jax.Array, indices: jax.Array) -> jax.Array:
+    """The slices of x at coordinates; out of range gives NaN, the smallest value for integers."""
+    depth, batch = indices.shape[-1], indices.ndim - 1
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(batch, batch + x.ndim - depth)),
+        collapsed_slice_dims=tuple(range(depth)),
+        start_index_map=tuple(range(depth)),
+    )
+    sizes = (1,) * depth + x.shape[depth:]
+    return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP)
+
+
+def matrix_band_part(op: MatrixBandPartOp, x: jax.Array) -> jax.Array:
+    """Zeros outside of the band."""
+    below = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 2) - lax.broadcasted_iota(
+        jnp.int32, x.shape, x.ndim - 1
+    )
+    lower, upper = (size if size >= 0 else max(x.shape) for size in (op.num_lower, op.num_upper))
+    return lax.select((below <= lower) & (-below <= upper), x, jnp.zeros_like(x))
+
+
+def split(op: SplitOp, x: jax.Array) -> tuple[jax.Array, ...]:
+    """The pieces along an axis."""
+    return tuple(lax.split(x, op.sizes, op.axis))
+
+
+def repeat(op: RepeatOp, x: jax.Array) -> jax.Array:
+    """Each element along an axis several times in a row."""
+    spread = lax.broadcast_in_dim(
+        x,
+        (*x.shape[: op.axis + 1], op.repeats, *x.shape[op.axis + 1 :]),
+        tuple(dim + (dim > op.axis) for dim in range(x.ndim)),
+    )
+    return lax.reshape(spread, result_shape(op))
+
+
+def conditional_arange(op: ConditionalArangeOp, condition: jax.Array) -> jax.Array:
+    """How many places before hold, plus `start`, where the condition holds; `fill` elsewhere."""
+    counts = lax.cumsum(condition.astype(jnp.int32), condition.ndim - 1)
+    return jnp.where(condition, counts - 1 + op.start, op.fill).astype(jnp.int32)

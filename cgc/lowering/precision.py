@@ -1,0 +1,134 @@
+"""16-bit formats on the device.
+
+cbfloat16 has no type of its own in XLA. Where a function says that f16 is cbfloat16, values of type f16 are
+float32 numbers that cbfloat16 has as well: an op is computed in float32 and its result is rounded once, as on
+the wafer. IEEE float16 is XLA's own type; formulas of several operations are computed in float32 and rounded
+once, too.
+
+The rounding adds and subtracts a power of two whose last place is the last place of cbfloat16 at x. Exact on
+all float32, gradual underflow and signed zeros included, and cheaper on a CPU than XLA's `reduce_precision`,
+which flushes subnormals: three roundings in a row of 4,000,000 elements on two AMD EPYC cores, without
+rounding 0.6 ms, 1.1 ms this way, 1.4 ms with `reduce_precision` alone and 1.9 ms with its subnormals mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.activation import FeaturesGradOp, OutputsGradOp
+from cgc.cirh.base import CirhOp
+from cgc.cirh.elementwise import UnaryOp
+from cgc.cirh.precision import HalfFormat
+from cgc.cirh.types import element_type, tensor_of
+from cgc.lowering.jax_table import lower
+from cgc.precision import CB16_LARGEST, CB16_MANTISSA_BITS
+
+_F16 = element_type("float16")
+
+_EXPONENT_BITS = np.int32(0x7F800000)
+_SIGN_BIT = np.int32(-(2**31))
+_SMALLEST_EXPONENT = np.int32((127 - 30) << 23)
+_LARGEST_EXPONENT = np.int32(
+    (127 + 33) << 23
+)  # larger ones are beyond cbfloat16, and their ruler beyond float32
+_LAST_PLACE = np.int32((23 - CB16_MANTISSA_BITS) << 23)
+
+_EXACT = frozenset(
+    {
+        "cirh.Reshape",
+        "cirh.Transpose",
+        "cirh.BroadcastInDim",
+        "cirh.Concat",
+        "cirh.Slice",
+        "cirh.pad",
+        "cirh.Gather",
+        "cirh.Select",
+        "cirh.Max",
+        "cirh.Min",
+        "cirh.Neg",
+        "cirh.Abs",
+        "cirh.Relu",
+        "cirh.ReluGrad",
+        "cirh.OneHot",
+        "cirh.Split",
+        "cirh.StridedSlice",
+        "cirh.Repeat",
+    }
+)
+"""Ops whose results are elements of their operands, or their negatives: nothing to round."""
+
+
+def round_to_cb16(x: jax.Array, truncate: bool = False) -> jax.Array:
+    """The nearest cbfloat16 of each float32, ties to even, as float32; towards zero with `truncate`."""
+    magnitude = lax.abs(x)
+    exponent = lax.bitcast_convert_type(magnitude, jnp.int32) & _EXPONENT_BITS
+    near = lax.clamp(_SMALLEST_EXPONENT, exponent, _LARGEST_EXPONENT)
+    ruler = lax.bitcast_convert_type(near + _LAST_PLACE, jnp.float32)
+    rounded = (magnitude + ruler) - ruler
+    beyond = lax.full_like(x, np.inf)
+    if truncate:
+        rounded = lax.select(rounded > magnitude, rounded - ruler * np.float32(2.0**-23), rounded)
+        beyond = lax.select(magnitude == np.inf, magnitude, lax.full_like(x, CB16_LARGEST))
+    limited = lax.select(rounded > np.float32(CB16_LARGEST), beyond, rounded)
+    sign = lax.bitcast_convert_type(x, jnp.int32) & _SIGN_BIT
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(limited, jnp.int32) | sign, jnp.float32)
+
+
+def lower_in(half: HalfFormat, op: CirhOp, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """The results of an op in a function whose f16 is `half`.
+
+    Args:
+        half: what f16 stands for.
+        op: the op.
+        operands: their values; float32 for an f16 that is cbfloat16.
+
+    Raises:
+        LoweringError: as `lower`.
+    """
+    if not any(_is_half(result) for result in op.results):
+        return lower(op, *operands)
+    if half == "cbfloat16":
+        return _lower_cb16(op, operands)
+    if isinstance(op, UnaryOp | FeaturesGradOp | OutputsGradOp | ops.EluGradOp):
+        wide = lower(op, *(operand.astype(jnp.float32) for operand in operands))
+        return tuple(value.astype(jnp.float16) for value in wide)
+    return lower(op, *operands)
+
+
+def taken(half: HalfFormat, values: Sequence[jax.Array]) -> list[jax.Array]:
+    """Arguments of a function in the form in which `lower_in` takes them."""
+    if half == "float16":
+        return list(values)
+    return [round_to_cb16(v.astype(jnp.float32)) if v.dtype == jnp.float16 else v for v in values]
+
+
+def given(operands: Sequence[SSAValue], values: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Results of a function in the types that it declares; inverse of `taken`."""
+    return tuple(
+        value.astype(jnp.float16) if _is_half(operand) else value
+        for operand, value in zip(operands, values, strict=True)
+    )
+
+
+def _lower_cb16(op: CirhOp, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    if isinstance(op, ops.CastOp):
+        (x,) = operands
+        return (round_to_cb16(x.astype(jnp.float32), op.truncate),)
+    values = lower(op, *operands)
+    if op.name in _EXACT:
+        return values
+    return tuple(
+        round_to_cb16(value.astype(jnp.float32)) if _is_half(result) else value
+        for result, value in zip(op.results, values, strict=True)
+    )
+
+
+def _is_half(value: SSAValue) -> bool:
+    return tensor_of(value).element_type == _F16

@@ -1,0 +1,256 @@
+"""What the patterns of `fuse` ask that PDL alone cannot say: native constraints and rewrites, by their names.
+
+A constraint answers yes or no, or gives what its result stands for, None for no. A rewrite makes ops with the
+rewriter that it is given first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xdsl.dialects.builtin import FloatAttr
+from xdsl.ir import Attribute, SSAValue
+from xdsl.pattern_rewriter import PatternRewriter
+
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp, float_attr, int_attr
+from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
+from cgc.passes.matching import Constraint
+from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
+from cgc.passes.values import constant_splat
+
+_ROUNDING = 1e-6
+"""Relative difference of numbers that differ by rounding to float32 only."""
+
+
+def is_float32(value: SSAValue) -> bool:
+    """Whether a value is of float32; patterns are for programs before the choice of precision."""
+    return dtype_name(tensor_of(value)) == "float32"
+
+
+def number(value: SSAValue) -> FloatAttr | None:
+    """The number that every element is known to be."""
+    splat = constant_splat(value)
+    return None if splat is None else float_attr(float(splat))
+
+
+def is_number(value: SSAValue, expected: FloatAttr) -> bool:
+    """Whether every element is known to be this number, but for rounding."""
+    splat = constant_splat(value)
+    return splat is not None and math.isclose(float(splat), expected.value.data, rel_tol=_ROUNDING)
+
+
+def is_constant(value: SSAValue) -> bool:
+    """Whether every element is known to be one number."""
+    return constant_splat(value) is not None
+
+
+def is_taken_in(op: ops.NegOp) -> bool:
+    """Whether an op that has a rule for negations reads this one: a sum, or an odd function."""
+    return any(isinstance(use.operation, ops.AddOp | ops.SubOp | ops.ErfOp) for use in op.result.uses)
+
+
+def is_scalar(value: SSAValue) -> bool:
+    """Whether every element is one number: a constant, a rank-0 value or one that is repeated."""
+    owner = value.owner
+    repeated = isinstance(owner, ops.BroadcastInDimOp) and not shape_of(owner.x)
+    return repeated or not shape_of(value) or is_constant(value)
+
+
+def reduces_last(op: ops.ReduceOp) -> bool:
+    """Whether a reduction is over the last dimension, which stays with size 1."""
+    return op.keep_dims and op.dimensions == (len(shape_of(op.x)) - 1,)
+
+
+def drops_last(op: ops.ReduceOp) -> bool:
+    """Whether a reduction is over the last dimension, which goes."""
+    return not op.keep_dims and op.dimensions == (len(shape_of(op.x)) - 1,)
+
+
+def reduces_leading(op: ops.ReduceOp) -> bool:
+    """Whether a reduction leaves the last dimension alone, of two or more."""
+    rank = len(shape_of(op.x))
+    return not op.keep_dims and rank > 1 and op.dimensions == tuple(range(rank - 1))
+
+
+def reduces_batch(op: ops.ReduceOp) -> bool:
+    """Whether a reduction leaves the last two dimensions alone, of three or more."""
+    rank = len(shape_of(op.x))
+    return not op.keep_dims and rank > 2 and op.dimensions == tuple(range(rank - 2))
+
+
+def repeats_rows(op: ops.BroadcastInDimOp) -> bool:
+    """Whether a broadcast repeats `[..., 1]` along the last dimension and does nothing else."""
+    source, result = shape_of(op.x), shape_of(op.result)
+    return len(source) == len(result) and source[-1:] == (1,) and source[:-1] == result[:-1]
+
+
+def is_same_along_rows(value: SSAValue) -> bool:
+    """Whether all elements along the last dimension are equal: a constant, or repeated numbers."""
+    owner, last = value.owner, len(shape_of(value)) - 1
+    if not isinstance(owner, ops.BroadcastInDimOp):
+        return is_constant(value)
+    return last not in owner.broadcast_dimensions or shape_of(owner.x)[-1] == 1
+
+
+def repeats_vector(op: ops.BroadcastInDimOp) -> bool:
+    """Whether a broadcast repeats a vector along all dimensions but the last."""
+    shape = shape_of(op.result)
+    return op.broadcast_dimensions == (len(shape) - 1,) and shape_of(op.x) == shape[-1:]
+
+
+def repeats_scalar(op: ops.BroadcastInDimOp) -> bool:
+    """Whether a broadcast repeats a single number."""
+    return not shape_of(op.x)
+
+
+def on_last_axis(op: ops.SoftmaxOp | ops.LogSoftmaxOp | ops.SoftmaxGradOp) -> bool:
+    """Whether an op with an axis works along the last dimension."""
+    return op.axis == len(shape_of(op.results[0])) - 1
+
+
+def last_axis(value: SSAValue) -> Attribute:
+    """The number of the last dimension, as an attribute."""
+    return int_attr(len(shape_of(value)) - 1)
+
+
+def used_twice(value: SSAValue) -> bool:
+    """Whether a value has two readers."""
+    return len(set(value.uses)) == 2
+
+
+def used_once(value: SSAValue) -> bool:
+    """Whether a value has one reader."""
+    return value.has_one_use()
+
+
+def has_rank_3(value: SSAValue) -> bool:
+    """Whether a value has a rank of 3 or more."""
+    return len(shape_of(value)) >= 3
+
+
+def is_probability(value: SSAValue) -> bool:
+    """Whether a value is the result of a softmax."""
+    owner = value.owner
+    if isinstance(owner, ops.AttentionOp):
+        return value is owner.probabilities
+    return isinstance(owner, ops.SoftmaxOp)
+
+
+def complement(value: SSAValue, other: SSAValue) -> bool:
+    """Whether two constants add up to 1, but for rounding."""
+    first, second = constant_splat(value), constant_splat(other)
+    if first is None or second is None:
+        return False
+    return math.isclose(float(first) + float(second), 1.0, rel_tol=_ROUNDING)
+
+
+def narrowest(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+    """What a broadcast repeats, if it keeps the rank; else the value itself."""
+    owner = value.owner
+    if isinstance(owner, ops.BroadcastInDimOp) and len(shape_of(owner.x)) == len(shape_of(value)):
+        return owner.x
+    return value
+
+
+def _number_of(value: SSAValue) -> float:
+    splat = constant_splat(value)
+    assert splat is not None, "patterns ask before whether it is a constant"
+    return float(splat)
+
+
+def scalar(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+    """The rank-0 number that every element of a constant or a broadcast is."""
+    owner = value.owner
+    if isinstance(owner, ops.BroadcastInDimOp) and not shape_of(owner.x):
+        return owner.x
+    return value if not shape_of(value) else _constant(rewriter, _number_of(value), value)
+
+
+def one_less(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+    """The rank-0 constant `1 - value`."""
+    return _constant(rewriter, 1.0 - _number_of(value), value)
+
+
+def all_rows(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+    """The matrix of all rows of a batch of matrices."""
+    *leading, columns = shape_of(value)
+    return _inserted(rewriter, ops.ReshapeOp(value, (math.prod(leading), columns)))
+
+
+def negated_constant(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+    """The constant of the same type with the other sign."""
+    return _inserted(rewriter, ops.ConstOp.splat(-_number_of(value), tensor_of(value)))
+
+
+def ratio(rewriter: PatternRewriter, value: SSAValue, divisor: SSAValue) -> SSAValue:
+    """The rank-0 quotient of two constants."""
+    return _constant(rewriter, _number_of(value) / _number_of(divisor), value)
+
+
+def zero(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
+    """The rank-0 constant 0."""
+    return _constant(rewriter, 0.0, like)
+
+
+def _constant(rewriter: PatternRewriter, value: float, like: SSAValue) -> SSAValue:
+    made = ops.ConstOp.splat(value, tensor_type((), tensor_of(like).element_type))
+    return _inserted(rewriter, made)
+
+
+def multiplier(rewriter: PatternRewriter, mask: SSAValue, scale: SSAValue, zeros: SSAValue) -> SSAValue:
+    """What dropout multiplies with: `scale` where the mask holds, else 0."""
+    return _inserted(rewriter, ops.SelectOp(mask, scale, zeros))
+
+
+def _inserted(rewriter: PatternRewriter, op: CirhOp) -> SSAValue:
+    rewriter.insert(op)
+    return op.results[0]
+
+
+CONSTRAINTS: Mapping[str, Constraint] = {
+    function.__name__: function
+    for function in (
+        is_float32,
+        number,
+        is_number,
+        is_constant,
+        is_scalar,
+        is_taken_in,
+        reduces_last,
+        drops_last,
+        reduces_leading,
+        reduces_batch,
+        repeats_rows,
+        is_same_along_rows,
+        repeats_vector,
+        repeats_scalar,
+        on_last_axis,
+        last_axis,
+        used_once,
+        used_twice,
+        has_rank_3,
+        is_probability,
+        complement,
+        *SUM_CONSTRAINTS,
+    )
+}
+"""By the name that patterns call them by."""
+
+REWRITES: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        narrowest,
+        scalar,
+        all_rows,
+        negated_constant,
+        one_less,
+        ratio,
+        zero,
+        multiplier,
+        *SUM_REWRITES,
+    )
+}
+"""By the name that patterns call them by."""

@@ -1,0 +1,299 @@
+"""Matching of PDL patterns.
+
+xDSL's own matcher walks from the root to the operands in their written order, one way. Programs write a sum
+either way round and patterns of gradients have several results, so this one
+* tries both orders of the operands of commutative ops, and goes back where a choice turns out wrong;
+* finds the ops of a pattern that are not below its root among the users of values that it has matched, as
+  MLIR does with patterns of several roots;
+* calls a native constraint as soon as its arguments are known; one with a result gives a value or None.
+
+The result types of an op are compared where the pattern names them, and left open where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from xdsl.dialects import pdl
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl.traits import Commutative
+
+Matched: TypeAlias = Operation | SSAValue | Attribute
+"""What a value of a pattern can stand for."""
+Constraint: TypeAlias = Callable[..., Any]
+"""A native constraint: takes what its operands stand for; answers yes or no, or gives its result or None."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A value of a pattern.
+
+    Attributes:
+        pattern: the value in the pattern's text.
+        constant: the attribute or type that it must be, if the text says so.
+        operation: the op that makes it, for the result of one.
+        index: which of its results.
+        checks: the constraints that it is an argument of.
+    """
+
+    pattern: SSAValue
+    constant: Attribute | None = None
+    operation: OpNode | None = None
+    index: int = 0
+    checks: list[Check] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class OpNode(Node):
+    """An op of a pattern; `name` is empty for any op, `results` are those that the pattern speaks of."""
+
+    name: str = ""
+    attributes: tuple[tuple[str, Node], ...] = ()
+    operands: tuple[Node, ...] = ()
+    types: tuple[Node, ...] = ()
+    results: list[Node] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Check:
+    """A native constraint, its arguments, and the value of the pattern that its result is, if it has one."""
+
+    constraint: Constraint
+    arguments: tuple[Node, ...]
+    result: Node | None
+    is_negated: bool
+
+
+@dataclass(frozen=True)
+class CompiledPattern:
+    """A pattern ready to be matched.
+
+    Attributes:
+        name: of the pattern, "file.pattern".
+        root: the op that the rewrite names.
+        operations: all ops, in the order of the text.
+        rewrite: what to do with a match.
+        replaced: the ops that it replaces.
+        inputs: the values that it makes ops of.
+        constants: the attributes and types that the text gives.
+    """
+
+    name: str
+    root: OpNode
+    operations: tuple[OpNode, ...]
+    rewrite: pdl.RewriteOp
+    replaced: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    constants: Mapping[SSAValue, Attribute]
+
+
+def compile_pattern(
+    pattern: pdl.PatternOp, name: str, constraints: Mapping[str, Constraint]
+) -> CompiledPattern:
+    """Turns the text of a pattern into nodes.
+
+    Raises:
+        KeyError: it names a constraint that is not there.
+        ValueError: it has no rewrite with a root, or uses an op of PDL other than the usual ones.
+    """
+    nodes: dict[SSAValue, Node] = {}
+    operations: list[OpNode] = []
+    rewrite: pdl.RewriteOp | None = None
+    for op in pattern.body.block.ops:
+        match op:
+            case pdl.OperandOp():
+                nodes[op.value] = Node(op.value)
+            case pdl.AttributeOp():
+                nodes[op.output] = Node(op.output, constant=op.value)
+            case pdl.TypeOp():
+                nodes[op.result] = Node(op.result, constant=op.constantType)
+            case pdl.OperationOp():
+                operations.append(_compile_operation(op, nodes))
+            case pdl.ResultOp():
+                made = nodes[op.parent_]
+                assert isinstance(made, OpNode)
+                nodes[op.val] = Node(op.val, operation=made, index=op.index.value.data)
+                made.results.append(nodes[op.val])
+            case pdl.ApplyNativeConstraintOp():
+                _compile_check(op, nodes, constraints)
+            case pdl.RewriteOp():
+                rewrite = op
+            case _:
+                raise ValueError(f"pattern {name}: {op.name} is not supported in a pattern")
+    root = None if rewrite is None or rewrite.root is None else nodes[rewrite.root]
+    if rewrite is None or not isinstance(root, OpNode):
+        raise ValueError(f"pattern {name}: expected a pdl.rewrite of an operation of the pattern")
+    actions = list(rewrite.body.block.ops) if rewrite.body is not None else []
+    replaced = [nodes[op.op_value] for op in actions if isinstance(op, pdl.ReplaceOp)]
+    makers = [op for op in actions if not isinstance(op, pdl.ReplaceOp)]
+    inputs = dict.fromkeys(nodes[value] for op in makers for value in op.operands if value in nodes)
+    return CompiledPattern(
+        name,
+        root,
+        tuple(operations),
+        rewrite,
+        tuple(replaced),
+        tuple(inputs),
+        {value: node.constant for value, node in nodes.items() if node.constant is not None},
+    )
+
+
+def _compile_operation(op: pdl.OperationOp, nodes: dict[SSAValue, Node]) -> OpNode:
+    names = [attribute.data for attribute in op.attributeValueNames.data]
+    values = [nodes[value] for value in op.attribute_values]
+    node = OpNode(
+        op.op,
+        name="" if op.opName is None else op.opName.data,
+        attributes=tuple(zip(names, values, strict=True)),
+        operands=tuple(nodes[value] for value in op.operand_values),
+        types=tuple(nodes[value] for value in op.type_values),
+    )
+    nodes[op.op] = node
+    return node
+
+
+def _compile_check(
+    op: pdl.ApplyNativeConstraintOp, nodes: dict[SSAValue, Node], constraints: Mapping[str, Constraint]
+) -> None:
+    result = Node(op.res[0]) if op.res else None
+    arguments = tuple(nodes[value] for value in op.args)
+    check = Check(constraints[op.constraint_name.data], arguments, result, bool(op.is_negated.value.data))
+    for argument in set(arguments):
+        argument.checks.append(check)
+    if result is not None:
+        nodes[op.res[0]] = result
+
+
+_Goals: TypeAlias = "tuple[tuple[Node, Matched], _Goals] | None"
+
+
+class Matcher:
+    """One attempt to match a pattern.
+
+    Attributes:
+        bindings: what each value of the pattern stands for, after `match` has said yes.
+    """
+
+    def __init__(self, pattern: CompiledPattern) -> None:
+        self.pattern = pattern
+        self.bindings: dict[Node, Matched] = {}
+        self._trail: list[Node] = []
+
+    def match(self, root: Operation) -> bool:
+        """Whether the pattern fits with its root at this op."""
+        return self._solve(((self.pattern.root, root), None))
+
+    def values(self) -> dict[SSAValue, Matched]:
+        """What each value of the pattern's text stands for."""
+        found = {node.pattern: matched for node, matched in self.bindings.items()}
+        return {**self.pattern.constants, **found}
+
+    def _solve(self, goals: _Goals) -> bool:
+        while goals is not None:
+            (node, matched), goals = goals
+            known = self.bindings.get(node, node.constant)
+            if known is not None and known is not matched and known != matched:
+                return False
+            if node in self.bindings:
+                continue
+            if isinstance(node, OpNode):
+                assert isinstance(matched, Operation)
+                if not self._fits(node, matched):
+                    return False
+                if not self._bind(node, matched) or not self._bind_results(node, matched):
+                    return False
+                if _has_two_orders(node, matched):
+                    return self._solve_either_way(node, matched, goals)
+                for pair in zip(node.operands, matched.operands, strict=True):
+                    goals = (pair, goals)
+            else:
+                if not self._bind(node, matched):
+                    return False
+                if node.operation is not None:
+                    if not isinstance(matched, OpResult) or matched.index != node.index:
+                        return False
+                    goals = ((node.operation, matched.op), goals)
+        return self._solve_next_root()
+
+    def _fits(self, node: OpNode, op: Operation) -> bool:
+        """Name, number of operands, attributes and result types."""
+        if (node.name and op.name != node.name) or len(op.operands) != len(node.operands):
+            return False
+        for name, wanted in node.attributes:
+            attribute = op.get_attr_or_prop(name)
+            if attribute is None or not self._accept(wanted, attribute):
+                return False
+        if node.types and len(node.types) != len(op.results):
+            return False
+        return all(
+            self._accept(wanted, result.type) for wanted, result in zip(node.types, op.results, strict=False)
+        )
+
+    def _accept(self, node: Node, attribute: Attribute) -> bool:
+        known = self.bindings.get(node, node.constant)
+        if known is not None and known != attribute:
+            return False
+        return node in self.bindings or self._bind(node, attribute)
+
+    def _bind_results(self, node: OpNode, op: Operation) -> bool:
+        if any(result.index >= len(op.results) for result in node.results):
+            return False
+        return all(self._solve_value(result, op.results[result.index]) for result in node.results)
+
+    def _bind(self, node: Node, matched: Matched) -> bool:
+        self.bindings[node] = matched
+        self._trail.append(node)
+        return all(self._check(check) for check in node.checks)
+
+    def _check(self, check: Check) -> bool:
+        """Calls a constraint if its arguments are known."""
+        arguments = [self.bindings.get(node, node.constant) for node in check.arguments]
+        if any(argument is None for argument in arguments):
+            return True
+        answer = check.constraint(*arguments)
+        if check.result is None:
+            return bool(answer) != check.is_negated
+        return answer is not None and self._solve_value(check.result, answer)
+
+    def _solve_value(self, node: Node, matched: Matched) -> bool:
+        known = self.bindings.get(node)
+        return known == matched if known is not None else self._bind(node, matched)
+
+    def _solve_either_way(self, node: OpNode, op: Operation, goals: _Goals) -> bool:
+        first, second = op.operands
+        for left, right in ((first, second), (second, first)):
+            mark = len(self._trail)
+            if self._solve(((node.operands[0], left), ((node.operands[1], right), goals))):
+                return True
+            self._undo(mark)
+        return False
+
+    def _solve_next_root(self) -> bool:
+        """Looks for the first op that is not matched yet among the users of a value that is."""
+        for node in self.pattern.operations:
+            if node in self.bindings:
+                continue
+            operand = next((self.bindings[value] for value in node.operands if value in self.bindings), None)
+            if not isinstance(operand, SSAValue):
+                continue
+            taken = set(map(id, self.bindings.values()))
+            users = dict.fromkeys(use.operation for use in operand.uses)
+            for user in users:
+                if user.name != node.name or id(user) in taken:
+                    continue
+                mark = len(self._trail)
+                if self._solve(((node, user), None)):
+                    return True
+                self._undo(mark)
+            return False
+        return all(node in self.bindings for node in (*self.pattern.operations, *self.pattern.replaced))
+
+    def _undo(self, mark: int) -> None:
+        while len(self._trail) > mark:
+            del self.bindings[self._trail.pop()]
+
+
+def _has_two_orders(node: OpNode, op: Operation) -> bool:
+    return len(op.operands) == 2 and op.has_trait(Commutative) and op.operands[0] is not op.operands[1]

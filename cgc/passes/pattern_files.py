@@ -1,0 +1,164 @@
+"""The patterns of `fuse`: MLIR text in `patterns/*.mlir`, in the dialect PDL, indexed by their root op.
+
+An op is compared with the patterns of its own name alone, so that their number does not slow the walk.
+
+A file may hold several forms of one pattern. A comment before it says what there is to choose:
+
+    // choices: [scale] [keep|dropout] (sqrt|rsqrt)
+
+stands for any combination of scale or not; keep, dropout or neither; sqrt or rsqrt. A line that ends in
+`// if scale, !keep` belongs to the combinations with scale and without keep only, one in `// if keep|dropout`
+to those with either; all other lines to all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import product
+
+from xdsl.context import Context
+from xdsl.dialects import pdl
+from xdsl.dialects.builtin import Builtin
+from xdsl.parser import Parser
+
+from cgc.passes.constraints import CONSTRAINTS
+from cgc.passes.matching import CompiledPattern, compile_pattern
+
+STAGES = (
+    ("signs",),
+    ("bias", "linear", "activation", "layer_norm", "softmax", "attention", "global_norm", "adam"),
+    ("layer_norm_grad", "attention_grad", "cross_entropy"),
+)
+"""The files. The patterns of a stage are applied until none fits; then those of the next are."""
+
+OPTIONAL = ("composite",)
+"""Files that are used only where they are named, after all stages."""
+
+_CHOICES = re.compile(r"\[([\w|]+)\]|\(([\w|]+)\)")
+_OP_NAME = re.compile(r'pdl\.operation "(cirh\.\w+)"')
+_CONDITION = re.compile(r"\s*// if ([!\w|, ]+)$")
+
+
+ALWAYS = frozenset(
+    f"cirh.{name}"
+    for name in [
+        "Add",
+        "Sub",
+        "Mul",
+        "Neg",
+        "Const",
+        "Reshape",
+        "Transpose",
+        "BroadcastInDim",
+        "MatMul",
+        "Select",
+    ]
+)
+"""Ops that may come up in any program on the way, because simplification makes them."""
+
+
+@dataclass(frozen=True)
+class PatternText:
+    """One form of a pattern.
+
+    Attributes:
+        name: "file.pattern.choice.choice".
+        text: its MLIR.
+        needs: names of the ops that it matches.
+        makes: names of the ops that it makes.
+    """
+
+    name: str
+    text: str
+    needs: frozenset[str]
+    makes: frozenset[str]
+
+
+def load_patterns(
+    groups: Sequence[str], present: AbstractSet[str] | None = None
+) -> dict[str, tuple[CompiledPattern, ...]]:
+    """Name of the root op -> the patterns of these files with such a root, in their order.
+
+    Args:
+        groups: names of files.
+        present: names of the ops of a program; patterns that cannot fit it, even after others have, are not
+            parsed. All patterns without it.
+    """
+    texts = [text for group in groups for text in pattern_texts(group)]
+    if present is not None:
+        texts = _usable(texts, present)
+    found: dict[str, list[CompiledPattern]] = {}
+    for text in texts:
+        pattern = _compiled(text)
+        found.setdefault(pattern.root.name, []).append(pattern)
+    return {name: tuple(patterns) for name, patterns in found.items()}
+
+
+def _usable(texts: list[PatternText], present: AbstractSet[str]) -> list[PatternText]:
+    """Those whose ops are there, or are made by others of them."""
+    known, usable = ALWAYS | present, -1
+    while usable != len(known):
+        usable = len(known)
+        known = known.union(*(text.makes for text in texts if text.needs <= known))
+    return [text for text in texts if text.needs <= known]
+
+
+@cache
+def pattern_texts(group: str) -> tuple[PatternText, ...]:
+    """All forms of all patterns of a file."""
+    file = resources.files("cgc.passes").joinpath("patterns", f"{group}.mlir")
+    found = []
+    for paragraph in file.read_text(encoding="utf-8").split("\n\n"):
+        if "pdl.pattern" not in paragraph:
+            continue
+        for chosen in _combinations(paragraph):
+            text = _lines_of(paragraph, chosen)
+            pattern, _, rewrite = text.partition("pdl.rewrite")
+            name = ".".join((group, re.findall(r"pdl\.pattern @(\w+)", text)[0], *sorted(chosen)))
+            needs, makes = (frozenset(_OP_NAME.findall(part)) for part in (pattern, rewrite))
+            found.append(PatternText(name, text, needs, makes))
+    return tuple(found)
+
+
+@cache
+def _compiled(text: PatternText) -> CompiledPattern:
+    context = Context()
+    context.load_dialect(Builtin)
+    context.load_dialect(pdl.PDL)
+    module = Parser(context, text.text, text.name).parse_module()
+    (op,) = module.body.block.ops
+    assert isinstance(op, pdl.PatternOp), "a paragraph is one pattern"
+    return compile_pattern(op, text.name, CONSTRAINTS)
+
+
+def _combinations(text: str) -> Iterator[frozenset[str]]:
+    """The largest first: a pattern that takes in more is tried before one that takes in less."""
+    header = next((line for line in text.splitlines() if line.startswith("// choices:")), "")
+    groups = [
+        [*optional.split("|"), None] if optional else forced.split("|")
+        for optional, forced in _CHOICES.findall(header)
+    ]
+    for choice in product(*groups):
+        yield frozenset(name for name in choice if name is not None)
+
+
+def _lines_of(text: str, chosen: frozenset[str]) -> str:
+    """The lines that belong to a combination."""
+    lines = []
+    for line in text.splitlines():
+        condition = _CONDITION.search(line)
+        wanted = condition[1].replace(" ", "").split(",") if condition else []
+        if all(_holds(names, chosen) for names in wanted):
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _holds(names: str, chosen: frozenset[str]) -> bool:
+    """Whether `name`, `!name` or `name|name` is true of a combination."""
+    negated = names.startswith("!")
+    return any(name in chosen for name in names.lstrip("!").split("|")) != negated

@@ -1,0 +1,101 @@
+"""The worklist on which op-by-op rewrites run until none applies."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from cgc.cirh.base import DEBUG_ATTRIBUTES, CirhOp
+
+Replacement: TypeAlias = SSAValue | CirhOp | tuple[CirhOp, ...] | None
+"""What a rule returns for a single-result op: a value or an op that computes the same, or several ops of
+which the last one does and the others are its operands; None where the rule does not apply."""
+
+
+class Worklist:
+    """Ops that are still to be looked at, each once at a time, in their order; new ones are next."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[CirhOp] = deque()
+        self._known: set[CirhOp] = set()
+
+    def push(self, op: Operation) -> None:
+        """Adds an op of CIRH unless it waits already; others are passed over."""
+        if isinstance(op, CirhOp) and op not in self._known:
+            self._known.add(op)
+            self._waiting.append(op)
+
+    def push_next(self, op: CirhOp) -> None:
+        """Adds a new op, which is looked at before all others."""
+        self._known.add(op)
+        self._waiting.appendleft(op)
+
+    def push_users(self, value: SSAValue) -> None:
+        """Adds all ops that read a value."""
+        for use in value.uses:
+            self.push(use.operation)
+
+    def pop(self) -> CirhOp | None:
+        """The next op that is still part of a module; None at the end."""
+        while self._waiting:
+            op = self._waiting.popleft()
+            self._known.discard(op)
+            if op.parent is not None:
+                return op
+        return None
+
+
+def rewrite_greedily(module: ModuleOp, rule: Callable[[CirhOp], Replacement]) -> None:
+    """Applies a rule to every op, then to what it has made and to the users of that, until nothing changes.
+
+    New ops stand in the place of the replaced one and take over its debug attributes. What only the replaced
+    ones have read goes with them; ops that nothing reads from the start stay.
+    """
+    worklist = Worklist()
+    for op in module.walk():
+        worklist.push(op)
+    while (current := worklist.pop()) is not None:
+        replacement = rule(current)
+        if replacement is not None:
+            replace_op(current, replacement, worklist)
+
+
+def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], worklist: Worklist) -> None:
+    """Puts a replacement in the place of a single-result op, and whom that concerns on the worklist."""
+    if isinstance(replacement, CirhOp):
+        replacement = (replacement,)
+    if isinstance(replacement, tuple):
+        block = op.parent_block()
+        assert block is not None, "ops on the worklist are part of a block"
+        for new in replacement:
+            copy_debug_attributes(op, new)
+            worklist.push_next(new)
+        block.insert_ops_before(replacement, op)
+        replacement = replacement[-1].results[0]
+    worklist.push_users(op.results[0])
+    if replacement.name_hint is None:
+        replacement.name_hint = op.results[0].name_hint
+    op.results[0].replace_all_uses_with(replacement)
+    erase_unused([op])
+
+
+def erase_unused(unused: Iterable[Operation]) -> None:
+    """Erases ops whose results nothing reads any more, and those that only they have read."""
+    waiting = list(unused)
+    while waiting:
+        op = waiting.pop()
+        block = op.parent_block()
+        if block is None or any(result.first_use is not None for result in op.results):
+            continue
+        waiting += [operand.op for operand in op.operands if isinstance(operand, OpResult)]
+        block.erase_op(op)
+
+
+def copy_debug_attributes(source: CirhOp, target: CirhOp) -> None:
+    """Gives an op the node name and the source line of the one that it comes from."""
+    for name in DEBUG_ATTRIBUTES & source.attributes.keys():
+        target.attributes[name] = source.attributes[name]

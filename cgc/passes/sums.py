@@ -1,0 +1,225 @@
+"""Sums and products of many terms, which a program may write in any order and nesting.
+
+The gradient of a normalization reaches its input as several terms of one long sum, among terms of other
+paths; which of them stand side by side depends on the program. So terms are looked for, not a tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+from xdsl.ir import Operation, SSAValue
+from xdsl.pattern_rewriter import PatternRewriter
+
+from cgc.cirh import ops
+from cgc.cirh.types import element_count, shape_of, tensor_of
+from cgc.passes.values import constant_splat
+
+
+def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | None:
+    """The op that makes `variance_grad * 2 / N * centred`: how the variance of a row reaches its elements.
+
+    Args:
+        variance_grad: `[..., 1]`.
+        centred: x less its mean; N is the size of its last dimension.
+    """
+    wanted = 2.0 / shape_of(centred)[-1]
+    for spread in _users(variance_grad, ops.BroadcastInDimOp):
+        if shape_of(spread.result) != shape_of(centred):
+            continue
+        pending = [spread.result]
+        while pending:
+            value = pending.pop()
+            for user in _users(value, (ops.MulOp, ops.DivOp)):
+                factor, others = _product(user.result, spread.result)
+                if others == [centred]:
+                    found: Operation = user
+                    return found if math.isclose(factor, wanted, rel_tol=1e-5) else None
+                if not others:
+                    pending.append(user.result)
+    return None
+
+
+def _product(value: SSAValue, opaque: SSAValue) -> tuple[float, list[SSAValue]]:
+    """(constant factor, other factors) of a product, besides `opaque`, which is one of its factors."""
+    owner = value.owner
+    if value is opaque:
+        return 1.0, []
+    if isinstance(owner, ops.MulOp | ops.DivOp):
+        lhs, rhs = owner.lhs, owner.rhs
+        splat = constant_splat(rhs)
+        if splat is not None:
+            factor, others = _product(lhs, opaque)
+            return factor * float(splat) if isinstance(owner, ops.MulOp) else factor / float(splat), others
+        if isinstance(owner, ops.MulOp):
+            left, right = _product(lhs, opaque), _product(rhs, opaque)
+            return left[0] * right[0], [*left[1], *right[1]]
+    return 1.0, [value]
+
+
+def centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
+    """The op that makes the mean of a row's gradient, which a sum takes from the two terms given.
+
+    The two are added and the mean is subtracted (or all three the other way round) in one sum, each once, and
+    nothing else reads them or what the mean is made of. The mean may be that of the direct term alone, since
+    that of the other is 0.
+    """
+    direct, by_variance = direct_op.results[0], by_variance_op.results[0]
+    for total, path in _row_sums(direct, by_variance):
+        for spread in _users(total, ops.BroadcastInDimOp):
+            for mean in _users(spread.result, (ops.DivOp, ops.MulOp)):
+                inside = {*path, spread, mean}
+                alone = all(use.operation in inside for op in (*path, spread) for use in op.results[0].uses)
+                if alone and _is_mean(mean, direct):
+                    places = [_place_in_sum(v, inside) for v in (direct, by_variance, mean.result)]
+                    if _is_difference(*places):
+                        found: Operation = mean
+                        return found
+    return None
+
+
+def _row_sums(direct: SSAValue, by_variance: SSAValue) -> Iterator[tuple[SSAValue, list[Operation]]]:
+    """Sums of each row of `direct`, or of both terms, with the ops that make them."""
+    first, second = _totals(direct), _totals(by_variance)
+    for one in first:
+        yield one.result, [one]
+        for other in second:
+            for addition in _users(one.result, ops.AddOp):
+                if other.result in (addition.lhs, addition.rhs):
+                    yield addition.result, [one, other, addition]
+    for addition in _users(direct, ops.AddOp):
+        if by_variance in (addition.lhs, addition.rhs):
+            for both in _totals(addition.result):
+                yield both.result, [both]
+
+
+def _totals(value: SSAValue) -> list[ops.ReduceOp]:
+    last = len(shape_of(value)) - 1
+    return [
+        reduction
+        for reduction in _users(value, ops.ReduceOp)
+        if reduction.reduce_kind == "ADD" and reduction.dimensions == (last,) and reduction.keep_dims
+    ]
+
+
+def _is_mean(op: ops.DivOp | ops.MulOp, row: SSAValue) -> bool:
+    """Whether an op divides by the length of a row."""
+    splat, size = constant_splat(op.rhs), float(shape_of(row)[-1])
+    if splat is None or op.result.type != row.type:
+        return False
+    return math.isclose(float(splat), size if isinstance(op, ops.DivOp) else 1 / size, rel_tol=1e-6)
+
+
+_Place: TypeAlias = tuple[Operation, int] | None
+
+
+def _is_difference(direct: _Place, by_variance: _Place, mean: _Place) -> bool:
+    if direct is None or mean is None:
+        return False
+    return direct == by_variance and mean == (direct[0], -direct[1])
+
+
+def _place_in_sum(value: SSAValue, inside: set[Operation]) -> _Place:
+    """(the last op of the sum that a value is a term of, its sign there); None if it is not a term once.
+
+    Readers that are `inside` do not count; a sum ends where it has several readers, or one that is no sum.
+    """
+    sign, top = 1, None
+    while True:
+        uses = [use for use in value.uses if use.operation not in inside]
+        if len(uses) != 1 or not isinstance(uses[0].operation, ops.AddOp | ops.SubOp):
+            return None if top is None else (top, sign)
+        top = uses[0].operation
+        if isinstance(top, ops.SubOp) and uses[0].index == 1:
+            sign = -sign
+        value = top.results[0]
+
+
+def _users(value: SSAValue, kind: type[Any] | tuple[type[Any], ...]) -> list[Any]:
+    return [use.operation for use in value.uses if isinstance(use.operation, kind)]
+
+
+def are_added(first: Operation, second: Operation, *readers: Operation) -> bool:
+    """Whether two ops make terms of one sum with one sign; besides the sum only `readers` read them."""
+    places = [_place_in_sum(op.results[0], set(readers)) for op in (first, second)]
+    return places[0] is not None and places[0] == places[1]
+
+
+def are_subtracted(first: Operation, second: Operation) -> bool:
+    """Whether two ops make terms of one sum with opposite signs, which nothing else reads."""
+    places = [_place_in_sum(op.results[0], set()) for op in (first, second)]
+    return _is_difference(places[0], places[0], places[1])
+
+
+def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
+    """What to put in the place of a term that leaves a sum: -0.0 if it is added, 0.0 if subtracted."""
+    term = op.results[0]
+    subtracted = any(isinstance(use.operation, ops.SubOp) and use.index == 1 for use in term.uses)
+    made = ops.ConstOp.splat(0.0 if subtracted else -0.0, tensor_of(term))
+    rewriter.insert(made)
+    return made.result
+
+
+def squares(root: SSAValue) -> tuple[SSAValue, ...] | None:
+    """The tensors whose squares a rank-0 value adds up: a global norm before its root; None if it is not one.
+
+    Takes sums of `Reduce(x * x)`, halved ones that are doubled again, in any nesting and stacked or not.
+    """
+    found = _squares_in(root, 1.0)
+    return None if found is None or len(found) < 1 else tuple(found)
+
+
+def _squares_in(value: SSAValue, factor: float) -> list[SSAValue] | None:
+    """The tensors that `factor * value` adds the squares of, each with the weight 1."""
+    owner = value.owner
+    match owner:
+        case ops.ReshapeOp() if element_count(tensor_of(value)) == 1:
+            return _squares_in(owner.x, factor)
+        case ops.MulOp() if (splat := constant_splat(owner.rhs)) is not None:
+            return _squares_in(owner.lhs, factor * float(splat))
+        case ops.AddOp():
+            return _joined(_squares_in(operand, factor) for operand in (owner.lhs, owner.rhs))
+        case ops.ReduceOp() if owner.reduce_kind == "ADD" and element_count(tensor_of(value)) == 1:
+            if isinstance(owner.x.owner, ops.ConcatOp):
+                return _joined(_squares_in(part, factor) for part in owner.x.owner.xs)
+            return _squared(owner.x, factor)
+        case _:
+            return _squared(value, factor) if element_count(tensor_of(value)) == 1 else None
+
+
+def _squared(value: SSAValue, factor: float) -> list[SSAValue] | None:
+    """What `factor * value` is the square of, element by element."""
+    owner = value.owner
+    if isinstance(owner, ops.MulOp):
+        if owner.lhs is owner.rhs:
+            return [owner.lhs] if math.isclose(factor, 1.0, rel_tol=1e-6) else None
+        if (splat := constant_splat(owner.rhs)) is not None:
+            return _squared(owner.lhs, factor * float(splat))
+    return None
+
+
+def _joined(parts: Iterable[list[SSAValue] | None]) -> list[SSAValue] | None:
+    found: list[SSAValue] = []
+    for part in parts:
+        if part is None:
+            return None
+        found += part
+    return found
+
+
+def is_sum_of_squares(value: SSAValue) -> bool:
+    """Whether a rank-0 value adds up the squares of all elements of some tensors."""
+    return not shape_of(value) and squares(value) is not None
+
+
+def global_norm(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
+    """The root of such a sum as one op."""
+    made = ops.L2NormOp(*(squares(value) or ()))
+    rewriter.insert(made)
+    return made.result
+
+
+SUM_CONSTRAINTS = (variance_term, centring_term, are_added, are_subtracted, is_sum_of_squares)
+SUM_REWRITES = (neutral_term, global_norm)

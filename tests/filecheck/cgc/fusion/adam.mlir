@@ -1,0 +1,54 @@
+// Updates of Adam written out: as Keras does, and as the optimizer of BERT does, with decay.
+// RUN: cgc-opt %s --verify-each --passes canonicalize,cse,fuse,dce | filecheck %s
+
+builtin.module {
+  // CHECK: @keras
+  // CHECK: %[[P:.*]], %[[M:.*]], %[[V:.*]] = cirh.Adam %param, %m, %v, %{{.*}}, %{{.*}}, %rate,
+  // CHECK-NEXT: func.return %[[P]], %[[M]], %[[V]]
+  func.func @keras(%param: tensor<3x2xf32>, %m: tensor<3x2xf32>, %v: tensor<3x2xf32>, %grad: tensor<3x2xf32>, %rate: tensor<f32>) -> (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>) {
+    %part1 = cirh.Const dense<1.000000e-01> : tensor<3x2xf32>
+    %part2 = cirh.Const dense<1.000000e-03> : tensor<3x2xf32>
+    %gg = cirh.Mul %grad, %grad : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %dm = cirh.Sub %grad, %m : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %pm = cirh.Mul %dm, %part1 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %m2 = cirh.Add %m, %pm : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %dv = cirh.Sub %gg, %v : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %pv = cirh.Mul %dv, %part2 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %v2 = cirh.Add %v, %pv : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %root = cirh.Sqrt %v2 : (tensor<3x2xf32>) -> tensor<3x2xf32>
+    %eps = cirh.Const dense<1.000000e-06> : tensor<3x2xf32>
+    %div = cirh.Add %root, %eps : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %rates = cirh.BroadcastInDim %rate {broadcast_dimensions = array<i64>} : (tensor<f32>) -> tensor<3x2xf32>
+    %dir = cirh.Mul %m2, %rates : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %step = cirh.Div %dir, %div : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %new = cirh.Sub %param, %step : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    func.return %new, %m2, %v2 : tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+  }
+  // CHECK: @bert
+  // CHECK: %[[P:.*]], %[[M:.*]], %[[V:.*]] = cirh.AdamW %param, %m, %v, %{{.*}}, %{{.*}}, %rate,
+  // CHECK-NEXT: func.return %[[P]], %[[M]], %[[V]]
+  func.func @bert(%param: tensor<3x2xf32>, %m: tensor<3x2xf32>, %v: tensor<3x2xf32>, %grad: tensor<3x2xf32>, %rate: tensor<f32>) -> (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>) {
+    %part1 = cirh.Const dense<1.000000e-01> : tensor<3x2xf32>
+    %part2 = cirh.Const dense<1.000000e-03> : tensor<3x2xf32>
+    %gg = cirh.Mul %grad, %grad : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %beta1 = cirh.Const dense<8.999999e-01> : tensor<3x2xf32>
+    %beta2 = cirh.Const dense<9.990000e-01> : tensor<3x2xf32>
+    %rm = cirh.Mul %m, %beta1 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %pm = cirh.Mul %grad, %part1 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %m2 = cirh.Add %rm, %pm : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %rv = cirh.Mul %v, %beta2 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %pv = cirh.Mul %gg, %part2 : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %v2 = cirh.Add %rv, %pv : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %root = cirh.Sqrt %v2 : (tensor<3x2xf32>) -> tensor<3x2xf32>
+    %eps = cirh.Const dense<1.000000e-06> : tensor<3x2xf32>
+    %div = cirh.Add %root, %eps : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %rates = cirh.BroadcastInDim %rate {broadcast_dimensions = array<i64>} : (tensor<f32>) -> tensor<3x2xf32>
+    %quot = cirh.Div %m2, %div : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %wd = cirh.Const dense<1.000000e-02> : tensor<3x2xf32>
+    %dec = cirh.Mul %param, %wd : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %sum = cirh.Add %quot, %dec : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %step = cirh.Mul %rates, %sum : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %new = cirh.Sub %param, %step : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    func.return %new, %m2, %v2 : tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+  }
+}

@@ -1,0 +1,258 @@
+"""TensorFlow programs whose groups of ops `fuse` knows, in all the forms that it knows them in."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+from xdsl.dialects.builtin import ModuleOp
+
+from cgc.cirh.interface import TensorSpec, step_interface
+from cgc.importers.tensorflow import import_step
+from cgc.lowering.interpret import step_function
+from cgc.passes.pipeline import run_pipeline
+
+v1 = tf.compat.v1
+Form = Callable[[Any], Any]
+Input = tuple[tuple[int, ...], Any]
+
+
+def variable(name: str, shape: Sequence[int]) -> Any:
+    return v1.get_variable(name, shape, initializer=v1.ones_initializer())
+
+
+def moments(x: Any) -> tuple[Any, Any]:
+    return tf.nn.moments(x, [-1], keepdims=True)
+
+
+def own_moments(x: Any) -> tuple[Any, Any]:
+    mean = tf.reduce_mean(x, -1, keepdims=True)
+    return mean, tf.reduce_mean(tf.square(x - mean), -1, keepdims=True)
+
+
+def scale(x: Any) -> Any:
+    return variable("gamma", [x.shape[-1]])
+
+
+def offset(x: Any) -> Any:
+    return variable("beta", [x.shape[-1]])
+
+
+def batch_normalization(x: Any) -> Any:
+    return tf.nn.batch_normalization(x, *moments(x), offset(x), scale(x), 1e-5)
+
+
+def divided(x: Any, moments_of: Callable[[Any], tuple[Any, Any]] = own_moments) -> Any:
+    mean, variance = moments_of(x)
+    return (x - mean) / tf.sqrt(variance + 1e-5) * scale(x) + offset(x)
+
+
+def rooted(x: Any, moments_of: Callable[[Any], tuple[Any, Any]] = own_moments) -> Any:
+    mean, variance = moments_of(x)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-5) * scale(x) + offset(x)
+
+
+def scaled(x: Any) -> Any:
+    mean, variance = moments(x)
+    return (x - mean) * (tf.math.rsqrt(variance + 1e-5) * scale(x)) + offset(x)
+
+
+def centred_once(x: Any) -> Any:
+    centred = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
+    return scale(x) * (centred / tf.sqrt(variance + 1e-5)) + offset(x)
+
+
+def keras_layer(x: Any) -> Any:
+    return keras.layers.LayerNormalization(epsilon=1e-5)(x)
+
+
+LAYER_NORMS: dict[str, Form] = {
+    "batch_normalization": batch_normalization,
+    "keras": keras_layer,
+    "divided": divided,
+    "divided_moments": lambda x: divided(x, moments),
+    "rooted": rooted,
+    "rooted_moments": lambda x: rooted(x, moments),
+    "scaled": scaled,
+    "centred_once": centred_once,
+}
+
+
+def tanh_part(x: Any) -> Any:
+    return 1 + tf.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * tf.pow(x, 3)))
+
+
+GELUS: dict[str, Form] = {
+    "tf": tf.nn.gelu,
+    "tf_tanh": lambda x: tf.nn.gelu(x, approximate=True),
+    "bert": lambda x: x * (0.5 * (1.0 + tf.math.erf(x / tf.sqrt(2.0)))),
+    "early": lambda x: x * 0.5 * (1.0 + tf.math.erf(x / tf.sqrt(2.0))),
+    "last": lambda x: x * (1.0 + tf.math.erf(x * math.sqrt(0.5))) * 0.5,
+    "gpt2": lambda x: 0.5 * x * tanh_part(x),
+    "bert_tanh": lambda x: x * (0.5 * tanh_part(x)),
+    "last_tanh": lambda x: x * tanh_part(x) * 0.5,
+}
+
+
+def attention(x: Any, *, bias: bool = False, is_scaled: bool = True, rate: float = 0.0) -> Any:
+    """Attention of x `[batch, heads, length, size]` to itself."""
+    size = x.shape[-1]
+    query, key, value = (tf.matmul(x, tf.eye(size) * variable(name, [size])[:, None]) for name in "qkv")
+    scores = tf.matmul(query, key, transpose_b=True)
+    scores = scores * (1 / math.sqrt(size)) if is_scaled else scores
+    if bias:
+        visible = tf.linalg.band_part(tf.ones([x.shape[-2]] * 2), -1, 0)
+        scores += ((1 - visible) * -1e4)[None, None]
+    probabilities = tf.nn.softmax(scores)
+    kept = tf.nn.dropout(probabilities, rate=rate, seed=3) if rate else probabilities
+    return tf.matmul(kept, value)
+
+
+def keras_attention(x: Any) -> Any:
+    """The same of x `[batch, length, size]`, as Keras has it."""
+    return keras.layers.MultiHeadAttention(2, 3)(x, x)
+
+
+ATTENTIONS: dict[str, Form] = {
+    "plain": lambda x: attention(x, is_scaled=False),
+    "scaled": attention,
+    "bias": lambda x: attention(x, bias=True),
+    "dropout": lambda x: attention(x, rate=0.25),
+    "bias_dropout": lambda x: attention(x, bias=True, rate=0.25),
+}
+
+
+def one_hot_loss(logits: Any, labels: Any) -> Any:
+    """As the published BERT computes it, with a weight for each row."""
+    one_hot = tf.one_hot(labels, logits.shape[-1])
+    weights = tf.nn.softmax(tf.reduce_mean(logits, -1))
+    return tf.reduce_sum(weights * -tf.reduce_sum(tf.nn.log_softmax(logits) * one_hot, -1))
+
+
+class BertAdam:
+    """The published optimizer of BERT: Adam without correction, with decay of every weight."""
+
+    def __init__(self, rate: float, decay: float) -> None:
+        self._rate, self._decay = rate, decay
+
+    def apply(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+        return [update for grad, param in pairs for update in self._updates(grad, param)]
+
+    def _updates(self, grad: Any, param: Any) -> list[Any]:
+        name, zeros = param.op.name, v1.zeros_initializer()
+        m, v = (
+            v1.get_variable(f"{name}/{slot}", param.shape, initializer=zeros, trainable=False)
+            for slot in ("adam_m", "adam_v")
+        )
+        next_m = 0.9 * m + (1.0 - 0.9) * grad
+        next_v = 0.999 * v + (1.0 - 0.999) * tf.square(grad)
+        step = next_m / (tf.sqrt(next_v) + 1e-6)
+        if self._decay:
+            step += self._decay * param
+        return [param.assign(param - self._rate * step), m.assign(next_m), v.assign(next_v)]
+
+
+def squares_of(forms: dict[str, Form]) -> Callable[..., Any]:
+    """A loss that all forms go into, each with a weight and a residual connection of its own."""
+
+    def loss(x: Any, *_: Any) -> Any:
+        total = 0.0
+        for name, form in forms.items():
+            with v1.variable_scope(name):
+                hidden = x * variable("in", [x.shape[-1]])
+                total += tf.reduce_mean(tf.square(form(hidden) * variable("out", [x.shape[-1]]) + hidden))
+        return total
+
+    return loss
+
+
+def training_step(
+    loss_of: Callable[..., Any],
+    inputs: Sequence[Input],
+    optimizer: Any = None,
+    clip: float | None = None,
+    mode: str = "train",
+) -> ModuleOp:
+    """One step of a program on placeholders, imported."""
+    keras.utils.clear_session(free_memory=False)
+    with tf.Graph().as_default() as graph:
+        step = v1.train.get_or_create_global_step()
+        placeholders = [v1.placeholder(dtype, shape) for shape, dtype in inputs]
+        loss = loss_of(*placeholders)
+        updates: list[Any] = []
+        if mode == "train":
+            chosen = v1.train.GradientDescentOptimizer(0.1) if optimizer is None else optimizer
+            variables = v1.trainable_variables()
+            gradients = tf.gradients(loss, variables)
+            if clip is not None:
+                gradients, _ = tf.clip_by_global_norm(gradients, clip)
+            pairs = list(zip(gradients, variables, strict=True))
+            updates = (
+                chosen.apply(pairs) if isinstance(chosen, BertAdam) else [chosen.apply_gradients(pairs, step)]
+            )
+        return import_step(
+            graph,
+            inputs=placeholders,
+            outputs={"loss": loss},
+            updates=updates,
+            mode=mode,
+            seed=1,
+            global_step=step,
+        ).module
+
+
+def before_and_after(module: ModuleOp) -> tuple[ModuleOp, ModuleOp]:
+    """The module without fusion and with it."""
+    plain = module.clone()
+    run_pipeline(plain, "canonicalize,constant-fold,canonicalize,cse,dce", verify=True)
+    fused = module.clone()
+    run_pipeline(fused, verify=True)
+    return plain, fused
+
+
+def op_counts(module: ModuleOp) -> Counter[str]:
+    return Counter(op.name.removeprefix("cirh.") for op in module.walk())
+
+
+def random_values(specs: Sequence[TensorSpec], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Values that a program could have.
+
+    Second moments are positive, powers of betas between 0 and 1, matrices small, vectors (scales) around 1.
+    """
+
+    def value(spec: TensorSpec) -> np.ndarray:
+        if spec.dtype.startswith("int"):
+            return rng.integers(0, 2, spec.shape).astype(np.int32)
+        if "power" in spec.name:
+            return np.asarray(rng.uniform(0.3, 0.9), np.float32)
+        drawn = rng.standard_normal(spec.shape).astype(np.float32)
+        if spec.name.endswith(("_1", "_v", "velocity")):
+            return np.float32(0.1) + np.square(drawn)
+        if not spec.name.startswith("state.model"):
+            return drawn
+        return np.float32(0.3) * drawn + (len(spec.shape) == 1)
+
+    return tuple(map(value, specs))
+
+
+def assert_same_numbers(plain: ModuleOp, fused: ModuleOp, seed: int = 0, limit: float = 5e-6) -> None:
+    """Every result of a step, of both modules, on random state and inputs: equal but for rounding."""
+    interface, rng = step_interface(plain), np.random.default_rng(seed)
+    state, inputs = random_values(interface.state, rng), random_values(interface.inputs, rng)
+    results = [jax.tree.leaves(jax.jit(step_function(m))(state, inputs)) for m in (plain, fused)]
+    names = [spec.name for spec in (*interface.state, *interface.outputs)]
+    for name, expected, got in zip(names, *results, strict=True):
+        expected, got = np.asarray(expected, np.float64), np.asarray(got, np.float64)
+        assert np.isfinite(expected).all(), name
+        largest = np.abs(expected).max(initial=1e-3)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=limit * largest, err_msg=name)

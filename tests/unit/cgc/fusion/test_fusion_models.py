@@ -1,0 +1,84 @@
+"""Training steps of the example models: what is fused, and that a whole step computes the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import programs as p
+import pytest
+import tensorflow as tf
+from xdsl.dialects.builtin import ModuleOp
+
+from cgc.importers.tensorflow import import_step
+from estimator import ModeKeys
+from estimator.capture import model_graph
+from toolkit_config.loader import load_model
+
+
+@pytest.fixture
+def step_of(example: Callable[[str], Any]) -> Callable[[str], ModuleOp]:
+    """The training step of an example model with its smallest parameters."""
+
+    def build(name: str) -> ModuleOp:
+        with example(name) as modules:
+            program = modules["run"].PROGRAM
+            params = load_model(program.folder / program.params_file, program.params).model_dump()
+            functions = program.functions()
+            with tf.Graph().as_default():
+                spec = functions.train_input_fn(params).element_spec
+            with model_graph(1) as step:
+                inputs = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in tf.nest.flatten(spec)]
+                features, labels = tf.nest.pack_sequence_as(spec, inputs)
+                result = functions.model_fn(features, labels, ModeKeys.TRAIN, params)
+                return import_step(
+                    tf.compat.v1.get_default_graph(),
+                    inputs=inputs,
+                    outputs={"loss": result.loss},
+                    updates=[result.train_op],
+                    mode="train",
+                    seed=1,
+                    global_step=step,
+                ).module
+
+    return build
+
+
+def check(module: ModuleOp, expected: dict[str, int], largest_share: float) -> None:
+    plain, fused = p.before_and_after(module)
+    counts: Counter[str] = p.op_counts(fused)
+    assert {op: counts[op] for op in expected} == expected
+    assert counts.total() < largest_share * p.op_counts(plain).total()
+    p.assert_same_numbers(plain, fused, limit=2e-5)
+
+
+def test_gpt2(step_of: Callable[[str], ModuleOp]) -> None:
+    expected = {
+        "LayerNorm": 5,
+        "LayerNormGrad": 5,
+        "Attention": 2,
+        "AttentionGrad": 2,
+        "Gelu": 2,
+        "GeluGrad": 2,
+    }
+    check(step_of("gpt2"), {**expected, "L2Norm": 1, "AdamW": 14, "Softmax": 0, "Tanh": 0}, 0.5)
+
+
+@pytest.mark.soak
+def test_bert(step_of: Callable[[str], ModuleOp]) -> None:
+    expected = {
+        "LayerNorm": 6,
+        "LayerNormGrad": 6,
+        "Attention": 2,
+        "AttentionGrad": 2,
+        "Gelu": 3,
+        "GeluGrad": 3,
+    }
+    check(step_of("bert"), {**expected, "L2Norm": 1, "AdamW": 17, "Softmax": 0, "Erf": 0}, 0.5)
+
+
+@pytest.mark.soak
+def test_transformer(step_of: Callable[[str], ModuleOp]) -> None:
+    expected = {"LayerNorm": 12, "LayerNormGrad": 12, "Attention": 6, "AttentionGrad": 6, "Softmax": 0}
+    check(step_of("transformer"), expected, 0.6)

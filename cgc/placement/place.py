@@ -1,36 +1,49 @@
 """Chooses the size and the place of every kernel.
 
 The pipeline is as fast as its slowest kernel. So all kernels get one target of cycles per sample, each takes
-the smallest rectangle that keeps it, and the target is the lowest one at which all rectangles pack into the
-fabric.
+a small rectangle that keeps it, and the target is the lowest one at which all rectangles pack into the
+fabric. At that target the wires are made short.
 
-Two things end the search before the fabric is full. No target is below the cycles of a kernel that cannot be
-split further: the others would only wait for it. And speed must pay: area A and target T are traded at the
-minimum of A * T ** AREA_PER_SPEED, so that one percent of speed never costs more than about AREA_PER_SPEED
-percent of area. Without that rule a single small layer would fill the wafer for the last few cycles.
+Three things end the search before the fabric is full. No target is below the cycles of a kernel that cannot
+be split further: the others would only wait for it. Speed must pay, and a share of the fabric stays free
+where it can, see `cgc.placement.targets`.
+
+The search is the one of `cgc.placement.engine`, which also solves the graphs of the ISPD 2020 contest. It
+counts moves, not seconds: the result depends on nothing but the arguments.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from cgc.errors import PlacementError
 from cgc.fabric import Fabric
-from cgc.kernels.configurations import Floats, Ints
-from cgc.kernels.families import configurations
+from cgc.kernels.configurations import Ints
 from cgc.kernels.graph import KernelGraph
+from cgc.placement.engine.anneal import Schedule, anneal
+from cgc.placement.engine.fit import fit_bands, fit_changed, fit_hard, orders_to_fit
+from cgc.placement.engine.order import short_order
+from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
+from cgc.placement.engine.push import push
+from cgc.placement.engine.starts import band_trees
+from cgc.placement.engine.tree import Node
 from cgc.placement.model import Placement, Rect
-from cgc.placement.packing import Packing, packings
 from cgc.placement.shapes import KernelShapes, kernel_shapes
-from cgc.placement.wires import neighbours, shorten_wires, wire_length
+from cgc.placement.shortage import graph_too_large
+from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas, paying_target, targets_from
 
-AREA_PER_SPEED = 4.0
-"""Percent of area that one percent of speed may cost at most."""
+_BOXES_PER_HALVING = 8
+_ORDER_WORK, _ANNEAL_WORK, _PUSH_WORK = 3_000_000, 1_000_000, 300
+"""Moves of each search times the number of kernels, to which the time of a move is about proportional."""
 
-_UNBOUNDED = 1 << 30
-_BOXES_PER_HALVING = 4
+_MOVES_PER_KERNEL, _MOST_MOVES = 60, 5_000
+_HEAT_OF_ALL, _STEEPNESS = 0.05, 5.0
+_SQUEEZES, _FIT_MOVES = 4, 1_500
+_FIT_OVER_WIRES = 4.0
 
 
 def place(graph: KernelGraph, fabric: Fabric, area_per_speed: float = AREA_PER_SPEED) -> Placement:
@@ -53,87 +66,126 @@ def place(graph: KernelGraph, fabric: Fabric, area_per_speed: float = AREA_PER_S
         )
     shapes = kernel_shapes(graph.kernels, fabric)
     floor = max(int(kernel.cycles[0]) for kernel in shapes)
-    start = max(floor, paying_target(graph, area_per_speed))
-    target = _lowest_target(graph, shapes, fabric, start)
-    packing = _shortest(graph, shapes, fabric, target)
-    return _placement(graph, shapes, fabric, target, packing)
+    targets = targets_from(shapes, max(floor, paying_target(graph, area_per_speed)))
+    search = _Search(fabric, shapes, _edges(graph))
+    plan = search.fastest(targets)
+    if plan is None:
+        raise graph_too_large(graph.kernels, fabric)
+    plan = search.shortest(plan)
+    return _placement(graph, shapes, fabric, search.rectangles(plan), int(plan.target))
 
 
-def paying_target(graph: KernelGraph, area_per_speed: float) -> int:
-    """The target in cycles below which speed costs too much area, whatever the size of the fabric."""
-    shared = {id(layouts := configurations(kernel)): layouts for kernel in graph.kernels}
-    unbounded = {key: KernelShapes(layouts, _UNBOUNDED, _UNBOUNDED) for key, layouts in shared.items()}
-    kernels = [unbounded[id(configurations(kernel))] for kernel in graph.kernels]
-    targets = _targets(kernels, max(int(kernel.cycles[0]) for kernel in kernels))
-    cost = np.log(_areas(kernels, targets)) + area_per_speed * np.log(targets)
-    return int(targets[np.argmin(cost)])
+def _edges(graph: KernelGraph) -> Edges:
+    position = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
+    return [(position[edge.src], position[edge.dst]) for edge in graph.edges]
 
 
-def _targets(shapes: Sequence[KernelShapes], start: int) -> Ints:
-    """`start` and all higher targets at which some kernel becomes smaller, ascending."""
-    distinct = list({id(kernel): kernel for kernel in shapes}.values())
-    steps: Ints = np.concatenate([kernel.steps() for kernel in distinct])
-    return np.unique(np.append(steps[steps > start], start))
+class _Search:
+    """The search for one graph on one fabric."""
 
+    def __init__(self, fabric: Fabric, shapes: Sequence[KernelShapes], edges: Edges) -> None:
+        self._fabric = fabric
+        self._shapes = shapes
+        self._edges = edges
+        self._rng = random.Random(0)
+        self._problem = Problem(fabric.width, fabric.height, shapes, edges, Weights(1.0, 0.0))
+        count = len(shapes)
+        sizes = [math.sqrt(kernel.least_area(int(kernel.cycles[-1]))) for kernel in shapes]
+        moves = min(_ORDER_WORK // count, _MOVES_PER_KERNEL * count)
+        self._flow = short_order(range(count), self._problem.edges, sizes, moves, self._rng)
+        self._moves = min(_MOVES_PER_KERNEL * count, _MOST_MOVES, _ANNEAL_WORK // count)
 
-def _areas(shapes: Sequence[KernelShapes], targets: Ints) -> Floats:
-    """Area of all kernels together at each target."""
-    counts: dict[int, int] = {}
-    for kernel in shapes:
-        counts[id(kernel)] = counts.get(id(kernel), 0) + 1
-    distinct = {id(kernel): kernel for kernel in shapes}
-    total = np.zeros(len(targets))
-    for key, count in counts.items():
-        total += count * distinct[key].least_areas(targets)
-    return total
-
-
-def _lowest_target(graph: KernelGraph, shapes: Sequence[KernelShapes], fabric: Fabric, start: int) -> int:
-    targets = _targets(shapes, start)
-    areas = _areas(shapes, targets)
-    possible = int(np.argmax(areas <= fabric.processing_elements))
-    if areas[possible] > fabric.processing_elements:
-        raise PlacementError(_too_large(graph, shapes, fabric, int(areas[-1])))
-    packed = _first_packed(shapes, fabric, targets, possible)
-    if packed is None:
-        raise PlacementError(_too_large(graph, shapes, fabric, int(areas[-1])))
-    return int(targets[packed])
-
-
-def _first_packed(shapes: Sequence[KernelShapes], fabric: Fabric, targets: Ints, first: int) -> int | None:
-    """Index of the lowest target from `first` on that packs: growing strides up, then halving back."""
-    failed, stride = first - 1, 1
-    packed = first
-    while not _packs(shapes, fabric, int(targets[packed])):
-        if packed == len(targets) - 1:
+    def fastest(self, targets: Ints) -> Floorplan | None:
+        """A floorplan at the lowest target that works, None where none does."""
+        total = areas(self._shapes, targets)
+        possible = total <= self._fabric.processing_elements
+        if not possible.any():
             return None
-        failed, packed = packed, min(len(targets) - 1, packed + stride)
-        stride *= 2
-    while packed - failed > 1:
-        middle = (packed + failed) // 2
-        if _packs(shapes, fabric, int(targets[middle])):
-            packed = middle
-        else:
-            failed = middle
-    return packed
+        roomy = total <= MOST_OF_FABRIC * self._fabric.processing_elements
+        first = int(np.argmax(roomy if roomy.any() else possible))
+        index, plan = self._lowest(targets, first)
+        return None if plan is None else self._squeezed(targets[first:index], plan)
 
+    def _lowest(self, targets: Ints, first: int) -> tuple[int, Floorplan | None]:
+        """The lowest target from `first` on at which bands fit: growing strides up, then halving back."""
+        failed, stride, index = first - 1, 1, first
+        while (plan := fit_bands(self._problem, self._flow, int(targets[index]))) is None:
+            if index == len(targets) - 1:
+                return index, fit_hard(self._problem, int(targets[index]), _FIT_MOVES, self._rng)
+            failed, index = index, min(len(targets) - 1, index + stride)
+            stride *= 2
+        while index - failed > 1:
+            middle = (index + failed) // 2
+            found = fit_bands(self._problem, self._flow, int(targets[middle]))
+            if found is None:
+                failed = middle
+            else:
+                index, plan = middle, found
+        return index, plan
 
-def _packs(shapes: Sequence[KernelShapes], fabric: Fabric, target: int) -> bool:
-    lists = [kernel.at(target) for kernel in shapes]
-    return any(True for _ in packings(lists, fabric.width, fabric.height))
+    def _squeezed(self, targets: Ints, plan: Floorplan) -> Floorplan:
+        """Changes the best bands for lower targets."""
+        low, high = 0, len(targets)
+        for _ in range(_SQUEEZES):
+            if low >= high:
+                break
+            middle = (low + high) // 2
+            moves = min(self._moves, _FIT_MOVES)
+            found = fit_changed(self._problem, plan.tree, int(targets[middle]), moves, self._rng)
+            if found is None:
+                low = middle + 1
+            else:
+                plan, high = found, middle
+        return plan
 
+    def shortest(self, plan: Floorplan) -> Floorplan:
+        """A floorplan of short wires at the same target, in the smallest box that works."""
+        plan, problem = self._boxed(plan)
+        if plan.objective == 0:
+            return plan
+        fit = _FIT_OVER_WIRES * plan.objective / plan.target
+        weighed = self._wired(problem.width, problem.height, fit)
+        schedule = Schedule(self._moves, _HEAT_OF_ALL / max(8, len(self._shapes)), _STEEPNESS)
 
-def _shortest(graph: KernelGraph, shapes: Sequence[KernelShapes], fabric: Fabric, target: int) -> Packing:
-    """The packing of the shortest wires in the smallest box, of the fabric's proportions, that works."""
-    lists = [kernel.at(target) for kernel in shapes]
-    edges = neighbours(graph)
-    area = sum(kernel.smallest.area for kernel in lists)
-    for width, height in _boxes(fabric, area):
-        found = list(packings(lists, width, height))
-        if found:
-            best = min(found, key=lambda packing: wire_length(packing, edges))
-            return shorten_wires(best, edges)
-    raise AssertionError("the target was chosen because the kernels pack")
+        def realise(tree: Node, limit: float) -> Floorplan | None:
+            found = weighed.floorplan(tree, plan.target)
+            return found if found is not None and found.objective < limit else None
+
+        best = anneal(weighed, plan.tree, plan.target, schedule, self._rng, realise)
+        return best or plan
+
+    def _boxed(self, plan: Floorplan) -> tuple[Floorplan, Problem]:
+        """The shortest wires of bands in the smallest box of the fabric's proportions that works."""
+        area = sum(kernel.least_area(int(plan.target)) for kernel in self._shapes)
+        boxes = [self._wired(width, height) for width, height in _boxes(self._fabric, area)]
+        for order in orders_to_fit(self._problem, self._flow, plan.target):
+            for problem in boxes:
+                trees = band_trees(problem, order, plan.target, problem.width, problem.height)
+                found = [made for tree in trees if (made := problem.floorplan(tree, plan.target))]
+                if found:
+                    return min(found, key=lambda made: made.objective), problem
+        made = boxes[-1].floorplan(plan.tree, plan.target)
+        assert made is not None
+        return made, boxes[-1]
+
+    def _wired(self, width: int, height: int, fit: float = 0.0) -> Problem:
+        return Problem(width, height, self._shapes, self._edges, Weights(fit, 1.0))
+
+    def rectangles(self, plan: Floorplan) -> list[tuple[Rect, int]]:
+        """Rectangle and number of the layout of each kernel."""
+        pieces = self._problem.pieces(plan)
+        chosen = [
+            kernel.at(plan.target).inside(piece.width, piece.height)
+            for kernel, piece in zip(self._shapes, pieces, strict=True)
+        ]
+        sizes = np.array([(shape.width, shape.height) for shape in chosen])
+        corners = np.array([(piece.x, piece.y) for piece in pieces])
+        spare = np.array([(piece.width, piece.height) for piece in pieces]) - sizes
+        places = push(self._problem, corners + spare // 2, sizes, _PUSH_WORK // len(chosen))
+        return [
+            (Rect(int(x), int(y), shape.width, shape.height), shape.layout)
+            for (x, y), shape in zip(places, chosen, strict=True)
+        ]
 
 
 def _boxes(fabric: Fabric, area: int) -> Iterator[tuple[int, int]]:
@@ -146,29 +198,27 @@ def _boxes(fabric: Fabric, area: int) -> Iterator[tuple[int, int]]:
 
 
 def _placement(
-    graph: KernelGraph, shapes: Sequence[KernelShapes], fabric: Fabric, target: int, packing: Packing
+    graph: KernelGraph,
+    shapes: Sequence[KernelShapes],
+    fabric: Fabric,
+    rectangles: Sequence[tuple[Rect, int]],
+    target: int,
 ) -> Placement:
     names = [kernel.name for kernel in graph.kernels]
-    rects = [Rect(spot.x, spot.y, spot.shape.width, spot.shape.height) for spot in packing]
-    layouts = [kernel.layouts[spot.shape.layout] for kernel, spot in zip(shapes, packing, strict=True)]
-    active = sum(rect.area for rect in rects)
+    rects = {name: rect for name, (rect, _) in zip(names, rectangles, strict=True)}
+    layouts = [kernel.layouts[layout] for kernel, (_, layout) in zip(shapes, rectangles, strict=True)]
+    active = sum(rect.area for rect in rects.values())
+    centers = {name: rect.center for name, rect in rects.items()}
     return Placement(
         fabric=fabric.name,
-        rects=dict(zip(names, rects, strict=True)),
+        rects=rects,
         layouts=dict(zip(names, layouts, strict=True)),
         target_cycles=target,
         active_pes=active,
         total_utilization=active / fabric.processing_elements,
-        wire_length=wire_length(packing, neighbours(graph)),
+        wire_length=sum(_distance(centers[edge.src], centers[edge.dst]) for edge in graph.edges),
     )
 
 
-def _too_large(graph: KernelGraph, shapes: Sequence[KernelShapes], fabric: Fabric, area: int) -> str:
-    smallest = [kernel.least_area(int(kernel.cycles[-1])) for kernel in shapes]
-    largest = int(np.argmax(smallest))
-    return (
-        f"the {len(graph.kernels)} kernels do not fit together: at their smallest they take {area:,} PEs, "
-        f"available are {fabric.processing_elements:,} ({fabric.width} x {fabric.height}) on {fabric.name}; "
-        f"the largest is {graph.kernels[largest].name} with {smallest[largest]:,} PEs; "
-        "make the model smaller, or run it with weight streaming"
-    )
+def _distance(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return abs(one[0] - other[0]) + abs(one[1] - other[1])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from cgc.errors import PlacementError
 from cgc.fabric import Fabric
 from cgc.kernels.configurations import Configurations, Floats, Ints
 from cgc.kernels.families import configurations
 from cgc.kernels.graph import Kernel
+from cgc.placement.engine.tree import NEVER
+from cgc.placement.shortage import fits_in_memory, fits_on, kernel_too_large
 
 AREA_SLACK = 1.3
 """A rectangle may take this much more than the smallest one where its proportions suit the packing."""
@@ -35,44 +34,20 @@ class Shape:
 
 @dataclass(frozen=True)
 class ShapeList:
-    """Rectangles of one kernel, none inside another: height ascends, width descends."""
+    """Rectangles of one kernel, none inside another: height ascends, width descends.
+
+    Attributes:
+        shapes: the rectangles.
+        heights: least height by width, 0 .. the longer side of the fabric.
+    """
 
     shapes: tuple[Shape, ...]
+    heights: Ints
 
-    @cached_property
-    def heights(self) -> list[int]:
-        """Heights, ascending."""
-        return [shape.height for shape in self.shapes]
-
-    @cached_property
-    def _negative_widths(self) -> list[int]:
-        return [-shape.width for shape in self.shapes]
-
-    @cached_property
-    def smallest(self) -> Shape:
-        """The rectangle of the smallest area; of equal ones the most square."""
-        return min(self.shapes, key=lambda shape: (shape.area, abs(shape.width - shape.height)))
-
-    def flattest(self, max_width: int, max_height: int) -> Shape | None:
-        """The rectangle of least height within the limits."""
-        index = bisect_left(self._negative_widths, -max_width)
-        if index == len(self.shapes) or self.shapes[index].height > max_height:
-            return None
-        return self.shapes[index]
-
-    def column(self, max_height: int) -> Shape | None:
-        """The rectangle that opens a column of a shelf best: little area, little of the column left open."""
-        count = bisect_right(self.heights, max_height)
-        if count == 0:
-            return None
-        return min(self.shapes[:count], key=lambda shape: shape.width * (shape.height + max_height))
-
-    def spread(self, count: int) -> Sequence[Shape]:
-        """At most `count` of the rectangles, evenly over all proportions, the smallest one first."""
-        if len(self.shapes) <= count:
-            return self.shapes
-        picks = np.linspace(0, len(self.shapes) - 1, count - 1).round().astype(int)
-        return list(dict.fromkeys([self.smallest, *(self.shapes[index] for index in picks)]))
+    def inside(self, width: int, height: int) -> Shape:
+        """The rectangle of the smallest area within the limits; of equal ones the flattest."""
+        fitting = (shape for shape in self.shapes if shape.width <= width and shape.height <= height)
+        return min(fitting, key=lambda shape: shape.area)
 
 
 class KernelShapes:
@@ -82,7 +57,7 @@ class KernelShapes:
         order = np.lexsort((layouts.area, layouts.cycles))
         self.layouts = layouts
         self._order = order
-        self._width, self._height = width, height
+        self._limit = max(width, height)
         self.cycles: Ints = layouts.cycles[order]
         self._least_area: Ints = np.minimum.accumulate(layouts.area[order])
         self._lists: dict[int, ShapeList] = {}
@@ -101,8 +76,12 @@ class KernelShapes:
         steps: Ints = self.cycles[np.concatenate([[True], np.diff(self._least_area) < 0])]
         return steps
 
-    def at(self, target: int) -> ShapeList:
-        """The rectangles worth trying at a target, both orientations, for the whole fabric."""
+    def heights(self, target: float) -> Ints:
+        """Least height by width at a target, both orientations; see `cgc.placement.engine.problem.Curves`."""
+        return self.at(target).heights
+
+    def at(self, target: float) -> ShapeList:
+        """The rectangles worth trying at a target, both orientations, on a square of the longer side."""
         count = int(np.searchsorted(self.cycles, target, side="right"))
         if count not in self._lists:
             self._lists[count] = self._pareto(self._order[:count], int(self._least_area[count - 1]))
@@ -113,16 +92,19 @@ class KernelShapes:
         widths, heights = self.layouts.width[chosen], self.layouts.height[chosen]
         both_w, both_h = np.concatenate([widths, heights]), np.concatenate([heights, widths])
         layout = np.concatenate([chosen, chosen])
-        inside = (both_w <= self._width) & (both_h <= self._height)
+        inside = (both_w <= self._limit) & (both_h <= self._limit)
         both_w, both_h, layout = both_w[inside], both_h[inside], layout[inside]
         shapes: list[Shape] = []
         for index in np.lexsort((layout, both_w, both_h)):
             if not shapes or both_w[index] < shapes[-1].width:
                 shapes.append(Shape(int(both_w[index]), int(both_h[index]), int(layout[index])))
-        return ShapeList(tuple(shapes))
+        heights = np.full(self._limit + 1, NEVER, dtype=np.int64)
+        for shape in shapes:
+            heights[shape.width] = shape.height
+        return ShapeList(tuple(shapes), np.minimum.accumulate(heights))
 
 
-def kernel_shapes(kernels: Iterable[Kernel], fabric: Fabric) -> list[KernelShapes]:
+def kernel_shapes(kernels: Sequence[Kernel], fabric: Fabric) -> list[KernelShapes]:
     """The layouts of each kernel that fit on the fabric; equal kernels share one object.
 
     Raises:
@@ -133,34 +115,9 @@ def kernel_shapes(kernels: Iterable[Kernel], fabric: Fabric) -> list[KernelShape
     for kernel in kernels:
         layouts = configurations(kernel)
         if id(layouts) not in shared:
-            usable = layouts.where(_inside(layouts, fabric))
-            fitting = usable.where(usable.memory_per_pe_bytes <= fabric.memory_per_pe_bytes)
+            fitting = layouts.where(fits_on(layouts, fabric) & fits_in_memory(layouts, fabric))
             if len(fitting) == 0:
-                raise PlacementError(_refusal(kernel, layouts, usable, fabric))
+                raise kernel_too_large(kernel, kernels, fabric)
             shared[id(layouts)] = KernelShapes(fitting, fabric.width, fabric.height)
         found.append(shared[id(layouts)])
     return found
-
-
-def _inside(layouts: Configurations, fabric: Fabric) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    upright = (layouts.width <= fabric.width) & (layouts.height <= fabric.height)
-    turned = (layouts.width <= fabric.height) & (layouts.height <= fabric.width)
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = upright | turned
-    return inside
-
-
-def _refusal(kernel: Kernel, layouts: Configurations, usable: Configurations, fabric: Fabric) -> str:
-    where = f" ({kernel.source})" if kernel.source else ""
-    size = f"{fabric.width} x {fabric.height} PEs of {fabric.name}"
-    if len(usable) == 0:
-        smallest = layouts[int(np.argmin(layouts.area))]
-        return (
-            f"kernel {kernel.name}{where} does not fit: its smallest rectangle is {smallest.width} x "
-            f"{smallest.height} PEs, available are {size}; split the layer"
-        )
-    best = usable[int(np.argmin(usable.memory_per_pe_bytes))]
-    return (
-        f"kernel {kernel.name}{where} does not fit: spread over {best.width} x {best.height} PEs it needs "
-        f"{best.memory_per_pe_bytes:,} bytes per PE, available are {fabric.memory_per_pe_bytes:,} on {size}; "
-        "make the layer smaller, use 16-bit parameters, or run the model with weight streaming"
-    )

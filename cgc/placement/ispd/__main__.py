@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,9 @@ from cgc.placement.ispd.score import score
 from cgc.placement.ispd.solve import solve
 
 _STANDARD = "-"
+_LEAST_SEARCH_S = 0.1
+_STARTED = 21
+"""Where /proc/self/stat has the start of the process, counted from 0."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,7 +94,8 @@ def solve_command(
                 f"most {time_limit:g} s; Ctrl-C writes the best solution so far",
                 err=True,
             )
-            result = solve(problem, time_limit, seed, interrupted=interrupted)
+            left = max(_LEAST_SEARCH_S, time_limit - _age_s())
+            result = solve(problem, left, seed, interrupted=interrupted)
         text = format_solution(problem, result.solution)
         report = solve_json(problem, result) if as_json else solve_text(problem, result)
         if output is None:
@@ -148,6 +153,16 @@ def _read(file: str) -> str:
         raise ContestFileError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ContestFileError(f"{file}: is not UTF-8 text: {error}") from None
+
+
+def _age_s() -> float:
+    """Seconds since the process started, which count towards the time limit; 0 where nothing tells."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    started_s = int(fields[_STARTED - 2]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
 def _check_writable(output: str | None) -> None:

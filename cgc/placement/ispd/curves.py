@@ -12,21 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cgc.placement.engine.tree import NEVER, Floats, Ints
 from cgc.placement.ispd.model import COPIES, Convolution, Kernel, Splits
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-NEVER = 1 << 24
-"""Length of a rectangle that does not exist; sums of thousands of them stay in 64 bits."""
+Pair = tuple[int, int]
+"""Values of h' and w'."""
 
 _SLACK = 1e-9
 _KEPT_CURVES = 400
 
 
-def split_pairs(convolutions: Sequence[Convolution], largest: int) -> list[tuple[int, int]]:
+def split_pairs(convolutions: Sequence[Convolution], largest: int) -> list[Pair]:
     """Values of (h', w') to consider, by rising product up to `largest`.
 
     For each product only those stay whose busiest tile has the fewest points; the convolutions of a block may
@@ -85,14 +82,23 @@ class KernelCurves:
         width: tiles of the fabric in x.
         height: tiles in y.
         memlimit: words of memory of a tile.
+        common: the only h' and w' to use, or None for all useful ones.
     """
 
-    def __init__(self, convolutions: Sequence[Convolution], width: int, height: int, memlimit: float) -> None:
+    def __init__(
+        self,
+        convolutions: Sequence[Convolution],
+        width: int,
+        height: int,
+        memlimit: float,
+        common: Pair | None = None,
+    ) -> None:
         self._convolutions = tuple(convolutions)
         self._memlimit = memlimit
         self._width, self._height = width, height
         self._limit = max(width, height)
-        pairs = np.array(split_pairs(convolutions, self._limit // 2) or [(1, 1)], dtype=np.int64)
+        useful_pairs = split_pairs(convolutions, self._limit // 2) or [(1, 1)]
+        pairs = np.array([common] if common else useful_pairs, dtype=np.int64)
         self._rows, self._columns = pairs[:, 0], pairs[:, 1]
         allowed = np.arange(self._limit + 1) // (self._rows * self._columns)[:, None] - 1
         parts = [self._parts(conv, allowed) for conv in self._convolutions]
@@ -128,6 +134,10 @@ class KernelCurves:
                 del self._curves[next(iter(self._curves))]
             curve = self._curves[target] = Curve(upright, np.minimum(upright, turned))
         return curve
+
+    def heights(self, target: float) -> Ints:
+        """The least extent in one direction by that in the other, in the better rotation."""
+        return self.at(target).heights
 
     def _widths(self, target: float) -> Ints:
         """Least width by pair and allowed height."""
@@ -179,10 +189,12 @@ class KernelCurves:
         return Splits(rows, columns, tuple(inputs), tuple(outputs))
 
 
-def graph_curves(kernels: Sequence[Kernel], width: int, height: int, memlimit: float) -> list[KernelCurves]:
+def graph_curves(
+    kernels: Sequence[Kernel], width: int, height: int, memlimit: float, common: Pair | None = None
+) -> list[KernelCurves]:
     """The curves of each kernel; kernels with the same convolutions share one object."""
     shared: dict[tuple[Convolution, ...], KernelCurves] = {}
     for kernel in kernels:
         if kernel.convolutions not in shared:
-            shared[kernel.convolutions] = KernelCurves(kernel.convolutions, width, height, memlimit)
+            shared[kernel.convolutions] = KernelCurves(kernel.convolutions, width, height, memlimit, common)
     return [shared[kernel.convolutions] for kernel in kernels]

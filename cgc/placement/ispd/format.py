@@ -19,6 +19,9 @@ from cgc.placement.ispd.model import (
     conv_kernel,
 )
 
+LARGEST_SIDE = 2000
+"""Tiles of a fabric's side; memory and time of the search are proportional to it."""
+
 _HEADER_KEYS = ("width", "height", "wdeltat", "wlength", "wadapter", "memlimit")
 _NODE = re.compile(r"(\w+)\s*\[\s*(\d+)\s*\]\s*(.*)", re.DOTALL)
 _ATTRIBUTE = re.compile(r"(\w+)\s*=\s*('[^']*'|\[[^\]]*\]|[^\s\[\]']+)")
@@ -149,9 +152,13 @@ def _graph(parts: _GraphParts, file: str) -> ContestGraph:
             "comment"
         )
     header = parts.header
-    for key in ("width", "height", "memlimit"):
-        if not 1 <= header[key] < math.inf or (key != "memlimit" and header[key] % 1):
-            raise ContestFileError(f"{file}:1: {key}={header[key]:g}, expected a whole number of at least 1")
+    for key in ("width", "height"):
+        if not 1 <= header[key] <= LARGEST_SIDE or header[key] % 1:
+            raise ContestFileError(
+                f"{file}:1: {key}={header[key]:g}, expected a whole number from 1 to {LARGEST_SIDE}"
+            )
+    if not 1 <= header["memlimit"] < math.inf:
+        raise ContestFileError(f"{file}:1: memlimit={header['memlimit']:g}, expected a number of at least 1")
     for key in ("wdeltat", "wlength", "wadapter"):
         if not 0 <= header[key] < math.inf:
             raise ContestFileError(f"{file}:1: {key}={header[key]:g}, expected a number of at least 0")

@@ -1,162 +1,219 @@
-"""Evaluation of slicing floorplans of one graph, for the contest's objective."""
+"""The search for a floorplan: starts along the data flow, and annealing from the best of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cgc.placement.engine.anneal import Schedule, Stop, anneal
+from cgc.placement.engine.columns import MOST_KERNELS
+from cgc.placement.engine.fit import fit_hard
+from cgc.placement.engine.order import flow_order, short_order
+from cgc.placement.engine.problem import Floorplan
+from cgc.placement.engine.starts import band_trees, column_trees
+from cgc.placement.engine.tree import Node
+from cgc.placement.ispd.bounds import Bounds
 from cgc.placement.ispd.curves import KernelCurves
+from cgc.placement.ispd.errors import ContestError
 from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.tree import Box, Node, Shapes
+from cgc.placement.ispd.problem import ContestProblem, step
 
-TARGET_STEP = 0.0005
-"""Targets are tried in steps of this share; all are powers of it, so that many are tried again."""
+_BAND_SCAN, _COLUMN_SCAN, _LARGEST_SPAN = (1.15, 1.05), (1.04, 1.008), 1e4
+"""Steps between targets, coarse and fine, and the largest target over the smallest."""
 
-_KEPT_TARGETS = 400
-_MOST_STEPS_UP = 80
-_SMALLEST_STRETCH, _LARGEST_STRETCH = 0.98, 1.3
+_FIRST_STEP, _HOPEFUL = 1.3, 1.05
+_HEAT_OF_ALL = 0.025
+"""Heat of the annealing times the number of kernels, of which every change concerns a few."""
+
+_STEEPNESSES = (5.0, 20.0, 1.5)
+_NEAR_TARGETS = (1.0, 0.995, 0.985, 0.97)
+_FINAL_ROUNDS = 20
+_STARTS = 8
+_MOST_FIRST_TARGETS = 200
+_ROOMS = (1.08, 1.25)
+"""Sizes of boxes for bands, as multiples of the least area of all kernels."""
+
+_ORDER_MOVES_PER_KERNEL = 120
+_ELITE = 3
 
 
-@dataclass(frozen=True)
-class Floorplan:
-    """A tree that fits at a target.
+class _Start(NamedTuple):
+    """A tree, which need not fit, and what it promises; the number keeps the order strict."""
 
-    Attributes:
-        tree: the cuts.
-        target: all kernels keep this time.
-        objective: with the target as the time and the middle of its piece as the centre of every kernel,
-            without adapters.
-    """
-
+    estimate: float
+    number: int
     tree: Node
     target: float
-    objective: float
 
 
-class Problem:
-    """A graph in the form that the search needs.
-
-    Attributes:
-        graph: the graph.
-        curves: rectangles of each kernel.
-        neighbours: indices of the kernels at the other end of each kernel's edges.
-    """
-
-    def __init__(self, graph: ContestGraph, curves: Sequence[KernelCurves]) -> None:
-        self.graph = graph
-        self.curves = list(curves)
-        self.neighbours: list[list[int]] = [[] for _ in graph.kernels]
-        for edge in graph.edges:
-            self.neighbours[edge.source].append(edge.target)
-            self.neighbours[edge.target].append(edge.source)
-        self._sources = np.array([edge.source for edge in graph.edges], dtype=np.int64)
-        self._targets = np.array([edge.target for edge in graph.edges], dtype=np.int64)
-        self._shapes: dict[float, Shapes] = {}
-
-    @staticmethod
-    def step(target: float, factor: float = 1.0) -> float:
-        """The target of the grid nearest to `factor` times a target."""
-        return (1 + TARGET_STEP) ** round(math.log(target * factor) / math.log1p(TARGET_STEP))
-
-    def least_objective(self, target: float) -> float:
-        """A bound of the objective of all floorplans at a target."""
-        sides = [curve.least_side(target) for curve in self.curves]
-        wires = sum(sides[edge.source] + sides[edge.target] for edge in self.graph.edges) / 2
-        return self.graph.wdeltat * target + self.graph.wlength * wires
-
-    def shapes(self, target: float) -> Shapes:
-        """Rectangles of all kernels at a target; the last few targets are kept."""
-        found = self._shapes.get(target)
-        if found is None:
-            if len(self._shapes) >= _KEPT_TARGETS:
-                del self._shapes[next(iter(self._shapes))]
-            found = self._shapes[target] = Shapes(target, [curve.at(target).heights for curve in self.curves])
-        return found
-
-    def stretch(self, tree: Node, shapes: Shapes) -> tuple[float, Box]:
-        """How long a tree is compared with the fabric, in the direction where that is less, and that box."""
-        heights, widths = tree.curves(shapes)
-        height, width = int(heights[self.graph.width]), int(widths[self.graph.height])
-        upright, across = height / self.graph.height, width / self.graph.width
-        if upright <= across:
-            return upright, Box(0, 0, self.graph.width, max(1, height))
-        return across, Box(0, 0, max(1, width), self.graph.height)
-
-    def estimate(self, tree: Node, target: float, steepness: float) -> float:
-        """The objective at the target at which a tree would just fit, the measure of the search.
-
-        It also tells bad trees from worse ones. What is much smaller than the fabric does not promise more
-        speed: then something else limits it, or wires weigh more.
-
-        Args:
-            tree: the cuts.
-            target: the time.
-            steepness: percent of time for a percent of length that is missing; 1 where sizes are proportional
-                to speed, more where they come in steps.
-        """
-        shapes = self.shapes(target)
-        ratio, box = self.stretch(tree, shapes)
-        if ratio > _LARGEST_STRETCH:
-            return math.inf
-        time = target * max(ratio**steepness if ratio > 1 else ratio, _SMALLEST_STRETCH)
-        return self.graph.wdeltat * time + self.graph.wlength * self._wires(tree, box, shapes)
-
-    def floorplan(self, tree: Node, target: float) -> Floorplan | None:
-        """A tree at a target, None where it does not fit."""
-        shapes = self.shapes(target)
-        ratio, box = self.stretch(tree, shapes)
-        if ratio > 1:
-            return None
-        wires = self._wires(tree, box, shapes)
-        return Floorplan(tree, target, self.graph.wdeltat * target + self.graph.wlength * wires)
-
-    def pieces(self, plan: Floorplan) -> list[Box]:
-        """The piece of every kernel."""
-        shapes = self.shapes(plan.target)
-        found = dict(plan.tree.boxes(self.stretch(plan.tree, shapes)[1], shapes))
-        return [found[index] for index in range(len(self.curves))]
-
-    def _wires(self, tree: Node, box: Box, shapes: Shapes) -> float:
-        centers = np.empty((len(self.curves), 2))
-        for kernel, piece in tree.boxes(box, shapes):
-            centers[kernel] = piece.x + piece.width / 2, piece.y + piece.height / 2
-        return self.wires(centers)
-
-    def wires(self, centers: NDArray[np.float64]) -> float:
-        """Sum over the edges of the L1 distance of the centres; `centers` is kernels x 2."""
-        return float(np.abs(centers[self._sources] - centers[self._targets]).sum())
+_Make = Callable[[list[int], float, Stop], Iterator[Node]]
+"""From an order and a target to floorplans."""
 
 
-def realised(problem: Problem, tree: Node, target: float, limit: float = math.inf) -> Floorplan | None:
-    """A tree at the best target near the given one.
+class Search:
+    """One search.
 
     Args:
-        problem: the graph.
-        tree: the cuts.
-        target: where to start.
-        limit: an objective that must be beaten.
+        graph: the graph.
+        curves: rectangles to use, by kernel.
+        limits: bounds of the graph with these rectangles.
+        seed: of the random changes.
+        moves: changes of an annealing round.
+        stop: whether time is up.
 
-    Returns:
-        None where nothing that fits can be better than the limit.
+    Attributes:
+        problem: what is searched.
+        finished: whether the search came to its end.
     """
-    found = problem.floorplan(tree, target)
-    steps = 0
-    while found is None:
-        target = problem.step(target, 1 + 2 * TARGET_STEP)
-        steps += 1
-        if steps > _MOST_STEPS_UP or problem.graph.wdeltat * target >= limit:
-            return None
-        found = problem.floorplan(tree, target)
-    best, failures = found, 0
-    while failures < 4:
-        target = problem.step(target, 1 - TARGET_STEP)
-        found = problem.floorplan(tree, target)
-        if found is None:
-            break
-        better = found.objective < best.objective
-        best, failures = (found, 0) if better else (best, failures + 1)
-    return best if best.objective < limit else None
+
+    def __init__(
+        self,
+        graph: ContestGraph,
+        curves: Sequence[KernelCurves],
+        limits: Bounds,
+        seed: int,
+        moves: int,
+        stop: Stop,
+    ) -> None:
+        self.graph = graph
+        self.finished = False
+        self.problem = ContestProblem(graph, curves)
+        self.bounds = limits
+        self._rng = random.Random(seed)
+        self._moves = moves
+        self._stop = stop
+        self._heat = _HEAT_OF_ALL / max(8, len(curves))
+        self._plans: list[Floorplan] = []
+        self._starts: list[_Start] = []
+
+    def run(self, scan_stop: Stop) -> Floorplan:
+        """The best floorplan that was found.
+
+        Args:
+            scan_stop: whether the time for starts is up.
+
+        Raises:
+            ContestError: no way to pack the kernels was found.
+        """
+        problem = self.problem
+        sizes = [curve.least_side(self.bounds.time) for curve in problem.kernel_curves]
+        flow = flow_order(len(sizes), problem.edges)
+        moves = _ORDER_MOVES_PER_KERNEL * len(sizes)
+        short = short_order(flow, problem.edges, sizes, moves, self._rng, self._stop)
+        orders = [flow] if short == flow else [short, flow]
+        self._first(orders[0])
+        for order in orders:
+            self._scan(order, self._bands, _BAND_SCAN, scan_stop)
+        if len(flow) <= MOST_KERNELS:
+            for order in orders:
+                self._scan(order, self._columns, _COLUMN_SCAN, scan_stop)
+        scanned = not scan_stop()
+        self._anneal_starts()
+        self._anneal_best()
+        self.finished = scanned and not self._stop()
+        return self._plans[0]
+
+    def _first(self, order: list[int]) -> None:
+        """Any legal floorplan, soon: at a target that suits the wires, or else at the lowest that works."""
+        for target in self._promising(self.bounds.time, _FIRST_STEP, _LARGEST_SPAN, self._stop)[:1]:
+            self._scan_target(order, self._bands, target, self._stop)
+        if self._plans:
+            return
+        target = step(self.bounds.time)
+        for _ in range(_MOST_FIRST_TARGETS):
+            for tree in band_trees(self.problem, order, target, self.graph.width, self.graph.height):
+                self._try(tree, target)
+                if self._plans:
+                    return
+            target = step(target, 1.03 if target < 2 * self.bounds.time else 1.3)
+        self._keep(fit_hard(self.problem, target, self._moves, self._rng))
+        if self._plans:
+            self._starts.append(_Start(self._plans[0].objective, 0, self._plans[0].tree, target))
+            return
+        raise ContestError(
+            f"no way to place all {len(self.graph.kernels)} kernels on {self.graph.width} x "
+            f"{self.graph.height} tiles was found at any speed; split the graph or take a larger fabric"
+        )
+
+    def _try(self, tree: Node, target: float) -> None:
+        estimate = self.problem.estimate(tree, target, _STEEPNESSES[0])
+        if estimate < math.inf:
+            self._starts.append(_Start(estimate, len(self._starts), tree, target))
+        if not self._plans or estimate < _HOPEFUL * self._plans[0].objective:
+            self._keep(self.problem.realised(tree, target, stop=self._late))
+
+    def _late(self) -> bool:
+        """Whether time is up; a first floorplan is looked for in any case."""
+        return bool(self._plans) and self._stop()
+
+    def _keep(self, plan: Floorplan | None) -> None:
+        """Remembers a floorplan if it is one of the best."""
+        if plan is not None and all(plan.objective != other.objective for other in self._plans):
+            self._plans = sorted([*self._plans, plan], key=lambda other: other.objective)[:_ELITE]
+
+    def _scan(self, order: list[int], make: _Make, steps: tuple[float, float], stop: Stop) -> None:
+        """Floorplans at all targets that can be good, first in long steps, then around the best of those."""
+        coarse, fine = steps
+        for target in self._promising(self.bounds.time, coarse, _LARGEST_SPAN, stop):
+            self._scan_target(order, make, target, stop)
+        lowest = max(self.bounds.time, min(self._starts).target / coarse)
+        for target in self._promising(lowest, fine, coarse**2, stop):
+            self._scan_target(order, make, target, stop)
+
+    def _promising(self, lowest: float, factor: float, span: float, stop: Stop) -> list[float]:
+        """Targets from the lowest one up, the most promising first."""
+        found = []
+        target = lowest
+        best = self._plans[0].objective if self._plans else math.inf
+        while target <= span * lowest and self.graph.wdeltat * target < best and not stop():
+            target = step(target)
+            found.append((self.problem.least_objective(target), target))
+            target *= factor
+        return [target for _, target in sorted(found)]
+
+    def _scan_target(self, order: list[int], make: _Make, target: float, stop: Stop) -> None:
+        best = self._plans[0].objective if self._plans else math.inf
+        if not stop() and self.problem.least_objective(target) < best:
+            for tree in make(order, target, stop):
+                self._try(tree, target)
+                if stop():
+                    break
+
+    def _columns(self, order: list[int], target: float, stop: Stop) -> Iterator[Node]:
+        """The columns of the shortest wires."""
+        return column_trees(self.problem, order, target, stop)
+
+    def _bands(self, order: list[int], target: float, _: Stop) -> Iterator[Node]:
+        """Bands in boxes of some sizes."""
+        width, height = self.graph.width, self.graph.height
+        area = sum(curve.least_area(target) for curve in self.problem.kernel_curves)
+        for room in _ROOMS:
+            share = math.sqrt(min(1.0, room * area / (width * height)))
+            yield from band_trees(self.problem, order, target, int(width * share), int(height * share))
+
+    def _anneal_starts(self) -> None:
+        """A round from each of the best starts, for every steepness."""
+        starts = sorted(self._starts)[:_STARTS]
+        for turn, steepness in enumerate(_STEEPNESSES):
+            for number, start in enumerate(starts):
+                heat = self._heat * (4.0 if (turn + number) % 2 else 1.0)
+                self._round(start.tree, start.target, heat, steepness)
+
+    def _anneal_best(self) -> None:
+        """Rounds from the best floorplans, at targets around their own."""
+        for number in range(_FINAL_ROUNDS):
+            plan = self._plans[number % len(self._plans)]
+            target = step(plan.target, _NEAR_TARGETS[number % len(_NEAR_TARGETS)])
+            heat = self._heat * (1.0 if number % 2 else 4.0)
+            self._round(plan.tree, target, heat, _STEEPNESSES[number % len(_STEEPNESSES)])
+
+    def _round(self, tree: Node, target: float, heat: float, steepness: float) -> None:
+        if not self._stop():
+            schedule = Schedule(self._moves, heat, steepness)
+
+            def realise(changed: Node, limit: float) -> Floorplan | None:
+                return self.problem.realised(changed, target, limit, self._late)
+
+            self._keep(anneal(self.problem, tree, target, schedule, self._rng, realise, self._stop))

@@ -6,8 +6,9 @@ from itertools import product
 
 import pytest
 
+from cgc.placement.engine.tree import NEVER
 from cgc.placement.ispd.bounds import bounds
-from cgc.placement.ispd.curves import NEVER, KernelCurves, graph_curves
+from cgc.placement.ispd.curves import KernelCurves, graph_curves
 from cgc.placement.ispd.errors import ContestError
 from cgc.placement.ispd.format import parse_graph
 from cgc.placement.ispd.model import Convolution, Splits, block_kernel, conv_kernel

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import pytest
 
@@ -71,7 +75,7 @@ def test_no_kernel_is_larger_than_the_pace_of_the_pipeline_needs(cs2: Fabric) ->
     small = layer("fc", 256, 256)
     together = place(chain(slow, small), cs2)
     alone = place(chain(small), cs2)
-    assert together.target_cycles == together.layouts["slow"].cycles
+    assert together.layouts["slow"].cycles <= together.target_cycles <= 1.05 * together.layouts["slow"].cycles
     assert together.layouts["fc"].cycles <= together.target_cycles
     assert together.rects["fc"].area * 4 < alone.rects["fc"].area
 
@@ -90,7 +94,7 @@ def test_the_fabric_is_not_filled_for_the_last_few_cycles(cs2: Fabric) -> None:
     modest = place(graph, cs2)
     greedy = place(graph, cs2, area_per_speed=1000.0)
     assert greedy.target_cycles < modest.target_cycles
-    assert greedy.active_pes > 2 * modest.active_pes
+    assert greedy.active_pes > 1.5 * modest.active_pes
 
 
 def test_neighbours_in_the_pipeline_lie_close_together(cs2: Fabric) -> None:
@@ -104,18 +108,64 @@ def test_neighbours_in_the_pipeline_lie_close_together(cs2: Fabric) -> None:
     assert flow.wire_length / 19 < 0.6 * mean_of_all_pairs
 
 
-def test_five_hundred_kernels_take_seconds(cs2: Fabric) -> None:
+@pytest.mark.parametrize("blocks", [100, 400])
+def test_thousands_of_kernels_take_seconds(cs2: Fabric, blocks: int) -> None:
+    """Blocks of five kernels, like those of a deep network; seconds of the processor."""
+    kernels = [
+        kernel
+        for block in range(blocks)
+        for kernel in (
+            layer(f"b{block}.up", 64, 256),
+            elementwise(f"b{block}.gelu", 256),
+            layer(f"b{block}.down", 256, 64),
+            elementwise(f"b{block}.add", 64),
+            elementwise(f"b{block}.norm", 64, 30),
+        )
+    ]
+    graph = chain(*kernels)
+    start = time.process_time()
+    placement = place(graph, cs2)
+    assert time.process_time() - start < 15
+    assert len(placement.rects) == 5 * blocks
+    assert_legal(placement, cs2)
+    side = (placement.active_pes / len(kernels)) ** 0.5
+    assert placement.wire_length / len(graph.edges) < 5 * side
+
+
+def test_hundreds_of_different_kernels_fill_the_fabric(cs2: Fabric) -> None:
     kernels = [
         layer(f"fc{index}", 100 + 7 * (index % 90), 50 + 11 * (index % 70))
         if index % 3 == 0
         else elementwise(f"ew{index}", 1 + 97 * index)
-        for index in range(500)
+        for index in range(300)
     ]
-    start = time.process_time()
-    placement = place(chain(*kernels), cs2)
-    assert time.process_time() - start < 20
-    assert len(placement.rects) == 500
+    placement = place(chain(*kernels), cs2, area_per_speed=1000.0)
+    assert len(placement.rects) == 300
     assert_legal(placement, cs2)
+    assert placement.total_utilization > 0.85
+    assert len({layout.cycles for layout in placement.layouts.values()}) > 10
+
+
+def test_a_placement_is_the_same_in_every_process(cs2: Fabric) -> None:
+    """It goes into an artifact of which the name says what is inside."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_placement_place as t\n"
+        "graph = t.chain(*[t.layer(f'fc{i}', 100 + 9 * i, 50 + 5 * i) for i in range(12)])\n"
+        "placement = t.place(graph, t.load_fabric('cs2'))\n"
+        "print(sorted(placement.rects.items()), placement.target_cycles)"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program, str(Path(__file__).parent)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+    assert "fc11" in outputs.pop()
 
 
 def test_a_kernel_spreads_until_its_memory_fits(cs2: Fabric) -> None:
@@ -132,7 +182,15 @@ def test_a_kernel_that_is_too_large_is_named_with_what_it_needs(cs2: Fabric) -> 
     message = str(error.value)
     assert "kernel block7.fc (model.py:7) does not fit" in message
     assert "bytes per PE, available are 49,152 on 740 x 416 PEs of cs2" in message
+    assert "all 2 kernels together take at least" in message
     assert error.value.exit_code == 1
+    shortage = error.value.shortage
+    assert shortage is not None
+    # 16 bytes of state for every weight.
+    assert shortage.needed_pes >= 16 * 100_000**2 / 49_152
+    assert shortage.available_pes == 740 * 416
+    assert shortage.largest_kernel == shortage.fullest_kernel == "block7.fc"
+    assert shortage.needed_bytes_per_pe > shortage.available_bytes_per_pe == 49_152
 
 
 def test_kernels_that_do_not_fit_together_are_refused_with_the_largest(cs2: Fabric) -> None:
@@ -143,6 +201,9 @@ def test_kernels_that_do_not_fit_together_are_refused_with_the_largest(cs2: Fabr
         place(chain(*layers), cs2)
     assert "available are 307,840 (740 x 416) on cs2; the largest is fc0 with" in str(error.value)
     assert "weight streaming" in str(error.value)
+    shortage = error.value.shortage
+    assert shortage is not None
+    assert shortage.needed_pes == 40 * shortage.largest_kernel_pes > shortage.available_pes
 
 
 def test_a_rectangle_wider_than_the_fabric_is_refused() -> None:

@@ -11,8 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cgc.placement.ispd.curves import NEVER, Ints
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+NEVER = 1 << 24
+"""Length of a rectangle that does not exist; sums of thousands of them stay in 64 bits."""
 
 
 class Box(NamedTuple):
@@ -22,6 +27,10 @@ class Box(NamedTuple):
     y: int
     width: int
     height: int
+
+
+Piece = tuple[int, int, int, int, int]
+"""A kernel and its box."""
 
 
 class Node:
@@ -63,24 +72,27 @@ class Node:
             self._target = shapes.target
         return self._heights, self._widths
 
-    def boxes(self, box: Box, shapes: Shapes) -> Iterator[tuple[int, Box]]:
-        """The pieces of all kernels below this node, which must fit into `box`."""
-        if self.leaf >= 0:
-            yield self.leaf, box
-            return
-        x, y = box.x, box.y
-        if not self.stacked:
-            # In the middle of what is left, near the centres of the pieces below and above.
-            x += (box.width - int(self._widths[box.height])) // 2
-        for child in self.children:
-            heights, widths = child.curves(shapes)
-            if self.stacked:
-                part = Box(x, y, box.width, int(heights[box.width]))
-                y += part.height
+    def pieces(self, box: Box) -> list[Piece]:
+        """The pieces of all kernels below this node, which must fit into `box`, at the target of `curves`."""
+        found: list[Piece] = []
+        waiting = [(self, *box)]
+        while waiting:
+            node, x, y, width, height = waiting.pop()
+            if node.leaf >= 0:
+                found.append((node.leaf, x, y, width, height))
+            elif node.stacked:
+                for child in node.children:
+                    part = child._heights.item(width)
+                    waiting.append((child, x, y, width, part))
+                    y += part
             else:
-                part = Box(x, y, int(widths[box.height]), box.height)
-                x += part.width
-            yield from child.boxes(part, shapes)
+                # In the middle of what is left, near the centres of the pieces below and above.
+                x += (width - node._widths.item(height)) // 2
+                for child in node.children:
+                    part = child._widths.item(height)
+                    waiting.append((child, x, y, part, height))
+                    x += part
+        return found
 
     def inner(self) -> Iterator[Node]:
         """This node and all below it that have children."""
@@ -116,3 +128,10 @@ class Shapes:
         found = (-curve).searchsorted(self._queries)
         found[found >= len(curve)] = NEVER
         return found
+
+
+def inverse(curve: Ints, lengths: Ints) -> Ints:
+    """The least length in the other direction at some lengths, `NEVER` where there is none."""
+    found = (-curve).searchsorted(-lengths)
+    found[found >= len(curve)] = NEVER
+    return found

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from cgc.placement.ispd.model import ContestGraph, Edge
+from cgc.placement.engine.anneal import Stop
+from cgc.placement.engine.problem import Edges
 
-_MOVES_PER_KERNEL = 120
 
-
-def flow_order(graph: ContestGraph) -> list[int]:
+def flow_order(count: int, edges: Edges) -> list[int]:
     """Indices of the kernels with every source before its targets, staying on a branch as long as possible.
 
-    Kernels on a cycle come last, in the order of the file.
+    Kernels on a cycle come last, by index.
     """
-    count = len(graph.kernels)
     targets: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
-    for edge in graph.edges:
-        targets[edge.source].append(edge.target)
-        waiting[edge.target] += 1
+    for source, sink in edges:
+        targets[source].append(sink)
+        waiting[sink] += 1
     stack = [index for index in reversed(range(count)) if not waiting[index]]
     order = []
     while stack:
@@ -36,12 +34,22 @@ def flow_order(graph: ContestGraph) -> list[int]:
     return order + [index for index in range(count) if index not in seen]
 
 
+def sorted_runs(order: Sequence[int], sizes: Sequence[float], length: int) -> list[int]:
+    """An order with the kernels of each run of some length sorted by falling size.
+
+    Kernels of like sizes fill an area better; short runs keep most of the order.
+    """
+    runs = (order[start : start + length] for start in range(0, len(order), length))
+    return [index for run in runs for index in sorted(run, key=lambda index: (-sizes[index], index))]
+
+
 def short_order(
     order: Sequence[int],
-    edges: Sequence[Edge],
+    edges: Edges,
     sizes: Sequence[float],
+    moves: int,
     rng: random.Random,
-    stop: Callable[[], bool],
+    stop: Stop = lambda: False,
 ) -> list[int]:
     """Moves and reverses runs of an order while that shortens the wires of a stack of the kernels.
 
@@ -49,14 +57,14 @@ def short_order(
         order: where to start.
         edges: by index of kernel.
         sizes: thickness of each kernel in the stack, any unit.
+        moves: how many to try.
         rng: source of the moves.
         stop: whether time is up.
     """
     count = len(order)
     if count < 3 or not edges:
         return list(order)
-    sources = np.array([edge.source for edge in edges])
-    targets = np.array([edge.target for edge in edges])
+    sources, targets = np.array(edges).T
     thickness = np.asarray(sizes, dtype=np.float64)
 
     def length(candidate: Sequence[int]) -> float:
@@ -67,7 +75,7 @@ def short_order(
         return float(np.abs(centers[sources] - centers[targets]).sum())
 
     best, best_length = list(order), length(order)
-    for _ in range(_MOVES_PER_KERNEL * count):
+    for _ in range(moves):
         if stop():
             break
         start = rng.randrange(count)

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cgc.placement.ispd.curves import NEVER, Floats, Ints
+from cgc.placement.engine.anneal import Stop
+from cgc.placement.engine.bands import Rows
+from cgc.placement.engine.tree import NEVER, Floats, Ints, inverse
 
 Small = NDArray[np.int8]
 Lengths = NDArray[np.int32]
@@ -27,19 +29,6 @@ _EMPTIEST = 1.4
 
 MOST_KERNELS = 160
 """Larger graphs need too much memory and time: all spans at all widths."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a packing.
-
-    Attributes:
-        width: tiles in x.
-        rows: positions in the order, for every row of the column.
-    """
-
-    width: int
-    rows: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,8 @@ def pack_columns(
     height: int,
     largest_row: int = 3,
     frugalities: Sequence[float] = (0.0, 1.0, 8.0),
-) -> list[Column] | None:
+    stop: Stop = lambda: False,
+) -> list[Rows] | None:
     """The columns of the shortest estimated wires.
 
     Args:
@@ -99,14 +89,15 @@ def pack_columns(
         height: tiles in y.
         largest_row: kernels in a row at most.
         frugalities: wire length per tile of height that a stack may cost more to be lower; each is tried.
+        stop: whether time is up.
 
     Returns:
-        Columns from left to right, or None where nothing fits.
+        The rows of the columns from left to right, or None where nothing fits or time is up.
     """
     order = _Order(len(heights), edges)
     rows = [_rows(heights, order, size, width, height) for size in range(1, largest_row + 1)]
-    options = [_stacks(rows, order.count, height, frugality) for frugality in frugalities]
-    return _best_columns(options, order, width, height)
+    options = [_stacks(rows, order.count, height, frugality, stop) for frugality in frugalities]
+    return None if stop() else _best_columns(options, order, width, height, stop)
 
 
 def _rows(heights: Ints, order: _Order, size: int, width: int, height: int) -> _Rows:
@@ -119,14 +110,13 @@ def _rows(heights: Ints, order: _Order, size: int, width: int, height: int) -> _
             table[start] = heights[start, : width + 1]
         else:
             together = heights[start : start + size].sum(axis=0)
-            table[start] = np.searchsorted(-together, -widths)
-            table[start][table[start] >= len(together)] = NEVER
+            table[start] = inverse(together, widths)
         upright, across = order.row(start, size)
         wires[start] = upright * np.minimum(table[start], 2 * height) + across * widths
     return _Rows(table.astype(np.int32), wires.astype(np.float32))
 
 
-def _stacks(rows: Sequence[_Rows], count: int, height: int, frugality: float) -> list[_Stacks]:
+def _stacks(rows: Sequence[_Rows], count: int, height: int, frugality: float, stop: Stop) -> list[_Stacks]:
     """The best stacks by length of the span, from 0 to the longest that fits anywhere."""
     shape = (count + 1, rows[0].heights.shape[1])
     stacks = [_Stacks(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.int8))]
@@ -136,7 +126,7 @@ def _stacks(rows: Sequence[_Rows], count: int, height: int, frugality: float) ->
             option = _extended(stacks[length - size], rows[size - 1], count, length, size)
             best = option if best is None else _better(best, option, frugality)
         assert best is not None
-        if bool((best.heights > height).all()):
+        if stop() or bool((best.heights > height).all()):
             break
         stacks.append(best)
     return stacks
@@ -160,8 +150,8 @@ def _better(one: _Stacks, other: _Stacks, frugality: float) -> _Stacks:
 
 
 def _best_columns(
-    options: Sequence[Sequence[_Stacks]], order: _Order, width: int, height: int
-) -> list[Column] | None:
+    options: Sequence[Sequence[_Stacks]], order: _Order, width: int, height: int, stop: Stop
+) -> list[Rows] | None:
     count = order.count
     cost, choice = _span_costs(options, order, width, height)
     total = np.full((count + 1, width + 1), _IMPOSSIBLE)
@@ -169,6 +159,8 @@ def _best_columns(
     came_from = np.zeros((count + 1, width + 1, 2), dtype=np.int64)
     for start in range(count):
         possible = total[start] < _IMPOSSIBLE
+        if stop():
+            return None
         if not possible.any():
             continue
         used = int(np.argmax(possible))
@@ -222,7 +214,7 @@ def _widths(cost: Floats, limit: int, last: bool) -> list[int]:
 
 def _read_back(
     options: Sequence[Sequence[_Stacks]], choice: Sequence[Small], came_from: Ints, end: int, used: int
-) -> list[Column]:
+) -> list[Rows]:
     columns = []
     while end > 0:
         start, width = (int(value) for value in came_from[end, used])
@@ -233,6 +225,6 @@ def _read_back(
             size = int(option[row_end - start].last[start, width])
             rows.append(tuple(range(row_end - size, row_end)))
             row_end -= size
-        columns.append(Column(width, tuple(reversed(rows))))
+        columns.append(tuple(reversed(rows)))
         end, used = start, used - width
     return columns[::-1]

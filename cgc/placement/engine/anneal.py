@@ -7,12 +7,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cgc.placement.ispd.moves import MOVES
-from cgc.placement.ispd.search import Floorplan, Problem, realised
-from cgc.placement.ispd.tree import Node
+from cgc.placement.engine.moves import MOVES
+from cgc.placement.engine.problem import Floorplan, Problem
+from cgc.placement.engine.tree import Node
 
 Stop = Callable[[], bool]
 """Whether time is up."""
+
+Realise = Callable[[Node, float], Floorplan | None]
+"""From a tree and an objective that must be beaten to a floorplan that fits, None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +35,23 @@ class Schedule:
 
 
 def anneal(
-    problem: Problem, tree: Node, target: float, schedule: Schedule, rng: random.Random, stop: Stop
+    problem: Problem,
+    tree: Node,
+    target: float,
+    schedule: Schedule,
+    rng: random.Random,
+    realise: Realise,
+    stop: Stop = lambda: False,
 ) -> Floorplan | None:
     """Changes a tree at random at one target; better ones, and sometimes worse ones, are changed further.
 
     Args:
-        problem: the graph.
+        problem: the kernels.
         tree: where to start; it need not fit.
         target: the time at which trees are compared.
         schedule: how many and which changes to accept.
         rng: source of the changes.
+        realise: makes floorplans of the best trees.
         stop: whether time is up.
 
     Returns:
@@ -49,7 +59,7 @@ def anneal(
     """
     kinds, shares = [move for move, _ in MOVES], [share for _, share in MOVES]
     current = lowest = problem.estimate(tree, target, schedule.steepness)
-    best = realised(problem, tree, target)
+    best = realise(tree, math.inf)
     if math.isinf(current):
         return best
     # With all weights 0 every tree is as good as any other.
@@ -67,5 +77,5 @@ def anneal(
         tree, current = changed, estimate
         if current < lowest - 1e-9:
             lowest = current
-            best = realised(problem, tree, target, best.objective if best else math.inf) or best
+            best = realise(tree, best.objective if best else math.inf) or best
     return best

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from cgc.placement.ispd.tree import Node, cut
+from cgc.placement.engine.tree import Node, cut
 
 Move = Callable[[Node, random.Random, Sequence[Sequence[int]]], Node | None]
 """From a tree, a source of randomness and the neighbours of every kernel to a changed tree, or None."""

@@ -1,0 +1,20 @@
+"""LAIR: loop nests for what no kernel of the library matches.
+
+A group of CIRH ops becomes one function of xDSL's own dialects: `linalg.generic` and `linalg.fill` over
+tensors, with bodies of `arith`, `math` and `tensor.extract` on scalars.
+
+    lower       a group of CIRH ops -> func.func
+    fuse, cse, dce   the passes `lair-fuse`, `lair-cse`, `lair-dce`
+    nest        func.func -> loop nests as plain data: extents, access maps, work of a point
+    polyhedra   sets of iterations, images of tiles, dependences, counted by islpy
+                (`cgc.kernels.nest_cost` makes cycles and memory of them)
+    interpret   what a function computes, in numpy
+
+Conventions beyond MLIR's own:
+* 64-bit integers are 32-bit ones, as on the device. Unsigned integers are signless; ops say how to read them.
+* The loops of a `linalg.generic` run in lexicographic order. A *scan* is one whose result is indexed by a
+  loop of the kind "reduction": the running value is a second result without that loop.
+* An output map need not cover its tensor: elements that no iteration writes keep their initial value. So
+  padding and concatenation are loops that write a part.
+* What linalg cannot express is a call of a private function, see `cgc.lair.extern`.
+"""

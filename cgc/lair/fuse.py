@@ -1,0 +1,169 @@
+"""Fusion of loop nests: what a nest reads is computed where it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.dialects.linalg.ops import FillOp, IndexOp, YieldOp
+from xdsl.ir import Block, SSAValue
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+)
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from cgc.cirh.types import shape_of
+from cgc.lair.affine import composed, inverse_permutation, partial
+from cgc.lair.dialect import GenericOp
+from cgc.lair.generic import (
+    gives_every_loop,
+    is_move,
+    loop_extents,
+    points,
+    reads_outputs,
+    replaced,
+    with_distinct_inputs,
+    yielded,
+)
+from cgc.lair.scalar import Scalar, constant, loop_index
+
+
+@dataclass(frozen=True)
+class LairFusePass(ModulePass):
+    """Puts the body of a producer into its consumer.
+
+    A producer that computes is fused if its loops carry nothing, its one result is read by the consumer
+    alone and in one way, and the consumer's iterations are no more than its own, so that nothing is computed
+    twice. One that only moves elements (a broadcast, a transpose, a slice, a constant) is folded into the
+    indexing maps of every reader. Reductions are not fused into their readers: they would run anew for each.
+    """
+
+    name = "lair-fuse"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrites all functions in place."""
+        for function in op.walk():
+            if isinstance(function, FuncOp) and function.body.blocks:
+                _fuse(function.body.block)
+
+
+def _fuse(block: Block) -> None:
+    for op in list(block.ops):
+        if not isinstance(op, GenericOp):
+            continue
+        consumer, position = with_distinct_inputs(op), 0
+        while position < len(consumer.inputs):
+            fused = _without_input(consumer, position)
+            if fused is None:
+                position += 1
+            else:
+                consumer, position = with_distinct_inputs(fused), 0
+
+
+def _without_input(consumer: GenericOp, position: int) -> GenericOp | None:
+    """The consumer with an input computed in its body, or None where that must not be."""
+    producer = consumer.inputs[position].owner
+    if isinstance(producer, FillOp):
+        return _with_constant(consumer, position, producer)
+    if not isinstance(producer, GenericOp) or len(producer.results) != 1:
+        return None
+    places = _places(consumer, position, producer)
+    if places is None or not _is_worth_it(consumer, producer):
+        return None
+    fused = _fused(consumer, position, producer, places)
+    if fused is not None and not producer.results[0].uses:
+        Rewriter.erase_op(producer)
+    return fused
+
+
+def _places(consumer: GenericOp, position: int, producer: GenericOp) -> AffineMap | None:
+    """The iteration of the producer that makes what an iteration of the consumer reads."""
+    if not producer.is_parallel or reads_outputs(producer):
+        return None
+    inverse = inverse_permutation(producer.maps[-1])
+    return None if inverse is None else composed(inverse, consumer.maps[position])
+
+
+def _is_worth_it(consumer: GenericOp, producer: GenericOp) -> bool:
+    if is_move(producer):
+        return True
+    readers = [use.operation for use in producer.results[0].uses]
+    return readers == [consumer] and points(consumer) <= points(producer)
+
+
+def _fused(consumer: GenericOp, position: int, producer: GenericOp, places: AffineMap) -> GenericOp | None:
+    extents = loop_extents(consumer)
+    inner = [
+        partial(composed(mapping, places), extents, shape_of(operand))
+        for mapping, operand in zip(producer.maps[:-1], producer.inputs, strict=True)
+    ]
+    maps = [*consumer.maps[:position], *inner, *consumer.maps[position + 1 :]]
+    if not gives_every_loop(maps, len(consumer.iterator_types)):
+        return None
+    inputs = [*consumer.inputs[:position], *producer.inputs, *consumer.inputs[position + 1 :]]
+    own, theirs = consumer.body.block.args, producer.body.block.args
+    kept = [*own[:position], *theirs[:-1], *own[position + 1 :]]
+    block = Block(arg_types=[argument.type for argument in kept])
+    mapper: dict[SSAValue, SSAValue] = dict(zip(kept, block.args, strict=True))
+    for op in producer.body.block.ops:
+        if isinstance(op, IndexOp):
+            mapper[op.result] = _index(block, places.results[op.dim.value.data]).value
+        elif not isinstance(op, YieldOp):
+            block.add_op(op.clone(mapper))
+    result = yielded(producer).operands[0]
+    mapper[own[position]] = mapper.get(result, result)
+    for op in consumer.body.block.ops:
+        block.add_op(op.clone(mapper))
+    return _exchange(consumer, replaced(consumer, inputs, list(consumer.outputs), maps, block))
+
+
+def _with_constant(consumer: GenericOp, position: int, fill: FillOp) -> GenericOp | None:
+    """A tensor of one number is that number."""
+    number = fill.inputs[0].owner
+    maps = [*consumer.maps[:position], *consumer.maps[position + 1 :]]
+    if not isinstance(number, arith.ConstantOp) or not gives_every_loop(maps, len(consumer.iterator_types)):
+        return None
+    own = consumer.body.block.args
+    kept = [*own[:position], *own[position + 1 :]]
+    block = Block(arg_types=[argument.type for argument in kept])
+    inside = number.clone()
+    block.add_op(inside)
+    mapper: dict[SSAValue, SSAValue] = dict(zip(kept, block.args, strict=True))
+    mapper[own[position]] = inside.result
+    for op in consumer.body.block.ops:
+        block.add_op(op.clone(mapper))
+    inputs = [*consumer.inputs[:position], *consumer.inputs[position + 1 :]]
+    return _exchange(consumer, replaced(consumer, inputs, list(consumer.outputs), maps, block))
+
+
+def _exchange(old: GenericOp, new: GenericOp) -> GenericOp:
+    for before, after in zip(old.results, new.results, strict=True):
+        before.replace_all_uses_with(after)
+    Rewriter.erase_op(old)
+    return new
+
+
+def _index(block: Block, expr: AffineExpr) -> Scalar:
+    """The value of an expression of the loops."""
+    if isinstance(expr, AffineDimExpr):
+        return loop_index(block, expr.position)
+    if isinstance(expr, AffineConstantExpr):
+        return constant(block, expr.value, "index")
+    assert isinstance(expr, AffineBinaryOpExpr)
+    left, right = _index(block, expr.lhs), _index(block, expr.rhs)
+    if expr.kind is AffineBinaryOpKind.Add:
+        return left + right
+    if expr.kind is AffineBinaryOpKind.Mul:
+        return left * right
+    if expr.kind is AffineBinaryOpKind.FloorDiv:
+        return left / right
+    return left - (left / right) * right

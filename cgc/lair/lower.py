@@ -1,0 +1,175 @@
+"""From a group of CIRH ops to one function of LAIR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.arith import ConstantOp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue, TypeAttribute
+from xdsl.passes import ModulePass
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.dense import dense_attr
+from cgc.cirh.ops import ConstOp
+from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
+from cgc.errors import LoweringError
+from cgc.lair import composite, picking, structure
+from cgc.lair.build import Array, Builder
+from cgc.lair.elementwise import FORMULAS
+from cgc.lair.extern import declaration
+from cgc.lair.scalar import FMOD, dtype_of, lair_tensor, scalar_type
+from cgc.lowering.dtypes import narrowed
+
+RULES = structure.RULES | picking.RULES | composite.RULES
+
+
+def lower_group(
+    ops: Sequence[CirhOp], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue], name: str = "kernel"
+) -> ModuleOp:
+    """A module with one function that computes what a group of ops does.
+
+    Args:
+        ops: in program order.
+        inputs: what they read of others, in the order of the function's arguments. Constants may be left out:
+            those of one value become numbers in the loops.
+        outputs: what the function returns.
+        name: of the function.
+
+    Returns:
+        The function, then the declarations of what linalg cannot express. Nothing is fused yet.
+    """
+    lowering = _Lowering(inputs)
+    for op in ops:
+        lowering.add(op)
+    return lowering.module(outputs, name)
+
+
+@dataclass(frozen=True)
+class LowerToLairPass(ModulePass):
+    """Turns every function of CIRH into one of LAIR. Attributes of arguments and results stay."""
+
+    name = "lower-to-lair"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrites the module in place.
+
+        Raises:
+            LoweringError: a function with an op that is not of CIRH.
+        """
+        for function in [inner for inner in op.ops if isinstance(inner, FuncOp)]:
+            *ops, end = function.body.block.ops
+            if not isinstance(end, ReturnOp):
+                raise LoweringError(f"func.func @{function.sym_name.data} does not end in func.return")
+            body = [_checked(inner) for inner in ops]
+            name = function.sym_name.data
+            lowered = lower_group(body, function.body.block.args, end.operands, name)
+            for new in list(lowered.ops):
+                lowered.body.block.detach_op(new)
+                op.body.block.insert_op_before(new, function)
+                if isinstance(new, FuncOp) and new.sym_name == function.sym_name:
+                    new.arg_attrs, new.res_attrs = function.arg_attrs, function.res_attrs
+                    new.attributes.update(function.attributes)
+            op.body.block.erase_op(function)
+
+
+def _checked(op: Operation) -> CirhOp:
+    if not isinstance(op, CirhOp):
+        raise LoweringError(f"{op.name} is no op of CIRH; only functions of cirh ops become loop nests")
+    return op
+
+
+class _Lowering:
+    """The function in the making."""
+
+    def __init__(self, inputs: Sequence[SSAValue]) -> None:
+        dtypes = [dtype_of(tensor_of(value)) for value in inputs]
+        types = [lair_tensor(shape_of(value), dtype) for value, dtype in zip(inputs, dtypes, strict=True)]
+        self._block = Block(arg_types=types)
+        self._builder = Builder(self._block)
+        self._declared: list[FuncOp] = []
+        self._arrays = {
+            value: Array(argument, dtype)
+            for value, argument, dtype in zip(inputs, self._block.args, dtypes, strict=True)
+        }
+
+    def add(self, op: CirhOp) -> None:
+        """Adds what an op computes; constants are added where they are read."""
+        if isinstance(op, ConstOp):
+            return
+        made = self._lowered(op, [self._array(operand) for operand in op.operands])
+        self._arrays.update(zip(op.results, made, strict=True))
+
+    def module(self, outputs: Sequence[SSAValue], name: str) -> ModuleOp:
+        """The finished module."""
+        values = [self._array(value).value for value in outputs]
+        self._block.add_op(ReturnOp(*values))
+        types = ([argument.type for argument in self._block.args], [value.type for value in values])
+        function = FuncOp(name, types, Region(self._block))
+        return ModuleOp([function, *self._declared, *_remainders(function)])
+
+    def _array(self, value: SSAValue) -> Array:
+        if value not in self._arrays:
+            op = value.owner
+            if not isinstance(op, ConstOp):
+                raise ValueError(f"{value} is made outside of the group and is not among its inputs")
+            self._arrays[value] = self._constant(op)
+        return self._arrays[value]
+
+    def _constant(self, op: ConstOp) -> Array:
+        dtype, number = dtype_of(tensor_of(op.result)), op.splat_value()
+        if number is not None:
+            return self._builder.filled(shape_of(op.result), dtype, number)
+        values = narrowed(op.to_array(), op.name)
+        signless = values.view(numpy_dtype(scalar_type(dtype))) if dtype.startswith("u") else values
+        made = ConstantOp(dense_attr(signless))
+        self._block.add_op(made)
+        return Array(made.result, dtype)
+
+    def _lowered(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
+        if all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
+            if op.name in FORMULAS and _is_pointwise(op):
+                dtypes = [dtype_of(tensor_of(result)) for result in op.results]
+                formula = FORMULAS[op.name]
+                return self._builder.pointwise_results(
+                    operands, dtypes, lambda *elements: formula(op, *elements)
+                )
+            if op.name in RULES:
+                made = RULES[op.name](self._builder, op, *operands)
+                return [made] if isinstance(made, Array) else made
+        return self._call(op, operands)
+
+    def _call(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
+        """The extern form, see `cgc.lair.extern`."""
+        dtypes = [dtype_of(tensor_of(result)) for result in op.results]
+        types = [
+            lair_tensor(shape_of(result), dtype) for result, dtype in zip(op.results, dtypes, strict=True)
+        ]
+        name = f"{op.name.removeprefix('cirh.')}_{len(self._declared)}"
+        arguments: list[TypeAttribute] = [tensor_of(operand.value) for operand in operands]
+        self._declared.append(declaration(name, op, arguments, types))
+        call = CallOp(name, [operand.value for operand in operands], types)
+        self._block.add_op(call)
+        return [Array(value, dtype) for value, dtype in zip(call.results, dtypes, strict=True)]
+
+
+def _is_pointwise(op: CirhOp) -> bool:
+    """Whether the results have one shape, and every operand has it or is a single element."""
+    shape = shape_of(op.results[0])
+    return all(shape_of(result) == shape for result in op.results) and all(
+        shape_of(operand) in (shape, ()) for operand in op.operands
+    )
+
+
+def _remainders(function: FuncOp) -> list[FuncOp]:
+    """Declarations of the functions of scalars that bodies call."""
+    called = {op.callee.root_reference.data for op in function.walk() if isinstance(op, CallOp)}
+    found = []
+    for dtype, name in FMOD.items():
+        if name in called:
+            scalar = scalar_type(dtype)
+            found.append(FuncOp(name, ([scalar, scalar], [scalar]), Region(), "private"))
+    return found

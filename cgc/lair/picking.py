@@ -1,0 +1,141 @@
+"""CIRH ops that pick elements by position, as loop nests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Block
+
+from cgc.cirh.ops import (
+    GatherNdOp,
+    GatherOp,
+    MatrixBandPartOp,
+    OneHotOp,
+    RepeatOp,
+    SplitOp,
+    StridedSliceGradOp,
+    StridedSliceOp,
+    UnpadOp,
+)
+from cgc.cirh.types import shape_of
+from cgc.lair.affine import affine_map, dim, identity
+from cgc.lair.build import Array, Builder, Read
+from cgc.lair.scalar import Scalar, loop_index
+from cgc.lair.structure import Rule, extract, indexed, missing, moved, moved_to, written
+
+
+def one_hot(builder: Builder, op: OneHotOp, indices: Array, on: Array, off: Array) -> Array:
+    """`on` where the position is the index."""
+    rank = len(shape_of(op.result))
+    reads = [
+        Read(indices, affine_map(rank, [dim(d) for d in range(rank) if d != op.axis])),
+        Read(on, affine_map(rank, [])),
+        Read(off, affine_map(rank, [])),
+    ]
+
+    def body(block: Block, index: Scalar, yes: Scalar, no: Scalar, *_old: Scalar) -> Scalar:
+        position = loop_index(block, op.axis).to("int32")
+        return position.compare("EQ", index.to("int32")).select(yes, no)
+
+    return indexed(builder, op, reads, body)
+
+
+def gather(builder: Builder, op: GatherOp, x: Array, indices: Array) -> Array:
+    """`x[.., index, ..]`; out of range NaN, or the most extreme integer."""
+    axis, rank = op.axis, len(shape_of(op.result))
+    read = Read(indices, affine_map(rank, [dim(axis + d) for d in range(indices.rank)]))
+
+    def body(block: Block, index: Scalar, *_old: Scalar) -> Scalar:
+        rest = [loop_index(block, d) for d in range(rank) if not axis <= d < axis + indices.rank]
+        return _picked(block, x, rest[:axis], [index], rest[axis:])
+
+    return indexed(builder, op, [read], body)
+
+
+def gather_nd(builder: Builder, op: GatherNdOp, x: Array, indices: Array) -> Array:
+    """`x[index 0, index 1, .., rest]`; out of range as `gather`."""
+    rank, depth, lead = len(shape_of(op.result)), indices.shape[-1], indices.rank - 1
+    reads = [
+        Read(indices, affine_map(rank, [*(dim(d) for d in range(lead)), number])) for number in range(depth)
+    ]
+
+    def body(block: Block, *values: Scalar) -> Scalar:
+        rest = [loop_index(block, d) for d in range(lead, rank)]
+        return _picked(block, x, [], values[:depth], rest)
+
+    return indexed(builder, op, reads, body)
+
+
+def _picked(
+    block: Block, x: Array, before: Sequence[Scalar], indices: Sequence[Scalar], after: Sequence[Scalar]
+) -> Scalar:
+    """The element at indices from data, which may be out of range, between places that are not."""
+    in_range: Scalar | None = None
+    places = []
+    for axis, index in enumerate(indices, len(before)):
+        last = x.shape[axis] - 1
+        places.append(index.max(0).min(last).to("index"))
+        fits = index.compare("GE", 0) & index.compare("LE", last)
+        in_range = fits if in_range is None else in_range & fits
+    found = extract(block, x, [*before, *places, *after])
+    return found if in_range is None else in_range.select(found, missing(x.dtype))
+
+
+def strided_slice(builder: Builder, op: StridedSliceOp, x: Array) -> Array:
+    """`begin + stride * i` in every dimension."""
+    places = [dim(d) * step + begin for d, (begin, step) in enumerate(zip(op.begin, op.strides, strict=True))]
+    return moved(builder, op, x, places)
+
+
+def strided_slice_grad(builder: Builder, op: StridedSliceGradOp, grad: Array) -> Array:
+    """Zeros everywhere, then the gradient at the places of the slice."""
+    whole = builder.filled(shape_of(op.result), grad.dtype, 0)
+    places = [dim(d) * step + begin for d, (begin, step) in enumerate(zip(op.begin, op.strides, strict=True))]
+    return written(builder, grad, whole, places)
+
+
+def unpad(builder: Builder, op: UnpadOp, x: Array) -> Array:
+    """From `low` on."""
+    return moved(builder, op, x, [dim(d) + low for d, low in enumerate(op.low)])
+
+
+def split(builder: Builder, op: SplitOp, x: Array) -> Sequence[Array]:
+    """Each piece from its begin on."""
+    pieces, begin = [], 0
+    for size, result in zip(op.sizes, op.results, strict=True):
+        places = [dim(d) + begin if d == op.axis else dim(d) for d in range(x.rank)]
+        pieces.append(moved_to(builder, shape_of(result), x, places))
+        begin += size
+    return pieces
+
+
+def repeat(builder: Builder, op: RepeatOp, x: Array) -> Array:
+    """Place i of the result is place `i / repeats` of x."""
+    return moved(builder, op, x, [dim(d) // op.repeats if d == op.axis else dim(d) for d in range(x.rank)])
+
+
+def matrix_band_part(builder: Builder, op: MatrixBandPartOp, x: Array) -> Array:
+    """Zero where the row is too far from the column."""
+
+    def body(block: Block, element: Scalar, *_old: Scalar) -> Scalar:
+        row, column = (loop_index(block, x.rank - 2 + d).to("int32") for d in (0, 1))
+        if op.num_lower >= 0:
+            element = (row - column).compare("LE", op.num_lower).select(element, 0)
+        if op.num_upper >= 0:
+            element = (column - row).compare("LE", op.num_upper).select(element, 0)
+        return element
+
+    return indexed(builder, op, [Read(x, identity(x.rank))], body)
+
+
+RULES: dict[str, Rule] = {
+    "cirh.OneHot": one_hot,
+    "cirh.Gather": gather,
+    "cirh.GatherNd": gather_nd,
+    "cirh.StridedSlice": strided_slice,
+    "cirh.StridedSliceGrad": strided_slice_grad,
+    "cirh.unpad": unpad,
+    "cirh.Split": split,
+    "cirh.Repeat": repeat,
+    "cirh.MatrixBandPart": matrix_band_part,
+}

@@ -1,0 +1,187 @@
+"""Sets of iterations and what they touch, by islpy: counted exactly, without visiting the points.
+
+A loop nest's domain is the box of its extents. An access maps an iteration to an element; the image of a
+tile of the domain is what a PE holds of the tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import islpy as isl
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+)
+
+Extents = tuple[int, ...]
+
+_IMAGE_LIMIT = 1 << 16
+"""Points of a tile up to which the image of a map of entangled loops is counted; beyond, it is bounded."""
+
+
+def domain(extents: Sequence[int], begins: Sequence[int] | None = None) -> isl.Set:
+    """The iterations of a nest, or of a part of it that starts at `begins`."""
+    starts = begins or [0] * len(extents)
+    bounds = [
+        f"{start} <= i{loop} < {start + extent}"
+        for loop, (start, extent) in enumerate(zip(starts, extents, strict=True))
+    ]
+    return isl.Set(f"{{ [{_loops(len(extents))}] : {' and '.join(bounds) or 'true'} }}")
+
+
+def tile(extents: Sequence[int], sizes: Sequence[int], place: Sequence[int]) -> isl.Set:
+    """The iterations of one tile; those at the edge are cut to the domain.
+
+    Args:
+        extents: of the loops.
+        sizes: of a tile along every loop.
+        place: the tile's number along every loop.
+    """
+    begins = [size * number for size, number in zip(sizes, place, strict=True)]
+    return domain(extents).intersect(domain(sizes, begins))
+
+
+def access(extents: Sequence[int], mapping: AffineMap) -> isl.Map:
+    """From iterations to the elements that they touch."""
+    places = ", ".join(isl_text(expr) for expr in mapping.results)
+    relation = isl.Map(f"{{ [{_loops(len(extents))}] -> [{places}] }}")
+    return relation.intersect_domain(domain(extents))
+
+
+def count(points: isl.Set) -> int:
+    """The number of points of a bounded set."""
+    if points.is_box() and not points.is_empty():
+        sizes = [
+            points.dim_max_val(position).to_python() - points.dim_min_val(position).to_python() + 1
+            for position in range(points.dim(isl.dim_type.set))
+        ]
+        return math.prod(sizes)
+    return int(points.count_val().to_python())
+
+
+@lru_cache(maxsize=4096)
+def carried_loops(extents: Extents, mapping: AffineMap) -> tuple[int, ...]:
+    """The loops along which iterations that touch the same element follow each other.
+
+    For the map of a running value these are the loops of the reduction: they depend on one another, all
+    others can run at once.
+    """
+    touched = access(_small(extents, mapping), mapping)
+    same = touched.apply_range(touched.reverse())
+    before = isl.Map.lex_lt(touched.domain().get_space())
+    distances = same.intersect(before).deltas()
+    if distances.is_empty():
+        return ()
+    zero = isl.Set(f"{{ [{_loops(len(extents))}] }}")
+    return tuple(
+        loop
+        for loop in range(len(extents))
+        if not distances.is_subset(zero.fix_val(isl.dim_type.set, loop, isl.Val.zero(isl.DEFAULT_CONTEXT)))
+    )
+
+
+@lru_cache(maxsize=16384)
+def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> int:
+    """Elements that the fullest tile touches.
+
+    Args:
+        sizes: of a tile along every loop.
+        mapping: from iterations to elements.
+        number_of_tiles: along every loop.
+    """
+    if not mapping.results:
+        return 1
+    if _is_separable(mapping):
+        return math.prod(_image(sizes, expr, number_of_tiles) for expr in mapping.results)
+    used = sorted(mapping.used_dims())
+    reached = math.prod(sizes[loop] for loop in used)
+    extents = tuple(size * number for size, number in zip(sizes, number_of_tiles, strict=True))
+    if reached > _IMAGE_LIMIT or is_injective(extents, mapping):
+        return reached
+    return count(access(sizes, mapping).range())
+
+
+@lru_cache(maxsize=4096)
+def is_injective(extents: Extents, mapping: AffineMap) -> bool:
+    """Whether no two iterations, but for loops that the map does not use, touch the same element."""
+    used = mapping.used_dims()
+    shown = tuple(extent if loop in used else 1 for loop, extent in enumerate(extents))
+    return bool(access(shown, mapping).is_injective())
+
+
+def _image(sizes: Extents, expr: AffineExpr, number_of_tiles: Extents) -> int:
+    """Values of one expression over the fullest tile; tiles repeat their alignment to the divisors in it."""
+    if isinstance(expr, AffineDimExpr):
+        return sizes[expr.position]
+    period = math.lcm(*_divisors(expr), 1)
+    mapping = AffineMap(len(sizes), 0, (expr,))
+    used = sorted(expr.used_dims())
+    shown = tuple(size if loop in used else 1 for loop, size in enumerate(sizes))
+    largest = 1
+    for loop in used or [0]:
+        starts = min(number_of_tiles[loop], period // math.gcd(period, sizes[loop])) if used else 1
+        for number in range(starts):
+            begins = [number * sizes[loop] if other == loop else 0 for other in range(len(sizes))]
+            largest = max(largest, count(_unbounded(mapping).intersect_domain(domain(shown, begins)).range()))
+    return largest
+
+
+def _unbounded(mapping: AffineMap) -> isl.Map:
+    places = ", ".join(isl_text(expr) for expr in mapping.results)
+    return isl.Map(f"{{ [{_loops(mapping.num_dims)}] -> [{places}] }}")
+
+
+def _is_separable(mapping: AffineMap) -> bool:
+    """Whether no loop stands in two results: the image is the product of those of the results."""
+    seen: set[int] = set()
+    for expr in mapping.results:
+        used = expr.used_dims()
+        if used & seen:
+            return False
+        seen |= used
+    return True
+
+
+def _small(extents: Extents, mapping: AffineMap) -> Extents:
+    """Extents with the same dependences that are cheap to count: those of loops alone are 2 at most."""
+    plain = all(isinstance(expr, AffineDimExpr | AffineConstantExpr) for expr in mapping.results)
+    return tuple(min(extent, 2) for extent in extents) if plain else extents
+
+
+def _divisors(expr: AffineExpr) -> list[int]:
+    return [
+        inner.rhs.value
+        for inner in expr.dfs()
+        if isinstance(inner, AffineBinaryOpExpr)
+        and inner.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
+        and isinstance(inner.rhs, AffineConstantExpr)
+    ]
+
+
+def isl_text(expr: AffineExpr) -> str:
+    """An expression in the syntax of isl."""
+    if isinstance(expr, AffineDimExpr):
+        return f"i{expr.position}"
+    if isinstance(expr, AffineConstantExpr):
+        return str(expr.value)
+    assert isinstance(expr, AffineBinaryOpExpr)
+    left, right = isl_text(expr.lhs), isl_text(expr.rhs)
+    if expr.kind is AffineBinaryOpKind.FloorDiv:
+        return f"floor(({left})/{right})"
+    if expr.kind is AffineBinaryOpKind.CeilDiv:
+        return f"ceil(({left})/{right})"
+    sign = {AffineBinaryOpKind.Add: "+", AffineBinaryOpKind.Mul: "*", AffineBinaryOpKind.Mod: "mod"}[
+        expr.kind
+    ]
+    return f"(({left}) {sign} {right})"
+
+
+def _loops(number: int) -> str:
+    return ", ".join(f"i{loop}" for loop in range(number))

@@ -1,0 +1,112 @@
+"""What a fabric lacks for kernels that do not fit, as figures and as a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cgc.errors import PlacementError, Shortage
+from cgc.fabric import Fabric
+from cgc.kernels.configurations import Configurations
+from cgc.kernels.families import configurations
+from cgc.kernels.graph import Kernel
+
+Mask = NDArray[np.bool_]
+
+
+def fits_on(layouts: Configurations, fabric: Fabric) -> Mask:
+    """Which layouts fit on the fabric, turned by 90 degrees or not."""
+    upright: Mask = (layouts.width <= fabric.width) & (layouts.height <= fabric.height)
+    turned: Mask = (layouts.width <= fabric.height) & (layouts.height <= fabric.width)
+    return upright | turned
+
+
+def fits_in_memory(layouts: Configurations, fabric: Fabric) -> Mask:
+    """Which layouts respect the memory of every PE."""
+    fitting: Mask = layouts.memory_per_pe_bytes <= fabric.memory_per_pe_bytes
+    return fitting
+
+
+def shortage(kernels: Sequence[Kernel], fabric: Fabric) -> Shortage:
+    """The figures of a graph that does not fit."""
+    layouts = {id(found): found for found in map(configurations, kernels)}
+    least = {key: _least_pes(found, fabric) for key, found in layouts.items()}
+    bytes_per_pe = {key: _least_bytes(found, fabric) for key, found in layouts.items()}
+    keys = [id(configurations(kernel)) for kernel in kernels]
+    largest = max(range(len(kernels)), key=lambda index: least[keys[index]])
+    fullest = max(range(len(kernels)), key=lambda index: bytes_per_pe[keys[index]])
+    return Shortage(
+        needed_pes=sum(least[key] for key in keys),
+        available_pes=fabric.processing_elements,
+        largest_kernel=kernels[largest].name,
+        largest_kernel_pes=least[keys[largest]],
+        fullest_kernel=kernels[fullest].name,
+        needed_bytes_per_pe=bytes_per_pe[keys[fullest]],
+        available_bytes_per_pe=fabric.memory_per_pe_bytes,
+    )
+
+
+def _least_pes(layouts: Configurations, fabric: Fabric) -> int:
+    """PEs of the smallest layout that respects the memory; where none does, what its memory comes to."""
+    overfull = np.maximum(1.0, layouts.memory_per_pe_bytes / fabric.memory_per_pe_bytes)
+    fitting = overfull == 1.0
+    area = np.where(fitting, layouts.area, np.inf) if fitting.any() else np.ceil(layouts.area * overfull)
+    return int(area.min())
+
+
+def _least_bytes(layouts: Configurations, fabric: Fabric) -> int:
+    usable = fits_on(layouts, fabric)
+    return int(
+        layouts.memory_per_pe_bytes[usable].min() if usable.any() else layouts.memory_per_pe_bytes.min()
+    )
+
+
+def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError:
+    """The error for a kernel of which no layout fits."""
+    layouts = configurations(kernel)
+    usable = layouts.where(fits_on(layouts, fabric))
+    figures = shortage(kernels, fabric)
+    where = f" ({kernel.source})" if kernel.source else ""
+    if len(usable) == 0:
+        smallest = layouts[int(np.argmin(layouts.area))]
+        what = f"its smallest rectangle is {smallest.width} x {smallest.height} PEs, available are "
+        advice = "split the layer"
+    else:
+        best = usable[int(np.argmin(usable.memory_per_pe_bytes))]
+        what = (
+            f"spread over {best.width} x {best.height} PEs it needs {best.memory_per_pe_bytes:,} bytes per "
+            f"PE, available are {fabric.memory_per_pe_bytes:,} on "
+        )
+        advice = "make the layer smaller, use 16-bit parameters, or run the model with weight streaming"
+    size = f"{fabric.width} x {fabric.height} PEs of {fabric.name}"
+    return PlacementError(
+        f"kernel {kernel.name}{where} does not fit: {what}{size}{_together(kernels, figures)}; {advice}",
+        figures,
+        kernel.name,
+        kernel.source,
+    )
+
+
+def _together(kernels: Sequence[Kernel], figures: Shortage) -> str:
+    if figures.needed_pes <= figures.available_pes or len(kernels) == 1:
+        return ""
+    times = figures.needed_pes / figures.available_pes
+    return (
+        f"; all {len(kernels):,} kernels together take at least {figures.needed_pes:,} PEs, {times:.1f} "
+        f"times the {figures.available_pes:,} of the fabric"
+    )
+
+
+def graph_too_large(kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError:
+    """The error for kernels that fit one by one, but not together."""
+    figures = shortage(kernels, fabric)
+    room = "" if figures.needed_pes > figures.available_pes else ", and no way to place them all was found"
+    return PlacementError(
+        f"the {len(kernels):,} kernels do not fit together: at their smallest they take "
+        f"{figures.needed_pes:,} PEs, available are {figures.available_pes:,} ({fabric.width} x "
+        f"{fabric.height}) on {fabric.name}{room}; the largest is {figures.largest_kernel} with "
+        f"{figures.largest_kernel_pes:,} PEs; make the model smaller, or run it with weight streaming",
+        figures,
+    )

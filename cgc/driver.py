@@ -34,7 +34,7 @@ from cgc.artifact import (
 from cgc.cirh.interface import MODE, graph_function, step_interface
 from cgc.cirh.text import canonical_text, print_module
 from cgc.cirh.verify import verify_module
-from cgc.errors import CorruptArtifactError, InvalidModuleError
+from cgc.errors import CorruptArtifactError, InvalidModuleError, PlacementError
 from cgc.fabric import Fabric
 from cgc.manifest import (
     CIRH_TEXT,
@@ -42,6 +42,7 @@ from cgc.manifest import (
     EXECUTABLE,
     FORMAT_VERSION,
     KERNELS_TEXT,
+    LAIR_TEXT,
     PLAN,
     REPORT_HTML,
     REPORT_JSON,
@@ -51,7 +52,8 @@ from cgc.manifest import (
     Interface,
     Manifest,
 )
-from cgc.passes.pipeline import DEFAULT_PIPELINE
+from cgc.passes.pipeline import DEFAULT_PIPELINE, precision_pipeline
+from cgc.precision import Precision
 
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph
@@ -75,11 +77,18 @@ class CompileOptions(BaseModel):
 
     Attributes:
         passes: the rewrites and their options, see `cgc.passes.pipeline`.
+        precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     passes: str = DEFAULT_PIPELINE
+    precision: Precision = "float32"
+
+    @property
+    def pipeline(self) -> str:
+        """All rewrites of a compilation, those of the precision among them."""
+        return ",".join(filter(None, (self.passes, precision_pipeline(self.precision))))
 
 
 @dataclass(frozen=True)
@@ -210,13 +219,17 @@ def _compile(
     progress: Progress | None,
 ) -> tuple[Artifact, CompileReport]:
     from cgc.executable import export_step
+    from cgc.performance import with_advice
     from cgc.placement import place
     from cgc.report import compile_report
 
     stages = _Stages(_COMPILE_STAGES, progress)
     optimized, graph = _kernels_of(module, options, stages)
     with stages.stage("Placing kernels"):
-        placement = place(graph, fabric)
+        try:
+            placement = place(graph, fabric)
+        except PlacementError as error:
+            raise with_advice(error, graph) from None
     with stages.stage("Estimating performance"):
         report = compile_report(graph, placement, fabric)
     with stages.stage("Exporting the executable"):
@@ -239,7 +252,7 @@ def _kernels_of(module: ModuleOp, options: CompileOptions, stages: _Stages) -> t
         _mode(module)
     with stages.stage("Rewriting the graph"):
         optimized = module.clone()
-        run_pipeline(optimized, options.passes)
+        run_pipeline(optimized, options.pipeline)
     with stages.stage("Matching kernels"):
         return optimized, match_kernels(optimized)
 
@@ -247,12 +260,14 @@ def _kernels_of(module: ModuleOp, options: CompileOptions, stages: _Stages) -> t
 def _files(
     module: ModuleOp, graph: KernelGraph, report: CompileReport, executable: bytes
 ) -> dict[str, bytes]:
+    from cgc.kernels.generated import lair_text
     from cgc.report import plan_json, render_html, render_text, report_json
 
     deltat = report.performance.overall.deltat_cycles
     texts = {
         CIRH_TEXT: print_module(module),
         KERNELS_TEXT: kernels_text(module, graph),
+        LAIR_TEXT: lair_text(module, graph),
         PLAN: plan_json(report),
         DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
         REPORT_TEXT: render_text(report),

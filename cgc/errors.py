@@ -6,6 +6,8 @@ line tool that ends with the error: 1 for an expected failure, 2 for bad usage o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from xdsl.utils.exceptions import VerifyException
 
 
@@ -42,15 +44,44 @@ class PipelineError(CompileError):
     exit_code = 2
 
 
+@dataclass(frozen=True)
+class GraphFault:
+    """One thing that is wrong with a graph; what is not known or not of one operation is None.
+
+    Attributes:
+        kind: "unknown operation", "element type", "dynamic shape" or "usage".
+        message: what was got and expected, a line of text.
+        op: the framework's type of the operation.
+        node: its name.
+        shape: of its first result; None for sizes that are not known.
+        dtype: of its first result.
+        source: the user's line as "file:line".
+        what_to_do: how to go on.
+    """
+
+    kind: str
+    message: str
+    op: str | None = None
+    node: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    dtype: str | None = None
+    source: str | None = None
+    what_to_do: str | None = None
+
+
 class GraphImportError(CompileError):
     """A framework's graph that cannot become CIRH; the message lists everything that is wrong with it.
 
     Attributes:
         faults: one line of text per fault.
+        details: the same for programs.
     """
 
-    def __init__(self, message: str, faults: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, faults: tuple[str, ...] = (), details: tuple[GraphFault, ...] = ()
+    ) -> None:
         self.faults = faults or (message,)
+        self.details = details
         super().__init__(message)
 
 
@@ -96,5 +127,54 @@ class KernelGraphError(CompileError):
     """Kernels that cannot be sized: an unknown family, a missing or impossible size, two of one name."""
 
 
+@dataclass(frozen=True)
+class Shortage:
+    """What a fabric lacks for a kernel graph.
+
+    Attributes:
+        needed_pes: PEs of all kernels at their smallest and slowest, on a fabric of any size that has as much
+            memory per PE.
+        available_pes: PEs of the fabric.
+        largest_kernel: name of the kernel that needs the most of them.
+        largest_kernel_pes: how many.
+        fullest_kernel: name of the kernel that has the most memory per PE when it is spread over as much of
+            the fabric as it can use.
+        needed_bytes_per_pe: how much that is.
+        available_bytes_per_pe: memory of a PE.
+    """
+
+    needed_pes: int
+    available_pes: int
+    largest_kernel: str
+    largest_kernel_pes: int
+    fullest_kernel: str
+    needed_bytes_per_pe: int
+    available_bytes_per_pe: int
+
+
 class PlacementError(CompileError):
-    """Kernels that do not fit on the fabric: which one, what it needs, what there is."""
+    """Kernels that do not fit on the fabric: which one, what it needs, what there is.
+
+    Attributes:
+        shortage: the figures, None for a graph without kernels.
+        kernel: the one that it is about, None where it is about all.
+        source: the user's line of that kernel, if known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        shortage: Shortage | None = None,
+        kernel: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        self.shortage = shortage
+        self.kernel = kernel
+        self.source = source
+        super().__init__(message)
+
+    @property
+    def fault_fields(self) -> dict[str, str | None]:
+        """The fields of a `GraphFault`."""
+        advice = "make the layer or the model smaller, or run it with weight streaming"
+        return {"node": self.kernel, "source": self.source, "what_to_do": advice}

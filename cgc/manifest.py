@@ -8,20 +8,31 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cgc.cirh.interface import StepInterface, TensorSpec
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Grows when a file of the artifact changes its meaning; an artifact of another version is compiled again."""
 
 MANIFEST = "manifest.json"
 EXECUTABLE = "step.jaxexport"
 CIRH_TEXT = "cirh.mlir"
 KERNELS_TEXT = "kernels.mlir"
+LAIR_TEXT = "lair.mlir"
 PLAN = "plan.json"
 DELTAT_ESTIMATE = "deltat_estimate.json"
 REPORT_TEXT = "compile_report.txt"
 REPORT_JSON = "compile_report.json"
 REPORT_HTML = "compile_report.html"
 
-FILES = (CIRH_TEXT, KERNELS_TEXT, PLAN, DELTAT_ESTIMATE, REPORT_TEXT, REPORT_JSON, REPORT_HTML, EXECUTABLE)
+FILES = (
+    CIRH_TEXT,
+    KERNELS_TEXT,
+    LAIR_TEXT,
+    PLAN,
+    DELTAT_ESTIMATE,
+    REPORT_TEXT,
+    REPORT_JSON,
+    REPORT_HTML,
+    EXECUTABLE,
+)
 """What an artifact consists of, beside the manifest."""
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
 
 from cgc.kernels.program import Program, elements
 
+_BESIDES = frozenset({"Const", "BroadcastInDim", "Cast", "Reshape"})
+"""Ops that do not count as neighbours: they have no work of their own."""
+
 _GRADIENT_SOURCES = frozenset(
     {
+        "LayerNormGrad",
+        "GroupNormGrad",
         "MatMul",
         "Convolution",
         "Reduce",
@@ -33,6 +38,7 @@ class Group:
         members: positions of its ops.
         updates: those of them that run once a step to update state.
         generated: no rule of the library matched it.
+        sizes: what its rule knows for the cost function, see there.
     """
 
     family: str
@@ -40,6 +46,7 @@ class Group:
     members: set[int] = field(default_factory=set)
     updates: set[int] = field(default_factory=set)
     generated: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 class Assignment:
@@ -76,6 +83,23 @@ class Assignment:
     def free(self) -> list[int]:
         """Positions of all ops without a kernel, ascending."""
         return [index for index, owner in enumerate(self._owner) if owner is None]
+
+    def stands_alone(self, index: int, others: Collection[int] = ()) -> bool:
+        """Whether all ops next to one have kernels, or are among `others`; casts and such do not count."""
+        pending, seen = [index], {index}
+        while pending:
+            at = pending.pop()
+            for near in (*self.program.producers(at), *self.program.user_indices(at)):
+                if near in seen:
+                    continue
+                seen.add(near)
+                if self._owner[near] is not None or near in others:
+                    continue
+                if self.program.mnemonics[near] not in _BESIDES:
+                    return False
+                if near not in self.program.constant:
+                    pending.append(near)
+        return True
 
     def claim_update(self, group: Group, state: SSAValue) -> None:
         """Gives a kernel the ops that compute the new value of a parameter and of its optimizer state."""

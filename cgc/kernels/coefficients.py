@@ -1,18 +1,22 @@
 """The numbers of the cost model that do not follow from sizes, each with unit and source.
 
 Sources:
-    REPORTS: the per-kernel rows of four published compile reports (GPT-2 small and three Transformers;
-        DABench-LLM, arXiv 2601.19904), samples/s turned into cycles per row with the clock of 850 MHz. A
-        row is one position of a sample: a token of a sequence, or the whole sample where there is no
-        sequence.
+    FITTED: found by `scripts/fit_performance_model.py` from the kernel rows of three published compile
+        reports (`cgc/performance/published/kernels.csv`) and written to `cgc.kernels.fitted`, with the error
+        that remains. Samples/s of a row are turned into cycles with the clock of 850 MHz.
+    REPORTS: read off these rows without a fit.
     ASSUMED: no published figure is known; the reason is given.
 
-All cycle counts are for 16-bit elements; costs per element grow in proportion to the element size.
+A row is one position of a sample: a token of a sequence, a pixel of an image, or the whole sample where
+there are no positions. All cycle counts are for 16-bit elements; costs per element grow in proportion to
+the element size.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
+
+from cgc.kernels.fitted import FITTED
 
 
 class Coefficient(NamedTuple):
@@ -23,25 +27,72 @@ class Coefficient(NamedTuple):
     source: str
 
 
-_FIT = "REPORTS: least squares over 46 shapes of fully connected kernels, 23 cycles rms"
+_MATMUL_UNITS = {
+    "matmul_mac": "cycles per weight of the local tile and row, three passes",
+    "matmul_vector": "cycles per input and four outputs of the tile and row, three passes",
+    "matmul_input": "cycles per input of the tile and row, three passes",
+    "matmul_output": "cycles per output of the tile and row, three passes",
+    "matmul_start": "cycles per row, three passes",
+    "matmul_loss_output": "cycles per output and row more where 32-bit results go to a loss and come back",
+    "matmul_wire_weight": "transmission cycles per weight of the local tile and row, three passes",
+    "matmul_wire_input": "transmission cycles per input of the tile and row, three passes",
+    "matmul_wire_output": "transmission cycles per output of the tile and row, three passes",
+    "matmul_wire_start": "transmission cycles per row, three passes",
+}
+_ATTENTION_UNITS = {
+    "attention_mac": "cycles per multiplication of scores and context on a PE and row; the backward core has "
+    "twice as many multiplications on twice as many PEs",
+    "attention_start": "cycles per row of an attention core",
+}
+_ROW_UNITS = {
+    "start": "cycles per row",
+    "element": "cycles per element of a row on a PE",
+    "hop": "cycles per column that the sums of a row travel over",
+    "spare": "PEs beside the columns, as a share of them",
+}
+_ROW_FITS = ("layer_norm", "nlin", "add", "dropout", "pos_encoding")
+_LOSS_UNITS = {
+    "loss_element": "cycles per class on a line and row",
+    "loss_hop": "cycles per line that the sums of a row travel over",
+    "loss_wire_element": "transmission cycles per class on a line and row",
+}
+_BUSY_UNIT = "share of a kernel's compute cycles in which its PEs run code, mean over the rectangle"
+
+
+def _fitted(units: dict[str, str]) -> dict[str, Coefficient]:
+    return {
+        name: Coefficient(FITTED[name][0], unit, f"FITTED: {FITTED[name][1]}") for name, unit in units.items()
+    }
+
+
+_FITTED_ROWS = {
+    f"{kind}_{part}": unit
+    for kind in _ROW_FITS
+    for part, unit in _ROW_UNITS.items()
+    if f"{kind}_{part}" in FITTED
+}
+_FITTED_BUSY = {name: _BUSY_UNIT for name in FITTED if name.endswith("_busy")}
 
 COEFFICIENTS: Final[dict[str, Coefficient]] = {
-    "matmul_mac": Coefficient(0.87, "cycles per weight of the local tile and row, three passes", _FIT),
-    "matmul_vector": Coefficient(
-        0.64, "cycles per input and four outputs of the tile and row, three passes", _FIT
-    ),
-    "matmul_input": Coefficient(0.55, "cycles per input of the tile and row, three passes", _FIT),
-    "matmul_start": Coefficient(109.0, "cycles per row, three passes", _FIT),
-    "matmul_wire_weight": Coefficient(
-        0.374,
-        "transmission cycles per weight of the local tile and row, three passes",
-        "REPORTS: least squares over 11 tile shapes, largest error 5 %",
-    ),
-    "matmul_wire_edge": Coefficient(
-        1.147, "transmission cycles per input and per output of the tile and row, three passes", "as above"
+    **_fitted(_MATMUL_UNITS),
+    **_fitted(_ATTENTION_UNITS),
+    **_fitted(_FITTED_ROWS),
+    **_fitted(_LOSS_UNITS),
+    **_fitted(_FITTED_BUSY),
+    **_fitted(
+        {
+            "code_bytes": "bytes of SRAM per PE for code, stack, routing tables and the lines beside a table",
+            "matmul_reserve": "cycles of fully connected kernels as a share of the pace they are sized for",
+        }
     ),
     "matmul_passes": Coefficient(
         3.0, "passes in the figures above: forward, delta, weight gradient", "REPORTS"
+    ),
+    "matmul_lines_max": Coefficient(
+        400.0,
+        "lines of outputs of a core at most",
+        "REPORTS: the vocabulary heads of all Transformers stop at 398 lines and bound the speed, though "
+        "402 lines, the next tile, would be faster",
     ),
     "preadapt_lines": Coefficient(
         2.0, "lines of PEs before a matmul core", "REPORTS: exact in all 81 FC rows"
@@ -49,16 +100,74 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     "fan_lines": Coefficient(1.0, "lines of PEs on each side with a fan", "REPORTS: exact in all 81 FC rows"),
     "postadapt_lines_min": Coefficient(2.0, "lines of PEs after a matmul core", "REPORTS: smallest found"),
     "postadapt_lines_max": Coefficient(10.0, "lines of PEs after a matmul core", "REPORTS: largest found"),
+    "lookup_lines": Coefficient(
+        17.0,
+        "lines more on both sides of a core whose weights are an embedding table as well",
+        "REPORTS: GPT-2's emb_fc1, 65,604 PEs = (289 + 3 + 16) x (192 + 3 + 18) with a tile of 4 x 174",
+    ),
+    "attention_lines_x": Coefficient(
+        9.0, "columns of adapters and fans in an attention kernel", "REPORTS: 169 = 5 * 32 + 9 in GPT-2"
+    ),
+    "attention_lines_y": Coefficient(
+        4.0, "lines of adapters and fans in an attention kernel", "REPORTS: 52 = 2 * 24 + 4 in GPT-2"
+    ),
+    "attention_exp": Coefficient(
+        20.0,
+        "cycles per score on a PE and row: scale, mask, exponential, maximum and sum",
+        "ASSUMED: the rows tell it not apart from the multiplications; 20 makes attention as large as the "
+        "sweep's width of 16 needs",
+    ),
+    "attention_delay": Coefficient(
+        1 / 3,
+        "samples that an attention holds back in each direction",
+        "REPORTS: with more than 0.6 the stash of 18 + 18 layers would make fully connected kernels larger "
+        "than those of 12 + 12, which they are not; with less than 0.3 throughput of the deepest networks "
+        "would fall no faster than their depth grows, which it does. Between the two",
+    ),
+    "layer_norm_lanes": Coefficient(6.0, "PEs of a column", "REPORTS: all rows are multiples of 6"),
+    "nlin_piece": Coefficient(
+        2.0, "elements of a row on a PE at least", "REPORTS: 1,536 PEs for GELU of 3,072 elements"
+    ),
+    "pos_encoding_lanes": Coefficient(4.0, "PEs of a column", "REPORTS: 24 and 28 PEs"),
+    "loss_lines": Coefficient(
+        24.0, "PEs of a line, and one more per `loss_buffer` classes", "REPORTS: 25 x 386 and 27 x 234 PEs"
+    ),
+    "loss_buffer": Coefficient(
+        100.0, "classes on a line for one PE more", "REPORTS: as above; 95 and 215 classes"
+    ),
+    "stream_lanes": Coefficient(
+        4.0,
+        "elements of a row that arrive together",
+        "REPORTS: `add` and layer norm, 64 cycles more with 512 elements more",
+    ),
+    "stream_start": Coefficient(
+        64.0, "transmission cycles per row beside the elements", "REPORTS: `add`: 128 with 256, 256 with 768"
+    ),
+    "stream_group": Coefficient(
+        1024.0,
+        "elements of a row that one group of lanes carries; longer rows have several groups",
+        "ASSUMED: published rows have up to 768 elements",
+    ),
+    "lookup_row": Coefficient(
+        200.0, "cycles per row of a lookup and of its gradient", "REPORTS: median of 132, 190, 306 and 534"
+    ),
+    "lookup_wire": Coefficient(
+        0.5, "transmission cycles per element of a row that is looked up", "REPORTS: 83 to 387 with 256"
+    ),
+    "bias_lines": Coefficient(
+        1.0,
+        "lines after a core for an activation, a bias or a dropout, beside the two",
+        "REPORTS: 2, 3 and 5 lines",
+    ),
     "start": Coefficient(
         36.0,
         "cycles to start one pass over a row",
-        "REPORTS: a third of matmul_start, one of its three passes",
+        "REPORTS: a third of 109, the cycles per row of fully connected kernels in a fit of three terms",
     ),
     "reduction": Coefficient(
         48.0,
         "cycles per reduction of a row along the kernel",
-        "REPORTS: layer norm's 263 cycles per row beyond its elements, less two starts, over four "
-        "reductions; the model as a whole still predicts layer norm up to 49 % too fast",
+        "REPORTS: layer norm's 263 cycles per row beyond its elements, less two starts, over four reductions",
     ),
     "stream": Coefficient(
         2.0,
@@ -86,14 +195,8 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     "smallest_piece": Coefficient(
         4.0,
         "elements of a row that a PE works on at least",
-        "REPORTS: GELU of 3,072 elements takes 945 cycles on 912, 1032, 1036 and on 1190 PEs; the median "
-        "error of its eight shapes is 5.5 % with this limit and 19 % without. Layer norm speaks against it "
-        "where all its PEs share a row (576 PEs for 768 elements). It was introduced because FC-MNIST came "
-        "out too fast, and that estimate depends on it: 250 cycles with 1, 333 with 2, 545 with 4, 1018 "
-        "with 8 (published: 669 and 464), so agreement there is no check of the model",
-    ),
-    "code_bytes": Coefficient(
-        4096.0, "bytes of SRAM per PE for code, stack and routing tables", "ASSUMED: a twelfth of 48 KB"
+        "REPORTS: vocabulary heads of width 16, 256 and 512 all have 4 inputs per PE, dropout 4 elements; "
+        "one 64-bit memory access brings four",
     ),
     "row_buffers": Coefficient(
         2.0, "rows that a PE holds of each stream: one that is worked on, one that arrives", "ASSUMED"

@@ -45,7 +45,10 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Configurations:
-    """All layouts of a kernel, one element of each array a layout; fields as in `Configuration`."""
+    """All layouts of a kernel, one element of each array a layout; fields as in `Configuration`.
+
+    `reserve` is the share of the pace that a layout is meant to need, 1 where it may need all of it.
+    """
 
     width: Ints
     height: Ints
@@ -53,6 +56,7 @@ class Configurations:
     transmission_cycles: Ints
     memory_per_pe_bytes: Ints
     busy_pe_cycles: Floats
+    reserve: float = 1.0
 
     def __len__(self) -> int:
         return len(self.width)
@@ -69,8 +73,13 @@ class Configurations:
 
     @cached_property
     def cycles(self) -> Ints:
-        """Cycles per sample of every layout."""
-        return np.maximum(self.compute_cycles, self.transmission_cycles)
+        """The pace in cycles per sample that every layout is chosen for.
+
+        That is its own cycles and the reserve; the fastest layout is as fast as it is.
+        """
+        own = np.maximum(self.compute_cycles, self.transmission_cycles)
+        with_reserve = np.ceil(own / self.reserve).astype(np.int64)
+        return np.where(own == own.min(initial=1 << 62), own, with_reserve)
 
     @cached_property
     def area(self) -> Ints:
@@ -86,6 +95,7 @@ class Configurations:
             self.transmission_cycles[mask],
             self.memory_per_pe_bytes[mask],
             self.busy_pe_cycles[mask],
+            self.reserve,
         )
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh.base import CirhOp
+from cgc.cirh.composite import COMPOSITES, CompositeOp
 from cgc.kernels.assignment import Assignment, Group, single
-from cgc.kernels.program import elements
+from cgc.kernels.program import Program, elements
 
 FAMILY = "fully_connected"
-ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Softplus"})
+ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Softplus", "HardSigmoid"})
 """Activations that the lines after the core compute; GELU has its own kernel, as in published reports."""
 
-_GRADIENTS = frozenset({"ReluGrad", "LeakyReluGrad", "SigmoidGrad", "TanhGrad", "EluGrad", "SoftplusGrad"})
+GRADIENTS = frozenset(f"{name}Grad" for name in (*ACTIVATIONS, "Gelu"))
 _SAME_ELEMENTS = frozenset({"Reshape", "Cast"})
+_COMPOSITES = frozenset(name for name, (activation, _) in COMPOSITES.items() if activation in ACTIVATIONS)
+_WITH_BIAS = _COMPOSITES | {"BiasAdd", "Add"}
 
 
 def match(assignment: Assignment) -> None:
@@ -63,18 +67,21 @@ def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSA
     """Walks from the product over reshapes, casts, bias and one activation; returns the bias tensors."""
     program = assignment.program
     biases: list[SSAValue] = []
+    activations = ACTIVATIONS | _COMPOSITES
     while (following := single(set(program.user_indices(index)) & program.forward)) is not None:
         mnemonic = program.mnemonics[following]
-        bias = _bias(assignment, following) if mnemonic in ("BiasAdd", "Add") else None
+        if mnemonic == "Composite":
+            mnemonic = _composite(program.ops[following])
+        bias = _bias(assignment, following) if mnemonic in _WITH_BIAS else None
         if bias is not None and assignment.is_free(following):
             biases.append(bias[0])
             for on_the_way in bias[1]:
                 assignment.claim(group, on_the_way)
-        elif mnemonic not in _SAME_ELEMENTS | ACTIVATIONS or not assignment.is_free(following):
+        elif mnemonic not in _SAME_ELEMENTS | activations or not assignment.is_free(following):
             break
         assignment.claim(group, following)
         index = following
-        if mnemonic in ACTIVATIONS:
+        if mnemonic in activations:
             break
     _claim_activation_gradient(assignment, group)
     return biases
@@ -84,11 +91,7 @@ def _bias(assignment: Assignment, index: int) -> tuple[SSAValue, list[int]] | No
     """The state tensor that an op adds to its other operand, and the ops that bring it into shape."""
     program = assignment.program
     for operand in reversed(list(program.ops[index].operands)):
-        value, path = program.origin(operand)
-        producer = program.producer(value)
-        if producer is not None and program.mnemonics[producer] == "BroadcastInDim":
-            value, before = program.origin(program.ops[producer].operands[0])
-            path += [producer, *before]
+        value, path = program.origin_through_broadcast(operand)
         if value in program.state and elements(value) < program.elements(index):
             return value, path
     return None
@@ -98,5 +101,15 @@ def _claim_activation_gradient(assignment: Assignment, group: Group) -> None:
     program = assignment.program
     for member in sorted(group.members):
         for user in program.user_indices(member):
-            if program.mnemonics[user] in _GRADIENTS:
+            if program.mnemonics[user] in GRADIENTS:
                 assignment.claim(group, user)
+
+
+def constant_shaped(program: Program, index: int) -> bool:
+    """Whether an op only spreads something smaller or constant, such as a mask that layers share."""
+    return program.mnemonics[index] in ("BroadcastInDim", "Const") or index in program.constant
+
+
+def _composite(op: CirhOp) -> str:
+    """The function of a composite as if it were an op's name, "BiasRelu"."""
+    return op.function if isinstance(op, CompositeOp) else ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cgc.errors import KernelGraphError
+from cgc.kernels.nest_schedule import GeneratedKernel
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Kernel:
         ops: mnemonics of its ops in program order, e.g. "cirh.MatMul".
         op_indices: positions of these ops in the body of `@graph`.
         source: the user's line as "file:line", where known.
-        generated: sized from element counts as a loop nest, because no rule of the kernel library matched.
+        generated: no rule of the kernel library matched.
+        loops: of a generated kernel the loop nests, which size it instead of a cost function.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Kernel:
     op_indices: tuple[int, ...] = ()
     source: str | None = None
     generated: bool = False
+    loops: GeneratedKernel | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Kernels for the ops that no rule of the library takes: loop nests, fused where they are adjacent."""
+"""Groups of ops that no rule of the library takes: what is adjacent in a layer is one generated kernel."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from xdsl.ir import SSAValue
 
 from cgc.kernels.assignment import Assignment, Group, update_region
 from cgc.kernels.control import FAMILY as CONTROL
+from cgc.kernels.generated import generate
 from cgc.kernels.naming import LayerPath, layer_path
+from cgc.kernels.nest_schedule import GeneratedKernel
 from cgc.kernels.program import Program
-from cgc.kernels.work import FREE, MOVES, OPTIMIZERS, REDUCTIONS
+from cgc.kernels.work import FREE, OPTIMIZERS
 
 MAX_FUSED_OPS = 64
 """Ops of one generated kernel; a longer chain is cut, so that the pieces run in a pipeline."""
@@ -26,6 +28,17 @@ def match(assignment: Assignment) -> None:
     _open_fused(assignment)
     _follow_users(assignment)
     _collect_scalars(assignment)
+
+
+def generate_all(assignment: Assignment) -> dict[int, GeneratedKernel]:
+    """The loop nests of all generated kernels by their anchors; the nests decide the families."""
+    found = {}
+    for group in assignment.groups:
+        if group.generated:
+            kernel = generate(assignment.program, sorted(group.members))
+            group.family = kernel.family
+            found[group.anchor] = kernel
+    return found
 
 
 def _follow_producers(assignment: Assignment) -> None:
@@ -81,8 +94,9 @@ def _open_fused(assignment: Assignment) -> None:
             for member in members:
                 assignment.claim(joined, member)
             continue
-        family = _family(program, members)
-        group = assignment.open(family, members[0], generated=family not in ("optimizer",))
+        updates_only = {program.mnemonics[index] for index in members} <= OPTIMIZERS
+        family = "optimizer" if updates_only else "elementwise"  # `generate_all` knows better
+        group = assignment.open(family, members[0], generated=not updates_only)
         group.updates = _updates(program, members)
         for member in members:
             assignment.claim(group, member)
@@ -117,17 +131,6 @@ def _join_update(clusters: _Clusters, program: Program, state: SSAValue) -> None
 
 def _updates(program: Program, members: Iterable[int]) -> set[int]:
     return {index for index in members if not program.is_per_sample(index)}
-
-
-def _family(program: Program, members: Iterable[int]) -> str:
-    mnemonics = {program.mnemonics[index] for index in members}
-    if mnemonics <= OPTIMIZERS:
-        return "optimizer"
-    if mnemonics & REDUCTIONS:
-        return "reduction"
-    if mnemonics <= MOVES | FREE | _RELABELS:
-        return "data_movement"
-    return "elementwise"
 
 
 class _Clusters:

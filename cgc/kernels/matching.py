@@ -6,32 +6,45 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.errors import KernelGraphError
 from cgc.kernels import (
+    activation,
+    attention,
+    branches,
     control,
     convolution,
     dropout,
     embedding,
     fully_connected,
+    layer_norm,
     loops,
     loss,
     matmul,
     normalization,
     pooling,
+    residual,
+    statistics,
 )
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.kernels.naming import kernel_names
+from cgc.kernels.nest_schedule import GeneratedKernel
 from cgc.kernels.program import Program, elements
 from cgc.kernels.sizing import edge_values, parameters, samples_in_flight
 
 RULES = (
+    attention.match,
     fully_connected.match,
     convolution.match,
+    layer_norm.match,
     normalization.match,
     pooling.match,
     loss.match,
     embedding.match,
     matmul.match,
     dropout.match,
+    branches.match,
+    activation.match,
+    residual.match,
+    statistics.match,
     control.match,
     loops.match,
 )
@@ -60,11 +73,12 @@ def match_kernels(module: ModuleOp) -> KernelGraph:
     for rule in RULES:
         rule(assignment)
     assignment.groups.sort(key=lambda group: _first_op(program, group))
+    generated = loops.generate_all(assignment)
     values = edge_values(assignment)
     in_flight = samples_in_flight(assignment, values)
     names = kernel_names(program, assignment.groups)
     kernels = [
-        _kernel(assignment, group, name, samples)
+        _kernel(assignment, group, name, samples, generated.get(group.anchor))
         for group, name, samples in zip(assignment.groups, names, in_flight, strict=True)
     ]
     edges = [
@@ -80,7 +94,9 @@ def _first_op(program: Program, group: Group) -> int:
     return min([index for index in working if program.is_per_sample(index)] or working or group.members)
 
 
-def _kernel(assignment: Assignment, group: Group, name: str, in_flight: int) -> Kernel:
+def _kernel(
+    assignment: Assignment, group: Group, name: str, in_flight: int, nests: GeneratedKernel | None
+) -> Kernel:
     program = assignment.program
     members = tuple(sorted(group.members))
     return Kernel(
@@ -91,6 +107,7 @@ def _kernel(assignment: Assignment, group: Group, name: str, in_flight: int) -> 
         op_indices=members,
         source=_source(program, group),
         generated=group.generated,
+        loops=nests,
     )
 
 

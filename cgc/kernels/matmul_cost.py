@@ -12,6 +12,7 @@ import numpy as np
 
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configurations, Floats, Ints, ceil_div, useful_splits, whole_cycles
+from cgc.kernels.core_cost import pass_share, tile_cycles, tile_wire_cycles, width_factor
 
 PARAMETERS = frozenset(
     {
@@ -28,6 +29,18 @@ PARAMETERS = frozenset(
         "batch",  # samples of a step
     }
 )
+OPTIONAL = frozenset(
+    {
+        "loss_outputs",  # 1 where the results go to a loss
+        "lookup",  # 1 where rows are looked up in the second operand as well
+        "rows_per_start",  # rows that stream through at one start: those of a line of an image; 1 if left out
+        "copies",  # copies of the core that may share the rows, at most; 1 if left out
+    }
+)
+
+
+_THINNING = 1.25
+"""Images are split in four directions; finer steps would make millions of layouts."""
 
 
 def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
@@ -35,65 +48,94 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
 
     The rectangle is (a + n + 1) x (b + 3): n lines after the core do the epilogue, two lines before it
     convert, and one fan line is on each of the two sides. n is the smallest number of lines that keeps up
-    with the core.
+    with the core. Copies of a core that share the rows lie in a grid and share the fans.
     """
-    a, b = (grid.ravel() for grid in np.meshgrid(*_core_sides(parameters), indexing="ij"))
+    a, b, across, along = _layouts(parameters)
+    copies = across * along
     tile_in = ceil_div(parameters["inputs"], a)
     tile_out = ceil_div(parameters["outputs"], b)
-    core = parameters["rows"] * _row_cycles(parameters, tile_in, tile_out)
-    epilogue = parameters["epilogue_millicycles"] / 1000 / b
-    lines = np.clip(
-        np.ceil(epilogue / core), coefficient("postadapt_lines_min"), coefficient("postadapt_lines_max")
-    ).astype(np.int64)
+    rows = ceil_div(parameters["rows"], copies)
+    core = _core_cycles(parameters, rows, tile_in, tile_out)
+    epilogue = parameters["epilogue_millicycles"] / 1000 / (b * copies)
+    lines = _postadapt_lines(parameters, epilogue, core)
     update = parameters["step_millicycles"] / 1000 / parameters["batch"]
     share = tile_in * tile_out / (parameters["inputs"] * parameters["outputs"])
     core_total = core + update * share
-    fans = int(coefficient("fan_lines"))
+    extra = int(coefficient("lookup_lines")) * parameters.get("lookup", 0) + int(coefficient("fan_lines"))
     return Configurations(
-        width=a + lines + fans,
-        height=b + int(coefficient("preadapt_lines")) + fans,
+        width=across * (a + lines) + extra,
+        height=along * (b + int(coefficient("preadapt_lines"))) + extra,
         compute_cycles=whole_cycles(np.maximum(core_total, epilogue / lines)),
-        transmission_cycles=whole_cycles(_wire_cycles(parameters, tile_in, tile_out)),
-        memory_per_pe_bytes=_memory(parameters, tile_in, tile_out, a, b),
-        busy_pe_cycles=a * b * core_total + parameters["epilogue_millicycles"] / 1000,
+        transmission_cycles=whole_cycles(_wire_cycles(parameters, rows, tile_in, tile_out)),
+        memory_per_pe_bytes=_memory(parameters, tile_in, tile_out, a * b * copies),
+        busy_pe_cycles=coefficient("matmul_busy") * a * b * copies * core_total,
+        reserve=coefficient("matmul_reserve"),
     )
 
 
-def _core_sides(parameters: Mapping[str, int]) -> tuple[Ints, Ints]:
+def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints, Ints]:
+    """a, b, and the copies across and along of every layout."""
     splits = useful_splits(parameters["inputs"])
     pieces = math.ceil(parameters["inputs"] / coefficient("smallest_piece"))
-    return splits[splits <= pieces], useful_splits(parameters["outputs"])
+    splits = splits[splits <= pieces]
+    lines = useful_splits(parameters["outputs"])
+    lines = lines[lines <= coefficient("matmul_lines_max")]
+    most = parameters.get("copies", 1)
+    if most == 1:
+        a, b = (grid.ravel() for grid in np.meshgrid(splits, lines, indexing="ij"))
+        return a, b, np.ones_like(a), np.ones_like(a)
+    ladder = _thinned(useful_splits(most))
+    grids = np.meshgrid(_thinned(splits), _thinned(lines), ladder, ladder, indexing="ij")
+    a, b, across, along = (grid.ravel() for grid in grids)
+    useful = across * along <= most
+    return a[useful], b[useful], across[useful], along[useful]
 
 
-def _width_factor(parameters: Mapping[str, int]) -> float:
-    return coefficient("wide_element_factor") if parameters["element_bytes"] > 2 else 1.0
+def _thinned(splits: Ints) -> Ints:
+    """Some of many splits: each at least a quarter more than the one before, and the last."""
+    kept = [int(splits[0])]
+    for split in splits[1:].tolist():
+        if split >= _THINNING * kept[-1]:
+            kept.append(split)
+    return np.unique(np.array([*kept, splits[-1]], np.int64))
 
 
-def _row_cycles(parameters: Mapping[str, int], tile_in: Ints, tile_out: Ints) -> Floats:
-    elements = (
-        coefficient("matmul_mac") * tile_in * tile_out
-        + coefficient("matmul_vector") * tile_in * np.ceil(tile_out / 4)
-        + coefficient("matmul_input") * tile_in
+def _postadapt_lines(parameters: Mapping[str, int], epilogue: Floats, core: Floats) -> Ints:
+    """Lines after the core: as many as the epilogue needs, at least one more than without any."""
+    least = coefficient("postadapt_lines_min")
+    if parameters["epilogue_millicycles"]:
+        least += coefficient("bias_lines")
+    return np.clip(np.ceil(epilogue / core), least, coefficient("postadapt_lines_max")).astype(np.int64)
+
+
+def _core_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:
+    """Compute cycles of a sample's rows on one PE of the core."""
+    starts = rows / parameters.get("rows_per_start", 1)
+    elements = tile_cycles(tile_in, tile_out)
+    elements += coefficient("matmul_loss_output") * parameters.get("loss_outputs", 0) * tile_out
+    cycles: Floats = pass_share(parameters) * (
+        width_factor(parameters) * rows * elements + starts * coefficient("matmul_start")
     )
-    passes = parameters["passes"] / coefficient("matmul_passes")
-    cycles: Floats = passes * (_width_factor(parameters) * elements + coefficient("matmul_start"))
     return cycles
 
 
-def _wire_cycles(parameters: Mapping[str, int], tile_in: Ints, tile_out: Ints) -> Floats:
+def _wire_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:
     """Transmission of all rows, and of an operand that is new for every sample."""
-    row = coefficient("matmul_wire_weight") * tile_in * tile_out + coefficient("matmul_wire_edge") * (
-        tile_in + tile_out
-    )
-    passes = parameters["passes"] / coefficient("matmul_passes")
-    reload = parameters["reload"] * parameters["inputs"] * tile_out
-    cycles: Floats = _width_factor(parameters) * (parameters["rows"] * passes * row + reload)
+    elements = rows * width_factor(parameters) * tile_wire_cycles(tile_in, tile_out)
+    starts = rows / parameters.get("rows_per_start", 1) * coefficient("matmul_wire_start")
+    reload = width_factor(parameters) * parameters["reload"] * parameters["inputs"] * tile_out
+    cycles: Floats = pass_share(parameters) * (elements + starts) + reload
     return cycles
 
 
-def _memory(parameters: Mapping[str, int], tile_in: Ints, tile_out: Ints, a: Ints, b: Ints) -> Ints:
+def _memory(parameters: Mapping[str, int], tile_in: Ints, tile_out: Ints, pes: Ints) -> Ints:
+    """Bytes of the fullest PE; a copy of the core holds all weights, and its share of the stash."""
     share = tile_in * tile_out / (parameters["inputs"] * parameters["outputs"])
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
-    stash = parameters["stash_bytes"] / (a * b)
-    total = coefficient("code_bytes") + parameters["resident_bytes"] * share + buffers + stash
+    total = (
+        coefficient("code_bytes")
+        + parameters["resident_bytes"] * share
+        + buffers
+        + parameters["stash_bytes"] / pes
+    )
     return np.ceil(total).astype(np.int64)

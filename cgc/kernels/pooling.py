@@ -1,9 +1,10 @@
-"""Pooling layers: pooling and its gradient."""
+"""Pooling layers: pooling over windows or over whole images, and its gradient."""
 
 from __future__ import annotations
 
+from cgc.cirh.ops import BroadcastInDimOp, ReduceOp
 from cgc.cirh.pool import PoolOp, WindowOp
-from cgc.cirh.types import tensor_of
+from cgc.cirh.types import shape_of, tensor_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.naming import layer_path
 
@@ -21,6 +22,37 @@ def match(assignment: Assignment) -> None:
     for index, _ in windows:
         if assignment.is_free(index):
             assignment.open(FAMILY, index)
+    for index, mean in enumerate(assignment.program.ops):
+        if isinstance(mean, ReduceOp) and _pools_images(assignment, index, mean):
+            _claim_spread_gradient(assignment, assignment.open(FAMILY, index), mean)
+
+
+def _pools_images(assignment: Assignment, index: int, op: ReduceOp) -> bool:
+    """Whether an op of the forward pass takes the mean or the largest over height and width."""
+    over_space = len(shape_of(op.x)) == 4 and op.dimensions == (1, 2) and op.reduce_kind in ("MEAN", "MAX")
+    program = assignment.program
+    return (
+        over_space
+        and assignment.is_free(index)
+        and index in program.forward
+        and op.x in program.per_sample_values
+    )
+
+
+def _claim_spread_gradient(assignment: Assignment, group: Group, op: ReduceOp) -> None:
+    """The gradient of a mean over images: spread over height and width, and divided by their size."""
+    program = assignment.program
+    path = layer_path(program, group.anchor)
+    for index in assignment.free():
+        spread = program.ops[index]
+        if not isinstance(spread, BroadcastInDimOp) or index in program.forward:
+            continue
+        if spread.results[0].type != op.x.type or layer_path(program, index) != path:
+            continue
+        if spread.operands[0] in program.per_sample_values and assignment.claim(group, index):
+            for user in program.user_indices(index):
+                if program.mnemonics[user] in ("Div", "Mul") and len(program.producers(user)) == 2:
+                    assignment.claim(group, user)
 
 
 def _claim_gradients(

@@ -24,7 +24,7 @@ from cgc.errors import KernelGraphError
 
 _PASS_THROUGH = frozenset({"Cast", "Transpose", "Reshape"})
 _SUMS_OVER_SAMPLES = frozenset({"BiasAddGrad", "ScatterNd", "Scatter", "Unique", "Const", "Arange"})
-_FIRST_RESULT_ONLY = frozenset({"FusedBatchNorm", "FusedBatchNormGrad"})
+_FIRST_RESULT_ONLY = frozenset({"FusedBatchNorm", "FusedBatchNormGrad", "LayerNormGrad", "GroupNormGrad"})
 """Ops that make one tensor of samples, and sums over all samples beside it."""
 
 
@@ -87,6 +87,17 @@ class Program:
         """Positions of the ops that read any result of an op, ascending."""
         return sorted({user for result in self.ops[index].results for user in self.users(result)})
 
+    def users_through_casts(self, index: int) -> list[int]:
+        """Positions of the ops that read a result of an op, at once or behind casts and reshapes."""
+        found, pending = set(), [index]
+        while pending:
+            for user in self.user_indices(pending.pop()):
+                if self.mnemonics[user] in ("Cast", "Reshape"):
+                    pending.append(user)
+                else:
+                    found.add(user)
+        return sorted(found)
+
     def producers(self, index: int) -> list[int]:
         """Positions of the ops that make the operands of an op, ascending."""
         found = {self.producer(operand) for operand in self.ops[index].operands}
@@ -102,6 +113,15 @@ class Program:
         while (index := self.producer(value)) is not None and self.mnemonics[index] in _PASS_THROUGH:
             path.append(index)
             value = self.ops[index].operands[0]
+        return value, path
+
+    def origin_through_broadcast(self, value: SSAValue) -> tuple[SSAValue, list[int]]:
+        """`origin`, and once more behind a broadcast: of a vector or table in a larger shape."""
+        value, path = self.origin(value)
+        index = self.producer(value)
+        if index is not None and self.mnemonics[index] == "BroadcastInDim":
+            value, before = self.origin(self.ops[index].operands[0])
+            path = [*path, index, *before]
         return value, path
 
     @cached_property
@@ -130,6 +150,11 @@ class Program:
                 found.add(index)
                 pending += self.producers(index)
         return frozenset(found)
+
+    def constants_behind(self, values: Iterable[SSAValue]) -> frozenset[int]:
+        """The constant ops that make the values which are constant."""
+        made = (index for value in values if (index := self.producer(value)) in self.constant)
+        return self.ancestors(result for index in made for result in self.ops[index].results)
 
     @cached_property
     def per_sample_values(self) -> frozenset[SSAValue]:

@@ -8,16 +8,30 @@ from fractions import Fraction
 
 from xdsl.ir import SSAValue
 
-from cgc.cirh.constant import ConstOp
 from cgc.cirh.convolution import ConvolutionOp
-from cgc.cirh.types import shape_of, size_bytes, tensor_of
+from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.coefficients import coefficient
 from cgc.kernels.convolution import convolution_sizes
 from cgc.kernels.fully_connected import weight_operand
+from cgc.kernels.memory import resident_bytes, stash_bytes_per_sample
 from cgc.kernels.program import Program, elements
-from cgc.kernels.work import element_bytes, op_millicycles, reductions, rows_of, stream_millicycles
+from cgc.kernels.work import (
+    FREE,
+    LOSSES,
+    MOVES,
+    element_bytes,
+    op_millicycles,
+    reductions,
+    rows_of,
+    stream_millicycles,
+)
 
 MATMUL_FAMILIES = frozenset({"fully_connected", "matmul", "convolution"})
+ROW_FAMILIES = frozenset({"layer_norm", "nlin", "add", "dropout", "pos_encoding", "loss", "embedding"})
+_ONE_WAY = frozenset({"add", "pos_encoding"})
+"""Kernels whose figures are those of one pass; they have no other."""
+
 _PRODUCTS = frozenset({"MatMul", "Convolution"})
 _MAX_PASSES = 3
 
@@ -30,13 +44,20 @@ def parameters(assignment: Assignment, group: Group, samples_in_flight: int) -> 
         group: the kernel.
         samples_in_flight: samples that have passed the kernel forward and not yet backward.
     """
+    stash = samples_in_flight * stash_bytes_per_sample(assignment, group)
+    if group.generated:  # its loop nests tell the rest
+        return {"batch": assignment.program.batch_size, "stash_bytes": stash}
     common = {
         "batch": assignment.program.batch_size,
         "resident_bytes": resident_bytes(assignment, group),
-        "stash_bytes": samples_in_flight * stash_bytes_per_sample(assignment.program, group),
+        "stash_bytes": stash,
     }
     if group.family in MATMUL_FAMILIES:
         return {**common, **_matmul(assignment, group)}
+    if group.family == "attention":
+        return {**common, **_attention(assignment, group)}
+    if group.family in ROW_FAMILIES:
+        return {**common, **_row(assignment, group)}
     return {**common, **_loop(assignment, group)}
 
 
@@ -44,44 +65,10 @@ def rows_per_sample(assignment: Assignment, group: Group) -> int:
     """Rows of a sample that stream through a kernel one after the other."""
     if group.family in MATMUL_FAMILIES:
         return _matmul_sizes(assignment, group)[0]
+    if group.family == "attention":
+        return group.sizes["rows"]
     value = _widest(assignment.program, group)
     return 1 if value is None else rows_of(value, assignment.program.batch_size)[0]
-
-
-def resident_bytes(assignment: Assignment, group: Group) -> int:
-    """Bytes of state, of a gradient for each tensor that is updated, and of large constants in a kernel.
-
-    A state tensor that several kernels read is kept by the one that reads it first.
-    """
-    program = assignment.program
-    total = 0
-    read = {operand for index in group.members for operand in program.ops[index].operands}
-    for state in read & program.state.keys():
-        if program.users(state)[0] in group.members:
-            trained = program.state[state].startswith("state.model.") and state in program.replacements
-            total += size_bytes(tensor_of(state)) * (2 if trained and group.updates else 1)
-    return total + sum(_constant_bytes(program, index) for index in group.members)
-
-
-def _constant_bytes(program: Program, index: int) -> int:
-    """Bytes of a constant; one with the same value everywhere is kept as that value."""
-    op = program.ops[index]
-    if not isinstance(op, ConstOp) or op.splat_value() is not None:
-        return 0
-    return size_bytes(tensor_of(op.result))
-
-
-def stash_bytes_per_sample(program: Program, group: Group) -> int:
-    """Bytes per sample of what the backward ops of a kernel read of the forward pass."""
-    read = {
-        operand
-        for index in group.members
-        if index not in program.forward
-        for operand in program.ops[index].operands
-        if operand in program.per_sample_values
-    }
-    kept = [value for value in read if (at := program.producer(value)) is None or at in program.forward]
-    return sum(-(-size_bytes(tensor_of(value)) // program.batch_size) for value in kept)
 
 
 def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]:
@@ -109,11 +96,12 @@ def samples_in_flight(
 ) -> list[int]:
     """For each kernel the samples between its forward and its backward pass.
 
-    A stage passes a sample on after one of its rows, so it delays by 1 / rows of a sample. The backward
-    pass comes after all stages on the longest way to the end, there and back.
+    A stage passes a sample on after one of its rows, so it delays by 1 / rows of a sample; an attention waits
+    for keys of later rows. The backward pass comes after all stages on the longest way to the end, there and
+    back.
     """
     program = assignment.program
-    delay = [Fraction(1, rows_per_sample(assignment, group)) for group in assignment.groups]
+    delay = [_delay(assignment, group) for group in assignment.groups]
     order = [_first_forward(program, group) for group in assignment.groups]
     later: list[Fraction] = [Fraction(0)] * len(delay)
     forward_edges = [
@@ -126,8 +114,17 @@ def samples_in_flight(
     return [math.ceil(1 + 2 * after) for after in later]
 
 
+def _delay(assignment: Assignment, group: Group) -> Fraction:
+    """Samples that a kernel holds back in one direction."""
+    if group.family == "attention":
+        return Fraction(coefficient("attention_delay"))
+    return Fraction(1, rows_per_sample(assignment, group))
+
+
 def _first_forward(program: Program, group: Group) -> int:
-    return min((index for index in group.members if index in program.forward), default=len(program.ops))
+    """Position of a kernel's first op on samples in the forward pass; weights are cast long before it."""
+    working = (index for index in group.members & program.forward if program.is_per_sample(index))
+    return min(working, default=len(program.ops))
 
 
 def _matmul_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
@@ -152,8 +149,7 @@ def _matmul(assignment: Assignment, group: Group) -> dict[str, int]:
     program = assignment.program
     rows, inputs, outputs = _matmul_sizes(assignment, group)
     products = [index for index in group.members if program.mnemonics[index] in _PRODUCTS]
-    rest = group.members - set(products)
-    streamed = op_work(program, rest - group.updates)
+    streamed = op_work(program, _epilogue(program, group))
     return {
         "rows": rows,
         "inputs": inputs,
@@ -163,6 +159,67 @@ def _matmul(assignment: Assignment, group: Group) -> dict[str, int]:
         "epilogue_millicycles": -(-streamed // program.batch_size),
         "step_millicycles": op_work(program, group.updates),
         "reload": int(weight_operand(assignment, group.anchor) is None),
+        "loss_outputs": int(_feeds_a_loss(assignment, group)),
+        "lookup": group.sizes.get("lookup", 0),
+        **_image(program, group, rows),
+    }
+
+
+def _epilogue(program: Program, group: Group) -> set[int]:
+    """Bias, activation and their gradients; casts, lookups and the like are done on the way."""
+    return {
+        index
+        for index in group.members - group.updates
+        if program.is_per_sample(index)
+        and program.mnemonics[index] not in MOVES | FREE | _PRODUCTS | {"Cast"}
+    }
+
+
+def _image(program: Program, group: Group, rows: int) -> dict[str, int]:
+    """Of a convolution: positions of a line of the image, which stream at one start, and lines to share."""
+    op = program.ops[group.anchor]
+    if not isinstance(op, ConvolutionOp):
+        return {}
+    line = min(rows, max(1, max(shape_of(value)[-2] for value in (op.lhs, op.result))))
+    return {"rows_per_start": line, "copies": -(-rows // line)}
+
+
+def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:
+    """Whether a loss reads a result of the forward pass, at once or through casts and reshapes."""
+    program = assignment.program
+    return any(
+        owner is not None and owner.family == "loss" and program.mnemonics[user] in LOSSES
+        for index in group.members & program.forward
+        for user in program.user_indices(index)
+        if (owner := assignment.owner(user)) is not group
+    )
+
+
+def _attention(assignment: Assignment, group: Group) -> dict[str, int]:
+    program = assignment.program
+    return {
+        **group.sizes,
+        "element_bytes": element_bytes(program.ops[group.anchor].operands[0]),
+        "step_millicycles": op_work(program, group.updates),
+    }
+
+
+def _row(assignment: Assignment, group: Group) -> dict[str, int]:
+    program = assignment.program
+    widest = _widest(program, group)
+    streams = (
+        [] if widest is None else [v for v in _border(program, group) if elements(v) == elements(widest)]
+    )
+    rows, row_elements = (
+        (1, program.elements(group.anchor)) if widest is None else rows_of(widest, program.batch_size)
+    )
+    samples = {index for index in group.members - group.updates if program.is_per_sample(index)}
+    return {
+        "rows": rows,
+        "row_elements": max(1, row_elements),
+        "passes": 2 if samples - program.forward or group.family in _ONE_WAY else 1,
+        "element_bytes": min((element_bytes(value) for value in streams), default=4),
+        "step_millicycles": op_work(program, group.updates),
     }
 
 

@@ -1,5 +1,13 @@
 """The performance model: time on the wafer, predicted from the placed kernels."""
 
 from cgc.performance.model import Figures, Performance, estimate
+from cgc.performance.weight_streaming import StreamingEstimate, streaming_estimate, with_advice
 
-__all__ = ["Figures", "Performance", "estimate"]
+__all__ = [
+    "Figures",
+    "Performance",
+    "StreamingEstimate",
+    "estimate",
+    "streaming_estimate",
+    "with_advice",
+]

@@ -14,8 +14,9 @@ def report_json(report: CompileReport) -> dict[str, Any]:
     """All figures unrounded, as a JSON value.
 
     Keys: `fabric`, `clock_hz`, `batch_size`, `overall` (figures), `kernels` (figures plus name, family,
-    generated, ops, rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel,
-    limit, reason, deltat_cycles).
+    generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
+    rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel, limit, reason,
+    deltat_cycles).
     """
     performance = report.performance
     return {
@@ -65,6 +66,8 @@ def _kernel(row: KernelReport) -> dict[str, Any]:
         "name": row.kernel.name,
         "family": row.kernel.family,
         "generated": row.kernel.generated,
+        "origin": "generated" if row.kernel.generated else "matched",
+        "loops": list(row.kernel.loops.describe()) if row.kernel.loops else [],
         "ops": list(row.kernel.ops),
         "source": row.kernel.source,
         "rectangle": asdict(row.rectangle),

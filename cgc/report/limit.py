@@ -9,8 +9,8 @@ from cgc.fabric import Fabric
 from cgc.kernels.graph import KernelGraph
 from cgc.performance.model import INPUT, Performance
 from cgc.placement.model import Placement
-from cgc.placement.place import AREA_PER_SPEED, paying_target
 from cgc.placement.shapes import kernel_shapes
+from cgc.placement.targets import AREA_PER_SPEED, paying_target
 
 
 class Reason(Enum):
@@ -53,6 +53,7 @@ def find_limit(graph: KernelGraph, placement: Placement, performance: Performanc
     }
     if placement.target_cycles > max(*fastest.values(), paying_target(graph, AREA_PER_SPEED)):
         return Limit("area", Reason.WAFER_FULL)
-    pace = performance.overall.deltat_cycles
-    slowest_is_fixed = fastest[performance.bottleneck] >= pace
+    slowest_is_fixed = (
+        fastest[performance.bottleneck] >= performance.kernels[performance.bottleneck].deltat_cycles
+    )
     return Limit(performance.limit, Reason.FASTEST_LAYOUT if slowest_is_fixed else Reason.AREA_TOO_DEAR)

@@ -83,6 +83,7 @@ def _row(index: int, row: KernelReport, report: CompileReport) -> dict[str, Any]
         "index": index,
         "kernel": row.kernel,
         "origin": "generated" if row.kernel.generated else "matched",
+        "loops": row.kernel.loops.describe() if row.kernel.loops else (),
         "ops": [op.removeprefix("cirh.") for op in row.kernel.ops],
         "rectangle": row.rectangle,
         "memory": row.memory_per_pe_bytes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.performance.model import Figures
 from cgc.report.limit import Reason
@@ -25,9 +27,11 @@ def render_text(report: CompileReport) -> str:
     """The text of `compile_report.txt`.
 
     Seven head lines in the layout of published reports (whole percent), a table with one row per kernel
-    (unrounded percent), the verdict, and what the figures mean.
+    (unrounded percent), the loops of generated kernels, the verdict, and what the figures mean.
     """
-    parts = [_head(report.performance.overall), _kernel_table(report), verdict(report), _notes(report)]
+    parts = [_head(report.performance.overall), _kernel_table(report)]
+    parts += _loops([row.kernel for row in report.kernels])
+    parts += [verdict(report), _notes(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -59,7 +63,20 @@ def kernel_list_text(graph: KernelGraph) -> str:
     ops = sum(len(kernel.ops) for kernel in graph.kernels)
     title = f"{len(graph.kernels)} kernels for {ops} ops, {graph.batch_size} samples per step"
     header = ("Kernel Name", "Family", "Origin", "Ops", "Source")
-    return f"{title}\n\n{table(header, rows, left=(0, 1, 2, 4))}\n"
+    parts = [title, table(header, rows, left=(0, 1, 2, 4)), *_loops(graph.kernels)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _loops(kernels: Iterable[Kernel]) -> list[str]:
+    """The generated kernels with a line for each loop nest; nothing if there are none."""
+    generated = [kernel for kernel in kernels if kernel.loops is not None]
+    if not generated:
+        return []
+    lines = ["Generated kernels, from loop nests; all others are kernels of the library:"]
+    for kernel in generated:
+        nests = kernel.loops.describe() if kernel.loops else ()
+        lines += [f"  {kernel.name} ({kernel.family})", *(f"    {nest}" for nest in nests)]
+    return ["\n".join(lines)]
 
 
 def _kernel_row(kernel: Kernel) -> tuple[str, ...]:

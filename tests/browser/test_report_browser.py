@@ -50,7 +50,7 @@ def page(*names: str) -> str:
             "stash_bytes": 0,
             "batch": 32,
         }
-        family = ("loss", "elementwise")[index % 2]
+        family = ("reduction", "elementwise")[index % 2]
         kernels.append(Kernel(name, family, loop, ("cirh.Exp",), (index,), f"model.py:{10 + index}"))
     edges = tuple(Edge(src, dst, 64) for src, dst in itertools.pairwise(names))
     graph = KernelGraph(tuple(kernels), edges, batch_size=32, input_bytes_per_sample=64)
@@ -137,7 +137,7 @@ def test_the_filter_takes_words_of_every_column(tmp_path: Path) -> None:
     assert rows(dom) == ["fc1", "fc2"]
     assert "2 of 3" in dom
     assert rows(after(tmp_path, html, type_filter("model.py:12"))) == ["norm"]
-    assert rows(after(tmp_path, html, type_filter("loss fc"))) == ["fc1"]
+    assert rows(after(tmp_path, html, type_filter("reduction fc"))) == ["fc1"]
     nothing = after(tmp_path, html, type_filter("xyz"))
     assert rows(nothing) == []
     assert '<tr class="nothing">' in nothing

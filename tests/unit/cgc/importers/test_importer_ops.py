@@ -261,9 +261,78 @@ OTHER = {
     "broadcast_both": (lambda a, b: (a - b) ** 2, floats(3, 1, 2), floats(4, 1)),
 }
 
+INSIDE = floats(3, 4, low=-0.9, high=0.9)
+SPECIAL = {
+    "sinh": (tf.sinh, X),
+    "cosh": (tf.cosh, X),
+    "asin": (tf.asin, INSIDE),
+    "acos": (tf.acos, INSIDE),
+    "atan": (tf.atan, X),
+    "asinh": (tf.asinh, X),
+    "acosh": (tf.acosh, POSITIVE + 1),
+    "atanh": (tf.atanh, INSIDE),
+    "erfinv": (tf.math.erfinv, np.asarray([-1, -0.99999, -0.7, 0, 1e-3, 0.5, 0.997, 1], np.float32)),
+    "ndtri": (tf.math.ndtri, floats(3, 4, low=0.001, high=0.999)),
+}
+PICKING = {
+    "roll": (lambda x: tf.roll(x, [1, -2], [0, 1]), X),
+    "prod_grad": (lambda x: tf.reduce_prod(x, axis=1), X),
+    "cumprod": (lambda x: tf.math.cumprod(x, axis=1), X),
+    "cumprod_exclusive": (lambda x: tf.math.cumprod(x, axis=0, exclusive=True, reverse=True), X),
+    "accumulate_n": (lambda x: raw.AccumulateNV2(inputs=[x, 2 * x], shape=[3, 4]), X),
+    "top_k": (lambda x: list(tf.math.top_k(x, 3)), floats(2, 3, 6)),
+    "top_k_ties": (lambda x: list(tf.math.top_k(x, 3)), np.round(floats(3, 8))),
+    "in_top_k": (lambda x: tf.math.in_top_k([1, 0, 9], x, 2), np.asarray([[1, 2, 2, 3]] * 3, np.float32)),
+    "in_top_k_v1": (lambda x: raw.InTopK(predictions=x, targets=[3, 0, 1], k=1), X),
+    "in_top_k_odd": (
+        lambda x: tf.math.in_top_k([0, 1], x, 3),
+        np.asarray([[1, np.inf, 0], [1, np.inf, 0]], np.float32),
+    ),
+    "diag": (tf.linalg.diag, X),
+    "diag_part_wide": (tf.linalg.diag_part, X),
+    "diag_part_tall": (tf.linalg.diag_part, floats(2, 4, 3)),
+    "set_diag": (tf.linalg.set_diag, X, floats(3)),
+    "set_diag_tall": (tf.linalg.set_diag, floats(2, 4, 3), floats(2, 3)),
+    "trace": (tf.linalg.trace, floats(2, 3, 3)),
+    "known_segments": (lambda x: tf.ensure_shape(tf.math.segment_sum(x, [0, 0, 2]), [3, 4]), X),
+    "known_segment_means": (lambda x: tf.ensure_shape(tf.math.segment_mean(x, [0, 1, 1]), [2, 4]), X),
+    "sparse_segment_sum": (
+        lambda x: tf.ensure_shape(
+            tf.sparse.segment_sum(x, [2, 0, 2, 1], [0, 0, 1, 3], num_segments=5), [5, 4]
+        ),
+        X,
+    ),
+    "sparse_segment_mean": (
+        lambda x: tf.ensure_shape(tf.sparse.segment_mean(x, [2, 0, 2, 1], [0, 0, 1, 2]), [3, 4]),
+        X,
+    ),
+    "sparse_segment_sqrt_n": (
+        lambda x: tf.ensure_shape(tf.sparse.segment_sqrt_n(x, [2, 0, 2, 1], [0, 0, 1, 2]), [3, 4]),
+        X,
+    ),
+    "label_smoothing": (
+        lambda x, y: tf1.losses.softmax_cross_entropy(tf.one_hot(y, 4), x, label_smoothing=0.1),
+        X,
+        ints(3, high=4),
+    ),
+    "global_norm": (lambda a, b: tf.linalg.global_norm([a, b]), X, ROW),
+    "attention": (
+        lambda q, k, v: tf.matmul(
+            tf.nn.softmax(
+                tf.matmul(q, k, transpose_b=True) * 0.5
+                + (1 - tf.linalg.band_part(tf.ones([3, 3]), -1, 0)) * -1e4
+            ),
+            v,
+        ),
+        floats(2, 2, 3, 4),
+        floats(2, 2, 3, 4) * 2,
+        floats(2, 2, 3, 4) - 1,
+    ),
+}
+
 CASES = [
     Case(name, tuple(arrays), build)
-    for table in (BINARY, UNARY, SHAPES, OTHER)
+    for table in (BINARY, UNARY, SHAPES, OTHER, SPECIAL, PICKING)
     for name, (build, *arrays) in table.items()
 ]
 

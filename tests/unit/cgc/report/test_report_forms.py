@@ -46,7 +46,7 @@ def report_of(
     A target above what pays means that the kernels did not fit together in a faster layout.
     """
     kernels = (
-        Kernel("fc1", "loss", LOOP, ops=("cirh.Exp",) * 3, op_indices=(0, 1, 2), source="model.py:12"),
+        Kernel("fc1", "reduction", LOOP, ops=("cirh.Exp",) * 3, op_indices=(0, 1, 2), source="model.py:12"),
         Kernel("exp1", "elementwise", LOOP, ops=("cirh.Exp",), op_indices=(3,), generated=True),
     )
     graph = KernelGraph(kernels, (Edge("fc1", "exp1", 64),), batch_size=32)
@@ -114,7 +114,7 @@ def test_the_json_form_has_all_figures_unrounded(fabric: Fabric) -> None:
     assert data["overall"]["samples_per_s"] == 850e6 / 988_027
     first, second = data["kernels"]
     assert figures <= set(first)
-    assert (first["name"], first["family"], first["source"]) == ("fc1", "loss", "model.py:12")
+    assert (first["name"], first["family"], first["source"]) == ("fc1", "reduction", "model.py:12")
     assert first["rectangle"] == {"x": 0, "y": 0, "width": 650, "height": 400}
     assert first["memory_per_pe_bytes"] == 30_000
     assert second["generated"] is True
@@ -139,6 +139,6 @@ def test_the_kernel_list_tells_matched_from_generated(fabric: Fabric) -> None:
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in row] for row in rows]
     assert cells[1:] == [
-        ["fc1", "loss", "matched", "3", "model.py:12"],
+        ["fc1", "reduction", "matched", "3", "model.py:12"],
         ["exp1", "elementwise", "generated", "1", "--"],
     ]

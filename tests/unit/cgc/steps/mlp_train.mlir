@@ -3,9 +3,9 @@ builtin.module {
     %23 = cirh.MatMul %21, %0 {transpose_a = false, transpose_b = false, cs.name = "dense_0/MatMul", cs.source = "model.py:10"} : (tensor<8x12xf32>, tensor<12x6xf32>) -> tensor<8x6xf32>
     %24 = cirh.BiasAdd %23, %1 {cs.name = "dense_0/BiasAdd", cs.source = "model.py:11"} : (tensor<8x6xf32>, tensor<6xf32>) -> tensor<8x6xf32>
     %25 = cirh.Relu %24 {cs.name = "dense_0/Relu", cs.source = "model.py:12"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
-    %26 = cirh.RandomUniform %20 {seed = 1 : i64, op_seed = 0 : i64, cs.name = "dropout_0/random_uniform", cs.source = "model.py:13"} : (tensor<i64>) -> tensor<8x6xf32>
+    %26 = cirh.RandomUniform %20 {global_seed = 1 : i64, op_seed = 0 : i64, cs.name = "dropout_0/random_uniform", cs.source = "model.py:13"} : (tensor<i64>) -> tensor<8x6xf32>
     %27 = cirh.Const dense<2.000000e-01> : tensor<8x6xf32>
-    %28 = cirh.Compare %26, %27 {direction = "GE", cs.name = "dropout_0/GreaterEqual", cs.source = "model.py:15"} : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xi1>
+    %28 = cirh.Compare %26, %27 {comparison_direction = "GE", cs.name = "dropout_0/GreaterEqual", cs.source = "model.py:15"} : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xi1>
     %29 = cirh.Cast %28 {Truncate = false} : (tensor<8x6xi1>) -> tensor<8x6xf32>
     %30 = cirh.Const dense<1.250000e+00> : tensor<8x6xf32>
     %31 = cirh.Mul %29, %30 : (tensor<8x6xf32>, tensor<8x6xf32>) -> tensor<8x6xf32>
@@ -13,9 +13,9 @@ builtin.module {
     %33 = cirh.MatMul %32, %2 {transpose_a = false, transpose_b = false, cs.name = "dense_1/MatMul", cs.source = "model.py:13"} : (tensor<8x6xf32>, tensor<6x5xf32>) -> tensor<8x5xf32>
     %34 = cirh.BiasAdd %33, %3 {cs.name = "dense_1/BiasAdd", cs.source = "model.py:14"} : (tensor<8x5xf32>, tensor<5xf32>) -> tensor<8x5xf32>
     %35 = cirh.Relu %34 {cs.name = "dense_1/Relu", cs.source = "model.py:15"} : (tensor<8x5xf32>) -> tensor<8x5xf32>
-    %36 = cirh.RandomUniform %20 {seed = 1 : i64, op_seed = 1 : i64, cs.name = "dropout_1/random_uniform", cs.source = "model.py:16"} : (tensor<i64>) -> tensor<8x5xf32>
+    %36 = cirh.RandomUniform %20 {global_seed = 1 : i64, op_seed = 1 : i64, cs.name = "dropout_1/random_uniform", cs.source = "model.py:16"} : (tensor<i64>) -> tensor<8x5xf32>
     %37 = cirh.Const dense<2.000000e-01> : tensor<8x5xf32>
-    %38 = cirh.Compare %36, %37 {direction = "GE", cs.name = "dropout_1/GreaterEqual", cs.source = "model.py:11"} : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xi1>
+    %38 = cirh.Compare %36, %37 {comparison_direction = "GE", cs.name = "dropout_1/GreaterEqual", cs.source = "model.py:11"} : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xi1>
     %39 = cirh.Cast %38 {Truncate = false} : (tensor<8x5xi1>) -> tensor<8x5xf32>
     %40 = cirh.Const dense<1.250000e+00> : tensor<8x5xf32>
     %41 = cirh.Mul %39, %40 : (tensor<8x5xf32>, tensor<8x5xf32>) -> tensor<8x5xf32>

@@ -1,0 +1,107 @@
+"""Cost of the library kernels that work on rows: layer norm, activations, residual sums, dropout, positions.
+
+A row is cut into pieces along columns of a few PEs (`<kind>_lanes`, 1 by default). Every row costs a start,
+its piece, and for sums over the row the way along the columns:
+
+    cycles = start + element * ceil(row_elements / columns) + hop * columns
+
+Figures count forward and backward pass; without gradients half of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from cgc.kernels.coefficients import COEFFICIENTS, coefficient
+from cgc.kernels.configurations import Configurations, Floats, Ints, ceil_div, line_ladder, whole_cycles
+from cgc.kernels.core_cost import width_factor
+
+PARAMETERS = frozenset(
+    {
+        "rows",  # rows per sample
+        "row_elements",  # elements of a row
+        "passes",  # 2 forward and backward, 1 forward
+        "element_bytes",  # of the rows
+        "resident_bytes",  # parameters and their state, of all PEs together
+        "stash_bytes",  # activations that wait for the backward pass, of all samples in flight
+        "step_millicycles",  # parameter update: per batch, over all PEs
+        "batch",  # samples of a step
+    }
+)
+_FOLDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32], np.int64)
+_LONGEST_LINE = 4096
+_BYTES_PER_PE = 16_384
+"""Kernels that hold much are offered with a PE for so many bytes at most."""
+
+
+def row_configurations(kind: str) -> Callable[[Mapping[str, int]], Configurations]:
+    """The cost function of one kind of kernel, by the prefix of its coefficients."""
+
+    def configurations(parameters: Mapping[str, int]) -> Configurations:
+        return _configurations(kind, parameters)
+
+    return configurations
+
+
+def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
+    """All layouts: columns in one line, or folded into several lines above each other."""
+    lanes = int(_optional(kind, "lanes", 1))
+    columns, folds = _layouts(kind, parameters, lanes)
+    piece = ceil_div(parameters["row_elements"], columns)
+    share = parameters["passes"] / 2
+    row = share * (
+        _optional(kind, "start")
+        + _element_factor(kind, parameters) * _optional(kind, "element") * piece
+        + _optional(kind, "hop") * np.minimum(columns, parameters["row_elements"])
+    )
+    pes = columns * lanes
+    update = parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
+    cycles = parameters["rows"] * row + update
+    width = -(-columns * (100 + int(100 * _optional(kind, "spare"))) // (100 * folds))
+    buffers = coefficient("row_buffers") * parameters["element_bytes"] * piece
+    held = (parameters["resident_bytes"] + parameters["stash_bytes"]) / pes
+    return Configurations(
+        width=width,
+        height=lanes * folds,
+        compute_cycles=whole_cycles(cycles),
+        transmission_cycles=whole_cycles(_wire_cycles(parameters, folds, lanes)),
+        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
+        busy_pe_cycles=_optional(kind, "busy", 1.0) * cycles * width * lanes * folds,
+    )
+
+
+def _element_factor(kind: str, parameters: Mapping[str, int]) -> float:
+    """What wide elements cost; random numbers have 32 bits whatever they are used for."""
+    return 1.0 if kind == "dropout" else width_factor(parameters)
+
+
+def _layouts(kind: str, parameters: Mapping[str, int], lanes: int) -> tuple[Ints, Ints]:
+    """Columns and folds; more columns than pieces of a row only where their memory is needed."""
+    smallest = _optional(kind, "piece", coefficient("smallest_piece"))
+    pieces = math.ceil(parameters["row_elements"] / smallest)
+    held = parameters["resident_bytes"] + parameters["stash_bytes"]
+    most = max(pieces, -(-held // (_BYTES_PER_PE * lanes)))
+    ladder = line_ladder(max(most, 1))
+    exact = ceil_div(parameters["row_elements"], np.arange(1, min(64, pieces) + 1, dtype=np.int64))
+    columns = np.unique(np.concatenate([ladder, exact[exact <= most]]))
+    columns, folds = (grid.ravel() for grid in np.meshgrid(columns, _FOLDS, indexing="ij"))
+    useful = (folds == 1) | ((folds <= columns) & (columns % folds == 0)) | (columns > 64 * folds)
+    useful &= columns // folds <= _LONGEST_LINE
+    return columns[useful], folds[useful]
+
+
+def _wire_cycles(parameters: Mapping[str, int], folds: Ints, lanes: int) -> Floats:
+    groups = math.ceil(parameters["row_elements"] / coefficient("stream_group"))
+    streams = groups * coefficient("stream_lanes")
+    row = coefficient("stream_start") + width_factor(parameters) * parameters["row_elements"] / streams
+    cycles: Floats = parameters["passes"] / 2 * parameters["rows"] * row * np.ones(folds.shape)
+    return cycles
+
+
+def _optional(kind: str, part: str, default: float = 0.0) -> float:
+    """A coefficient of a kind; what its rows do not show is left out of the table."""
+    found = COEFFICIENTS.get(f"{kind}_{part}")
+    return default if found is None else found.value

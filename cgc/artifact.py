@@ -113,7 +113,7 @@ def tool_version() -> str:
     """
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    sources = (path for path in root.rglob("*") if path.suffix in (".py", ".j2", ".css", ".js"))
+    sources = (path for path in root.rglob("*") if path.suffix in (".py", ".mlir", ".j2", ".css", ".js"))
     for path in sorted(sources):
         relative = path.relative_to(root)
         if relative.parts[0] not in ("importers", "tools"):

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from estimator.cli import report_errors
     from estimator.cs_estimator import CerebrasEstimator
     from estimator.files import write_params
+    from estimator.keras_estimator import KerasEstimator
     from estimator.logs import import_tensorflow
+    from estimator.loss_scaling import loss_scale_optimizer
     from estimator.modes import ModeKeys
     from estimator.run_config import CSRunConfig, RunConfig
     from estimator.spec import CSEstimatorSpec, EstimatorSpec, EvalSpec, TrainSpec, WarmStartSettings
@@ -24,11 +26,13 @@ __all__ = [
     "CerebrasEstimator",
     "EstimatorSpec",
     "EvalSpec",
+    "KerasEstimator",
     "ModeKeys",
     "RunConfig",
     "TrainSpec",
     "WarmStartSettings",
     "import_tensorflow",
+    "loss_scale_optimizer",
     "report_errors",
     "train_and_evaluate",
     "write_params",
@@ -40,11 +44,13 @@ _HOMES = {
     "CerebrasEstimator": "cs_estimator",
     "EstimatorSpec": "spec",
     "EvalSpec": "spec",
+    "KerasEstimator": "keras_estimator",
     "ModeKeys": "modes",
     "RunConfig": "run_config",
     "TrainSpec": "spec",
     "WarmStartSettings": "spec",
     "import_tensorflow": "logs",
+    "loss_scale_optimizer": "loss_scaling",
     "report_errors": "cli",
     "train_and_evaluate": "alternation",
     "write_params": "files",

@@ -20,6 +20,7 @@ from estimator.spec import EstimatorSpec, metrics_of
 log = logging.getLogger("estimator")
 
 _GLOBAL_STEP_ASSIGNMENTS = ("AssignAddVariableOp", "AssignVariableOp")
+_BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
 
 
 @dataclass(frozen=True)
@@ -176,10 +177,28 @@ def _assignments(train_op: Any, variable: Any) -> list[Any]:
         if op.name in seen:
             continue
         seen.add(op.name)
-        if op.type in _GLOBAL_STEP_ASSIGNMENTS and op.inputs[0].name == handle.name:
+        if _assigns(op, handle.name):
             found.append(op)
         waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
     return found
+
+
+def _assigns(op: Any, handle_name: str) -> bool:
+    """Whether an op assigns to a variable, itself or in one of its branches.
+
+    An optimizer with a dynamic loss scale has its whole update, the global step too, in a branch.
+    """
+    if op.type in _GLOBAL_STEP_ASSIGNMENTS:
+        return bool(op.inputs[0].name == handle_name)
+    for attribute in _BRANCHES.get(op.type, ()):
+        # No public way leads from a branch to its graph.
+        body = op.graph._get_function(op.get_attr(attribute).name).graph
+        arguments = [
+            b.name for b, given in zip(body.inputs, op.inputs[1:], strict=True) if given.name == handle_name
+        ]
+        if any(_assigns(inner, name) for name in arguments for inner in body.get_operations()):
+            return True
+    return False
 
 
 def _check_advances_once(train_op: Any, global_step: Any) -> None:

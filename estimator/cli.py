@@ -11,14 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from estimator.errors import essence
+from runtime.errors import EXIT_BUG, EXIT_FAILURE, exit_code_of
 
-EXIT_FAILURE = 1
-EXIT_BUG = 3
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-
-_TOOLKIT = Path(__file__).resolve().parent.parent
-_PACKAGES = ("cgc", "cs_system", "csrun", "estimator", "runtime", "streaming", "toolkit_config")
 
 
 @contextmanager
@@ -42,26 +38,18 @@ def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)
     except Exception as error:
-        code = getattr(error, "exit_code", None)
-        if isinstance(code, int):
+        code = exit_code_of(error)
+        if hasattr(error, "exit_code"):
             sys.stdout.flush()
             sys.stderr.write(f"error: {error}\n")
             sys.exit(code)
-        if not _raised_by_toolkit(error):
+        if code == EXIT_FAILURE:
             traceback.print_exception(error)
             # Once more at the end: TensorFlow's messages go on with the graph for many lines.
             sys.stderr.write(f"error: {type(error).__name__}: {essence(error)}\n")
             sys.exit(EXIT_FAILURE)
         sys.stderr.write(_crash(error, Path(crash_dir or ".")))
         sys.exit(EXIT_BUG)
-
-
-def _raised_by_toolkit(error: Exception) -> bool:
-    """Whether the line that raised is in a package of the toolkit."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any(
-        Path(frames[-1].filename).is_relative_to(_TOOLKIT / package) for package in _PACKAGES
-    )
 
 
 def _crash(error: Exception, directory: Path) -> str:

@@ -342,6 +342,8 @@ class CerebrasEstimator:
         from estimator.cpu import CpuJob
 
         log.info("Running %s on this CPU", _word(mode))
+        if self._config.precision != "float32":
+            log.info("precision=%s concerns the CS system only", self._config.precision)
         source = self._whole_source(input_fn, mode)
         return CpuJob(
             self._model_fn, source, self._params, self._config, self._model_dir, checked_hooks("hooks", hooks)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 
+_FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
+
 
 class EstimatorError(Exception):
     """An expected failure of the front end."""
@@ -35,10 +37,15 @@ class DynamicShapeError(InputFnError):
     """A component of a batch has a size that is not known before the run."""
 
     def __init__(self, component: str, shape: Sequence[int | None] | None) -> None:
+        self.fault_fields = {
+            "node": component,
+            "shape": None if shape is None else tuple(shape),
+            "what_to_do": _FIXED_SHAPE,
+        }
         got = "an unknown number of dimensions" if shape is None else f"the shape {_shape_text(shape)}"
         super().__init__(
             f"component '{component}' of the input has {got}, but the CS system is programmed for one fixed "
-            "shape. Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
+            f"shape. {_FIXED_SHAPE}"
         )
 
 

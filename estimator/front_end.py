@@ -20,6 +20,7 @@ from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.events import SUMMARY_PREFIX
 from estimator.files import plain
 from estimator.input import Element, InputSource, describe, read
+from estimator.loss_scaling import count_skipped_steps
 from estimator.model_state import ModelState
 from estimator.modes import ModeKeys
 from estimator.run_config import CSRunConfig
@@ -172,7 +173,7 @@ class TensorFlowFrontEnd:
     @cached_property
     def _imported(self) -> ImportedStep:
         model = self._model
-        return import_step(
+        imported = import_step(
             model.graph,
             inputs=model.inputs,
             outputs=_outputs(model, self._source.mode),
@@ -183,6 +184,9 @@ class TensorFlowFrontEnd:
             seed=self._config.tf_random_seed or 0,
             global_step=model.global_step,
         )
+        if self._source.mode == ModeKeys.TRAIN:
+            count_skipped_steps(imported.module)
+        return imported
 
     @property
     def _model_state(self) -> ModelState:

@@ -13,12 +13,13 @@ import numpy as np
 import runtime.compile
 import runtime.inference
 import runtime.training
-from estimator import checkpoints, cpu
+from estimator import checkpoints, cpu, tasks
 from estimator.errors import UnsupportedOnCsError
 from estimator.events import EventWriter, StepEvents
 from estimator.files import plain
 from estimator.front_end import TensorFlowFrontEnd, prediction_name
 from estimator.run_config import CSRunConfig
+from runtime.failures import noted_failures
 from runtime.settings import RunSettings
 
 log = logging.getLogger("estimator")
@@ -118,6 +119,14 @@ def steps_for_samples(front_end: TensorFlowFrontEnd, num_samples: int | None) ->
     return -(-num_samples // front_end.batch_size)
 
 
+def _batch_size(front_end: TensorFlowFrontEnd, place: Place) -> int:
+    """The batch size, for which the input is built: what is wrong with it shows here first."""
+    if not tasks.is_chief():
+        return front_end.batch_size
+    with noted_failures(place.compile_dir or place.model_dir):
+        return front_end.batch_size
+
+
 def _settings(
     front_end: TensorFlowFrontEnd,
     place: Place,
@@ -128,7 +137,7 @@ def _settings(
     return RunSettings(
         mode=place.command,
         model_dir=place.model_dir,
-        batch_size=front_end.batch_size,
+        batch_size=_batch_size(front_end, place),
         compile_dir=place.compile_dir,
         cs_ip=config.cs_ip,
         steps=steps,
@@ -137,5 +146,6 @@ def _settings(
         save_every_s=config.save_checkpoints_secs,
         log_every_steps=config.log_step_count_steps,
         seed=config.tf_random_seed,
+        precision=config.precision,
         params=plain(place.params),
     )

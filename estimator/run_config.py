@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from cgc.precision import PRECISIONS
 from estimator import tasks
 from estimator.errors import UnknownFieldError, UsageError, suggestion
 
@@ -32,6 +34,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "system_name": None,
     "cs_config": None,
     "stack_params": None,
+    "precision": "float32",
 }
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 
@@ -119,6 +122,9 @@ class CSRunConfig(RunConfig):
         system_name: A name for messages.
         cs_config: Options of the CS system as a message or mapping; kept for `model_fn` to read.
         stack_params: Options of the compiler's stack; kept for `model_fn` to read.
+        precision: What the CS system computes activations and their gradients in: `float32`, `mixed_float16`
+            or `cbfloat16`; master weights, optimizer, losses and statistics stay float32. When None,
+            `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
         **fields: As `RunConfig`.
     """
 
@@ -130,6 +136,7 @@ class CSRunConfig(RunConfig):
         system_name: str | None = None,
         cs_config: Any = None,
         stack_params: Any = None,
+        precision: str | None = None,
         **fields: Any,
     ) -> None:
         super().__init__(
@@ -137,6 +144,7 @@ class CSRunConfig(RunConfig):
             system_name=system_name,
             cs_config=cs_config,
             stack_params=stack_params,
+            precision=_default_precision(cs_config) if precision is None else precision,
             **fields,
         )
 
@@ -159,6 +167,11 @@ def as_cs_config(config: Any) -> CSRunConfig:
     return CSRunConfig(**fields)
 
 
+def _default_precision(cs_config: Any) -> str:
+    get = cs_config.get if isinstance(cs_config, Mapping) else partial(getattr, cs_config)
+    return "cbfloat16" if get("use_cbfloat16", False) else "float32"
+
+
 def _check(values: Mapping[str, Any]) -> None:
     if values["save_checkpoints_steps"] is not None and values["save_checkpoints_secs"] is not None:
         raise UsageError(
@@ -178,3 +191,7 @@ def _check(values: Mapping[str, Any]) -> None:
     cs_ip = values.get("cs_ip")
     if cs_ip is not None and (not isinstance(cs_ip, str) or not cs_ip):
         raise UsageError(f"cs_ip must be 'IP', 'IP:PORT' or None, got {cs_ip!r}")
+    precision = values.get("precision", "float32")
+    if precision not in PRECISIONS:
+        near = suggestion(str(precision), PRECISIONS)
+        raise UsageError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")

@@ -15,6 +15,7 @@ from cgc.report import kernel_list_text
 from cs_system.client import SystemClient, parse_address
 from runtime import files, summaries
 from runtime.errors import ModelDirError
+from runtime.failures import noted_failures
 from runtime.program import FrontEnd, StepProgram
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
@@ -48,11 +49,12 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
     """
     files.check_writable(settings.model_dir)
     timeline = Timeline()
-    target = target_of(settings)
-    program = _trace(front_end, timeline)
-    log.info("=============== Starting Cerebras Compilation ===============")
-    with timeline.phase("validate"):
-        result = validate_step(program.module, CompileOptions(), target.fabric, _log_stage)
+    with noted_failures(settings.artifact_dir):
+        target = target_of(settings)
+        program = _trace(front_end, timeline)
+        log.info("=============== Starting Cerebras Compilation ===============")
+        with timeline.phase("validate"):
+            result = validate_step(program.module, _options(settings), target.fabric, _log_stage)
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
     sys.stdout.write(kernel_list_text(result.graph))
@@ -68,8 +70,9 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
     """
     files.check_writable(settings.model_dir)
     timeline = Timeline()
-    target = target_of(settings)
-    result = compile_for(_trace(front_end, timeline), settings, target, timeline)
+    with noted_failures(settings.artifact_dir):
+        target = target_of(settings)
+        result = compile_for(_trace(front_end, timeline), settings, target, timeline)
     _write_files(settings, timeline, target, front_end, result)
     sys.stdout.write(result.artifact.read(REPORT_TEXT).decode())
     log.info("compile report: %s", result.artifact.path / REPORT_TEXT)
@@ -85,7 +88,7 @@ def compile_for(
         result = compile_step(
             program.module,
             settings.artifact_dir,
-            CompileOptions(),
+            _options(settings),
             target.fabric,
             _log_stage,
             on_wait=log.info,
@@ -96,6 +99,10 @@ def compile_for(
         log.info("Cached compilation found for this model configuration")
     log.info("=============== Cerebras Compilation Completed ===============")
     return result
+
+
+def _options(settings: RunSettings) -> CompileOptions:
+    return CompileOptions(precision=settings.precision)
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:

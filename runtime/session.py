@@ -13,6 +13,7 @@ from cs_system.client import Reservation, SystemClient, parse_address
 from csrun.roles import TaskInfo
 from runtime.compile import Target, compile_for, target_of
 from runtime.errors import NoSystemError
+from runtime.failures import noted_failures
 from runtime.program import GLOBAL_STEP, FrontEnd, State
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
@@ -50,9 +51,10 @@ def open_session(
     if settings.cs_ip is None:
         raise NoSystemError
     target = target_of(settings)
-    with timeline.phase("trace"):
-        program = front_end.program()
-    compiled = compile_for(program, settings, target, timeline)
+    with noted_failures(settings.artifact_dir):
+        with timeline.phase("trace"):
+            program = front_end.program()
+        compiled = compile_for(program, settings, target, timeline)
     with SystemClient(parse_address(settings.cs_ip)) as client:
         with timeline.phase("wait for the system"):
             reservation = client.reserve(task.job_id, task.token, wait=task.wait, on_wait=log.info)

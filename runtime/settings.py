@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cgc.precision import Precision
+
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -24,6 +26,7 @@ class RunSettings:
         save_every_s: Checkpoint when that many seconds have passed since the last one.
         log_every_steps: A progress line whenever the global step is a multiple of it.
         batch_size: Samples in one batch.
+        precision: What activations and their gradients are computed in.
         params: The user's parameters, noted in the summary.
     """
 
@@ -39,6 +42,7 @@ class RunSettings:
     save_every_s: float | None = None
     log_every_steps: int | None = 100
     seed: int | None = None
+    precision: Precision = "float32"
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property

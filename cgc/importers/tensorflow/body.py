@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,14 +17,18 @@ from cgc.importers.tensorflow.faults import (
     Fault,
     Kind,
     RefusedError,
+    describe_results,
     describe_tensor,
     unknown_op_faults,
     where,
 )
 from cgc.importers.tensorflow.handlers import HANDLERS, padded
+from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
+from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
 from cgc.importers.tensorflow.node import (
     POISON,
+    FloatBits,
     NodeContext,
     PaddedRows,
     PaddedSize,
@@ -31,8 +36,9 @@ from cgc.importers.tensorflow.node import (
     StepState,
     Value,
 )
-from cgc.importers.tensorflow.plan import plan_function
+from cgc.importers.tensorflow.plan import function_body, plan_function
 from cgc.importers.tensorflow.source import user_line
+from cgc.importers.tensorflow.variants import Missing, TensorList
 
 _HOST_TYPES = frozenset({"resource", "variant"})
 _ANY_RESULT_TYPE = frozenset({"Const", "StatelessRandomGetKeyCounter", "Shape", "ShapeN", "Size", "Rank"})
@@ -119,22 +125,30 @@ class BodyImporter:
         return folding.fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
 
     def _handle(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
-        is_padded = any(isinstance(value, PaddedRows | PaddedSize) for value in inputs)
-        handler = padded.handle if is_padded else HANDLERS.get(op.type)
+        handler = HANDLERS.get(op.type)
+        if any(isinstance(value, PaddedRows | PaddedSize) for value in inputs):
+            handler = padded.handle
+        elif any(isinstance(value, TensorList | Missing) for value in inputs):
+            handler = ON_LISTS.get(op.type, handler)
+        elif any(isinstance(value, FloatBits) for value in inputs):
+            handler = ON_BITS.get(op.type, handler)
         if handler is None:
             return None
         self._require_types(op)
-        return _as_tuple(
-            handler(NodeContext(op, inputs, self._emit, self._step, self._call)), len(op.outputs)
-        )
+        return _as_tuple(handler(self._context(op, inputs)), len(op.outputs))
 
-    def _call(self, op: Any, attribute: str, arguments: Sequence[Value]) -> list[Value]:
+    def _context(self, op: Any, inputs: Sequence[Value]) -> NodeContext:
+        call = partial(self._call, op)
+        return NodeContext(op, self._scope + op.name, inputs, self._emit, self._step, call)
+
+    def _call(self, op: Any, function: str, arguments: Sequence[Value], scope: str) -> list[Value]:
         """Imports a function in place of its call."""
-        # No public way leads from a call to the traced body of its function.
-        body = op.graph._get_function(op.get_attr(attribute).name).graph
+        body = function_body(op, function)
         values = dict(zip((tensor.name for tensor in body.inputs), arguments, strict=True))
-        inner = BodyImporter(self._emit, self._step, values, f"{self._scope}{op.name}/")
-        inner.run(plan_function(body))
+        inner = BodyImporter(self._emit, self._step, values, f"{scope}/")
+        if function not in self._step.plans:
+            self._step.plans[function] = plan_function(body)
+        inner.run(self._step.plans[function])
         self.faults += inner.faults
         self._emit.label(self._scope + op.name, user_line(op))
         return [inner.values[tensor.name] for tensor in body.outputs]
@@ -162,7 +176,7 @@ class BodyImporter:
                     )
 
     def _fault(self, op: Any, kind: Kind, message: str) -> None:
-        self.faults.append(Fault(kind, f"{op.type}: {where(op)}: {message}"))
+        self.faults.append(Fault(kind, f"{op.type}: {where(op)}, {describe_results(op)}: {message}", op))
 
 
 def _as_tuple(result: Result, count: int) -> tuple[Value, ...]:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from cgc.errors import CompileError, DynamicShapeError, GraphImportError, GraphTypeError, UnsupportedOpsError
+from cgc.errors import (
+    CompileError,
+    DynamicShapeError,
+    GraphFault,
+    GraphImportError,
+    GraphTypeError,
+    UnsupportedOpsError,
+)
 from cgc.importers.tensorflow.source import user_line
 
 
@@ -28,20 +35,32 @@ _ERRORS: dict[Kind, type[GraphImportError]] = {
     Kind.USAGE: GraphImportError,
 }
 
-_LOOPS = "unroll the loop in Python, or compute it in the input function"
-_BRANCHES = "use tf.where, which computes both sides, or decide in Python while the graph is built"
-_SIZES = "its result has a size that depends on the data; use tf.where(condition, x, y) or a mask"
+_LOOPS = (
+    "call tf.compat.v1.enable_control_flow_v2() before the graph is built, unroll the loop in Python, or "
+    "compute it in the input function"
+)
+_BRANCHES = (
+    "call tf.compat.v1.enable_control_flow_v2() before the graph is built, use tf.where, or decide in Python "
+    "while the graph is built"
+)
+_SIZES = (
+    "its result has a size that depends on the data; use tf.where(condition, x, y) or a mask. Keras 3 makes "
+    "it for an embedding under RMSprop, Adagrad or Adadelta; Adam, SGD and others do without"
+)
 _REF_VARIABLES = "call tf.compat.v1.enable_resource_variables() before the graph is built"
 _INPUT = "move it to the input function, which runs on the workers"
 
 _ADVICE = {
-    **dict.fromkeys(("While", "StatelessWhile", "Enter", "Exit", "NextIteration", "LoopCond"), _LOOPS),
-    **dict.fromkeys(("Case", "StatelessCase", "Switch", "Merge"), _BRANCHES),
+    **dict.fromkeys(("Enter", "Exit", "NextIteration", "LoopCond"), _LOOPS),
+    **dict.fromkeys(("Switch", "Merge"), _BRANCHES),
     **dict.fromkeys(
         ("Where", "DynamicPartition", "NonMaxSuppressionV3", "UniqueV2", "UniqueWithCounts"), _SIZES
     ),
     **dict.fromkeys(("PyFunc", "EagerPyFunc", "IteratorGetNext", "DecodeRaw", "ParseExample"), _INPUT),
 }
+
+
+_RESULTS_SHOWN = 4
 
 
 class RefusedError(CompileError):
@@ -54,10 +73,28 @@ class RefusedError(CompileError):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong, as lines of text."""
+    """One thing that is wrong, as lines of text; `op` is the operation that it is about, if it is one."""
 
     kind: Kind
     text: str
+    op: Any = None
+
+    def detail(self) -> GraphFault:
+        """The fault for programs."""
+        if self.op is None:
+            return GraphFault(self.kind.value, self.text, what_to_do=_REMEDIES.get(self.kind))
+        result = next(iter(self.op.outputs), None)
+        shape = None if result is None or result.shape.rank is None else tuple(result.shape.as_list())
+        return GraphFault(
+            kind=self.kind.value,
+            message=self.text,
+            op=self.op.type,
+            node=self.op.name,
+            shape=shape,
+            dtype=None if result is None else result.dtype.name,
+            source=user_line(self.op),
+            what_to_do=_ADVICE.get(self.op.type, _REMEDIES.get(self.kind)),
+        )
 
 
 def describe_tensor(tensor: Any) -> str:
@@ -79,16 +116,25 @@ def unknown_op_faults(ops: Iterable[Any]) -> list[Fault]:
     groups: dict[tuple[str, str | None], list[Any]] = defaultdict(list)
     for op in ops:
         groups[op.type, user_line(op)].append(op)
-    return [Fault(Kind.UNKNOWN_OP, _describe_group(op_type, group)) for (op_type, _), group in groups.items()]
+    return [
+        Fault(Kind.UNKNOWN_OP, _describe_group(op_type, group), group[0])
+        for (op_type, _), group in groups.items()
+    ]
+
+
+def describe_results(op: Any) -> str:
+    """For example `result float32[8,3]`; of many results the first ones."""
+    listed = [describe_tensor(tensor) for tensor in op.outputs[:_RESULTS_SHOWN]]
+    more = ", ..." if len(op.outputs) > _RESULTS_SHOWN else ""
+    return f"result {', '.join(listed)}{more}" if listed else "no result"
 
 
 def _describe_group(op_type: str, group: list[Any]) -> str:
     first = group[0]
-    result = ", ".join(describe_tensor(t) for t in first.outputs) or "no output"
     more = f" ({len(group)} such nodes)" if len(group) > 1 else ""
     uses_ref = any(str(t.dtype.name).endswith("_ref") for t in (*first.inputs, *first.outputs))
     advice = _REF_VARIABLES if uses_ref else _ADVICE.get(op_type)
-    return f"{op_type}: {where(first)}{more}, result {result}" + (f"; {advice}" if advice else "")
+    return f"{op_type}: {where(first)}{more}, {describe_results(first)}" + (f"; {advice}" if advice else "")
 
 
 def raise_if_any(faults: list[Fault]) -> None:
@@ -99,11 +145,13 @@ def raise_if_any(faults: list[Fault]) -> None:
     present = [kind for kind in Kind if by_kind[kind]]
     lines: list[str] = []
     for kind in present:
-        texts = by_kind[kind]
-        lines += [_HEADS[kind].format(count=len(texts), plural="" if len(texts) == 1 else "s")]
-        lines += [f"  {text}" for text in texts]
+        found = by_kind[kind]
+        lines += [_HEADS[kind].format(count=len(found), plural="" if len(found) == 1 else "s")]
+        lines += [f"  {text}" for text in found]
         lines += [f"  what to do: {_REMEDIES[kind]}"] if kind in _REMEDIES else []
-    raise _ERRORS[present[0]]("\n".join(lines), tuple(t for kind in present for t in by_kind[kind]))
+    texts = tuple(text for kind in present for text in by_kind[kind])
+    first = {fault.text: fault for fault in reversed(faults)}
+    raise _ERRORS[present[0]]("\n".join(lines), texts, tuple(first[text].detail() for text in texts))
 
 
 _HEADS = {

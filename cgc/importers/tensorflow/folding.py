@@ -86,6 +86,14 @@ def _slice(op: Any, arrays: Sequence[Array]) -> Array:
     return x[index]
 
 
+def _select(op: Any, arrays: Sequence[Array]) -> Array:
+    """A condition of rank 1 chooses rows of operands of a higher rank."""
+    condition, on_true, on_false = arrays
+    if condition.ndim == 1 and on_true.ndim > 1:
+        condition = condition.reshape(-1, *(1,) * (on_true.ndim - 1))
+    return np.where(condition, on_true, on_false)
+
+
 def _gather(op: Any, arrays: Sequence[Array]) -> Array:
     return np.take(arrays[0], arrays[1], axis=int(arrays[2]))
 
@@ -169,6 +177,7 @@ _FOLDERS: dict[str, Folder] = {
     "LogicalAnd": _numpy(np.logical_and),
     "LogicalOr": _numpy(np.logical_or),
     "LogicalNot": _numpy(np.logical_not),
+    "Select": _select,
     "SelectV2": _numpy(np.where),
     "Sum": _reduction(np.sum),
     "Prod": _reduction(np.prod),

@@ -17,6 +17,7 @@ from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Array, Emitter, Shape
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.variables import Variable
+from cgc.importers.tensorflow.variants import Either, Missing, Optional, TensorList
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,34 @@ class PaddedSize:
     unique: SSAValue
 
 
+@dataclass(frozen=True)
+class FloatBits:
+    """The value of a Bitcast: the bits of floats, taken for integers of type `dtype`."""
+
+    value: SSAValue
+    dtype: str
+
+
 class Poison:
     """The value of a tensor that could not be imported; its fault is recorded already."""
 
 
 POISON = Poison()
-Value: TypeAlias = "SSAValue | Array | Handle | SeedKey | PaddedRows | PaddedSize | Poison | None"
+Value: TypeAlias = (
+    SSAValue
+    | Array
+    | Handle
+    | SeedKey
+    | PaddedRows
+    | PaddedSize
+    | FloatBits
+    | TensorList
+    | Optional
+    | Either
+    | Missing
+    | Poison
+    | None
+)
 Result: TypeAlias = "Value | Sequence[Value]"
 
 
@@ -80,6 +103,11 @@ class StepState:
         seed: the seed of random operations that have none of their own.
         global_step: the step number before this step, or None where the graph has none.
         mode: "train", "eval" or "infer".
+        advances_global_step: whether the step counts itself.
+        written: keys of the variables that were replaced.
+        branches: of the conditions around this point of the step, by what they choose by: the branch.
+        turns: of the number of turns of a loop, by its value: whether each turn took place.
+        plans: operations of a function, in order, by its name.
     """
 
     variables: dict[str, Variable]
@@ -89,6 +117,9 @@ class StepState:
     global_step: SSAValue | None = None
     advances_global_step: bool = False
     written: set[str] = field(default_factory=set)
+    branches: dict[SSAValue, int] = field(default_factory=dict)
+    turns: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
+    plans: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,29 +128,38 @@ class NodeContext:
 
     Attributes:
         op: the tf.Operation.
+        name: its name in the step, with the calls around it: different for every call of a function and every
+            turn of a loop.
         inputs: the values of its inputs.
         emit: appends ops to the step.
         step: the state of the step, changed by operations on variables.
-        call: imports a function in place: (operation, attribute that names it, arguments) -> results.
+        call: imports a function in place: (its name, arguments, name of this call in the step) -> results.
     """
 
     op: Any
+    name: str
     inputs: Sequence[Value]
     emit: Emitter
     step: StepState
-    call: Callable[[Any, str, Sequence[Value]], list[Value]]
+    call: Callable[[str, Sequence[Value], str], list[Value]]
 
     def x(self, position: int) -> SSAValue:
         """An input as a value of the IR; a known one becomes a constant."""
         value = self.inputs[position]
+        if isinstance(value, SSAValue | np.ndarray):
+            return self.as_value(value)
+        tensor = self.op.inputs[position]
+        raise RefusedError(
+            Kind.USAGE, f"its input {tensor.name} has no value on the device; no batch feeds it"
+        )
+
+    def as_value(self, value: Value) -> SSAValue:
+        """A value as one of the IR; a known one becomes a constant."""
         if isinstance(value, SSAValue):
             return value
-        if isinstance(value, Handle | SeedKey | PaddedRows | PaddedSize | Poison) or value is None:
-            tensor = self.op.inputs[position]
-            raise RefusedError(
-                Kind.USAGE, f"its input {tensor.name} has no value on the device; no batch feeds it"
-            )
-        return self.emit.constant(value)
+        if isinstance(value, np.ndarray):
+            return self.emit.constant(value)
+        raise RefusedError(Kind.USAGE, f"a {type(value).__name__} is no tensor on the device")
 
     def rows(self, position: int) -> SSAValue:
         """`x`, for an operation that is right whatever padding the rows of the input have."""
@@ -162,9 +202,9 @@ class NodeContext:
             return shape_of(value)
         if isinstance(value, Handle):
             return self.step.variables[value.key].shape
-        if isinstance(value, SeedKey | PaddedRows | PaddedSize | Poison) or value is None:
-            raise RefusedError(Kind.USAGE, f"input {self.op.inputs[position].name} has no shape")
-        return tuple(value.shape)
+        if isinstance(value, np.ndarray):
+            return tuple(value.shape)
+        raise RefusedError(Kind.USAGE, f"input {self.op.inputs[position].name} has no shape")
 
     def attr(self, name: str) -> Any:
         """An attribute of the operation."""

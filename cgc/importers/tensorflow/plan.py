@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from cgc.importers.tensorflow import walk
-from cgc.importers.tensorflow.handlers.functions import FUNCTION_ATTRIBUTES
+from cgc.importers.tensorflow.handlers.functions import function_names
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.random import STEP_DEPENDENT
 from cgc.importers.tensorflow.variables import (
@@ -33,12 +33,14 @@ class StepPlan:
         variables: those that are read or written, by key, in the order in which they were created.
         global_step: the key of the global step, whether used or not; None where the graph has none.
         advances_global_step: whether the step writes it.
+        counts_steps: whether the global step is none of the graph's, so that one has to be added to it.
     """
 
     ops: tuple[Any, ...]
     variables: dict[str, Variable]
     global_step: str | None
     advances_global_step: bool
+    counts_steps: bool = False
 
 
 def plan_step(
@@ -72,6 +74,28 @@ def plan_step(
     return StepPlan(ordered, variables, step_key, step_key in written)
 
 
+def plan_traced(
+    body: Any, variables: Mapping[str, Variable], global_step: Variable | None, counts_steps: bool
+) -> StepPlan:
+    """The operations of a traced function that is a whole step.
+
+    Args:
+        body: its FuncGraph.
+        variables: those that it captures, by key; the ones that no operation uses are left out.
+        global_step: the variable of the step number, among `variables` or, where nothing in the function
+            counts steps, one of its own; None where steps are not counted.
+        counts_steps: whether it is one of its own.
+    """
+    ops = plan_function(body)
+    used = [accesses(op) for op in ops]
+    keys = frozenset().union(*(a.reads | a.writes for a in used))
+    found = {key: variable for key, variable in variables.items() if key in keys}
+    if global_step is None:
+        return StepPlan(ops, found, None, advances_global_step=False)
+    found[global_step.key] = global_step
+    return StepPlan(ops, found, global_step.key, advances_global_step=True, counts_steps=counts_steps)
+
+
 def plan_function(body: Any) -> tuple[Any, ...]:
     """The operations of a function in order: what its results need and what changes variables.
 
@@ -94,8 +118,13 @@ def _draws_by_step(ops: Iterable[Any]) -> bool:
 
 
 def _functions(op: Any) -> list[Any]:
-    attributes = FUNCTION_ATTRIBUTES.get(op.type, ())
-    return [op.graph._get_function(op.get_attr(name).name).graph for name in attributes]
+    return [function_body(op, name) for name in function_names(op)]
+
+
+def function_body(op: Any, name: str) -> Any:
+    """The FuncGraph of a function that an operation calls."""
+    # No public way leads from a call to the traced body of its function.
+    return op.graph._get_function(name).graph
 
 
 def _with_layer_updates(graph: tf.Graph, roots: list[Any], fed: frozenset[str]) -> list[Any]:

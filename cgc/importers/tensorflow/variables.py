@@ -19,6 +19,7 @@ _WRITE_PREFIXES = (
     "ResourceStridedSliceAssign",
 )
 _NO_ACCESS = frozenset({"VarHandleOp", "VarIsInitializedOp", "VariableShape", "DestroyResourceOp"})
+_GIVES_HANDLE = frozenset({"VarHandleOp", "Placeholder"})
 _PASSES_HANDLE_ON = frozenset({"Identity", "StopGradient", "PreventGradient"})
 _PARAMETER = "var"
 _POWERS = frozenset({"beta1_power", "beta2_power"})
@@ -34,7 +35,8 @@ class Variable:
     """A resource variable of the graph.
 
     Attributes:
-        key: identifies it in this graph: the shared name of its handle.
+        key: identifies it in this graph: the shared name of its handle, or the name of the placeholder by
+            which a traced function captures it.
         name: its TensorFlow name, which is its key in a checkpoint: "dense/kernel".
         resource_name: its name as state of the step: "state.model.dense/kernel".
         dtype: numpy name.
@@ -57,15 +59,15 @@ class Accesses:
 
 
 def handle_of(tensor: Any) -> Any:
-    """The VarHandleOp behind a resource tensor.
+    """What gives the handle behind a resource tensor: a VarHandleOp, or the Placeholder of a capture.
 
     Raises:
-        RefusedError: the resource is no variable that this graph declares.
+        RefusedError: the resource is no variable that this graph declares or captures.
     """
     op = tensor.op
     while op.type in _PASSES_HANDLE_ON:
         op = op.inputs[0].op
-    if op.type != "VarHandleOp":
+    if op.type not in _GIVES_HANDLE:
         raise RefusedError(
             Kind.USAGE, f"the resource that {where(op)} ({op.type}) gives is no variable of this graph"
         )
@@ -73,8 +75,9 @@ def handle_of(tensor: Any) -> Any:
 
 
 def key_of(handle: Any) -> str:
-    """The key of the variable of a VarHandleOp."""
-    return handle.get_attr("shared_name").decode() or str(handle.name)
+    """The key of the variable of an operation that gives its handle."""
+    shared = handle.get_attr("shared_name").decode() if handle.type == "VarHandleOp" else ""
+    return shared or str(handle.name)
 
 
 def is_write(op: Any) -> bool:

@@ -74,3 +74,23 @@ def test_role_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
         1,
         2,
     )
+
+
+def test_precision() -> None:
+    assert CSRunConfig().precision == "float32"
+    assert CSRunConfig(precision="cbfloat16").replace(tf_random_seed=2).precision == "cbfloat16"
+    with pytest.raises(ValueError, match=r"float32, mixed_float16, cbfloat16 .*'bfloat16'; did you mean"):
+        CSRunConfig(precision="bfloat16")
+
+
+def test_the_format_of_older_programs() -> None:
+    """They ask for cbfloat16 in `cs_config`, a message or a mapping."""
+
+    class CSConfig:
+        use_cbfloat16 = True
+
+    for cs_config in (CSConfig(), {"use_cbfloat16": True}):
+        assert CSRunConfig(cs_config=cs_config).precision == "cbfloat16"
+        assert CSRunConfig(cs_config=cs_config, precision="float32").precision == "float32"
+    assert CSRunConfig(cs_config={"use_cbfloat16": False}).precision == "float32"
+    assert CSRunConfig(cs_config=object()).precision == "float32"

@@ -1,32 +1,21 @@
-"""Imports the FC-MNIST example as its own directory sees it."""
+"""The example programs, imported as their own directories see them."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-FC_MNIST = Path(__file__).parents[3] / "models" / "fc_mnist" / "tf"
-MODULES = ("data", "model", "params", "run")
 
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fc_mnist_dir() -> Path:
-    return FC_MNIST
+    return Path(__file__).parents[3] / "models" / "fc_mnist" / "tf"
 
 
-@pytest.fixture(scope="session")
-def fc_mnist() -> Iterator[dict[str, ModuleType]]:
-    """Its modules by name; their plain names are free again afterwards."""
-    sys.path.insert(0, str(FC_MNIST))
-    try:
-        modules = {name: import_module(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(FC_MNIST))
-    yield modules
-    for name in MODULES:
-        sys.modules.pop(name, None)
+@pytest.fixture(scope="module")
+def fc_mnist(example: Callable[..., Any]) -> Iterator[dict[str, ModuleType]]:
+    with example("fc_mnist") as modules:
+        yield modules

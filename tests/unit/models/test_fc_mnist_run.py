@@ -50,13 +50,13 @@ def test_wrong_command_lines(
     fc_mnist: Modules, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        fc_mnist["run"].parse_arguments(arguments)
+        fc_mnist["run"].PROGRAM.parse_arguments(arguments)
     assert caught.value.code == 2
     assert expected in capsys.readouterr().err
 
 
 def test_both_ways_to_say_compile_only(fc_mnist: Modules) -> None:
-    parse = fc_mnist["run"].parse_arguments
+    parse = fc_mnist["run"].PROGRAM.parse_arguments
     for arguments in (["-m", "compile_only"], ["-m", "train", "--compile_only"]):
         args = parse(arguments)
         assert (args.mode, args.compile_only, args.validate_only) == ("train", True, False)
@@ -65,10 +65,10 @@ def test_both_ways_to_say_compile_only(fc_mnist: Modules) -> None:
 
 
 def test_the_command_line_wins_over_the_file(fc_mnist: Modules, tmp_path: Path) -> None:
-    run = fc_mnist["run"]
+    program = fc_mnist["run"].PROGRAM
 
     def merged(*arguments: str) -> dict[str, Any]:
-        params: dict[str, Any] = run.merged_params(run.parse_arguments(["-m", "train", *arguments]))
+        params: dict[str, Any] = program.merged_params(program.parse_arguments(["-m", "train", *arguments]))
         return params
 
     assert merged()["runconfig"]["max_steps"] == 1000

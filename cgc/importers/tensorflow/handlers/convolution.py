@@ -10,13 +10,18 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Shape
-from cgc.importers.tensorflow.handlers.windows import along_space, explicit_padding, require_channels_last
+from cgc.importers.tensorflow.handlers.windows import (
+    along_space,
+    explicit_padding,
+    sizes_channels_last,
+    to_channels_last,
+    to_own_format,
+)
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 
 def _window(node: NodeContext, x: Shape, kernel: Shape) -> dict[str, Any]:
     """The attributes of `ConvolutionOp` for an input and a kernel of these shapes."""
-    require_channels_last(node)
     strides, dilation = along_space(node, "strides"), along_space(node, "dilations")
     return {
         "stride": strides,
@@ -37,10 +42,11 @@ def _per_channel(kernel: Shape) -> Shape:
 
 def _forward(as_grouped: Callable[[Shape], Shape]) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
-        x, kernel = node.all()
+        x, kernel = to_channels_last(node, node.x(0)), node.x(1)
         shape = as_grouped(shape_of(kernel))
         window = _window(node, shape_of(x), shape)
-        return node.emit.emit(ops.ConvolutionOp(x, node.emit.reshape(kernel, shape), **window))
+        y = node.emit.emit(ops.ConvolutionOp(x, node.emit.reshape(kernel, shape), **window))
+        return to_own_format(node, y)
 
     return handler
 
@@ -49,19 +55,23 @@ def _by_input(as_grouped: Callable[[Shape], Shape]) -> Handler:
     """Inputs: sizes of the input, kernel, gradient. Also what `conv2d_transpose` is in a forward pass."""
 
     def handler(node: NodeContext) -> SSAValue:
-        sizes, kernel, grad = tuple(node.ints(0, "input size")), node.x(1), node.x(2)
+        kernel, grad = node.x(1), to_channels_last(node, node.x(2))
         shape = as_grouped(shape_of(kernel))
-        if len(sizes) == 2:
-            sizes = (shape_of(grad)[0], *sizes, shape_of(kernel)[2])
-        return node.emit.emit(
-            ops.ConvolutionOp(
-                grad,
-                node.emit.reshape(kernel, shape),
-                **_window(node, sizes, shape),
-                conv_pass_direction="BWD_INPUT",
-                shape=sizes,
-            )
+        given = node.ints(0, "input size")
+        space_only = len(given) == 2
+        sizes = (
+            (shape_of(grad)[0], *given, shape_of(kernel)[2])
+            if space_only
+            else sizes_channels_last(node, given)
         )
+        gradient = ops.ConvolutionOp(
+            grad,
+            node.emit.reshape(kernel, shape),
+            **_window(node, sizes, shape),
+            conv_pass_direction="BWD_INPUT",
+            shape=sizes,
+        )
+        return to_own_format(node, node.emit.emit(gradient))
 
     return handler
 
@@ -70,7 +80,8 @@ def _by_kernel(as_grouped: Callable[[Shape], Shape]) -> Handler:
     """Inputs: the input, sizes of the kernel, gradient."""
 
     def handler(node: NodeContext) -> SSAValue:
-        x, sizes, grad = node.x(0), tuple(node.ints(1, "filter size")), node.x(2)
+        x, grad = (to_channels_last(node, node.x(i)) for i in (0, 2))
+        sizes = tuple(node.ints(1, "filter size"))
         shape = as_grouped(sizes)
         window = _window(node, shape_of(x), shape)
         gradient = ops.ConvolutionOp(x, grad, **window, conv_pass_direction="BWD_KERNEL", shape=shape)

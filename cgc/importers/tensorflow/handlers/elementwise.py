@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.tensorflow.emit import Maker, dtype_of
+from cgc.importers.tensorflow.emit import Array, Maker, dtype_of
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
@@ -25,8 +25,6 @@ _BINARY: dict[str, Maker] = {
     "FloorDiv": ops.FloorDivOp,
     "FloorMod": ops.FloorModOp,
     "Atan2": ops.Atan2Op,
-    "LogicalAnd": ops.AndOp,
-    "LogicalOr": ops.OrOp,
     "BitwiseAnd": ops.AndOp,
     "BitwiseOr": ops.OrOp,
     "BitwiseXor": ops.XorOp,
@@ -89,6 +87,19 @@ def _rounding(op_type: Maker) -> Handler:
 
 def _comparison(direction: str) -> Handler:
     return lambda node: node.emit.compare(direction, node.x(0), node.x(1))
+
+
+def _logical(op_type: Maker, decides: bool) -> Handler:
+    """And and Or: one known scalar decides, or leaves the other operand; conditions of loops need it."""
+
+    def handler(node: NodeContext) -> SSAValue | Array:
+        for position in (0, 1):
+            known = node.known(position)
+            if known is not None and known.shape == node.shape(1 - position) == ():
+                return known if known.item() is decides else node.x(1 - position)
+        return node.emit.binary(op_type, node.x(0), node.x(1))
+
+    return handler
 
 
 def _add_n(node: NodeContext) -> SSAValue:
@@ -213,7 +224,10 @@ TABLE: Table = {
     **{name: _unary(op_type) for name, op_type in _UNARY.items() if name not in _ROUNDING},
     **{name: _rounding(op_type) for name, op_type in _UNARY.items() if name in _ROUNDING},
     **{name: _comparison(direction) for name, direction in _COMPARISONS.items()},
+    "LogicalAnd": _logical(ops.AndOp, decides=False),
+    "LogicalOr": _logical(ops.OrOp, decides=True),
     "AddN": _add_n,
+    "AccumulateNV2": _add_n,
     "Div": _div,
     "SquaredDifference": _squared_difference,
     "Square": _square,

@@ -29,7 +29,8 @@ def _slice(node: NodeContext) -> SSAValue:
     return node.emit.slice(x, begin, limit, [1] * len(shape))
 
 
-def _resolve(node: NodeContext, shape: Sequence[int], begin_at: int) -> Slicing:
+def resolve_slices(node: NodeContext, shape: Sequence[int], begin_at: int) -> Slicing:
+    """What the inputs begin, end and strides, from `begin_at` on, and the masks take of a shape."""
     begin, end, strides = (
         node.ints(begin_at + i, what) for i, what in enumerate(("begin", "end", "strides"))
     )
@@ -49,7 +50,7 @@ def _forward(axis: AxisRange) -> AxisRange:
 
 def _strided_slice(node: NodeContext) -> SSAValue:
     e, x = node.emit, node.x(0)
-    found = _resolve(node, shape_of(x), 1)
+    found = resolve_slices(node, shape_of(x), 1)
     ranges = [_forward(axis) for axis in found.axes]
     limit = [a.start + (a.count - 1) * a.step + 1 if a.count else a.start for a in ranges]
     taken = e.slice(x, [a.start for a in ranges], limit, [a.step for a in ranges])
@@ -65,10 +66,13 @@ def _reversed_axes(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
 
 def _strided_slice_grad(node: NodeContext) -> SSAValue:
     """The gradient of a slice: its elements back in their places, zero elsewhere."""
-    e = node.emit
     shape = node.ints(0, "shape")
-    found = _resolve(node, shape, 1)
-    x = _reversed_axes(e, e.reshape(node.x(4), found.kept_shape), found)
+    return spread_slices(node.emit, node.x(4), resolve_slices(node, shape, 1), shape)
+
+
+def spread_slices(e: Emitter, x: SSAValue, found: Slicing, shape: Sequence[int]) -> SSAValue:
+    """The elements of a slice in their places in a tensor of a shape, zero elsewhere."""
+    x = _reversed_axes(e, e.reshape(x, found.kept_shape), found)
     for axis, entry in enumerate(found.axes):
         x = _spread(e, x, axis, _forward(entry), shape[axis])
     return x

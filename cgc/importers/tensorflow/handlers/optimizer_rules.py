@@ -64,6 +64,30 @@ def adam(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
     return node.emit.emit_all(update)
 
 
+def adam_with_amsgrad(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
+    """As Adam, divided by the root of the largest second moment so far, `vhat`."""
+    e = node.emit
+    one = e.scalar(1, dtype_of(v["lr"]))
+    m = e.add(v["m"], e.mul(e.sub(v["grad"], v["m"]), e.sub(one, v["beta1"])))
+    second = e.add(v["v"], e.mul(e.sub(e.mul(v["grad"], v["grad"]), v["v"]), e.sub(one, v["beta2"])))
+    largest = e.binary(ops.MaxOp, v["vhat"], second)
+    correction = e.unary(ops.SqrtOp, e.sub(one, v["beta2_power"]))
+    alpha = e.div(e.mul(v["lr"], correction), e.sub(one, v["beta1_power"]))
+    step = e.div(e.mul(m, alpha), e.add(e.unary(ops.SqrtOp, largest), v["epsilon"]))
+    return e.sub(v["var"], step), m, second, largest
+
+
+def ada_max(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
+    """As Adam, with the decaying maximum `v` of the gradient's size in place of its second moment."""
+    e = node.emit
+    one = e.scalar(1, dtype_of(v["lr"]))
+    m = e.add(v["m"], e.mul(e.sub(v["grad"], v["m"]), e.sub(one, v["beta1"])))
+    largest = e.binary(ops.MaxOp, e.mul(v["v"], v["beta2"]), e.unary(ops.AbsOp, v["grad"]))
+    alpha = e.div(v["lr"], e.sub(one, v["beta1_power"]))
+    step = e.mul(alpha, e.div(m, e.add(largest, v["epsilon"])))
+    return e.sub(v["var"], step), m, largest
+
+
 def rms_prop(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
     """See `cirh.RMSProp`."""
     update = ops.RMSPropOp(

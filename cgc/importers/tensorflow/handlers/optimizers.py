@@ -17,6 +17,8 @@ RULES: dict[str, rules.Rule] = {
     "Momentum": rules.momentum,
     "KerasMomentum": rules.keras_momentum,
     "Adam": rules.adam,
+    "AdamWithAmsgrad": rules.adam_with_amsgrad,
+    "AdaMax": rules.ada_max,
     "RMSProp": rules.rms_prop,
     "CenteredRMSProp": rules.centered_rms_prop,
     "Adagrad": rules.adagrad,
@@ -30,8 +32,8 @@ RULES: dict[str, rules.Rule] = {
 }
 """What follows "ResourceApply" in the names of training ops -> what they compute."""
 
-_DENSE_ONLY = frozenset({"GradientDescent", "Adam"})
-"""For sparse gradients TensorFlow composes these two of other operations."""
+_DENSE_ONLY = frozenset({"GradientDescent", "Adam", "AdamWithAmsgrad", "AdaMax"})
+"""For sparse gradients TensorFlow composes these of other operations."""
 
 
 def _names(node: NodeContext) -> list[str]:

@@ -17,7 +17,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow import folding
 from cgc.importers.tensorflow.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers import elementwise, functions, plumbing, variables
+from cgc.importers.tensorflow.handlers import control_flow, elementwise, functions, loops, plumbing, variables
 from cgc.importers.tensorflow.handlers.indexing import scatter_rows, take_padded
 from cgc.importers.tensorflow.handlers.optimizers import SPARSE_TABLE
 from cgc.importers.tensorflow.node import (
@@ -90,9 +90,15 @@ def _of_sizes(node: NodeContext) -> Value:
     return PaddedSize(moved[0], marked[0].astype(bool), origin) if marked[0].any() else moved[0]
 
 
-def _segment_sum(node: NodeContext) -> PaddedRows:
-    """Rows added up by number, into as many sums as there are different numbers."""
+def _segment_sum(node: NodeContext) -> Value:
+    """Rows added up by number: into as many sums as there are different numbers, or into their places."""
     data, ids, count = node.inputs
+    if isinstance(data, PaddedRows) and isinstance(ids, PaddedRows) and ids.value is ids.unique:
+        # The dense form of a sparse gradient: padding has a number behind the last row, and is dropped.
+        if data.unique is not ids.unique:
+            raise refuse(node)
+        (rows,) = node.ints(2, "number of segments")
+        return scatter_rows(node.emit, ids.value, data.value, (rows, *shape_of(data.value)[1:]))
     scalar = isinstance(count, PaddedSize) and count.sizes.size == 1
     if not scalar or isinstance(data, PaddedRows | PaddedSize) or isinstance(ids, PaddedRows | PaddedSize):
         raise refuse(node)
@@ -166,6 +172,8 @@ TABLE: Table = {
     **_table(variables.TABLE, _scatter, "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"),
     **SPARSE_TABLE,
     **functions.TABLE,
+    **control_flow.TABLE,
+    **loops.TABLE,
     **{name: plumbing.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
     "Shape": _shape,
     "StridedSlice": _of_sizes,

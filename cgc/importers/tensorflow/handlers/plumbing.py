@@ -45,6 +45,12 @@ def _nothing(node: NodeContext) -> None:
 
 
 def _placeholder(node: NodeContext) -> Value:
+    if node.op.outputs[0].dtype == tf.resource:
+        raise RefusedError(
+            Kind.USAGE,
+            "this resource is no tf.Variable (it is a table, an iterator or a queue); what it gives belongs "
+            "in the input function",
+        )
     raise RefusedError(
         Kind.USAGE, "this placeholder is no input of the step; take the tensor from the features or labels"
     )

@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Shape
-from cgc.importers.tensorflow.handlers.windows import along_space, explicit_padding, require_channels_last
+from cgc.importers.tensorflow.handlers.windows import (
+    along_space,
+    explicit_padding,
+    sizes_channels_last,
+    to_channels_last,
+    to_own_format,
+)
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
-_Window = tuple[tuple[int, int], tuple[int, int], tuple[int, int, int, int]]
+
+def _window(node: NodeContext, x: Shape, sizes_at: int | None = None) -> dict[str, Sequence[int]]:
+    """ksize, strides and padding for an input of this shape; `sizes_at`: which inputs give the first two."""
+    given: list[Any] = [None, None]
+    if sizes_at is not None:
+        given = [node.ints(sizes_at, "ksize"), node.ints(sizes_at + 1, "strides")]
+    ksize, strides = along_space(node, "ksize", given[0]), along_space(node, "strides", given[1])
+    return {"ksize": ksize, "strides": strides, "padding": explicit_padding(node, x[1:3], ksize, strides)}
 
 
-def _window(node: NodeContext, x: Shape) -> _Window:
-    """ksize, strides and padding for an input of this shape."""
-    require_channels_last(node)
-    ksize, strides = along_space(node, "ksize"), along_space(node, "strides")
-    return ksize, strides, explicit_padding(node, x[1:3], ksize, strides)
-
-
-def _pool(kind: str) -> Handler:
+def _pool(kind: str, sizes_at: int | None = None) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
-        x = node.x(0)
-        return node.emit.emit(ops.PoolOp(x, kind, *_window(node, shape_of(x))))
+        x = to_channels_last(node, node.x(0))
+        return to_own_format(
+            node, node.emit.emit(ops.PoolOp(x, kind, **_window(node, shape_of(x), sizes_at)))
+        )
 
     return handler
 
 
-def _max_pool_grad(node: NodeContext) -> SSAValue:
+def _max_pool_grad(sizes_at: int | None = None) -> Handler:
     """Inputs: what was pooled, the result of it, the gradient."""
-    x, grad = node.x(0), node.x(2)
-    return node.emit.emit(ops.MaxPoolGradOp(x, grad, *_window(node, shape_of(x))))
+
+    def handler(node: NodeContext) -> SSAValue:
+        x, grad = (to_channels_last(node, node.x(i)) for i in (0, 2))
+        window = _window(node, shape_of(x), sizes_at)
+        return to_own_format(node, node.emit.emit(ops.MaxPoolGradOp(x, grad, **window)))
+
+    return handler
 
 
 def _avg_pool_grad(node: NodeContext) -> SSAValue:
     """Inputs: the sizes of what was pooled, the gradient."""
-    sizes = tuple(node.ints(0, "input size"))
-    return node.emit.emit(ops.AvgPoolGradOp(node.x(1), sizes, *_window(node, sizes)))
+    sizes = sizes_channels_last(node, node.ints(0, "input size"))
+    grad = to_channels_last(node, node.x(1))
+    return to_own_format(node, node.emit.emit(ops.AvgPoolGradOp(grad, sizes, **_window(node, sizes))))
 
 
 TABLE: Table = {
     "MaxPool": _pool("MAX"),
+    "MaxPoolV2": _pool("MAX", 1),
     "AvgPool": _pool("AVG"),
-    "MaxPoolGrad": _max_pool_grad,
+    "MaxPoolGrad": _max_pool_grad(),
+    "MaxPoolGradV2": _max_pool_grad(3),
     "AvgPoolGrad": _avg_pool_grad,
 }

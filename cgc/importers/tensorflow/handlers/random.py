@@ -7,17 +7,29 @@ alone, so that a resumed run draws the same ones. Stateless ops depend on the se
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.tensorflow.emit import Array
+from cgc.importers.tensorflow.emit import Array, Emitter, dtype_of
 from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.handlers.special import normal_quantile
 from cgc.importers.tensorflow.node import Handler, NodeContext, SeedKey, Table, Value
 
-STEP_DEPENDENT = frozenset({"RandomUniform", "RandomStandardNormal"})
+Distribution: TypeAlias = Callable[[Emitter, SSAValue], SSAValue]
+"""Turns numbers that are uniform in [0, 1) into those of another distribution."""
+
+_DIFFERENT_UNIFORM = 2**23
+"""As many different float32 numbers are drawn from [0, 1)."""
+
+STEP_DEPENDENT = frozenset(
+    {"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "Multinomial"}
+)
 """Op types whose numbers change with the global step."""
 
 
@@ -27,9 +39,14 @@ def node_seed(name: str) -> int:
 
 
 def _seeds(node: NodeContext) -> tuple[int, int]:
-    """TensorFlow's graph seed and op seed; both 0 mean that the program left them open."""
+    """TensorFlow's graph seed and op seed; both 0 mean that the program left them open.
+
+    An operation of a function draws other numbers in every call and every turn of a loop.
+    """
     seed, op_seed = int(node.attr("seed")), int(node.attr("seed2"))
-    return (seed, op_seed) if seed or op_seed else (node.step.seed, node_seed(node.op.name))
+    if not seed and not op_seed:
+        return node.step.seed, node_seed(node.name)
+    return seed, op_seed if node.name == node.op.name else op_seed ^ node_seed(node.name)
 
 
 def _step_number(node: NodeContext) -> SSAValue:
@@ -43,12 +60,61 @@ def _step_number(node: NodeContext) -> SSAValue:
     return step.global_step or node.emit.constant(np.asarray(0, np.int64))
 
 
-def _stateful(op_type: type[ops.RandomUniformOp] | type[ops.RandomNormalOp]) -> Handler:
-    def handler(node: NodeContext) -> SSAValue:
-        shape = tuple(node.ints(0, "shape"))
-        return _as_dtype(node, node.emit.emit(op_type(_step_number(node), shape, *_seeds(node))))
+def _drawn(node: NodeContext, op_type: type[ops.RandomUniformOp] | type[ops.RandomNormalOp]) -> SSAValue:
+    shape = tuple(node.ints(0, "shape"))
+    return node.emit.emit(op_type(_step_number(node), shape, *_seeds(node)))
 
-    return handler
+
+def _uniform(node: NodeContext) -> SSAValue:
+    return _drawn(node, ops.RandomUniformOp)
+
+
+def _stateful(distribution: Distribution) -> Handler:
+    return lambda node: _as_dtype(node, distribution(node.emit, _uniform(node)))
+
+
+def _standard_normal(node: NodeContext) -> SSAValue:
+    return _as_dtype(node, _drawn(node, ops.RandomNormalOp))
+
+
+def _uniform_int(node: NodeContext) -> SSAValue:
+    return _whole_numbers(node, _uniform(node), 1)
+
+
+def _multinomial(node: NodeContext) -> SSAValue:
+    (count,) = node.ints(1, "num_samples")
+    op = ops.RandomMultinomialOp(_step_number(node), node.x(0), count, *_seeds(node))
+    return node.emit.cast(node.emit.emit(op), node.out_dtype())
+
+
+def _itself(e: Emitter, uniform: SSAValue) -> SSAValue:
+    return uniform
+
+
+def _normal(e: Emitter, uniform: SSAValue) -> SSAValue:
+    # Not 0, whose quantile is infinite; half the distance between two numbers that are drawn.
+    least = e.scalar(2.0**-24, dtype_of(uniform))
+    return normal_quantile(e, e.binary(ops.MaxOp, uniform, least))
+
+
+def _truncated_normal(e: Emitter, uniform: SSAValue) -> SSAValue:
+    """Normal within two standard deviations: quantiles of the part of the distribution that lies there."""
+    below = 0.5 * math.erfc(math.sqrt(2.0))
+    part = e.add(e.scaled(uniform, 1.0 - 2.0 * below), e.scalar(below, dtype_of(uniform)))
+    return normal_quantile(e, part)
+
+
+def _whole_numbers(node: NodeContext, uniform: SSAValue, least_at: int) -> SSAValue:
+    """Integers from the input at `least_at` to below the next one."""
+    e = node.emit
+    least, beyond = (int(node.static(least_at + i, what)) for i, what in enumerate(("minval", "maxval")))
+    if not 0 < beyond - least <= _DIFFERENT_UNIFORM:
+        raise RefusedError(
+            Kind.USAGE,
+            f"it draws from {least} to below {beyond}, expected 1 to {_DIFFERENT_UNIFORM} different numbers",
+        )
+    number = e.cast(e.unary(ops.FloorOp, e.scaled(uniform, float(beyond - least))), node.out_dtype())
+    return e.add(number, e.scalar(least, node.out_dtype()))
 
 
 def _as_dtype(node: NodeContext, drawn: SSAValue) -> SSAValue:
@@ -79,30 +145,41 @@ def _algorithm(node: NodeContext) -> Array:
     return np.zeros((), np.int32)
 
 
-def _stateless_v2(node: NodeContext) -> SSAValue:
+def _uniform_of(node: NodeContext) -> SSAValue:
+    """Uniform numbers of the key of a V2 op, or of the seed of an older one."""
     key = node.inputs[1]
-    if not isinstance(key, SeedKey):
+    if "key" not in (argument.name for argument in node.op.op_def.input_arg):
+        words = _seed_words(node, 1)
+    elif isinstance(key, SeedKey):
+        words = key.seed
+    else:
         raise RefusedError(
             Kind.USAGE,
             "its key does not come from StatelessRandomGetKeyCounter; use tf.random.stateless_uniform",
         )
-    return _uniform(node, key.seed)
+    return node.emit.emit(ops.StatelessRandomUniformOp(words, tuple(node.ints(0, "shape"))))
 
 
-def _stateless_v1(node: NodeContext) -> SSAValue:
-    return _uniform(node, _seed_words(node, 1))
+def _stateless(distribution: Distribution) -> Handler:
+    return lambda node: _as_dtype(node, distribution(node.emit, _uniform_of(node)))
 
 
-def _uniform(node: NodeContext, key: SSAValue) -> SSAValue:
-    shape = tuple(node.ints(0, "shape"))
-    return _as_dtype(node, node.emit.emit(ops.StatelessRandomUniformOp(key, shape)))
+def _stateless_int(node: NodeContext) -> SSAValue:
+    return _whole_numbers(node, _uniform_of(node), len(node.inputs) - 2)
 
 
 TABLE: Table = {
-    "RandomUniform": _stateful(ops.RandomUniformOp),
-    "RandomStandardNormal": _stateful(ops.RandomNormalOp),
+    "RandomUniform": _stateful(_itself),
+    "RandomStandardNormal": _standard_normal,
+    "TruncatedNormal": _stateful(_truncated_normal),
+    "RandomUniformInt": _uniform_int,
+    "Multinomial": _multinomial,
     "StatelessRandomGetKeyCounter": _key_and_counter,
     "StatelessRandomGetAlg": _algorithm,
-    "StatelessRandomUniformV2": _stateless_v2,
-    "StatelessRandomUniform": _stateless_v1,
+    **dict.fromkeys(("StatelessRandomUniform", "StatelessRandomUniformV2"), _stateless(_itself)),
+    **dict.fromkeys(("StatelessRandomNormal", "StatelessRandomNormalV2"), _stateless(_normal)),
+    **dict.fromkeys(
+        ("StatelessTruncatedNormal", "StatelessTruncatedNormalV2"), _stateless(_truncated_normal)
+    ),
+    **dict.fromkeys(("StatelessRandomUniformInt", "StatelessRandomUniformIntV2"), _stateless_int),
 }

@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.tensorflow.emit import dtype_of
+from cgc.importers.tensorflow.emit import Maker, dtype_of
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
@@ -52,10 +52,13 @@ def _position(node: NodeContext, x: SSAValue) -> SSAValue:
     return node.emit.emit(ops.ArgMaxOp(x, axis, node.out_dtype()))
 
 
-def _cumsum(node: NodeContext) -> SSAValue:
-    x = node.x(0)
-    axis = node.axis(1, "axis", len(shape_of(x)))
-    return node.emit.emit(ops.CumSumOp(x, axis, node.attr("exclusive"), node.attr("reverse")))
+def _scan(op_type: Maker) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        x = node.x(0)
+        axis = node.axis(1, "axis", len(shape_of(x)))
+        return node.emit.emit(op_type(x, axis, node.attr("exclusive"), node.attr("reverse")))
+
+    return handler
 
 
 TABLE: Table = {
@@ -64,5 +67,6 @@ TABLE: Table = {
     "EuclideanNorm": _euclidean_norm,
     "ArgMax": _arg_max,
     "ArgMin": _arg_min,
-    "Cumsum": _cumsum,
+    "Cumsum": _scan(ops.CumSumOp),
+    "Cumprod": _scan(ops.CumProdOp),
 }

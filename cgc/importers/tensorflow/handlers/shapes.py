@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import Array, Emitter, Shape, dtype_of
+from cgc.importers.tensorflow.emit import Array, Emitter, Shape
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table
 
@@ -157,15 +157,16 @@ def reverse(e: Emitter, x: SSAValue, axis: int) -> SSAValue:
     return e.take(x, e.constant(np.arange(size - 1, -1, -1, dtype=np.int32)), axis)
 
 
-def _matrix_band_part(node: NodeContext) -> SSAValue:
-    """Zero outside a band of the last two axes; a negative width keeps that whole side."""
+def _roll(node: NodeContext) -> SSAValue:
+    """The elements moved along axes; those that fall out at one end come in at the other."""
     e, x = node.emit, node.x(0)
-    shape = shape_of(x)
-    (lower,), (upper,) = node.ints(1, "num_lower"), node.ints(2, "num_upper")
-    rows, columns = shape[-2:]
-    below = np.arange(rows)[:, None] - np.arange(columns)[None, :]
-    band = ((lower < 0) | (below <= lower)) & ((upper < 0) | (-below <= upper))
-    return e.select(e.constant(band), x, e.scalar(0, dtype_of(x)))
+    for shift, axis in zip(node.ints(1, "shift"), node.ints(2, "axis"), strict=True):
+        axis %= len(shape_of(x))
+        size = shape_of(x)[axis]
+        if cut_at := (size - shift) % size:
+            first, second = cut(e, x, axis, [cut_at, size - cut_at])
+            x = e.emit(ops.ConcatOp([second, first], axis))
+    return x
 
 
 def _invert_permutation(node: NodeContext) -> None:
@@ -195,6 +196,6 @@ TABLE: Table = {
     "BroadcastTo": _broadcast_to,
     "Tile": _tile,
     "ReverseV2": _reverse,
-    "MatrixBandPart": _matrix_band_part,
+    "Roll": _roll,
     "InvertPermutation": _invert_permutation,
 }

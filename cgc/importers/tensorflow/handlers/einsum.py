@@ -1,0 +1,96 @@
+"""tf.einsum of one or two operands, as transposes, sums and a matrix product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.emit import Emitter
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.node import NodeContext, Table
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _einsum(node: NodeContext) -> SSAValue:
+    equation = node.attr("equation").decode().replace(" ", "")
+    operands = node.all()
+    labels, result = _labels(equation, [len(shape_of(x)) for x in operands])
+    for names in (*labels, result):
+        if len(set(names)) != len(names):
+            raise RefusedError(Kind.USAGE, f"the equation {equation!r} names an axis twice in one operand")
+    if len(operands) == 1:
+        return _arrange(node.emit, *_summed(node.emit, operands[0], labels[0], result), result)
+    return _product(node.emit, operands, labels, result)
+
+
+def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """One letter for each axis of each operand and of the result; an ellipsis becomes capital letters."""
+    left, _, result = equation.partition("->")
+    terms = left.split(",")
+    hidden = [
+        rank - len(term.replace("...", "")) if "..." in term else 0
+        for term, rank in zip(terms, ranks, strict=True)
+    ]
+    widest = max(hidden)
+    # Without the capitals that the program itself uses.
+    free = [letter for letter in _LETTERS if letter not in equation][:widest]
+    labels = [
+        term.replace("...", "".join(free[widest - count :]))
+        for term, count in zip(terms, hidden, strict=True)
+    ]
+    return labels, result.replace("...", "".join(free))
+
+
+def _summed(e: Emitter, x: SSAValue, labels: str, kept: str) -> tuple[SSAValue, str]:
+    """The operand without the axes that nothing else has."""
+    gone = [axis for axis, label in enumerate(labels) if label not in kept]
+    return e.reduce("ADD", x, gone), "".join(label for label in labels if label in kept)
+
+
+def _arrange(e: Emitter, x: SSAValue, labels: str, wanted: str) -> SSAValue:
+    return e.transpose(x, [labels.index(label) for label in wanted])
+
+
+def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], result: str) -> SSAValue:
+    """A matrix product over the axes that only the operands share; those in all three are its batch."""
+    (a, left), (b, right) = (
+        _summed(e, x, own, result + other)
+        for x, own, other in zip(operands, labels, reversed(labels), strict=True)
+    )
+    sizes = _sizes(((a, left), (b, right)))
+    batch = [label for label in result if label in left and label in right]
+    rows = [label for label in result if label in left and label not in right]
+    columns = [label for label in result if label in right and label not in left]
+    inner = [label for label in left if label in right and label not in result]
+
+    def side(x: SSAValue, own: str, *groups: Sequence[str]) -> SSAValue:
+        """An operand as [*batch, *groups], each group one axis; axes of size 1 grow to those of the other."""
+        order = [*batch, *(label for group in groups for label in group)]
+        arranged = e.broadcast(_arrange(e, x, own, "".join(order)), [sizes[label] for label in order])
+        return e.reshape(
+            arranged, [*(sizes[label] for label in batch), *(_size(sizes, group) for group in groups)]
+        )
+
+    product = e.emit(ops.MatMulOp(side(a, left, rows, inner), side(b, right, inner, columns), False, False))
+    order = [*batch, *rows, *columns]
+    return _arrange(e, e.reshape(product, [sizes[label] for label in order]), "".join(order), result)
+
+
+def _size(sizes: dict[str, int], group: Sequence[str]) -> int:
+    return math.prod(sizes[label] for label in group)
+
+
+def _sizes(operands: Sequence[tuple[SSAValue, str]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for x, labels in operands:
+        for label, size in zip(labels, shape_of(x), strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
+    return sizes
+
+
+TABLE: Table = {"Einsum": _einsum}

@@ -1,0 +1,163 @@
+"""Resizing of images, mirrored borders, and blocks of pixels moved to channels or to the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.handlers.windows import to_channels_last, to_own_format
+from cgc.importers.tensorflow.node import Handler, NodeContext, Table
+from cgc.importers.tensorflow.resampling import Taps, bilinear, nearest, resampled, resampled_grad
+
+SPACE = (1, 2)
+"""Height and width of NHWC."""
+
+
+def _taps(node: NodeContext, kind: Any, sizes: Sequence[int], results: Sequence[int]) -> list[Taps]:
+    flags = node.attr("align_corners"), node.attr("half_pixel_centers")
+    return [kind(size, count, *flags) for size, count in zip(sizes, results, strict=True)]
+
+
+def _resize(kind: Any) -> Handler:
+    """Inputs: images NHWC, the new height and width."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        x = node.emit.cast(node.x(0), node.out_dtype())
+        sizes, results = shape_of(x)[1:3], node.ints(1, "size")
+        for axis, taps in zip(SPACE, _taps(node, kind, sizes, results), strict=True):
+            x = resampled(node.emit, x, axis, taps)
+        return x
+
+    return handler
+
+
+def _resize_nearest_grad(node: NodeContext) -> SSAValue:
+    """Inputs: the gradient, height and width of the images."""
+    return _resize_grad(node, nearest, node.ints(1, "size"))
+
+
+def _resize_bilinear_grad(node: NodeContext) -> SSAValue:
+    """Inputs: the gradient, the images."""
+    return _resize_grad(node, bilinear, node.shape(1)[1:3])
+
+
+def _resize_grad(node: NodeContext, kind: Any, sizes: Sequence[int]) -> SSAValue:
+    grad = node.x(0)
+    for axis, taps in zip(SPACE, _taps(node, kind, sizes, shape_of(grad)[1:3]), strict=True):
+        grad = resampled_grad(node.emit, grad, axis, taps)
+    return node.emit.cast(grad, node.out_dtype())
+
+
+def _mirror_pad(node: NodeContext) -> SSAValue:
+    """Borders that repeat the elements in reverse order; REFLECT leaves the outermost out."""
+    e, x = node.emit, node.x(0)
+    for axis, (low, high) in enumerate(_mirror_paddings(node)):
+        if low or high:
+            places = np.pad(np.arange(shape_of(x)[axis], dtype=np.int32), (low, high), _mirror_mode(node))
+            x = e.take(x, e.constant(places), axis)
+    return x
+
+
+def _mirror_pad_grad(node: NodeContext) -> SSAValue:
+    """Each border, reversed, is added to the elements that it repeats."""
+    e, grad = node.emit, node.x(0)
+    for axis, (low, high) in enumerate(_mirror_paddings(node)):
+        if low or high:
+            size = shape_of(grad)[axis] - low - high
+            places = np.pad(np.arange(size), (low, high), _mirror_mode(node))[None]
+            taps = Taps(places, np.ones(places.shape, np.float32), size)
+            grad = resampled_grad(e, grad, axis, taps)
+    return grad
+
+
+def _mirror_paddings(node: NodeContext) -> list[tuple[int, int]]:
+    return [(int(low), int(high)) for low, high in node.static(1, "paddings").reshape(-1, 2)]
+
+
+def _mirror_mode(node: NodeContext) -> Any:
+    return {b"REFLECT": "reflect", b"SYMMETRIC": "symmetric"}[node.attr("mode")]
+
+
+def _depth_to_space(node: NodeContext) -> SSAValue:
+    """`[N, H, W, b * b * C]` -> `[N, H * b, W * b, C]`."""
+    e, x, block = node.emit, to_channels_last(node, _image(node)), node.attr("block_size")
+    batch, height, width, channels = shape_of(x)
+    split = e.reshape(x, (batch, height, width, block, block, channels // block**2))
+    mixed = e.transpose(split, (0, 1, 3, 2, 4, 5))
+    return to_own_format(node, e.reshape(mixed, (batch, height * block, width * block, -1)))
+
+
+def _space_to_depth(node: NodeContext) -> SSAValue:
+    """The inverse of `_depth_to_space`."""
+    e, x, block = node.emit, to_channels_last(node, _image(node)), node.attr("block_size")
+    batch, height, width, channels = shape_of(x)
+    split = e.reshape(x, (batch, height // block, block, width // block, block, channels))
+    mixed = e.transpose(split, (0, 1, 3, 2, 4, 5))
+    return to_own_format(node, e.reshape(mixed, (batch, height // block, width // block, -1)))
+
+
+def _image(node: NodeContext) -> SSAValue:
+    x = node.x(0)
+    if len(shape_of(x)) != 4:
+        raise RefusedError(
+            Kind.USAGE, f"its input has shape {list(shape_of(x))}, expected four dimensions: NHWC or NCHW"
+        )
+    return x
+
+
+def _space_to_batch(node: NodeContext) -> SSAValue:
+    """Inputs: x, block sizes `[M]`, paddings `[M, 2]`; places in a block go to the batch, first."""
+    e, x, blocks = node.emit, node.x(0), node.ints(1, "block_shape")
+    amounts = node.ints(2, "paddings")
+    rest = [0] * (len(shape_of(x)) - 1 - len(blocks))
+    x = e.pad(x, [0, *amounts[::2], *rest], [0, *amounts[1::2], *rest])
+    batch, *sizes = shape_of(x)
+    counts = [size // block for size, block in zip(sizes, blocks, strict=False)]
+    tail = sizes[len(blocks) :]
+    split = e.reshape(x, [batch, *_pairs(counts, blocks), *tail])
+    dims = range(len(blocks))
+    order = [*(2 + 2 * i for i in dims), 0, *(1 + 2 * i for i in dims)]
+    mixed = e.transpose(split, [*order, *range(len(order), len(order) + len(tail))])
+    return e.reshape(mixed, [batch * math.prod(blocks), *counts, *tail])
+
+
+def _batch_to_space(node: NodeContext) -> SSAValue:
+    """Inputs: x, block sizes `[M]`, crops `[M, 2]`; the inverse of `_space_to_batch`."""
+    e, x, blocks = node.emit, node.x(0), node.ints(1, "block_shape")
+    crops = node.ints(2, "crops")
+    batch, *sizes = shape_of(x)
+    counts, tail = sizes[: len(blocks)], sizes[len(blocks) :]
+    whole = batch // math.prod(blocks)
+    split = e.reshape(x, [*blocks, whole, *counts, *tail])
+    dims = range(len(blocks))
+    order = [len(blocks), *(place for i in dims for place in (len(blocks) + 1 + i, i))]
+    mixed = e.transpose(split, [*order, *range(len(order), len(order) + len(tail))])
+    y = e.reshape(mixed, [whole, *(n * b for n, b in zip(counts, blocks, strict=True)), *tail])
+    shape = shape_of(y)
+    start = [0, *crops[::2], *[0] * len(tail)]
+    cut = [0, *crops[1::2], *[0] * len(tail)]
+    return e.slice(y, start, [size - end for size, end in zip(shape, cut, strict=True)], [1] * len(shape))
+
+
+def _pairs(counts: Sequence[int], blocks: Sequence[int]) -> list[int]:
+    return [size for pair in zip(counts, blocks, strict=True) for size in pair]
+
+
+TABLE: Table = {
+    "ResizeNearestNeighbor": _resize(nearest),
+    "ResizeNearestNeighborGrad": _resize_nearest_grad,
+    "ResizeBilinear": _resize(bilinear),
+    "ResizeBilinearGrad": _resize_bilinear_grad,
+    "MirrorPad": _mirror_pad,
+    "MirrorPadGrad": _mirror_pad_grad,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "SpaceToBatchND": _space_to_batch,
+    "BatchToSpaceND": _batch_to_space,
+}

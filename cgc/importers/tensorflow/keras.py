@@ -1,0 +1,228 @@
+"""From a Keras model to one CIRH module: what one call of its train_step, test_step or predict_step does.
+
+Keras 3 and tf_keras models are traced as Keras traces them itself, so that a `train_step` of the user's own,
+losses of layers, metrics, loss scaling and any optimizer are part of the step as they are on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from cgc.cirh.interface import GLOBAL_STEP
+from cgc.errors import GraphImportError
+from cgc.importers.tensorflow.assemble import MODES, assemble, check_inputs
+from cgc.importers.tensorflow.emit import Array
+from cgc.importers.tensorflow.node import Handle, Value
+from cgc.importers.tensorflow.plan import plan_traced
+from cgc.importers.tensorflow.step import ImportedStep
+from cgc.importers.tensorflow.variables import Variable, accesses
+
+_METHODS = {"train": "train_step", "eval": "test_step", "infer": "predict_step"}
+_OWN_COUNTER = "global_step"
+_PREDICTION = "prediction"
+
+
+@dataclass(frozen=True)
+class ImportedKerasStep(ImportedStep):
+    """A step of a Keras model as CIRH.
+
+    Attributes:
+        holders: resource name -> the tf.Variable that holds the value. A global step that no variable of
+            the model counts has none.
+    """
+
+    holders: dict[str, Any]
+
+    def initial_state(self) -> dict[str, Array]:
+        """The present values of the model's variables by resource name; 0 for a global step of its own."""
+        state = {name: np.asarray(holder.numpy()) for name, holder in self.holders.items()}
+        return {name: state.get(name, np.zeros((), np.int64)) for name in self.variables}
+
+    def assign(self, state: Mapping[str, Array]) -> None:
+        """Puts values into the model's variables; names that the model has no variable for are left out."""
+        for name, value in state.items():
+            if name in self.holders:
+                holder = self.holders[name]
+                holder.assign(np.asarray(value, holder.dtype.as_numpy_dtype))
+
+
+def import_keras_step(
+    model: Any, input_specs: Any, *, mode: str = "train", seed: int = 0
+) -> ImportedKerasStep:
+    """Imports what one call of a compiled Keras model's step does, updates of its state included.
+
+    State is named by the part of the model that it belongs to: `state.model.<path>` (weights, moving
+    averages, seeds), `state.optimizer.<path>`, `state.metric.<path>`. `state.global_step` is the optimizer's
+    iteration counter where every step adds one to it; otherwise (loss scaling skips steps, gradients are
+    accumulated, there are two optimizers) it is a counter of its own. Outputs are the logs of the step as
+    `fit` shows them, which are means since the metrics were reset.
+
+    Args:
+        model: a Keras 3 or tf_keras model; compiled for the modes "train" and "eval".
+        input_specs: what a batch is, as `dataset.element_spec` says it: x, (x, y) or (x, y, sample_weight),
+            each a tf.TensorSpec of static shape or a structure of them. They are the inputs, in tf.nest's
+            order.
+        mode: "train" (train_step), "eval" (test_step) or "infer" (predict_step).
+        seed: seeds random operations that have no seed of their own.
+
+    Returns:
+        The module, the names of its state and the variables that hold it.
+
+    Raises:
+        GraphImportError: everything that is wrong with the step, at once, as for `import_step`.
+    """
+    if mode not in MODES:
+        raise GraphImportError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
+    traced = _trace(getattr(model, _METHODS[mode]), input_specs)
+    body = traced.graph
+    inputs = body.inputs[: len(tf.nest.flatten(input_specs))]
+    check_inputs(inputs, mode)
+    captured = _captured(body, model)
+    variables = {key: variable for key, (variable, _) in captured.items()}
+    counter, counts_itself = _global_step(body, model, captured) if mode == "train" else (None, False)
+    plan = plan_traced(body, variables, counter, counts_itself)
+    known: dict[str, Value] = {f"{key}:0": Handle(key) for key in plan.variables if key in captured}
+    known |= _constants(body)
+    module = assemble(plan, inputs, _outputs(traced.structured_outputs, mode), mode, seed, known)
+    names = {variable.resource_name: variable.name for variable in plan.variables.values()}
+    holders = {
+        plan.variables[key].resource_name: captured[key][1] for key in plan.variables if key in captured
+    }
+    return ImportedKerasStep(module, names, holders)
+
+
+def _trace(step: Callable[[Any], Any], input_specs: Any) -> Any:
+    """The step as one traced function; tracing makes the variables that the model still lacks."""
+    if not tf.executing_eagerly():
+        raise GraphImportError(
+            "a Keras model can only be traced with eager execution, which is off; import it outside of any "
+            "tf.Graph and without tf.compat.v1.disable_v2_behavior()"
+        )
+    return tf.function(step).get_concrete_function(input_specs)
+
+
+def _optimizers(model: Any) -> list[Any]:
+    """Those among the attributes of a model, and in lists and dicts there."""
+    return [value for _, value in _leaves(vars(model)) if hasattr(value, "apply_gradients")]
+
+
+def _captured(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]:
+    """The variables that a traced step captures, and their holders, by the name of the placeholder.
+
+    The order is that in which the step uses them first; it is the same for the same program.
+    """
+    holders = {id(holder.handle): holder for holder in chain(_optimizer_variables(model), body.variables)}
+    names = _state_names(model)
+    taken: set[str] = set()
+    found: dict[str, tuple[Variable, Any]] = {}
+    for outer, inner in body.captures:
+        holder = holders.get(id(outer))
+        if holder is None:
+            continue
+        role, path = names.get(id(outer), ("optimizer", _path(holder)))
+        path = _unique(path, taken)
+        dtype, shape = holder.dtype.base_dtype.name, tuple(holder.shape.as_list())
+        variable = Variable(inner.op.name, path, f"state.{role}.{path}", dtype, shape)
+        found[inner.op.name] = variable, holder
+    return found
+
+
+def _optimizer_variables(model: Any) -> Iterator[Any]:
+    """The tf.Variables of all optimizers that a model has; training ops take some of them without a read."""
+    for optimizer in _optimizers(model):
+        variables = optimizer.variables
+        for variable in variables() if callable(variables) else variables:
+            yield variable if hasattr(variable, "handle") else variable.value
+
+
+def _state_names(model: Any) -> dict[int, tuple[str, str]]:
+    """Identity of a handle -> role and path, of metrics and of the model; the rest belongs to optimizers."""
+    names: dict[int, tuple[str, str]] = {}
+    for metric in model.metrics:
+        for variable in metric.variables:
+            # The variables of tf_keras metrics are all called "total" and "count".
+            scope = "" if hasattr(variable, "path") else f"{metric.name}/"
+            names[id(_handle(variable))] = "metric", scope + _path(variable)
+    for variable in model.variables:
+        names.setdefault(id(_handle(variable)), ("model", _path(variable)))
+    return names
+
+
+def _handle(variable: Any) -> Any:
+    """The resource of a tf.Variable, or of a Keras 3 variable, which holds one; None of anything else."""
+    holder = variable if hasattr(variable, "handle") else getattr(variable, "value", None)
+    return getattr(holder, "handle", None)
+
+
+def _path(variable: Any) -> str:
+    return str(variable.path if hasattr(variable, "path") else variable.name.partition(":")[0])
+
+
+def _unique(path: str, taken: set[str]) -> str:
+    """Paths are keys of a checkpoint, but Keras lets variables have equal ones: the second gets a number."""
+    candidates = chain([path], (f"{path}_{number}" for number in count(1)))
+    free = next(candidate for candidate in candidates if candidate not in taken)
+    taken.add(free)
+    return free
+
+
+def _global_step(
+    body: Any, model: Any, captured: Mapping[str, tuple[Variable, Any]]
+) -> tuple[Variable, bool]:
+    """The variable that counts steps, and whether it is one of its own, which the model does not have."""
+    iterations = _handle(getattr(getattr(model, "optimizer", None), "iterations", None))
+    for key, (variable, holder) in captured.items():
+        if holder.handle is iterations and _every_step_adds_one(body, key):
+            return replace(variable, resource_name=GLOBAL_STEP), False
+    return Variable(_OWN_COUNTER, _OWN_COUNTER, GLOBAL_STEP, "int64", ()), True
+
+
+def _every_step_adds_one(body: Any, key: str) -> bool:
+    """Whether a variable is written once, outside of any branch, and that adds one."""
+    writes = [op for op in body.get_operations() if key in accesses(op).writes]
+    if len(writes) != 1:
+        return False
+    op, value = writes[0], writes[0].inputs[1]
+    if op.type == "AssignVariableOp" and value.op.type == "AddV2":
+        read, value = value.op.inputs
+        return read.op.type == "ReadVariableOp" and key in accesses(read.op).reads and _is_one(value)
+    return bool(op.type == "AssignAddVariableOp" and _is_one(value))
+
+
+def _is_one(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and value == 1
+
+
+def _constants(body: Any) -> dict[str, Value]:
+    """Values of eager tensors that a traced step captures: tables and numbers of the user's program."""
+    return {
+        inner.name: np.asarray(outer.numpy())
+        for outer, inner in body.captures
+        if outer.dtype not in (tf.resource, tf.variant)
+    }
+
+
+def _outputs(structured: Any, mode: str) -> dict[str, tf.Tensor]:
+    """The logs of a step by name, or the predictions as `prediction` or `prediction/<name>`."""
+    prefix = _PREDICTION if mode == "infer" else ""
+    found = {"/".join([prefix, *path][not prefix :]): tensor for path, tensor in _leaves(structured)}
+    return {name: tensor for name, tensor in found.items() if tf.is_tensor(tensor)}
+
+
+def _leaves(structure: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The tensors of nested dicts and lists, with the keys and positions that lead to them."""
+    if isinstance(structure, Mapping):
+        for key, value in structure.items():
+            yield from _leaves(value, (*path, str(key)))
+    elif isinstance(structure, list | tuple):
+        for position, value in enumerate(structure):
+            yield from _leaves(value, (*path, str(position)))
+    else:
+        yield path, structure

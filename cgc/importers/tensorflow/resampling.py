@@ -1,0 +1,212 @@
+"""Resampling along one dimension of a tensor, as resizing of images and mirrored borders need it.
+
+It is linear: each result is a weighted sum of few elements, whose places and weights are numbers by the time
+of the import. What repeats elements, or mixes neighbours in the same way everywhere, becomes elementwise ops
+and movement; the rest is gathered, and its gradient is a product with the matrix of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.emit import Emitter, dtype_of
+from cgc.importers.tensorflow.handlers.shapes import cut
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+class Taps(NamedTuple):
+    """How one dimension is resized: result `i` is the sum over the rows of `weights[:, i] * x[places[:, i]]`.
+
+    Attributes:
+        places: `[taps, results]`.
+        weights: `[taps, results]`.
+        size: elements before.
+    """
+
+    places: Ints
+    weights: Floats
+    size: int
+
+    @property
+    def factor(self) -> int | None:
+        """How often each element is repeated where that is all, else None."""
+        results = self.places.shape[1]
+        factor = max(1, results // self.size)
+        repeats = len(self.places) == 1 and factor * self.size == results
+        return factor if repeats and (self.places[0] == np.arange(results) // factor).all() else None
+
+    def phases(self) -> list[list[tuple[int, float]]] | None:
+        """Where each element becomes n results made alike: for each of them (distance, weight) of its taps.
+
+        Beyond the borders the outermost elements count. None where the results are not made alike.
+        """
+        results = self.places.shape[1]
+        factor = results // self.size
+        if factor * self.size != results or factor < 2 or self.size < 3:
+            return None
+        own = np.arange(self.size)
+        places, weights = (part.reshape(len(part), self.size, factor) for part in (self.places, self.weights))
+        distances = places[:, 1] - 1
+        clipped = np.clip(own[None, :, None] + distances[:, None], 0, self.size - 1)
+        alike = (places == clipped).all() and np.allclose(weights, weights[:, 1:2], rtol=0, atol=1e-6)
+        if not alike or np.abs(distances).max() > 1:
+            return None
+        return [
+            [(int(d), float(w)) for d, w in zip(distances[:, i], weights[:, 1, i], strict=True) if w]
+            for i in range(factor)
+        ]
+
+    def matrix(self) -> Floats:
+        """The weights as `[results, elements before]`."""
+        dense = np.zeros((self.places.shape[1], self.size), np.float32)
+        for places, weights in zip(self.places, self.weights, strict=True):
+            np.add.at(dense, (np.arange(len(places)), places), weights)
+        return dense
+
+
+def nearest(size: int, results: int, align_corners: bool, half_pixel_centers: bool) -> Taps:
+    """The one element that TensorFlow's ResizeNearestNeighbor takes, computed in float32 as there."""
+    position = _positions(size, results, align_corners, 0.5 if half_pixel_centers else 0.0)
+    # half away from zero, as C's roundf
+    places = np.floor(position + np.float32(0.5)) if align_corners else np.floor(position)
+    places = np.clip(places, 0, size - 1).astype(np.int64)
+    return Taps(places[None], np.ones((1, results), np.float32), size)
+
+
+def bilinear(size: int, results: int, align_corners: bool, half_pixel_centers: bool) -> Taps:
+    """The two elements that TensorFlow's ResizeBilinear mixes, with their weights."""
+    position = _positions(size, results, align_corners, 0.5 if half_pixel_centers else 0.0)
+    if half_pixel_centers:
+        position = position - np.float32(0.5)
+    lower = np.floor(position)
+    upper_share = (position - lower).astype(np.float32)
+    places = np.stack([np.maximum(lower, 0), np.minimum(np.ceil(position), size - 1)]).astype(np.int64)
+    return Taps(places, np.stack([1 - upper_share, upper_share]), size)
+
+
+def _positions(size: int, results: int, align_corners: bool, offset: float) -> Floats:
+    """Where the results lie among the elements before."""
+    if align_corners and results > 1:
+        scale = np.float32(size - 1) / np.float32(results - 1)
+    else:
+        scale = np.float32(size) / np.float32(results)
+    return (np.arange(results, dtype=np.float32) + np.float32(offset)) * scale
+
+
+def resampled(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
+    """x, of which one dimension gets the results of the taps."""
+    if taps.factor is not None:
+        return _repeated(e, x, axis, taps.factor)
+    phases = taps.phases()
+    if phases is not None:
+        return _interleaved(e, [_mixed(e, x, axis, phase) for phase in phases], axis)
+    parts = [
+        _weighted(e, e.take(x, e.constant(places.astype(np.int32)), axis), axis, weights)
+        for places, weights in zip(taps.places, taps.weights, strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else e.add(parts[0], parts[1])
+
+
+def _mixed(e: Emitter, x: SSAValue, axis: int, phase: Sequence[tuple[int, float]]) -> SSAValue:
+    """The weighted sum of x and its neighbours along an axis."""
+    terms = [e.scaled(_neighbour(e, x, axis, distance), weight) for distance, weight in phase]
+    return terms[0] if len(terms) == 1 else e.add(terms[0], terms[1])
+
+
+def _neighbour(e: Emitter, x: SSAValue, axis: int, distance: int) -> SSAValue:
+    """Of each element the one before (-1) or behind (1); of the outermost itself."""
+    size = shape_of(x)[axis]
+    if distance == 0:
+        return x
+    first, *_, last = cut(e, x, axis, [1, size - 2, 1])
+    inner = cut(e, x, axis, [size - 1, 1])[0] if distance < 0 else cut(e, x, axis, [1, size - 1])[1]
+    return e.emit(ops.ConcatOp([first, inner] if distance < 0 else [inner, last], axis))
+
+
+def _from_neighbour(e: Emitter, grad: SSAValue, axis: int, distance: int) -> SSAValue:
+    """The transpose of `_neighbour`."""
+    shape = shape_of(grad)
+    if distance == 0:
+        return grad
+
+    def padded(part: SSAValue, before: int) -> SSAValue:
+        low, high = [0] * len(shape), [0] * len(shape)
+        low[axis], high[axis] = before, shape[axis] - before - shape_of(part)[axis]
+        return e.pad(part, low, high)
+
+    sizes = [1, shape[axis] - 1] if distance < 0 else [shape[axis] - 1, 1]
+    front, back = cut(e, grad, axis, sizes)
+    if distance < 0:
+        return e.add(padded(back, 0), padded(front, 0))
+    return e.add(padded(front, 1), padded(back, shape[axis] - 1))
+
+
+def _interleaved(e: Emitter, parts: Sequence[SSAValue], axis: int) -> SSAValue:
+    """The first elements of all parts along an axis, then the second ones, and so on."""
+    shape = shape_of(parts[0])
+    columns = [e.reshape(part, (*shape[: axis + 1], 1, *shape[axis + 1 :])) for part in parts]
+    joined = e.emit(ops.ConcatOp(columns, axis + 1))
+    return e.reshape(joined, (*shape[:axis], shape[axis] * len(parts), *shape[axis + 1 :]))
+
+
+def _weighted(e: Emitter, x: SSAValue, axis: int, weights: Floats) -> SSAValue:
+    if (weights == 1).all():
+        return x
+    column = weights.reshape(-1, *[1] * (len(shape_of(x)) - axis - 1))
+    return e.mul(x, e.constant(column.astype(dtype_of(x))))
+
+
+def _repeated(e: Emitter, x: SSAValue, axis: int, factor: int) -> SSAValue:
+    """Every element along an axis `factor` times."""
+    shape = shape_of(x)
+    split = (*shape[: axis + 1], 1, *shape[axis + 1 :])
+    wide = (*shape[: axis + 1], factor, *shape[axis + 1 :])
+    result = (*shape[:axis], shape[axis] * factor, *shape[axis + 1 :])
+    return x if factor == 1 else e.reshape(e.broadcast(e.reshape(x, split), wide), result)
+
+
+def resampled_grad(e: Emitter, grad: SSAValue, axis: int, taps: Taps) -> SSAValue:
+    """The transpose of `resampled`: sums of the repeated, else a product with the matrix of the weights."""
+    shape = shape_of(grad)
+    factor = taps.factor
+    if factor is not None:
+        blocks = e.reshape(grad, (*shape[:axis], taps.size, factor, *shape[axis + 1 :]))
+        return e.reduce("ADD", blocks, [axis + 1]) if factor > 1 else grad
+    phases = taps.phases()
+    if phases is not None:
+        return _mixed_grad(e, grad, axis, phases)
+    others = [other for other in range(len(shape)) if other != axis]
+    rows = e.reshape(e.transpose(grad, (*others, axis)), (-1, shape[axis]))
+    product = e.emit(ops.MatMulOp(rows, e.constant(taps.matrix().astype(dtype_of(grad)))))
+    back = list(range(len(others)))
+    back.insert(axis, len(others))
+    return e.transpose(e.reshape(product, (*(shape[other] for other in others), taps.size)), back)
+
+
+def _mixed_grad(
+    e: Emitter, grad: SSAValue, axis: int, phases: Sequence[Sequence[tuple[int, float]]]
+) -> SSAValue:
+    """The transpose of `_mixed` and `_interleaved`; what goes to one neighbour is summed before it moves."""
+    shape = shape_of(grad)
+    size = shape[axis] // len(phases)
+    split = e.reshape(grad, (*shape[:axis], size, len(phases), *shape[axis + 1 :]))
+    own = (*shape[:axis], size, *shape[axis + 1 :])
+    parts = [e.reshape(part, own) for part in cut(e, split, axis + 1, [1] * len(phases))]
+    sums: dict[int, SSAValue] = {}
+    for part, phase in zip(parts, phases, strict=True):
+        for distance, weight in phase:
+            term = e.scaled(part, weight)
+            sums[distance] = e.add(sums[distance], term) if distance in sums else term
+    first, *others = (_from_neighbour(e, total, axis, distance) for distance, total in sums.items())
+    for other in others:
+        first = e.add(first, other)
+    return first

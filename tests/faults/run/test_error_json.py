@@ -1,0 +1,238 @@
+"""What a failed compilation leaves: one message, an exit code, `error.json`, nothing half-written."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cgc.artifact import open_artifact
+from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, report_errors
+
+v1 = tf.compat.v1
+ROOT = Path(__file__).parents[3]
+Report = dict[str, Any]
+
+
+def input_fn() -> tf.data.Dataset:
+    records = (np.zeros((64, 4), np.float32), (np.arange(64) % 3).astype(np.int32))
+    return tf.data.Dataset.from_tensor_slices(records).repeat().batch(8, drop_remainder=True)
+
+
+def estimator(
+    model_dir: Path, middle: Callable[[Any], Any] = lambda logits: logits, **arguments: Any
+) -> CerebrasEstimator:
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        weights = v1.get_variable("weights", [4, 3], initializer=v1.glorot_uniform_initializer(seed=1))
+        logits = middle(tf.matmul(features, weights))
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+        train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, v1.train.get_global_step())
+        return EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return CerebrasEstimator(model_fn, model_dir, config=CSRunConfig(tf_random_seed=1), **arguments)
+
+
+@pytest.fixture
+def failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Report]:
+    """Compiles a program that cannot be compiled, and returns its `error.json`."""
+
+    def run(
+        middle: Callable[[Any], Any] = lambda logits: logits,
+        data: Callable[..., Any] = input_fn,
+        *,
+        validate_only: bool = False,
+    ) -> Report:
+        with pytest.raises(SystemExit) as ended, report_errors(tmp_path):
+            estimator(tmp_path, middle).compile(data, validate_only=validate_only)
+        report: Report = json.loads((tmp_path / "error.json").read_text())
+        assert report["exit_code"] == ended.value.code
+        printed = capsys.readouterr().err
+        assert printed.count("error: ") == 1
+        assert report["message"] in printed
+        assert "Traceback" not in printed
+        left = sorted(path.name for path in tmp_path.iterdir())
+        assert left == ["error.json", "params.yaml"], "something half-written"
+        return report
+
+    return run
+
+
+def line_of(function: Callable[..., Any], text: str) -> str:
+    """`file:line` of the line of a function that has a text in it."""
+    lines, first = inspect.getsourcelines(function)
+    return f"{__file__}:{first + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_unknown_operations_are_all_in_it(failure: Callable[..., Report], validate_only: bool) -> None:
+    def exotic(logits: Any) -> Any:
+        first = tf.math.lgamma(logits + 2.0, name="first_exotic")
+        return tf.math.digamma(first + 2.0, name="second_exotic")
+
+    report = failure(exotic, validate_only=validate_only)
+    assert report["kind"] == "UnsupportedOpsError"
+    assert report["exit_code"] == 1
+    found = {fault["node"]: fault for fault in report["faults"]}
+    for op, node, text in (("Lgamma", "first_exotic", "lgamma"), ("Digamma", "second_exotic", "digamma")):
+        fault = found[node]
+        assert (fault["kind"], fault["op"]) == ("unknown operation", op)
+        assert (fault["dtype"], fault["shape"]) == ("float32", [8, 3])
+        assert fault["source"] == line_of(exotic, text)
+        assert "input function" in fault["what_to_do"]
+        assert fault["message"] in report["message"]
+
+
+def test_double_precision(failure: Callable[..., Report]) -> None:
+    def doubled(logits: Any) -> Any:
+        return tf.cast(tf.cast(logits, tf.float64, name="wide") * 2.0, tf.float32)
+
+    report = failure(doubled)
+    assert (report["kind"], report["exit_code"]) == ("GraphTypeError", 1)
+    (fault,) = [fault for fault in report["faults"] if fault["node"] == "wide"]
+    assert (fault["op"], fault["dtype"], fault["shape"]) == ("Cast", "float64", [8, 3])
+    assert fault["source"] == line_of(doubled, "tf.float64")
+    assert "tf.cast(x, tf.float32)" in fault["what_to_do"]
+
+
+def test_text(failure: Callable[..., Report]) -> None:
+    def spelled(logits: Any) -> Any:
+        return logits + tf.strings.to_number(tf.strings.as_string(logits))
+
+    report = failure(spelled)
+    assert report["exit_code"] == 1
+    assert {fault["op"] for fault in report["faults"]} >= {"AsString"}
+    assert any(fault["dtype"] == "string" for fault in report["faults"])
+
+
+def test_a_size_that_depends_on_the_data(failure: Callable[..., Report]) -> None:
+    def chosen(logits: Any) -> Any:
+        return logits + tf.reduce_sum(tf.boolean_mask(logits, logits > 0))
+
+    report = failure(chosen)
+    assert report["exit_code"] == 1
+    (fault,) = [fault for fault in report["faults"] if fault["op"] == "Where"]
+    assert fault["shape"][0] is None
+    assert fault["source"] == line_of(chosen, "boolean_mask")
+    assert "tf.where" in fault["what_to_do"]
+
+
+def test_batches_of_any_size(failure: Callable[..., Report]) -> None:
+    def ragged() -> tf.data.Dataset:
+        records = (np.zeros((20, 4), np.float32), np.zeros(20, np.int32))
+        return tf.data.Dataset.from_tensor_slices(records).batch(8)
+
+    report = failure(data=ragged)
+    assert (report["kind"], report["exit_code"]) == ("DynamicShapeError", 2)
+    (fault,) = report["faults"]
+    assert fault["shape"] == [None, 4]
+    assert "drop_remainder=True" in fault["what_to_do"]
+
+
+def test_a_kernel_too_large_for_the_fabric(failure: Callable[..., Report]) -> None:
+    def wide(logits: Any) -> Any:
+        enormous = v1.get_variable("enormous", [200_000, 200_000])
+        inner = tf.matmul(logits, v1.get_variable("before", [3, 200_000]))
+        inner = tf.matmul(inner, enormous, name="too_large")
+        return tf.matmul(inner, v1.get_variable("after", [200_000, 3]))
+
+    report = failure(wide)
+    assert (report["kind"], report["exit_code"]) == ("PlacementError", 1)
+    (fault,) = report["faults"]
+    assert fault["source"] == line_of(wide, "too_large")
+    assert f"kernel {fault['node']} " in fault["message"]
+    assert "weight streaming" in fault["what_to_do"]
+    assert report["shortage"]["needed_bytes_per_pe"] > report["shortage"]["available_bytes_per_pe"] > 0
+
+
+def test_an_error_of_the_model_function(tmp_path: Path) -> None:
+    def broken(_logits: Any) -> Any:
+        raise KeyError("hidden_size")
+
+    with pytest.raises(KeyError):
+        estimator(tmp_path, broken).compile(input_fn)
+    report = json.loads((tmp_path / "error.json").read_text())
+    assert (report["kind"], report["exit_code"]) == ("KeyError", 1)
+    assert "hidden_size" in report["message"]
+
+
+def test_the_next_success_removes_it(
+    failure: Callable[..., Report], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure(lambda logits: tf.math.lgamma(logits))
+    estimator(tmp_path).compile(input_fn, validate_only=True)
+    assert not (tmp_path / "error.json").exists()
+    failure_again = estimator(tmp_path, lambda logits: tf.math.lgamma(logits))
+    with pytest.raises(Exception, match="Lgamma"):
+        failure_again.compile(input_fn)
+    assert (tmp_path / "error.json").exists()
+    estimator(tmp_path).compile(input_fn)
+    assert not (tmp_path / "error.json").exists()
+
+
+def test_it_lies_in_the_compile_directory_and_beside_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path / "logs"))
+    program = estimator(
+        tmp_path / "model", lambda logits: tf.math.lgamma(logits), compile_dir=tmp_path / "compiled"
+    )
+    with pytest.raises(Exception, match="Lgamma"):
+        program.compile(input_fn)
+    texts = {(tmp_path / folder / "error.json").read_text() for folder in ("compiled", "logs")}
+    assert len(texts) == 1
+    assert not (tmp_path / "model" / "error.json").exists()
+
+
+@pytest.mark.parametrize("damage", ["executable", "version"])
+def test_an_artifact_that_cannot_be_used_is_compiled_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    estimator(tmp_path).compile(input_fn)
+    (artifact,) = tmp_path.glob("cs_*")
+    if damage == "executable":
+        name, expected = "step.jaxexport", "step.jaxexport"
+        (artifact / name).write_bytes((artifact / name).read_bytes()[:-10])
+    else:
+        manifest = json.loads((artifact / "manifest.json").read_text())
+        manifest["tool_version"] = expected = "cgc-0000000000000000"
+        (artifact / "manifest.json").write_text(json.dumps(manifest))
+    caplog.clear()
+    estimator(tmp_path).compile(input_fn)
+    (warning,) = [record.message for record in caplog.records if "compiled again" in record.message]
+    assert expected in warning
+    assert not (tmp_path / "error.json").exists()
+    open_artifact(artifact)
+
+
+@pytest.mark.soak
+def test_two_that_compile_one_model_at_once(tmp_path: Path) -> None:
+    """Both end well, with one artifact that one of them has made."""
+    command = [sys.executable, str(Path(__file__).with_name("compile_program.py")), str(tmp_path)]
+    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    processes = [
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=100)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    (artifact,) = tmp_path.glob("cs_*")
+    open_artifact(artifact)
+    assert sum("Cached compilation found" in output for output in outputs) == 1
+    assert not (tmp_path / "error.json").exists()

@@ -6,7 +6,6 @@ Every batch is `(pixels [batch, 784] float32 in 0 to 1, labels [batch] int32)`.
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import os
 import struct
@@ -18,18 +17,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from models.common.tf.input import DataError, task_shard
+
 SIDE = 28
 PIXELS = SIDE * SIDE
 TEST_FRACTION = 0.2
 
 IMAGES_MAGIC = 2051
 LABELS_MAGIC = 2049
-
-
-class DataError(Exception):
-    """The data cannot be used."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -78,14 +73,6 @@ def eval_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
         )
     dataset = tf.data.Dataset.from_tensor_slices((shard.images, shard.labels))
     return _batches(dataset, shard, settings["batch_size"])
-
-
-def task_shard() -> tuple[int, int]:
-    """`(number of shards, index of this task's)` as TF_CONFIG says; one shard without it."""
-    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    if not config:
-        return 1, 0
-    return len(config["cluster"]["worker"]), config["task"]["index"]
 
 
 def _batches(dataset: tf.data.Dataset, records: Records, batch_size: int) -> tf.data.Dataset:

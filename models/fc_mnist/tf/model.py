@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from estimator import EstimatorSpec, ModeKeys
+from models.common.tf.layers import dense as dense_layer
+from models.common.tf.optimizers import minimize
 
 v1 = tf.compat.v1
 
@@ -16,12 +18,8 @@ DROPOUT_SEED = 7
 
 def dense(name: str, inputs: Any, size: int) -> Any:
     """A fully connected layer without activation."""
-    with v1.variable_scope(name):
-        # A seed of its own: the weights do not depend on what else the graph has.
-        initializer = v1.glorot_uniform_initializer(seed=size)
-        kernel = v1.get_variable("kernel", [inputs.shape[1], size], initializer=initializer)
-        bias = v1.get_variable("bias", [size], initializer=v1.zeros_initializer())
-    return tf.nn.bias_add(tf.matmul(inputs, kernel), bias, name=f"{name}/out")
+    # A seed of its own: the weights do not depend on what else the graph has.
+    return dense_layer(name, inputs, size, kernel_initializer=v1.glorot_uniform_initializer(seed=size))
 
 
 def network(pixels: Any, params: dict[str, Any], training: bool) -> Any:
@@ -44,6 +42,4 @@ def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> E
     if mode == ModeKeys.EVAL:
         metrics = {"accuracy": v1.metrics.accuracy(labels=labels, predictions=classes)}
         return EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
-    optimizer = v1.train.AdamOptimizer(params["optimizer"]["learning_rate"])
-    train_op = optimizer.minimize(loss, global_step=v1.train.get_or_create_global_step())
-    return EstimatorSpec(mode, loss=loss, train_op=train_op)
+    return EstimatorSpec(mode, loss=loss, train_op=minimize(loss, params["optimizer"]))

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.testing import RunningSystem, running_system
-
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "fc_mnist" / "tf"
 
@@ -17,19 +15,15 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def model_module() -> Iterator[object]:
     """The example's model.py, imported as its run.py imports it."""
-    sys.path.insert(0, str(MODEL))
+    folders = [str(MODEL), str(ROOT)]
+    sys.path[:0] = folders
     import model
 
     yield model
-    sys.path.remove(str(MODEL))
+    for folder in folders:
+        sys.path.remove(folder)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ v1 = tf.compat.v1
 
 BATCH_SIZE = 256
 SEED = 11
+
+Losses = Callable[[Path], dict[int, float]]
 
 
 def params(dropout: float) -> dict[str, Any]:
@@ -61,23 +64,14 @@ def plain_session(model_module: Any, steps: int) -> tuple[list[float], dict[str,
             return losses, session.run(variables)
 
 
-def logged_losses(model_dir: Path) -> dict[int, float]:
-    losses = {}
-    for path in model_dir.glob("events.out.tfevents.*"):
-        for event in v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == "loss":
-                    number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
-                    losses[event.step] = float(number)
-    return losses
-
-
 def checkpoint(model_dir: Path, step: int) -> dict[str, np.ndarray]:
     reader = tf.train.load_checkpoint(str(model_dir / f"model.ckpt-{step}"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def test_fifty_steps_equal_a_plain_session(system: RunningSystem, model_module: Any, tmp_path: Path) -> None:
+def test_fifty_steps_equal_a_plain_session(
+    system: RunningSystem, model_module: Any, tmp_path: Path, logged_losses: Losses
+) -> None:
     losses, variables = plain_session(model_module, 50)
     estimator(model_module, tmp_path, system, dropout=0.0).train(digits_input_fn, max_steps=50)
 
@@ -92,7 +86,7 @@ def test_fifty_steps_equal_a_plain_session(system: RunningSystem, model_module: 
 
 
 def test_a_continued_run_equals_an_unbroken_one_bit_for_bit(
-    system: RunningSystem, model_module: Any, tmp_path: Path
+    system: RunningSystem, model_module: Any, tmp_path: Path, logged_losses: Losses
 ) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     estimator(model_module, whole, system, dropout=0.2).train(digits_input_fn, max_steps=60)
@@ -111,7 +105,7 @@ def test_a_continued_run_equals_an_unbroken_one_bit_for_bit(
 
 
 def test_one_seed_gives_the_same_initial_weights_on_the_system_and_on_the_cpu(
-    system: RunningSystem, tmp_path: Path
+    system: RunningSystem, tmp_path: Path, logged_losses: Losses
 ) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         hidden = tf.keras.layers.Dense(

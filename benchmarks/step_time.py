@@ -1,0 +1,339 @@
+"""Time of a training step: the compiled program in the system's engine against three ways of TensorFlow.
+
+All train the same model_fn on the same batches, which lie in memory. The contenders take turns, in rounds; a
+ratio is the median over the rounds of our time over the best of the others in that round. All get the CPUs
+of this process.
+
+    python -m benchmarks.step_time [MODEL ...] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Row, interleave, machine
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+CHUNK = 8
+"""Different batches; our engine gets them stacked, and makes so many steps a call."""
+
+SECONDS = 0.25
+"""About so long is one measurement."""
+
+ROUNDS = 9
+OURS = "ours"
+WORST = 1.2
+"""The largest ratio that a model may have."""
+
+Run = Callable[[int], None]
+"""Makes a number of training steps."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained.
+
+    Attributes:
+        model_fn: of a user's program.
+        params: its parameters.
+        batches: arrays of each batch, flat.
+        pack: features and labels from flat tensors.
+    """
+
+    model_fn: Callable[..., Any]
+    params: dict[str, Any]
+    batches: list[tuple[np.ndarray, ...]]
+    pack: Callable[[Sequence[Any]], Any]
+
+    def train_spec(self, tensors: Sequence[Any]) -> Any:
+        """Builds the training step in the default graph."""
+        import tensorflow as tf
+
+        tf.compat.v1.train.get_or_create_global_step()
+        features, labels = self.pack(tensors)
+        return self.model_fn(features, labels, "train", self.params)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A line of the table."""
+
+    name: str
+    load: Callable[[], Workload]
+
+
+def example(folder: str, name: str, changes: dict[str, dict[str, Any]] | None = None) -> Case:
+    """An example program of `models/` with a parameter file, and changes to groups of it."""
+
+    def load() -> Workload:
+        import tensorflow as tf
+
+        from toolkit_config.loader import load_model
+
+        model, data, params = (import_module(f"models.{folder}.tf.{m}") for m in ("model", "data", "params"))
+        values = load_model(MODELS / folder / "tf" / "configs" / f"{name}.yaml", params.Params).plain()
+        for group, own in (changes or {}).items():
+            values[group].update(own)
+        dataset = data.train_input_fn(values)
+        batches = [
+            tuple(part.numpy() for part in tf.nest.flatten(batch)) for batch in dataset.repeat().take(CHUNK)
+        ]
+        spec = dataset.element_spec
+        return Workload(
+            model.model_fn, values, batches, lambda tensors: tf.nest.pack_sequence_as(spec, list(tensors))
+        )
+
+    return Case(name.removeprefix("params_"), load)
+
+
+def small_cnn() -> Workload:
+    """The network of `benchmarks.small_cnn` on noise."""
+    from benchmarks import small_cnn as cnn
+    from models.common.tf.params import Optimizer
+
+    random = np.random.default_rng(0)
+    batches: list[tuple[np.ndarray, ...]] = [
+        (
+            random.random((32, cnn.SIDE, cnn.SIDE, 1), np.float32),
+            random.integers(0, cnn.CLASSES, 32).astype(np.int32),
+        )
+        for _ in range(CHUNK)
+    ]
+    optimizer = Optimizer(optimizer_type="adam", learning_rate=1e-3).model_dump()
+    return Workload(cnn.model_fn, {"optimizer": optimizer}, batches, tuple)
+
+
+CASES = (
+    Case("small_cnn", small_cnn),
+    example("resnet", "params_resnet_tiny"),
+    example("unet", "params_unet_tiny"),
+    example("fc_mnist", "params_fc_mnist"),
+    example("bert", "params_bert_tiny"),
+    example("gpt2", "params_gpt2_tiny"),
+    example("transformer", "params_transformer_tiny"),
+)
+"""The models that are measured, a line each."""
+
+
+def rows() -> list[Row]:
+    """A row for each model, and one for all of them."""
+    found = [(case, measured(case, ROUNDS)) for case in CASES]
+    lines = [_row(case.name, figures) for case, figures in found]
+    mean = geometric_mean([ratio(figures) for _, figures in found])
+    name = f"training step, geometric mean over {len(found)} models"
+    return [*lines, Row(name, "", "", mean, "≤ 1.0", mean <= 1.0)]
+
+
+def _row(name: str, figures: dict[str, list[float]]) -> Row:
+    others = ", ".join(
+        f"{contender} {statistics.median(times) * 1e3:.2f} ms"
+        for contender, times in figures.items()
+        if contender != OURS
+    )
+    value = ratio(figures)
+    ours = f"{statistics.median(figures[OURS]) * 1e3:.2f} ms"
+    return Row(f"training step, {name}", ours, others, value, f"≤ {WORST}", value <= WORST)
+
+
+def ratio(figures: dict[str, list[float]]) -> float:
+    """Median over the rounds of our time over the best other time of that round; less is better."""
+    others = [times for name, times in figures.items() if name != OURS]
+    return statistics.median(mine / min(best) for mine, *best in zip(figures[OURS], *others, strict=True))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean for ratios."""
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def measured(case: Case, rounds: int) -> dict[str, list[float]]:
+    """Seconds of a step in each round, by contender; one that cannot run the model is left out."""
+    _share_the_cpus()
+    workload = case.load()
+    runs = {name: _built(build, workload) for name, build in CONTENDERS.items()}
+    return interleave({name: _timed(run) for name, run in runs.items() if run is not None}, rounds)
+
+
+def _built(build: Callable[[Workload], Run], workload: Workload) -> Run | None:
+    """A contender that has made its first steps; None where TensorFlow's XLA lacks an op of the model."""
+    import tensorflow as tf
+
+    run = build(workload)
+    try:
+        run(CHUNK)
+    except tf.errors.InvalidArgumentError:
+        return None
+    return run
+
+
+def _timed(run: Run) -> Callable[[], float]:
+    started = time.perf_counter()
+    run(CHUNK)
+    step_s = (time.perf_counter() - started) / CHUNK
+    steps = CHUNK * max(1, round(SECONDS / step_s / CHUNK))
+
+    def measure() -> float:
+        started = time.perf_counter()
+        run(steps)
+        return (time.perf_counter() - started) / steps
+
+    return measure
+
+
+def _share_the_cpus() -> None:
+    """As many threads for TensorFlow as for XLA; to be called before either computes."""
+    import tensorflow as tf
+
+    from cs_system.engine.setup import limit_threads
+
+    threads = limit_threads(None)
+    if tf.config.threading.get_intra_op_parallelism_threads() != threads:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
+def engine(workload: Workload) -> Run:
+    """The compiled program as the CS system runs it."""
+    import tensorflow as tf
+
+    from cgc.cirh.interface import step_interface
+    from cgc.executable import export_step
+    from cgc.importers.tensorflow import import_step
+    from cgc.passes.pipeline import DEFAULT_PIPELINE, run_pipeline
+    from cs_system.engine.pipelined import Engine
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        v1.set_random_seed(1)
+        inputs = [v1.placeholder(array.dtype, array.shape) for array in workload.batches[0]]
+        spec = workload.train_spec(inputs)
+        imported = import_step(
+            graph,
+            inputs=inputs,
+            outputs={"loss": spec.loss},
+            updates=[spec.train_op],
+            mode="train",
+            seed=1,
+            global_step=v1.train.get_global_step(),
+        )
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            initial = session.run({variable.op.name: variable for variable in v1.global_variables()})
+    run_pipeline(imported.module, DEFAULT_PIPELINE)
+    interface = step_interface(imported.module)
+    program = Engine(export_step(imported.module), interface, CHUNK)
+    program.put_state({spec.name: initial[imported.variables[spec.name]] for spec in interface.state})
+    chunk = tuple(aligned(np.stack(arrays)) for arrays in zip(*workload.batches, strict=True))
+
+    def run(steps: int) -> None:
+        # As the server does: the next call is on its way while the outputs of the previous are read.
+        pending = program.dispatch(chunk, 0, CHUNK)
+        for _ in range(steps // CHUNK - 1):
+            following = program.dispatch(chunk, 0, CHUNK)
+            pending.wait()
+            pending = following
+        pending.wait()
+
+    return run
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy on a multiple of 64 bytes, as the rows of the system's ring are."""
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    result = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    return result
+
+
+def session(workload: Workload) -> Run:
+    """A session of tf.compat.v1."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        v1.set_random_seed(1)
+        inputs = [v1.placeholder(array.dtype, array.shape) for array in workload.batches[0]]
+        spec = workload.train_spec(inputs)
+        session = v1.Session()
+        session.run(v1.global_variables_initializer())
+        step = session.make_callable([spec.loss, spec.train_op], feed_list=inputs)
+
+    def run(steps: int) -> None:
+        for number in range(steps):
+            step(*workload.batches[number % CHUNK])
+
+    return run
+
+
+def function(workload: Workload, jit_compile: bool = False) -> Run:
+    """A tf.function around the step."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+
+    def build(*tensors: Any) -> Any:
+        spec = workload.train_spec(tensors)
+        with tf.control_dependencies([spec.train_op]):
+            return tf.identity(spec.loss)
+
+    signature = [tf.TensorSpec(array.shape, array.dtype) for array in workload.batches[0]]
+    with tf.device("CPU:0"):
+        step = tf.function(v1.wrap_function(build, signature), jit_compile=jit_compile, autograph=False)
+        batches = [tuple(tf.constant(array) for array in batch) for batch in workload.batches]
+
+    def run(steps: int) -> None:
+        loss = tf.constant(0.0)
+        for number in range(steps):
+            loss = step(*batches[number % CHUNK])
+        loss.numpy()
+
+    return run
+
+
+CONTENDERS: dict[str, Callable[[Workload], Run]] = {
+    OURS: engine,
+    "session": session,
+    "tf.function": function,
+    "tf.function jit": lambda workload: function(workload, jit_compile=True),
+}
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [case.name for case in CASES]
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"all without; of {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    if unknown := set(options.models) - set(names):
+        parser.error(f"unknown model {', '.join(sorted(unknown))}, expected one of {', '.join(names)}")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    cases = [case for case in CASES if not options.models or case.name in options.models]
+    print(f"{machine()}; medians of {options.rounds} rounds, ms a step")
+    print(f"{'model':<20}" + "".join(f"{name:>16}" for name in CONTENDERS) + f"{'ours / best':>16}")
+    ratios = []
+    for case in cases:
+        figures = measured(case, options.rounds)
+        medians = [
+            f"{statistics.median(figures[name]) * 1e3:>16.3f}" if name in figures else f"{'-':>16}"
+            for name in CONTENDERS
+        ]
+        ratios.append(ratio(figures))
+        print(f"{case.name:<20}{''.join(medians)}{ratios[-1]:>16.2f}", flush=True)
+    print(f"{'geometric mean':<84}{geometric_mean(ratios):>16.2f}")
+
+
+if __name__ == "__main__":
+    main()

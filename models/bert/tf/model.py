@@ -1,0 +1,128 @@
+"""BERT (Devlin et al. 2019): masked language model and next-sentence prediction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from estimator import EstimatorSpec, ModeKeys
+from models.common.tf.layers import ACTIVATIONS, dense, dropout, embedding_table, layer_norm, normal
+from models.common.tf.optimizers import minimize
+from models.common.tf.transformer import BlockShape, block, padding_bias
+
+v1 = tf.compat.v1
+
+SEGMENTS = 2
+
+
+def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
+    """The blocks of a parameter file."""
+    shape = BlockShape(
+        hidden_size=model["hidden_size"],
+        num_heads=model["num_heads"],
+        head_size=model["hidden_size"] // model["num_heads"],
+        filter_size=model["filter_size"],
+        activation=ACTIVATIONS[model["encoder_nonlinearity"]],
+        norm_first=False,
+        epsilon=model["layer_norm_epsilon"],
+        dropout_rate=model["dropout_rate"],
+        attention_dropout_rate=model["attention_dropout_rate"],
+        stddev=model["initializer_range"],
+    )
+    return shape if training else shape.without_dropout()
+
+
+def embeddings(features: dict[str, Any], model: dict[str, Any], shape: BlockShape) -> tuple[Any, Any]:
+    """The sum of the embeddings of tokens, segments and positions; and the table of tokens."""
+    with v1.variable_scope("embeddings"):
+        size, stddev = shape.hidden_size, model["initializer_range"]
+        tokens = embedding_table("tokens", model["vocab_size"], size, stddev)
+        segments = embedding_table("segments", SEGMENTS, size, stddev)
+        positions = embedding_table("positions", model["max_position_embeddings"], size, stddev)
+        length = features["input_ids"].shape[1]
+        x = tf.nn.embedding_lookup(tokens, features["input_ids"])
+        x += tf.nn.embedding_lookup(segments, features["segment_ids"])
+        x += positions[None, :length, :]
+        x = layer_norm("layer_norm", x, shape.epsilon)
+        return dropout("dropout", x, shape.dropout_rate), tokens
+
+
+def encoder(features: dict[str, Any], model: dict[str, Any], *, training: bool) -> tuple[Any, Any]:
+    """The encoded sentences [batch, length, hidden], and the table of tokens."""
+    shape = block_shape(model, training=training)
+    x, tokens = embeddings(features, model, shape)
+    bias = padding_bias(features["input_mask"])
+    with v1.variable_scope("encoder"):
+        for index in range(model["num_hidden_layers"]):
+            x = block(f"layer_{index}", shape, x, bias)
+    return x, tokens
+
+
+def masked_logits(x: Any, features: dict[str, Any], tokens: Any, model: dict[str, Any]) -> Any:
+    """Logits [batch * predictions, vocabulary] of the masked tokens."""
+    with v1.variable_scope("masked_lm"):
+        masked = tf.gather(x, features["masked_lm_positions"], batch_dims=1)
+        hidden = dense(
+            "transform",
+            tf.reshape(masked, [-1, model["hidden_size"]]),
+            model["hidden_size"],
+            activation=ACTIVATIONS[model["encoder_nonlinearity"]],
+            kernel_initializer=normal("transform/kernel", model["initializer_range"]),
+        )
+        hidden = layer_norm("layer_norm", hidden, model["layer_norm_epsilon"])
+        bias = v1.get_variable("bias", [model["vocab_size"]], initializer=v1.zeros_initializer())
+        return tf.nn.bias_add(tf.matmul(hidden, tokens, transpose_b=True), bias)
+
+
+def masked_loss(logits: Any, features: dict[str, Any], model: dict[str, Any]) -> Any:
+    """The loss of the masked tokens, rank 0."""
+    ids, weights = (tf.reshape(features[name], [-1]) for name in ("masked_lm_ids", "masked_lm_weights"))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=ids, logits=logits)
+    if model["mlm_loss_scaling"] == "batch_size":
+        count: Any = float(features["masked_lm_ids"].shape[0])
+    else:
+        count = tf.maximum(tf.reduce_sum(weights), 1.0)
+    return model["mlm_loss_weight"] * tf.reduce_sum(losses * weights) / count
+
+
+def next_sentence_logits(x: Any, model: dict[str, Any]) -> Any:
+    """Logits [batch, 2] of the first position: does the second sentence follow, or is it any?"""
+    with v1.variable_scope("next_sentence"):
+        size, stddev = model["hidden_size"], model["initializer_range"]
+        pooled = dense(
+            "pooler", x[:, 0, :], size, activation=tf.tanh, kernel_initializer=normal("pooler", stddev)
+        )
+        return dense("logits", pooled, 2, kernel_initializer=normal("logits", stddev))
+
+
+def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
+    """The graph of one step of training, evaluation or prediction."""
+    model = params["model"]
+    x, tokens = encoder(features, model, training=mode == ModeKeys.TRAIN)
+    mlm_logits = masked_logits(x, features, tokens, model)
+    mlm_ids = tf.argmax(mlm_logits, axis=1, output_type=tf.int32)
+    nsp_logits = None if model["disable_nsp"] else next_sentence_logits(x, model)
+    if mode == ModeKeys.PREDICT:
+        predictions = {"masked_lm_ids": tf.reshape(mlm_ids, features["masked_lm_ids"].shape)}
+        if nsp_logits is not None:
+            predictions["next_sentence_probabilities"] = tf.nn.softmax(nsp_logits)
+        return EstimatorSpec(mode, predictions=predictions)
+    loss = masked_loss(mlm_logits, features, model)
+    if nsp_logits is not None:
+        loss += tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=nsp_logits)
+        )
+    if mode == ModeKeys.EVAL:
+        return EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics(features, labels, mlm_ids, nsp_logits))
+    return EstimatorSpec(mode, loss=loss, train_op=minimize(loss, params["optimizer"]))
+
+
+def metrics(features: dict[str, Any], labels: Any, mlm_ids: Any, nsp_logits: Any) -> dict[str, Any]:
+    """Fractions of masked tokens and of next-sentence labels that are found."""
+    ids, weights = (tf.reshape(features[name], [-1]) for name in ("masked_lm_ids", "masked_lm_weights"))
+    found = {"masked_lm_accuracy": v1.metrics.accuracy(ids, mlm_ids, weights)}
+    if nsp_logits is not None:
+        guesses = tf.argmax(nsp_logits, axis=1, output_type=tf.int32)
+        found["next_sentence_accuracy"] = v1.metrics.accuracy(labels, guesses)
+    return found

@@ -1,0 +1,104 @@
+"""The train op of the example programs: loss scale, clipping, weight decay, and the optimizer's step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from estimator import loss_scale_optimizer
+from models.common.tf.params import Optimizer
+from models.common.tf.schedules import learning_rate
+
+v1 = tf.compat.v1
+
+Gradients = list[tuple[Any, Any]]
+
+
+class AdamWOptimizer(v1.train.AdamOptimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): `w -= learning_rate * decay * w` first.
+
+    Args:
+        learning_rate: rank-0 tensor or number.
+        weight_decay_rate: fraction of a weight that goes in a step of learning rate 1.
+        exclude: variables whose name contains one of these do not decay.
+        **adam: beta1, beta2 and epsilon.
+    """
+
+    def __init__(
+        self, learning_rate: Any, weight_decay_rate: float, exclude: Sequence[str] = (), **adam: float
+    ) -> None:
+        super().__init__(learning_rate, name="AdamW", **adam)
+        self._decay_rate = weight_decay_rate
+        self._exclude = tuple(exclude)
+
+    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
+        with tf.control_dependencies(self._decay(var)):
+            return super()._resource_apply_dense(grad, var)
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+        with tf.control_dependencies(self._decay(var)):
+            return super()._resource_apply_sparse(grad, var, indices)
+
+    def _decay(self, var: Any) -> list[Any]:
+        if not decays(var, self._decay_rate, self._exclude):
+            return []
+        return [var.assign_sub(self._lr_t * self._decay_rate * var, read_value=False)]
+
+
+def decays(variable: Any, rate: float, exclude: Sequence[str]) -> bool:
+    """Whether weight decay touches a variable."""
+    return rate > 0 and not any(part in variable.name for part in exclude)
+
+
+def minimize(loss: Any, settings: Mapping[str, Any]) -> Any:
+    """The op that trains one step and counts it, also one that a dynamic loss scale leaves out.
+
+    Args:
+        loss: rank-0 tensor.
+        settings: the group `optimizer` of the parameters.
+    """
+    options = Optimizer.model_validate(settings)
+    step = v1.train.get_or_create_global_step()
+    rate = learning_rate(options.learning_rate, step)
+    optimizer = _optimizer(options, rate)
+    if options.loss_scaling_factor != 1.0:
+        optimizer = loss_scale_optimizer(optimizer, options.loss_scaling_factor)
+    gradients = _with_l2_term(optimizer.compute_gradients(loss), options)
+    update = optimizer.apply_gradients(_clipped(gradients, options))
+    if options.log_summaries:
+        v1.summary.scalar("learning_rate", rate)
+    with tf.control_dependencies([update]):
+        return step.assign_add(1, read_value=False, name="train_op")
+
+
+def _optimizer(options: Optimizer, rate: Any) -> Any:
+    adam = {"beta1": options.beta1, "beta2": options.beta2, "epsilon": options.epsilon}
+    if options.optimizer_type == "adamw":
+        return AdamWOptimizer(rate, options.weight_decay_rate, options.exclude_from_weight_decay, **adam)
+    if options.optimizer_type == "adam":
+        return v1.train.AdamOptimizer(rate, **adam)
+    if options.optimizer_type == "momentum":
+        return v1.train.MomentumOptimizer(rate, options.momentum, use_nesterov=options.use_nesterov)
+    return v1.train.GradientDescentOptimizer(rate)
+
+
+def _with_l2_term(pairs: Gradients, options: Optimizer) -> Gradients:
+    """The gradients that there are; plus the decay of optimizers other than adamw, which does it itself."""
+    found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+    if options.optimizer_type == "adamw":
+        return found
+    rate, exclude = options.weight_decay_rate, options.exclude_from_weight_decay
+    return [(tf.convert_to_tensor(g) + rate * v, v) if decays(v, rate, exclude) else (g, v) for g, v in found]
+
+
+def _clipped(pairs: Gradients, options: Optimizer) -> Gradients:
+    if options.max_gradient_norm is None:
+        return pairs
+    gradients, variables = zip(*pairs, strict=True)
+    norm = tf.linalg.global_norm(gradients)
+    if options.log_summaries:
+        v1.summary.scalar("gradient_norm", norm)
+    clipped, _ = tf.clip_by_global_norm(gradients, options.max_gradient_norm, use_norm=norm)
+    return list(zip(clipped, variables, strict=True))

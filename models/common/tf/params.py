@@ -1,0 +1,118 @@
+"""Groups of a parameter file that all example programs have; a program adds its model and its data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+Nonlinearity = Literal["relu", "gelu", "gelu_tanh", "tanh"]
+
+
+class Group(BaseModel):
+    """A group of a parameter file: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Input(Group):
+    """An input function.
+
+    Attributes:
+        batch_size: records a step.
+        shuffle_seed: seeds the order of the records.
+        data_dir: folder with the data; without it the program has a small set of its own.
+    """
+
+    batch_size: Count
+    shuffle_seed: int | None = None
+    data_dir: str | None = None
+
+
+class Phase(Group):
+    """A phase of a learning rate: from one value to another in a number of steps.
+
+    Attributes:
+        scheduler: the curve between the two values. InverseSquareRoot has an initial one only, and falls with
+            the root of the number of steps since training began.
+        initial_learning_rate: value at its first step.
+        end_learning_rate: value after `steps`.
+        steps: its length; the last phase may have none where it needs no end value.
+    """
+
+    scheduler: Literal["Constant", "Linear", "Cosine", "Exponential", "InverseSquareRoot"] = "Constant"
+    initial_learning_rate: Annotated[float, Field(ge=0)]
+    end_learning_rate: Annotated[float, Field(ge=0)] | None = None
+    steps: Count | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_curve_needs(self) -> Phase:
+        curves = ("Linear", "Cosine", "Exponential")
+        if self.scheduler in curves and (self.end_learning_rate is None or self.steps is None):
+            raise ValueError(f"the scheduler {self.scheduler} needs end_learning_rate and steps")
+        if self.scheduler == "Exponential" and not (self.initial_learning_rate and self.end_learning_rate):
+            raise ValueError("the scheduler Exponential needs learning rates above 0")
+        return self
+
+
+class Optimizer(Group):
+    """The optimizer, its learning rate, and what is done to gradients before it sees them.
+
+    Attributes:
+        optimizer_type: which one.
+        learning_rate: one value, or the phases of a schedule.
+        momentum: of sgd's variant `momentum`.
+        use_nesterov: Nesterov's form of it.
+        beta1: decay of Adam's mean of gradients.
+        beta2: decay of Adam's mean of squared gradients.
+        epsilon: of Adam.
+        weight_decay_rate: decoupled from the gradients for adamw, an L2 term of them for the others.
+        exclude_from_weight_decay: variables whose name contains one of these do not decay.
+        max_gradient_norm: gradients are scaled down together to this norm.
+        loss_scaling_factor: the loss is multiplied by it, the gradients are divided by it; "dynamic" looks
+            for the largest one without overflow.
+        log_summaries: writes learning rate and gradient norm as summaries.
+    """
+
+    optimizer_type: Literal["sgd", "momentum", "adam", "adamw"] = "adam"
+    learning_rate: Positive | Annotated[list[Phase], Field(min_length=1)]
+    momentum: Fraction = 0.9
+    use_nesterov: bool = False
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay_rate: Annotated[float, Field(ge=0)] = 0.0
+    exclude_from_weight_decay: list[str] = ["norm", "bias"]
+    max_gradient_norm: Positive | None = None
+    loss_scaling_factor: Annotated[float, Field(ge=1)] | Literal["dynamic"] = 1.0
+    log_summaries: bool = False
+
+
+class Run(Group):
+    """Number of steps, and fields of the run configuration."""
+
+    max_steps: Count | None = None
+    steps: Count | None = None
+    eval_steps: int | None = None
+    save_checkpoints_steps: Count | None = None
+    save_summary_steps: int | None = 100
+    log_step_count_steps: int | None = 100
+    keep_checkpoint_max: int | None = 5
+    tf_random_seed: int | None = 1
+    precision: Literal["float32", "mixed_float16", "cbfloat16"] | None = None
+
+
+class Params(Group):
+    """A whole file; programs narrow `train_input` and `eval_input` and add `model`."""
+
+    train_input: Input
+    eval_input: Input
+    optimizer: Optimizer
+    runconfig: Run
+
+    def plain(self) -> dict[str, Any]:
+        """As the estimator, `model_fn` and the input functions get it."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,224 @@
+"""The command line that all example programs share, and what its modes do.
+
+A `run.py` declares a `Program` and calls its `run`; TensorFlow is imported only after the command line and
+the parameter file are found to be good.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimator import import_tensorflow
+from models.common.tf.params import Params
+from toolkit_config.loader import load_model
+
+if TYPE_CHECKING:
+    from estimator import CerebrasEstimator
+
+MODES = ("train", "eval", "eval_all", "train_and_eval", "predict", "compile_only", "validate_only")
+CPU_MODES = ("eval_all", "train_and_eval")
+_NOT_RUN_CONFIG = ("max_steps", "steps", "eval_steps")
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What the estimator calls; an input function takes `params`."""
+
+    model_fn: Callable[..., Any]
+    train_input_fn: Callable[..., Any]
+    eval_input_fn: Callable[..., Any]
+
+
+def own_functions() -> Functions:
+    """The functions of `model.py` and `data.py` beside the `run.py` that is running; imports TensorFlow."""
+    model, data = import_module("model"), import_module("data")
+    return Functions(model.model_fn, data.train_input_fn, data.eval_input_fn)
+
+
+@dataclass(frozen=True)
+class Program:
+    """An example program.
+
+    Attributes:
+        description: what its `--help` says first.
+        folder: where its `run.py` lies.
+        params_file: the default parameter file, seen from there.
+        params: what a parameter file may say.
+        data_help: what `--data_dir` is, and what is used without it.
+        functions: imports and returns its functions.
+    """
+
+    description: str | None
+    folder: Path
+    params_file: str
+    params: type[Params]
+    data_help: str
+    functions: Callable[[], Functions] = own_functions
+
+    def run(self, argv: Sequence[str] | None = None) -> None:
+        """Does what a command line asks for; by default that of the process."""
+        args = self.parse_arguments(argv)
+        params = self.merged_params(args)
+        import_tensorflow()
+        _run(args, params, self.functions())
+
+    def parse_arguments(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
+        """The command line; wrong use ends the process with exit code 2."""
+        parser = argparse.ArgumentParser(description=self.description)
+        add = parser.add_argument
+        add("-p", "--params", type=Path, default=self.folder / self.params_file, help="YAML file")
+        add("-o", "--model_dir", type=Path, default=self.folder / "model_dir", help="where results go")
+        add("-m", "--mode", required=True, choices=MODES)
+        add("--cs_ip", help="address of the CS system: IP or IP:PORT; this CPU without it")
+        add("--steps", type=int, help="train so many steps more")
+        add("--max_steps", type=int, help="train to this global step")
+        add("--eval_steps", type=int, help="batches to evaluate or predict; all when 0 or left out")
+        add("--validate_only", action="store_true", help="check that the model compiles, and stop")
+        add("--compile_only", action="store_true", help="compile, and stop")
+        add("--data_dir", help=self.data_help)
+        add("--checkpoint_path", help="evaluate or predict with it, or start a training from its weights")
+        add("--device", help="device for a run without a CS system, e.g. CPU:0")
+        add("--multireplica", action="store_true", help="accepted; a simulated CS system runs one replica")
+        args = parser.parse_args(argv)
+        if args.mode in ("compile_only", "validate_only"):
+            setattr(args, args.mode, True)
+            args.mode = "train"
+        _check_arguments(parser, args)
+        return args
+
+    def merged_params(self, args: argparse.Namespace) -> dict[str, Any]:
+        """The parameter file, with what the command line says in its place.
+
+        Raises:
+            ConfigError: the file is missing, or has unknown, doubled or wrong entries.
+        """
+        params = load_model(args.params, self.params).plain()
+        run = params["runconfig"]
+        if args.steps is not None:
+            run.update(steps=args.steps, max_steps=None)
+        if args.max_steps is not None:
+            run.update(steps=None, max_steps=args.max_steps)
+        if args.eval_steps is not None:
+            run["eval_steps"] = args.eval_steps
+        if run["eval_steps"] is not None and run["eval_steps"] <= 0:
+            run["eval_steps"] = None
+        if args.data_dir is not None:
+            for group in ("train_input", "eval_input"):
+                params[group]["data_dir"] = str(Path(args.data_dir).resolve())
+        return params
+
+
+def make_estimator(
+    args: argparse.Namespace, params: dict[str, Any], model_fn: Callable[..., Any]
+) -> CerebrasEstimator:
+    """The estimator of a command."""
+    from estimator import CerebrasEstimator, CSRunConfig
+
+    fields = {key: value for key, value in params["runconfig"].items() if key not in _NOT_RUN_CONFIG}
+    if fields["precision"] is None:
+        del fields["precision"]
+    config = CSRunConfig(cs_ip=args.cs_ip, device_fn=args.device and f"/device:{args.device}", **fields)
+    warm_start = args.checkpoint_path if args.mode in ("train", "train_and_eval") else None
+    return CerebrasEstimator(
+        model_fn, model_dir=args.model_dir, config=config, params=params, warm_start_from=warm_start
+    )
+
+
+def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    if args.validate_only and args.compile_only:
+        parser.error("--validate_only and --compile_only exclude each other; give one of them")
+    if args.steps is not None and args.max_steps is not None:
+        parser.error(f"--steps {args.steps} and --max_steps {args.max_steps} exclude each other; give one")
+    for name in ("steps", "max_steps"):
+        value = getattr(args, name)
+        if value is not None and value <= 0:
+            parser.error(f"--{name} must be > 0, got {value}")
+    if args.cs_ip and args.mode in CPU_MODES:
+        parser.error(
+            f"--mode {args.mode} runs on a CPU only, got --cs_ip {args.cs_ip}; "
+            "leave out --cs_ip, or use --mode train and then --mode eval"
+        )
+
+
+def _run(args: argparse.Namespace, params: dict[str, Any], functions: Functions) -> None:
+    from estimator import ModeKeys
+
+    estimator = make_estimator(args, params, functions.model_fn)
+    run_params = params["runconfig"]
+    if args.validate_only or args.compile_only:
+        mode = {"eval": ModeKeys.EVAL, "predict": ModeKeys.PREDICT}.get(args.mode, ModeKeys.TRAIN)
+        input_fn = functions.train_input_fn if mode == ModeKeys.TRAIN else functions.eval_input_fn
+        estimator.compile(input_fn, validate_only=args.validate_only, mode=mode)
+    elif args.mode == "train":
+        estimator.train(
+            functions.train_input_fn, steps=run_params["steps"], max_steps=run_params["max_steps"]
+        )
+    elif args.mode == "train_and_eval":
+        _train_and_eval(estimator, run_params, functions)
+    elif args.mode == "predict":
+        _predict(estimator, args, params, functions)
+    else:
+        _evaluate(estimator, args, run_params["eval_steps"], functions)
+
+
+def _evaluate(
+    estimator: CerebrasEstimator, args: argparse.Namespace, steps: int | None, functions: Functions
+) -> None:
+    """Prints the metrics of the newest, of the given, or of every checkpoint."""
+    from estimator.checkpoints import all_of
+
+    paths = all_of(args.model_dir) if args.mode == "eval_all" else [args.checkpoint_path]
+    for path in paths:
+        _show(
+            estimator.evaluate(
+                functions.eval_input_fn, steps=steps, checkpoint_path=path, use_cs=args.cs_ip is not None
+            )
+        )
+
+
+def _train_and_eval(estimator: CerebrasEstimator, run_params: dict[str, Any], functions: Functions) -> None:
+    """Trains, and evaluates every checkpoint."""
+    from estimator import EvalSpec, TrainSpec, train_and_evaluate
+
+    steps, max_steps = run_params["steps"], run_params["max_steps"]
+    if steps is not None:
+        checkpoint = estimator.latest_checkpoint()
+        max_steps = steps + (int(estimator.get_variable_value("global_step")) if checkpoint else 0)
+    eval_spec = EvalSpec(
+        functions.eval_input_fn, run_params["eval_steps"], start_delay_secs=0, throttle_secs=0
+    )
+    _show(train_and_evaluate(estimator, TrainSpec(functions.train_input_fn, max_steps), eval_spec))
+
+
+def _predict(
+    estimator: CerebrasEstimator, args: argparse.Namespace, params: dict[str, Any], functions: Functions
+) -> None:
+    """Writes the predictions for the test records to `predict/predictions_{cs|tf}_<task>.npz`."""
+    import numpy as np
+
+    use_cs = args.cs_ip is not None
+    steps = params["runconfig"]["eval_steps"]
+    samples = None if steps is None else steps * params["eval_input"]["batch_size"]
+    predictions: Iterable[dict[str, Any]] = estimator.predict(
+        functions.eval_input_fn, checkpoint_path=args.checkpoint_path, num_samples=samples, use_cs=use_cs
+    )
+    records = list(predictions)
+    if not records:
+        return
+    folder = Path(estimator.model_dir) / "predict"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"predictions_{'cs' if use_cs else 'tf'}_{estimator.config.task_id}.npz"
+    arrays: dict[str, Any] = {name: np.stack([r[name] for r in records]) for name in records[0]}
+    np.savez(path, **arrays)
+    print(f"{len(records)} predictions: {path}")
+
+
+def _show(metrics: dict[str, Any]) -> None:
+    """Prints metrics on one line; nothing in a task that has none."""
+    if metrics:
+        print(", ".join(f"{name} = {metrics[name]:.6g}" for name in sorted(metrics)), flush=True)

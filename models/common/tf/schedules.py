@@ -1,0 +1,45 @@
+"""Learning rates as functions of the global step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from models.common.tf.params import Phase
+
+
+def learning_rate(settings: float | Sequence[Phase], step: Any) -> Any:
+    """The learning rate of a step, float32.
+
+    Args:
+        settings: one value, or phases that follow each other; behind the last one its end value holds.
+        step: the global step, from 0.
+    """
+    if isinstance(settings, int | float):
+        return tf.constant(settings, tf.float32)
+    position = tf.cast(step, tf.float32)
+    begin = 0
+    rate: Any = None
+    for phase in settings:
+        value = _value(phase, position, begin)
+        rate = value if rate is None else tf.where(position < begin, rate, value)
+        begin += phase.steps or 0
+    return rate
+
+
+def _value(phase: Phase, position: Any, begin: int) -> Any:
+    """The value at a global step of a phase that begins at `begin`; beside the phase that at its border."""
+    first, last = phase.initial_learning_rate, phase.end_learning_rate
+    if phase.scheduler == "InverseSquareRoot":
+        return first * tf.math.rsqrt(tf.maximum(position / max(begin, 1), 1.0))
+    if phase.scheduler == "Constant" or last is None or phase.steps is None:
+        return tf.constant(first, tf.float32)
+    part = tf.clip_by_value((position - begin) / phase.steps, 0.0, 1.0)
+    if phase.scheduler == "Linear":
+        return first + (last - first) * part
+    if phase.scheduler == "Cosine":
+        return last + (first - last) * 0.5 * (1.0 + tf.cos(math.pi * part))
+    return first * (last / first) ** part

@@ -1,0 +1,112 @@
+"""Texts for language models: tokens of a Markov chain that can be learned, and TFRecord files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from models.common.tf.input import DataError, task_shard
+
+Tokens = NDArray[np.int32]
+
+SUCCESSORS = 4
+"""Each token of the chain is followed by one of so many; the likeliest follows in 70 % of all places."""
+_LIKELIHOODS = (0.7, 0.15, 0.1, 0.05)
+
+
+def markov_text(count: int, length: int, tokens: range, seed: int, first: Tokens | None = None) -> Tokens:
+    """Texts of a Markov chain.
+
+    Args:
+        count: number of texts.
+        length: of each.
+        tokens: the tokens to use; a chain over the same tokens is always the same.
+        seed: chooses the texts.
+        first: what each text begins with, [count]; drawn where it is left out.
+
+    Returns:
+        Tokens [count, length].
+    """
+    followers = np.random.default_rng(len(tokens)).integers(0, len(tokens), (len(tokens), SUCCESSORS))
+    rng = np.random.default_rng(seed)
+    current = rng.integers(0, len(tokens), count) if first is None else first - tokens.start
+    texts = np.empty((count, length), np.int32)
+    for position in range(length):
+        texts[:, position] = current
+        current = followers[current, rng.choice(SUCCESSORS, count, p=_LIKELIHOODS)]
+    return (texts + tokens.start).astype(np.int32)
+
+
+def own_shard(records: Mapping[str, Any]) -> dict[str, Any]:
+    """Every n-th record of named arrays: those of this task."""
+    shards, index = task_shard()
+    return {name: array[index::shards] for name, array in records.items()}
+
+
+def from_arrays(records: Mapping[str, Any], settings: Mapping[str, Any], *, training: bool) -> Any:
+    """A dataset of batches of this task's records: shuffled and without end, or in order and once.
+
+    Raises:
+        DataError: not one batch can be filled.
+    """
+    records = own_shard(records)
+    count, batch_size = len(next(iter(records.values()))), settings["batch_size"]
+    if count < batch_size:
+        raise DataError(
+            f"batch_size is {batch_size}, but this task has {count} records; take a smaller batch_size or "
+            "fewer workers"
+        )
+    return _batches(tf.data.Dataset.from_tensor_slices(records), settings, count, training=training)
+
+
+def from_tf_records(
+    data_dir: str, shapes: Mapping[str, tuple[int, Any]], settings: Mapping[str, Any], *, training: bool
+) -> Any:
+    """As `from_arrays`, of the TFRecord files of a folder; this task reads every n-th record.
+
+    Args:
+        data_dir: folder with files `*.tfrecord*`.
+        shapes: feature -> (length, dtype), int32 or float32.
+        settings: the input group of the parameters.
+        training: whether records are shuffled and repeated.
+
+    Raises:
+        DataError: the folder has no such files.
+    """
+    files = sorted(str(path) for path in Path(data_dir).glob("*.tfrecord*"))
+    if not files:
+        raise DataError(f"'{data_dir}' has no file '*.tfrecord*'; check --data_dir")
+    wire = {tf.int32: tf.int64, tf.float32: tf.float32}
+    features = {
+        name: tf.io.FixedLenFeature([length], wire[dtype]) for name, (length, dtype) in shapes.items()
+    }
+
+    def parse(serialized: Any) -> dict[str, Any]:
+        examples = tf.io.parse_example(serialized, features)
+        return {name: tf.cast(examples[name], dtype) for name, (_, dtype) in shapes.items()}
+
+    shards, index = task_shard()
+    dataset = tf.data.TFRecordDataset(files).shard(shards, index)
+    return _batches(dataset, settings, 16 * settings["batch_size"], training=training).map(
+        parse, num_parallel_calls=tf.data.AUTOTUNE
+    )
+
+
+def _batches(dataset: Any, settings: Mapping[str, Any], buffer: int, *, training: bool) -> Any:
+    if training:
+        dataset = dataset.shuffle(buffer, seed=settings["shuffle_seed"]).repeat()
+    return dataset.batch(settings["batch_size"], drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def with_label(name: str) -> Any:
+    """The map from a batch by name to `(features, label)`: one entry is the label."""
+
+    def split(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        return {key: value for key, value in batch.items() if key != name}, batch[name]
+
+    return split

@@ -1,0 +1,32 @@
+"""Compile, train, evaluate and predict with GPT-2, on a CS system (--cs_ip) or on this CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from params import Params
+
+from estimator import report_errors
+from models.common.tf.program import Program
+
+PROGRAM = Program(
+    description=__doc__,
+    folder=Path(__file__).resolve().parent,
+    params_file="configs/params_gpt2_tiny.yaml",
+    params=Params,
+    data_help="folder with TFRecord or token files; made-up texts without it",
+)
+
+
+@report_errors()
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    PROGRAM.run(argv)
+
+
+if __name__ == "__main__":
+    main()

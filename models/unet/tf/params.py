@@ -1,0 +1,62 @@
+"""What the parameter file of U-Net may say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from models.common.tf import params
+from models.common.tf.params import Count, Fraction, Group, Positive
+
+
+class Input(params.Input):
+    """Images with a class for each pixel; `data_dir` holds PNG files. Generated shapes without it.
+
+    Attributes:
+        num_records: number of generated images of an evaluation.
+        noise: standard deviation of what is added to generated images, whose classes differ by 1.
+    """
+
+    num_records: Count = 256
+    noise: Annotated[float, Field(ge=0)] = 0.5
+
+
+class Model(Group):
+    """The network.
+
+    Attributes:
+        image_shape: height, width and channels of an image.
+        num_classes: of a pixel.
+        encoder_filters: channels of each level on the way down, the bottom last.
+        decoder_filters: channels of each level on the way up.
+        convs_per_block: convolutions of 3x3 of a level.
+        skip_connect: whether a level on the way up also reads the one on the way down.
+        downscale_method: how height and width are halved.
+        upscale_method: how they are doubled: by a transposed convolution, or by resizing before one of 3x3.
+        norm_type: what is between convolution and ReLU.
+        norm_momentum: share of the moving averages that stays in a step.
+        norm_epsilon: added to the variance.
+        weight_decay: factor of the L2 loss of all kernels.
+    """
+
+    image_shape: Annotated[list[Count], Field(min_length=3, max_length=3)]
+    num_classes: Annotated[int, Field(ge=2)]
+    encoder_filters: list[Count] = Field(min_length=2)
+    decoder_filters: list[Count] = Field(min_length=1)
+    convs_per_block: Count = 2
+    skip_connect: bool = True
+    downscale_method: Literal["max_pool", "avg_pool", "strided_conv"] = "max_pool"
+    upscale_method: Literal["transposed_conv", "nearest", "bilinear"] = "transposed_conv"
+    norm_type: Literal["batch_norm", "none"] = "batch_norm"
+    norm_momentum: Fraction = 0.9
+    norm_epsilon: Positive = 1e-5
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Params(params.Params):
+    """The whole file."""
+
+    train_input: Input
+    eval_input: Input
+    model: Model

@@ -1,0 +1,95 @@
+"""Example programs on a simulated CS system, beside the same graph in a plain TensorFlow session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from cs_system.testing import RunningSystem, running_system
+from estimator import CerebrasEstimator, CSRunConfig
+
+v1 = tf.compat.v1
+
+SEED = 11
+
+Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The losses of the steps of one training, both ways, and the estimator that trained on the system.
+
+    Variables are those of the session behind the last step.
+    """
+
+    plain: list[float]
+    plain_variables: dict[str, Any]
+    on_system: list[float]
+    estimator: CerebrasEstimator
+    functions: Any
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def logged_losses() -> Callable[[Path], dict[int, float]]:
+    """Reads the losses in the event files of a model_dir, by step."""
+    return _logged_losses
+
+
+@pytest.fixture
+def train_both_ways(
+    system: RunningSystem, example: Example, tmp_path: Path
+) -> Iterator[Callable[..., Training]]:
+    """Trains an example with its tiny parameter file: (name, group -> changes, steps) -> Training."""
+    with ExitStack() as stack:
+
+        def train(name: str, changes: Mapping[str, Mapping[str, Any]], steps: int) -> Training:
+            program = stack.enter_context(example(name))["run"].PROGRAM
+            params = program.merged_params(program.parse_arguments(["-m", "train"]))
+            for group, values in changes.items():
+                params[group].update(values)
+            functions = program.functions()
+            config = CSRunConfig(cs_ip=system.address, tf_random_seed=SEED, save_summary_steps=1)
+            estimator = CerebrasEstimator(functions.model_fn, tmp_path, config=config, params=params)
+            estimator.train(functions.train_input_fn, max_steps=steps)
+            logged = _logged_losses(tmp_path)
+            plain, variables = _plain_session(functions, params, steps)
+            return Training(plain, variables, [logged[step] for step in sorted(logged)], estimator, functions)
+
+        yield train
+
+
+def _plain_session(functions: Any, params: dict[str, Any], steps: int) -> tuple[list[float], dict[str, Any]]:
+    """Losses and last variables of a session, without any code of the toolkit around the graph."""
+    with tf.Graph().as_default():
+        v1.set_random_seed(SEED)
+        v1.train.create_global_step()
+        batch = v1.data.make_one_shot_iterator(functions.train_input_fn(params)).get_next()
+        spec = functions.model_fn(*batch, "train", params)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            losses = [float(session.run([spec.loss, spec.train_op])[0]) for _ in range(steps)]
+            return losses, session.run({v.op.name: v for v in v1.global_variables()})
+
+
+def _logged_losses(model_dir: Path) -> dict[int, float]:
+    losses = {}
+    for path in model_dir.glob("events.out.tfevents.*"):
+        for event in v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
+                    losses[event.step] = float(number)
+    return losses

@@ -1,0 +1,55 @@
+"""Published sizes go through the compiler in little memory, as no weight is ever made there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).parents[3] / "models"
+LIMIT_GIB = 8.0
+
+
+def compile_only(folder: str, params: str, model_dir: Path) -> tuple[int, str, float]:
+    """(exit code, stderr, peak memory in GiB) of a program's `--mode=compile_only`."""
+    program = MODELS / folder / "tf"
+    command = [sys.executable, str(program / "run.py"), "--mode=compile_only", f"--model_dir={model_dir}"]
+    command.append(f"--params={program / 'configs' / params}")
+    errors = model_dir.with_suffix(".txt")
+    with errors.open("w") as file:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, errors.read_text(), usage.ru_maxrss / 2**20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_gpt2_small_compiles(tmp_path: Path) -> None:
+    code, errors, peak_gib = compile_only("gpt2", "params_gpt2_small.yaml", tmp_path / "gpt2")
+    assert code == 0, errors
+    assert peak_gib < LIMIT_GIB
+    (artifact,) = (tmp_path / "gpt2").glob("cs_*")
+    assert (artifact / "compile_report.txt").read_text().startswith("Estimated Overall Performance")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_bert_large_compiles(tmp_path: Path) -> None:
+    code, errors, peak_gib = compile_only("bert", "params_bert_large.yaml", tmp_path / "bert")
+    assert code == 0, errors
+    assert peak_gib < LIMIT_GIB
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_gpt_of_13_thousand_million_parameters_says_that_it_does_not_fit(tmp_path: Path) -> None:
+    code, errors, peak_gib = compile_only("gpt2", "params_gpt3_13b.yaml", tmp_path / "gpt3")
+    assert code == 1
+    (message,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert "do not fit" in message
+    assert "weight streaming" in message
+    assert peak_gib < LIMIT_GIB

@@ -1,0 +1,127 @@
+"""Keras models that are trained, evaluated and asked for predictions on a CS system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cs_system.testing import RunningSystem, running_system
+from estimator import CSRunConfig, KerasEstimator
+from estimator.errors import ModelFnError, UsageError
+
+keras = tf.keras
+STEPS, BATCH = 12, 8
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+def records() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(STEPS * BATCH, 6)).astype(np.float32)
+    return x, (x @ rng.normal(size=(6, 3))).argmax(1).astype(np.int32)
+
+
+def input_fn() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(records()).repeat().batch(BATCH, drop_remainder=True)
+
+
+@pytest.fixture
+def make_model() -> Callable[[], Any]:
+    """Models with the same first weights."""
+
+    def make() -> Any:
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(3)
+        layers = [
+            keras.layers.Input((6,)),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(3),
+        ]
+        model = keras.Sequential(layers)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01), loss=loss, metrics=["accuracy"])
+        return model
+
+    return make
+
+
+def estimator(model: Any, model_dir: Path, system: RunningSystem | None) -> KerasEstimator:
+    address = None if system is None else system.address
+    config = CSRunConfig(cs_ip=address, save_summary_steps=1, save_checkpoints_steps=6)
+    return KerasEstimator(model, model_dir, config=config)
+
+
+def test_train_leaves_the_model_as_fit_would(
+    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
+) -> None:
+    fitted, trained = make_model(), make_model()
+    history = fitted.fit(input_fn(), steps_per_epoch=STEPS, verbose=0).history
+    first = estimator(trained, tmp_path, system)
+    first.train(input_fn, steps=6)
+    continued = make_model()
+    second = estimator(continued, tmp_path, system)
+    second.train(input_fn, max_steps=STEPS)
+
+    assert second.get_variable_value("global_step") == STEPS
+    assert continued.optimizer.iterations == STEPS
+    for expected, found in zip(fitted.get_weights(), continued.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    x, y = records()
+    expected = fitted.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    assert continued.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True) == pytest.approx(
+        expected, rel=1e-4
+    )
+
+    on_system = second.evaluate(input_fn, steps=STEPS, use_cs=True)
+    assert on_system.pop("global_step") == STEPS
+    assert on_system == pytest.approx(expected, rel=1e-4)
+
+    predictions = list(second.predict(input_fn, num_samples=20, use_cs=True))
+    np.testing.assert_allclose(predictions, fitted.predict(x[:20], verbose=0), rtol=1e-3, atol=1e-5)
+
+    names = second.get_variable_names()
+    assert {"sequential/dense/kernel", "adam/sequential_dense_1_bias_velocity"} <= set(names)
+    assert not [name for name in names if "total" in name]
+    tags = {}
+    for path in tmp_path.glob("events.out.tfevents.*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            tags |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    assert ("accuracy", STEPS) in tags
+    # The means of fit run over all steps, those here over the six since the continuation.
+    assert abs(tags["loss", STEPS] - history["loss"][0]) < 0.5
+
+
+def test_validate_only_needs_no_system(make_model: Callable[[], Any], tmp_path: Path) -> None:
+    estimator(make_model(), tmp_path, None).compile(input_fn, validate_only=True)
+    assert (tmp_path / "run_summary.json").exists()
+
+
+def test_runs_on_this_cpu_are_those_of_the_model(make_model: Callable[[], Any], tmp_path: Path) -> None:
+    program = estimator(make_model(), tmp_path, None)
+    with pytest.raises(UsageError, match=r"call fit\(\) of the Keras model"):
+        program.train(input_fn, steps=3)
+    with pytest.raises(UsageError, match=r"call evaluate\(\)"):
+        program.evaluate(input_fn)
+    with pytest.raises(UsageError, match=r"call predict\(\)"):
+        next(program.predict(input_fn))
+
+
+def test_a_train_step_without_a_loss_is_refused(tmp_path: Path) -> None:
+    class Silent(keras.Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            return {"mean": tf.reduce_mean(data[0])}
+
+    model = Silent()
+    model.compile()
+    with pytest.raises(ModelFnError, match="returns mean, expected the loss"):
+        estimator(model, tmp_path, None).compile(input_fn)

@@ -1,0 +1,45 @@
+"""What tests of several rooms share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
+
+MODELS = Path(__file__).parents[1] / "models"
+MODULES = ("params", "run", "data", "model")
+
+Modules = dict[str, ModuleType]
+Example = Callable[[str], AbstractContextManager[Modules]]
+
+
+@contextmanager
+def _example(name: str) -> Iterator[Modules]:
+    """The modules of an example program by name, imported as its run.py imports them.
+
+    Afterwards their plain names mean what they meant before.
+    """
+    path = list(sys.path)
+    before = {module: sys.modules.pop(module) for module in MODULES if module in sys.modules}
+    sys.path[:0] = [str(MODELS / name / "tf"), str(MODELS.parent)]
+    try:
+        yield {module: import_module(module) for module in MODULES}
+    finally:
+        sys.path[:] = path
+        for module in MODULES:
+            sys.modules.pop(module, None)
+        sys.modules.update(before)
+
+
+@pytest.fixture(scope="session")
+def example() -> Example:
+    """Imports an example program by the name of its folder, for a with statement."""
+    return _example

@@ -19,7 +19,7 @@ from cgc.cirh.base import CirhOp, float_attr, int_attr
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.passes.matching import Constraint
 from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
-from cgc.passes.values import constant_splat
+from cgc.passes.values import constant_splat, everywhere
 
 _ROUNDING = 1e-6
 """Relative difference of numbers that differ by rounding to float32 only."""
@@ -116,6 +116,21 @@ def last_axis(value: SSAValue) -> Attribute:
     return int_attr(len(shape_of(value)) - 1)
 
 
+def hides(value: SSAValue) -> bool:
+    """Whether a constant in the place of a score, or added to it, leaves nothing of the probability.
+
+    It is so large that scores vanish in its rounding: in a row where all are hidden they are equal both ways.
+    """
+    splat = constant_splat(value)
+    return splat is not None and float(splat) <= -1e8
+
+
+def shows_something(mask: SSAValue) -> bool:
+    """Whether a mask is a constant that holds somewhere in every row of its last dimension."""
+    owner = mask.owner
+    return isinstance(owner, ops.ConstOp) and bool(owner.to_array().any(axis=-1).all())
+
+
 def used_twice(value: SSAValue) -> bool:
     """Whether a value has two readers."""
     return len(set(value.uses)) == 2
@@ -182,7 +197,7 @@ def all_rows(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 
 def negated_constant(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
     """The constant of the same type with the other sign."""
-    return _inserted(rewriter, ops.ConstOp.splat(-_number_of(value), tensor_of(value)))
+    return everywhere(rewriter, -_number_of(value), tensor_of(value))
 
 
 def ratio(rewriter: PatternRewriter, value: SSAValue, divisor: SSAValue) -> SSAValue:
@@ -200,9 +215,19 @@ def _constant(rewriter: PatternRewriter, value: float, like: SSAValue) -> SSAVal
     return _inserted(rewriter, made)
 
 
-def multiplier(rewriter: PatternRewriter, mask: SSAValue, scale: SSAValue, zeros: SSAValue) -> SSAValue:
-    """What dropout multiplies with: `scale` where the mask holds, else 0."""
-    return _inserted(rewriter, ops.SelectOp(mask, scale, zeros))
+def selected(rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_false: SSAValue) -> SSAValue:
+    """One value where the mask holds, else another."""
+    return _inserted(rewriter, ops.SelectOp(mask, on_true, on_false))
+
+
+def zeros(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
+    """The constant 0 of the same type."""
+    return _inserted(rewriter, ops.ConstOp.splat(0.0, tensor_of(like)))
+
+
+def ones(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
+    """The constant 1 of the same type."""
+    return everywhere(rewriter, 1.0, tensor_of(like))
 
 
 def _inserted(rewriter: PatternRewriter, op: CirhOp) -> SSAValue:
@@ -231,6 +256,8 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         last_axis,
         used_once,
         used_twice,
+        hides,
+        shows_something,
         has_rank_3,
         is_probability,
         complement,
@@ -249,7 +276,9 @@ REWRITES: Mapping[str, Callable[..., Any]] = {
         one_less,
         ratio,
         zero,
-        multiplier,
+        selected,
+        zeros,
+        ones,
         *SUM_REWRITES,
     )
 }

@@ -179,6 +179,58 @@ def _cum_sum(op: ops.CumSumOp, x: AnyArray) -> Any:
     return np.flip(sums, op.axis) if op.reverse else sums
 
 
+def _cum_prod(op: ops.CumProdOp, x: AnyArray) -> Any:
+    values = np.flip(_wide(x), op.axis) if op.reverse else _wide(x)
+    products = np.cumprod(values, op.axis)
+    if op.exclusive:
+        products = np.roll(products, 1, op.axis)
+        first: list[Any] = [slice(None)] * products.ndim
+        first[op.axis] = slice(0, 1)
+        products[tuple(first)] = 1
+    return np.flip(products, op.axis) if op.reverse else products
+
+
+def _band_part(op: ops.MatrixBandPartOp, x: AnyArray) -> Any:
+    rows, columns = x.shape[-2:]
+    below = np.arange(rows)[:, None] - np.arange(columns)
+    lower = op.num_lower if op.num_lower >= 0 else rows
+    upper = op.num_upper if op.num_upper >= 0 else columns
+    return np.where((below <= lower) & (-below <= upper), x, np.zeros((), x.dtype))
+
+
+def _places(op: ops.StridedSliceOp | ops.StridedSliceGradOp) -> Any:
+    """The positions that a strided slice takes, as an index."""
+    ranges = [np.arange(*place) for place in zip(op.begin, op.end, op.strides, strict=True)]
+    return np.ix_(*ranges)
+
+
+def _strided_slice_grad(op: ops.StridedSliceGradOp, grad: AnyArray) -> Any:
+    result = np.zeros(shape_of(op.result), grad.dtype)
+    result[_places(op)] = grad
+    return result
+
+
+def _unpad(op: ops.UnpadOp, x: AnyArray) -> Any:
+    limits = [size - high for size, high in zip(x.shape, op.high, strict=True)]
+    return x[tuple(map(slice, op.low, limits))]
+
+
+def _gather_nd(_: ops.GatherNdOp, x: AnyArray, indices: Any) -> Any:
+    limits = x.shape[: indices.shape[-1]]
+    inside = ((indices >= 0) & (indices < limits)).all()
+    return x[tuple(np.moveaxis(indices.astype(np.int64), -1, 0))] if inside else None
+
+
+def _conditional_arange(op: ops.ConditionalArangeOp, condition: AnyArray) -> Any:
+    return np.where(condition, np.cumsum(condition, -1) - 1 + op.start, op.fill)
+
+
+def _extend(op: ops.ExtSIOp | ops.ExtUIOp, x: AnyArray) -> Any:
+    if x.dtype == np.bool_:
+        return -x.astype(np.int64) if isinstance(op, ops.ExtSIOp) else x
+    return x.view(f"{'i' if isinstance(op, ops.ExtSIOp) else 'u'}{x.itemsize}")
+
+
 def _matmul(op: ops.MatMulOp, a: AnyArray, b: AnyArray) -> Any:
     left, right = _wide(a), _wide(b)
     left = np.swapaxes(left, -1, -2) if op.transpose_a else left
@@ -241,6 +293,16 @@ EVALUATORS: dict[type[CirhOp], Evaluator] = {
     ops.ArgMaxOp: _moved(_arg_max),
     ops.CumSumOp: _moved(_cum_sum),
     ops.MatMulOp: _moved(_matmul),
+    ops.CumProdOp: _moved(_cum_prod),
+    ops.MatrixBandPartOp: _moved(_band_part),
+    ops.StridedSliceOp: _moved(lambda op, x: x[_places(op)]),
+    ops.StridedSliceGradOp: _moved(_strided_slice_grad),
+    ops.UnpadOp: _moved(_unpad),
+    ops.GatherNdOp: _moved(_gather_nd),
+    ops.RepeatOp: _moved(lambda op, x: np.repeat(x, op.repeats, op.axis)),
+    ops.ConditionalArangeOp: _moved(_conditional_arange),
+    ops.ExtSIOp: _moved(_extend),
+    ops.ExtUIOp: _moved(_extend),
     ops.BiasAddOp: _elementwise(np.add),
     ops.BiasAddGradOp: lambda _, arrays: np.sum(_wide(arrays[0]), tuple(range(arrays[0].ndim - 1))),
 }

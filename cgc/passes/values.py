@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from xdsl.ir import SSAValue
+from xdsl.pattern_rewriter import PatternRewriter
 
 from cgc.cirh.ops import BroadcastInDimOp, ConstOp, ReshapeOp, TransposeOp
+from cgc.cirh.types import Tensor, tensor_type
 
 
 def constant_splat(value: SSAValue) -> Any | None:
@@ -19,6 +21,15 @@ def constant_splat(value: SSAValue) -> Any | None:
     while isinstance(owner, BroadcastInDimOp | ReshapeOp | TransposeOp):
         owner = owner.x.owner
     return owner.splat_value() if isinstance(owner, ConstOp) else None
+
+
+def everywhere(rewriter: PatternRewriter, number: float, like: Tensor) -> SSAValue:
+    """A value of type `like` with one number everywhere, which takes the memory of that one number."""
+    made = ConstOp.splat(number, tensor_type((), like.element_type))
+    spread = BroadcastInDimOp(made, like.get_shape(), ())
+    rewriter.insert(made)
+    rewriter.insert(spread)
+    return spread.result
 
 
 def is_splat_of(value: SSAValue, number: float) -> bool:

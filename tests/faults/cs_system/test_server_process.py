@@ -99,7 +99,8 @@ func.func @graph(%step: tensor<i64> {tf.resource_name = "state.global_step", tf.
     attributes {cs.mode = "train", cs.seed = 1 : i64} {
   %one = cirh.Const dense<1> : tensor<i64>
   %next = cirh.Add %step, %one : (tensor<i64>, tensor<i64>) -> tensor<i64>
-  %a = cirh.RandomUniform %step {global_seed = 1 : i64, op_seed = 0 : i64} : (tensor<i64>) -> tensor<9000x9000xf32>
+  %a = cirh.RandomUniform %step {global_seed = 1 : i64, op_seed = 0 : i64}
+      : (tensor<i64>) -> tensor<9000x9000xf32>
   %b = cirh.MatMul %a, %a {transpose_a = false, transpose_b = false}
       : (tensor<9000x9000xf32>, tensor<9000x9000xf32>) -> tensor<9000x9000xf32>
   %c = cirh.MatMul %b, %a {transpose_a = false, transpose_b = false}

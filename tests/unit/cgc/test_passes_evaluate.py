@@ -178,3 +178,32 @@ def test_arange_is_exact_or_left_alone(op: ops.ArangeOp, expected: list[int] | N
 )
 def test_what_is_left_to_the_device(make: Make, arrays: list[np.ndarray]) -> None:
     assert value_of(make, *arrays) is None
+
+
+X = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+MASK = np.array([[True, False, True, True]])
+PICKED: list[tuple[Make, list[Any], Any]] = [
+    (lambda x: ops.CumProdOp(x, 1, exclusive=True), [X[:1]], [[1, 1, 2, 6]]),
+    (lambda x: ops.CumProdOp(x, 1, reverse=True), [X[:1]], [[24, 24, 12, 4]]),
+    (lambda x: ops.MatrixBandPartOp(x, -1, 0), [np.ones((2, 3), bool)], [[1, 0, 0], [1, 1, 0]]),
+    (lambda x: ops.MatrixBandPartOp(x, 0, -1), [np.ones((2, 3), bool)], [[1, 1, 1], [0, 1, 1]]),
+    (lambda x: ops.StridedSliceOp(x, (2, 0), (-1, 4), (-2, 3)), [X], X[::-2, ::3]),
+    (lambda g: ops.StridedSliceGradOp(g, (5,), (4,), (-1,), (-2,)), [X[0, :3]], [3, 0, 2, 0, 1]),
+    (lambda x: ops.UnpadOp(x, (1, 0), (0, 3)), [X], X[1:, :1]),
+    (ops.GatherNdOp, [X, np.int32([[2, 1], [0, 3]])], [10, 4]),
+    (ops.GatherNdOp, [X, np.int32([[1], [0]])], X[[1, 0]]),
+    (lambda x: ops.RepeatOp(x, 2, 0), [X[:2, 0]], [1, 1, 5, 5]),
+    (lambda x: ops.ConditionalArangeOp(x, start=2, fill=-1), [MASK], [[2, -1, 3, 4]]),
+    (lambda x: ops.ExtSIOp(x, "int32"), [np.uint8([200, 3])], [-56, 3]),
+    (lambda x: ops.ExtUIOp(x, "int32"), [np.int8([-56, 3])], [200, 3]),
+    (lambda x: ops.ExtSIOp(x, "int8"), [MASK[0]], [-1, 0, -1, -1]),
+]
+
+
+@pytest.mark.parametrize(("make", "arrays", "expected"), PICKED)
+def test_ops_that_pick_elements(make: Make, arrays: list[Any], expected: Any) -> None:
+    np.testing.assert_array_equal(value_of(make, *arrays), expected)
+
+
+def test_coordinates_out_of_range_are_left_to_the_device() -> None:
+    assert value_of(ops.GatherNdOp, X, np.int32([[3, 0]])) is None

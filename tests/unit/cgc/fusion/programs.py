@@ -118,9 +118,10 @@ def attention(x: Any, *, bias: bool = False, is_scaled: bool = True, rate: float
     return tf.matmul(kept, value)
 
 
-def keras_attention(x: Any) -> Any:
+def keras_attention(x: Any, *, causal: bool = False, rate: float = 0.0) -> Any:
     """The same of x `[batch, length, size]`, as Keras has it."""
-    return keras.layers.MultiHeadAttention(2, 3)(x, x)
+    layer = keras.layers.MultiHeadAttention(2, 3, dropout=rate)
+    return layer(x, x, use_causal_mask=causal, training=True)
 
 
 ATTENTIONS: dict[str, Form] = {

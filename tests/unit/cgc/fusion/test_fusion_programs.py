@@ -59,10 +59,10 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[p.Input], dict[str, Any], di
         {"Attention": len(p.ATTENTIONS), "AttentionGrad": len(p.ATTENTIONS), "Softmax": 0},
     ),
     "keras_attention": (
-        p.squares_of({"keras": p.keras_attention}),
+        p.squares_of({"plain": p.keras_attention, "causal": lambda x: p.keras_attention(x, causal=True)}),
         [ROWS],
         {},
-        {"Attention": 1, "AttentionGrad": 1},
+        {"Attention": 2, "AttentionGrad": 2, "Softmax": 0},
     ),
     "softmax": (
         p.squares_of({"softmax": tf.nn.softmax, "written_out": written_out_softmax}),
@@ -109,11 +109,12 @@ def test_forms_are_found_and_numbers_stay(name: str) -> None:
     p.assert_same_numbers(plain, fused, limit=3e-5 if "bert_adam" in name else 5e-6)
 
 
-def test_a_keras_model_with_its_own_optimizer() -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_keras_model_with_its_own_optimizer(causal: bool) -> None:
     keras.utils.set_random_seed(1)
     x = keras.Input((5, 8), batch_size=3)
     hidden = keras.layers.Dense(8, activation="gelu")(x)
-    attended = keras.layers.MultiHeadAttention(2, 4, dropout=0.1)(hidden, hidden)
+    attended = keras.layers.MultiHeadAttention(2, 4, dropout=0.1)(hidden, hidden, use_causal_mask=causal)
     model = keras.Model(x, keras.layers.LayerNormalization()(hidden + attended))
     model.compile(optimizer=keras.optimizers.AdamW(1e-3, global_clipnorm=1.0), loss="mse")
     spec = tf.TensorSpec((3, 5, 8), tf.float32)

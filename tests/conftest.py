@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,6 +14,10 @@ from types import ModuleType
 import pytest
 
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs so, and processes of tests would inherit it: Ctrl-C could not be tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MODELS = Path(__file__).parents[1] / "models"
 MODULES = ("params", "run", "data", "model")

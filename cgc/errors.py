@@ -157,7 +157,7 @@ class PlacementError(CompileError):
 
     Attributes:
         shortage: the figures, None for a graph without kernels.
-        kernel: the one that it is about, None where it is about all.
+        kernel: the one that it is about; of all kernels together, the largest.
         source: the user's line of that kernel, if known.
     """
 

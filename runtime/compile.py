@@ -11,7 +11,7 @@ from typing import Any
 from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
 from cgc.fabric import Fabric, load_fabric
 from cgc.manifest import REPORT_TEXT
-from cgc.report import kernel_list_text
+from cgc.report import kernel_list_text, shortened
 from cs_system.client import SystemClient, parse_address
 from runtime import files, summaries
 from runtime.errors import ModelDirError
@@ -74,7 +74,7 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
         target = target_of(settings)
         result = compile_for(_trace(front_end, timeline), settings, target, timeline)
     _write_files(settings, timeline, target, front_end, result)
-    sys.stdout.write(result.artifact.read(REPORT_TEXT).decode())
+    sys.stdout.write(shortened(result.report_text))
     log.info("compile report: %s", result.artifact.path / REPORT_TEXT)
     return result
 

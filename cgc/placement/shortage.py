@@ -68,7 +68,6 @@ def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) 
     layouts = configurations(kernel)
     usable = layouts.where(fits_on(layouts, fabric))
     figures = shortage(kernels, fabric)
-    where = f" ({kernel.source})" if kernel.source else ""
     if len(usable) == 0:
         smallest = layouts[int(np.argmin(layouts.area))]
         what = f"its smallest rectangle is {smallest.width} x {smallest.height} PEs, available are "
@@ -82,7 +81,8 @@ def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) 
         advice = "make the layer smaller, use 16-bit parameters, or run the model with weight streaming"
     size = f"{fabric.width} x {fabric.height} PEs of {fabric.name}"
     return PlacementError(
-        f"kernel {kernel.name}{where} does not fit: {what}{size}{_together(kernels, figures)}; {advice}",
+        f"kernel {kernel.name}{_line_of(kernel)} does not fit: {what}{size}{_together(kernels, figures)}; "
+        f"{advice}",
         figures,
         kernel.name,
         kernel.source,
@@ -102,11 +102,18 @@ def _together(kernels: Sequence[Kernel], figures: Shortage) -> str:
 def graph_too_large(kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError:
     """The error for kernels that fit one by one, but not together."""
     figures = shortage(kernels, fabric)
+    largest = next(kernel for kernel in kernels if kernel.name == figures.largest_kernel)
     room = "" if figures.needed_pes > figures.available_pes else ", and no way to place them all was found"
     return PlacementError(
         f"the {len(kernels):,} kernels do not fit together: at their smallest they take "
         f"{figures.needed_pes:,} PEs, available are {figures.available_pes:,} ({fabric.width} x "
-        f"{fabric.height}) on {fabric.name}{room}; the largest is {figures.largest_kernel} with "
+        f"{fabric.height}) on {fabric.name}{room}; the largest is {largest.name}{_line_of(largest)} with "
         f"{figures.largest_kernel_pes:,} PEs; make the model smaller, or run it with weight streaming",
         figures,
+        largest.name,
+        largest.source,
     )
+
+
+def _line_of(kernel: Kernel) -> str:
+    return f" ({kernel.source})" if kernel.source else ""

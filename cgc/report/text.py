@@ -13,6 +13,8 @@ from cgc.report.tables import table
 _TITLE = "Estimated Overall Performance"
 _RULE = "-" * 31
 _LABEL_WIDTH = 47
+TERMINAL_ROWS = 40
+"""Rows of the kernel table that a terminal shows."""
 _COLUMNS = (
     "Kernel Name",
     "Samples/s",
@@ -33,6 +35,31 @@ def render_text(report: CompileReport) -> str:
     parts += _loops([row.kernel for row in report.kernels])
     parts += [verdict(report), _notes(report)]
     return "\n\n".join(parts) + "\n"
+
+
+def shortened(text: str, rows: int = TERMINAL_ROWS) -> str:
+    """A text report for a terminal: of a long table only the slowest kernels, in order, and the last row.
+
+    Args:
+        text: what `render_text` made.
+        rows: kernels to show.
+    """
+    lines = text.splitlines(keepends=True)
+    rules = [index for index, line in enumerate(lines) if line.startswith("+-")]
+    first, last = rules[1] + 1, rules[2] - 1
+    kernels = lines[first:last]
+    if len(kernels) <= rows:
+        return text
+    slowest = sorted(range(len(kernels)), key=lambda index: _rate(kernels[index]))[:rows]
+    note = f"... and {len(kernels) - rows} faster kernels, see compile_report.txt"
+    width = len(lines[rules[2]].rstrip()) - 4
+    shown = [kernels[index] for index in sorted(slowest)]
+    return "".join([*lines[:first], *shown, f"| {note:<{width}} |\n", *lines[last:]])
+
+
+def _rate(line: str) -> float:
+    """Samples/s of a line of the kernel table."""
+    return float(line.split("|")[2])
 
 
 def verdict(report: CompileReport) -> str:

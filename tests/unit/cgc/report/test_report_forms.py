@@ -15,8 +15,10 @@ from cgc.report import (
     plan_json,
     render_text,
     report_json,
+    shortened,
     verdict,
 )
+from cgc.report.tables import table
 
 LOOP = {
     "rows": 1,
@@ -142,3 +144,21 @@ def test_the_kernel_list_tells_matched_from_generated(fabric: Fabric) -> None:
         ["fc1", "reduction", "matched", "3", "model.py:12"],
         ["exp1", "elementwise", "generated", "1", "--"],
     ]
+
+
+def test_a_terminal_shows_the_slowest_kernels_of_a_long_table_and_all_else() -> None:
+    rates = [float(index * 37 % 100) for index in range(100)]
+    rows = [(f"fc{index}", f"{rate:.1f}", "1.0", "1.0", "7", "1.00%") for index, rate in enumerate(rates)]
+    total = ("overall", "0.0", "1.0", "1.0", "700 (1.00%)", "1.00%")
+    header = ("Kernel Name", "Samples/s", "Compute", "Transmission", "Active PEs", "Utilization")
+    text = f"head\n\n{table(header, [*rows, total])}\n\nVerdict: good.\n"
+    shown = shortened(text, rows=5)
+    names = [line.split()[1] for line in shown.splitlines() if line.startswith("| fc")]
+    slowest = sorted(range(100), key=lambda index: rates[index])[:5]
+    assert names == [f"fc{index}" for index in sorted(slowest)]
+    assert "... and 95 faster kernels, see compile_report.txt" in shown
+    assert "| overall" in shown
+    assert shown.startswith("head\n\n+-")
+    assert shown.endswith("\n\nVerdict: good.\n")
+    assert len({len(line) for line in shown.splitlines() if line.startswith(("|", "+"))}) == 1
+    assert shortened(text, rows=100) == text

@@ -6,7 +6,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import fc_mnist, launcher, performance_model, placement, step_time, streaming_throughput
+from benchmarks import (
+    compile_time,
+    fc_mnist,
+    launcher,
+    performance_model,
+    placement,
+    step_time,
+    streaming_throughput,
+)
 from benchmarks.harness import Row, machine, table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
@@ -29,6 +37,7 @@ def streaming_rows() -> list[Row]:
 
 GROUPS: tuple[Callable[[], list[Row]], ...] = (
     launcher.rows,
+    compile_time.rows,
     placement.rows,
     streaming_rows,
     step_time.rows,
@@ -48,6 +57,9 @@ disturbs both sides alike. Absolute figures are of this machine:
 
 * *data plane*: two sender processes to one receiver over loopback; the plain sockets compute no digests and
   hand nothing to a consumer.
+* *compiling*: from the traced step to the artifact on disk, the export of the executable included; what XLA
+  does with the executable is the CS system's time. `python -m benchmarks.compile_time --stages` has every
+  stage and pass.
 * *engine fed from memory*: the compiled step in the engine of the CS system, without network, against the
   same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`, all from batches that
   lie in memory.

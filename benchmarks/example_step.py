@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Mapping
 from importlib import import_module
@@ -11,15 +10,13 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
-ROOT = Path(__file__).resolve().parent.parent
+MODELS = Path(__file__).resolve().parent.parent / "models"
 
 
 def example_step(
     model: str, params_file: str, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> ModuleOp:
     """Traces a training step of `models/<model>/tf` with TensorFlow and imports it.
-
-    One model for a process: the example programs have modules of the same names.
 
     Args:
         model: name of the folder.
@@ -31,16 +28,16 @@ def example_step(
     from estimator.input import InputSource
     from toolkit_config.loader import load_model
 
-    folder = ROOT / "models" / model / "tf"
-    sys.path.insert(0, str(folder))
-    program = import_module("run").PROGRAM
-    params: dict[str, Any] = load_model(folder / "configs" / params_file, program.params).plain()
+    import_tensorflow()
+    network, data, schema = (
+        import_module(f"models.{model}.tf.{part}") for part in ("model", "data", "params")
+    )
+    path = MODELS / model / "tf" / "configs" / params_file
+    params: dict[str, Any] = load_model(path, schema.Params).plain()
     for group, values in (changes or {}).items():
         params[group].update(values)
-    import_tensorflow()
-    functions = program.functions()
     config = CSRunConfig(tf_random_seed=1)
-    source = InputSource(functions.train_input_fn, "train", params, config, {})
+    source = InputSource(data.train_input_fn, "train", params, config, {})
     with tempfile.TemporaryDirectory() as model_dir:
-        front_end = TensorFlowFrontEnd(functions.model_fn, source, params, config, Path(model_dir))
+        front_end = TensorFlowFrontEnd(network.model_fn, source, params, config, Path(model_dir))
         return front_end.program().module

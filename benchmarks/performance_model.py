@@ -5,7 +5,7 @@
 
 Each row is a parameter file of an example model with the sizes of the published network. Its step is traced
 by TensorFlow, imported, rewritten, matched, placed and estimated as in `--mode=compile_only`; only the
-executable is not made. A row runs in a process of its own: the example models share module names.
+executable is not made. A row runs in a process of its own, which gives its memory back.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from benchmarks.example_step import example_step
 from cgc.performance.published import OverallRow, overall_rows
 from cgc.precision import Precision
 
@@ -125,39 +124,11 @@ def compiled(row: OverallRow) -> dict[str, Any]:
     from cgc.report import compile_report, report_json
 
     fabric = load_fabric()
-    _, precision = _FILES[row.sizes["model"]]
-    graph = validate_step(_step(row), CompileOptions(precision=precision), fabric).graph
+    model = row.sizes["model"]
+    params_file, precision = _FILES[model]
+    module = example_step(model, params_file, changes(row))
+    graph = validate_step(module, CompileOptions(precision=precision), fabric).graph
     return report_json(compile_report(graph, place(graph, fabric), fabric))
-
-
-def _step(row: OverallRow) -> Any:
-    """The training step of a row's model as a module."""
-    from estimator import CSRunConfig, import_tensorflow
-    from estimator.front_end import TensorFlowFrontEnd
-    from estimator.input import InputSource
-
-    name = row.sizes["model"]
-    folder = ROOT / "models" / name / "tf"
-    sys.path.insert(0, str(folder))
-    program = import_module("run").PROGRAM
-    params = _params(program, folder / "configs" / _FILES[name][0], changes(row))
-    import_tensorflow()
-    functions = program.functions()
-    config = CSRunConfig(tf_random_seed=1)
-    source = InputSource(functions.train_input_fn, "train", params, config, {})
-    with tempfile.TemporaryDirectory() as model_dir:
-        return (
-            TensorFlowFrontEnd(functions.model_fn, source, params, config, Path(model_dir)).program().module
-        )
-
-
-def _params(program: Any, path: Path, changed: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    from toolkit_config.loader import load_model
-
-    params: dict[str, Any] = load_model(path, program.params).plain()
-    for group, values in changed.items():
-        params[group].update(values)
-    return params
 
 
 def predict(row: OverallRow) -> Prediction:

@@ -95,7 +95,8 @@ class Connection:
         if known is not None:
             return known
         code, details = error.code(), error.details()
-        if code is grpc.StatusCode.UNAVAILABLE:
+        # A system that is going down ends calls that come in its last moment with CANCELLED.
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return ConnectionLostError(
                 f"the connection to the CS system at {self.address} broke ({details}); "
                 "see its log, and resume from the last checkpoint"

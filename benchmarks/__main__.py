@@ -37,10 +37,10 @@ def streaming_rows() -> list[Row]:
 
 GROUPS: tuple[Callable[[], list[Row]], ...] = (
     launcher.rows,
+    step_time.rows,  # first of those that use TensorFlow: it sets the threads
     compile_time.rows,
     placement.rows,
     streaming_rows,
-    step_time.rows,
     fc_mnist.engine_rows,
     fc_mnist.end_to_end_rows,
 )

@@ -29,7 +29,7 @@ def momentum(
 
 
 def adam(
-    op: AdamOp,
+    op: AdamOp | AdamWOp,
     param: jax.Array,
     m: jax.Array,
     v: jax.Array,
@@ -42,7 +42,12 @@ def adam(
     grad: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(param, m, v); epsilon is added to the root of the uncorrected v ("epsilon hat" of the paper)."""
-    return _adam(op, param, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad)
+    one = lax.full_like(beta1, 1)
+    rate = lr * lax.sqrt(one - beta2_power) / (one - beta1_power)
+    m = m + (grad - m) * (one - beta1)
+    v = v + (grad * grad - v) * (one - beta2)
+    direction = grad * (one - beta1) + beta1 * m if op.use_nesterov else m
+    return param - (direction * rate) / (lax.sqrt(v) + epsilon), m, v
 
 
 def adam_w(
@@ -61,28 +66,7 @@ def adam_w(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(param, m, v); the decay does not pass through the moments."""
     decayed = param - param * (lr * weight_decay)
-    return _adam(op, decayed, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad)
-
-
-def _adam(
-    op: AdamOp | AdamWOp,
-    param: jax.Array,
-    m: jax.Array,
-    v: jax.Array,
-    beta1_power: jax.Array,
-    beta2_power: jax.Array,
-    lr: jax.Array,
-    beta1: jax.Array,
-    beta2: jax.Array,
-    epsilon: jax.Array,
-    grad: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    one = lax.full_like(beta1, 1)
-    rate = lr * lax.sqrt(one - beta2_power) / (one - beta1_power)
-    m = m + (grad - m) * (one - beta1)
-    v = v + (grad * grad - v) * (one - beta2)
-    direction = grad * (one - beta1) + beta1 * m if op.use_nesterov else m
-    return param - (direction * rate) / (lax.sqrt(v) + epsilon), m, v
+    return adam(op, decayed, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad)
 
 
 def rms_prop(

@@ -268,6 +268,14 @@ class Reservation:
         self._steps = stream
         return stream
 
+    def pause_steps(self) -> None:
+        """Ends the steps under way after those that the device has begun; without any it does nothing.
+
+        For another thread than the one that reads the outputs: its iteration ends early, with `paused`, and
+        `run_steps` goes on from there.
+        """
+        self._connection.call("PauseSteps", pb.PauseStepsRequest(), reservation=self._id)
+
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """The state, or some of it, after the last step; in the dtypes of the program's interface.
 
@@ -332,10 +340,11 @@ class StepStream(Iterator[StepOutputs]):
 
     Attributes:
         end_of_input: True once the input has ended before the last step.
+        paused: True once the steps have ended before the last one because of `pause_steps`.
     """
 
     def __init__(self, connection: Connection, call: Any) -> None:
-        self.end_of_input = False
+        self.end_of_input = self.paused = False
         self._connection = connection
         self._call = call
         self._ended = False
@@ -361,7 +370,7 @@ class StepStream(Iterator[StepOutputs]):
             raise
         if event.WhichOneof("event") == "span":
             return event
-        self.end_of_input = event.end.end_of_input
+        self.end_of_input, self.paused = event.end.end_of_input, event.end.paused
         self._ended = True
         # Reads the status of the call, so that nothing of it is left.
         next(self._call, None)

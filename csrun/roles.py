@@ -33,6 +33,7 @@ JOB_VARIABLES = (
     "CSRUN_TASK_INDEX",
     "CSRUN_LOG_DIR",
     "CSRUN_WAIT",
+    "CSRUN_REQUEUE",
 )
 """What the launcher tells each of its tasks."""
 
@@ -73,6 +74,7 @@ class TaskInfo:
         num_tasks: processes of the job.
         in_process_worker: this chief also does the work of worker 0, in the same process.
         wait: the job queues for a busy CS system instead of failing.
+        requeue: after a checkpoint that SIGUSR1 asks for, the job ends with exit code 75 and is started again.
     """
 
     role: Role
@@ -85,6 +87,7 @@ class TaskInfo:
     num_tasks: int
     in_process_worker: bool
     wait: bool = False
+    requeue: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> TaskInfo:
@@ -121,6 +124,7 @@ def _task(env: Mapping[str, str], rank: int, num_tasks: int, job_id: str, token:
         num_tasks=num_tasks,
         in_process_worker=num_tasks == 1,
         wait=env.get("CSRUN_WAIT") == "1",
+        requeue=env.get("CSRUN_REQUEUE") == "1",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from csrun.roles import TaskInfo
 from estimator import checkpoints
 from estimator.calling import call_model_fn
 from estimator.capture import check_advances, model_graph, with_mean_loss
@@ -23,6 +24,7 @@ from estimator.run_config import CSRunConfig
 from estimator.spec import EstimatorSpec, named_predictions
 from estimator.training_loop import SessionKeeper, TrainingLoop
 from estimator.warm_start import warm_start
+from runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
 from runtime.files import write_text
 
 log = logging.getLogger("estimator")
@@ -90,8 +92,11 @@ def train(
         hooks = (keeper, *job.hooks, *spec_hooks)
         session = _open_session(job, built, newest, loop.saver, hooks)
     write_text(job.model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
-    with session, loop.events:
-        loop.run(session, keeper, last_step)
+    requeue = TaskInfo.from_environment().requeue
+    with CheckpointRequests() as requests, session, loop.events:
+        stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
+    if stopped_at is not None:
+        leave_for_requeue(stopped_at)
 
 
 def evaluate(job: CpuJob, steps: int | None, checkpoint_path: str | None, name: str | None) -> dict[str, Any]:

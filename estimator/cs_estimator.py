@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from csrun.roles import TaskInfo
 from estimator import checkpoints, logs, tasks
 from estimator.calling import check_model_fn
 from estimator.errors import InputFnError, UnsupportedOnCsError, UsageError
@@ -21,6 +22,7 @@ from estimator.modes import MODES, ModeKeys
 from estimator.run_config import CSRunConfig, as_cs_config
 from estimator.spec import SINGLE, checked_hooks
 from estimator.warm_start import settings_of
+from runtime.goals import last_step_of_job
 
 if TYPE_CHECKING:
     from estimator.front_end import StateOptions, TensorFlowFrontEnd
@@ -293,9 +295,11 @@ class CerebrasEstimator:
     ) -> None:
         from estimator import cpu
 
-        last_step = max_steps
-        if steps is not None:
-            last_step = checkpoints.step_of(self.latest_checkpoint()) + steps
+        last_step = None
+        if steps is not None or max_steps is not None:
+            first_step = checkpoints.step_of(self.latest_checkpoint())
+            task = TaskInfo.from_environment()
+            last_step = last_step_of_job(self._model_dir, task, first_step, steps, max_steps)
         write_params(self._model_dir, self._params)
         job = self._cpu_job(input_fn, ModeKeys.TRAIN, hooks)
         cpu.train(job, last_step, tuple(saving_listeners or ()), self._warm_start)

@@ -13,6 +13,7 @@ from typing import Any
 from estimator import checkpoints
 from estimator.events import EventWriter
 from estimator.run_config import CSRunConfig
+from runtime.checkpoint_requests import CheckpointRequests
 from runtime.errors import NonFiniteLossError
 
 log = logging.getLogger("estimator")
@@ -114,8 +115,26 @@ class TrainingLoop:
             saving_listeners,
         )
 
-    def run(self, session: Any, keeper: SessionKeeper, last_step: int | None) -> None:
+    def run(
+        self,
+        session: Any,
+        keeper: SessionKeeper,
+        last_step: int | None,
+        requests: CheckpointRequests,
+        *,
+        stop_on_request: bool,
+    ) -> int | None:
         """Runs steps until the global step is `last_step`, the input ends, or a hook or listener stops.
+
+        Args:
+            session: The monitored session.
+            keeper: Of the bare one.
+            last_step: Where to end; None: with the input.
+            requests: A checkpoint is written when one asks for it.
+            stop_on_request: The loop ends after such a checkpoint.
+
+        Returns:
+            The global step at which a request has ended the loop before its time; else None.
 
         Raises:
             NonFiniteLossError: the loss became NaN or infinite.
@@ -128,7 +147,7 @@ class TrainingLoop:
         if first_step == 0:
             self._writer.write(keeper.session, 0)
         saved_at = time.perf_counter()
-        stop = False
+        stop = asked = False
         while not stop and (last_step is None or pace.step < last_step) and not session.should_stop():
             with_summary = _is_due(pace.step + 1, self._config.save_summary_steps)
             try:
@@ -141,13 +160,19 @@ class TrainingLoop:
             if _is_due(pace.step, self._config.log_step_count_steps):
                 log.info("global step %d: loss = %.6g (%.2f steps/sec)", pace.step, loss, pace.rates()[0])
                 pace.new_line()
-            if self._save_is_due(pace.step, time.perf_counter() - saved_at):
+            asked = requests.pending
+            if asked or self._save_is_due(pace.step, time.perf_counter() - saved_at):
                 stop = self._writer.write(keeper.session, pace.step)
                 saved_at = time.perf_counter()
+            if asked:
+                log.info("checkpoint at global step %d, as SIGUSR1 asked for", pace.step)
+                requests.done()
+                stop = stop or stop_on_request
         if pace.step > first_step and self._writer.last_step != pace.step:
             self._writer.write(keeper.session, pace.step)
         self._writer.end(keeper.session, pace.step)
         _log_end(pace, loss)
+        return pace.step if asked and stop_on_request and pace.step != last_step else None
 
     def _count(self, pace: _Pace, result: dict[str, Any]) -> float:
         pace.step = int(result["step"])

@@ -10,7 +10,7 @@ from typing import Any
 
 from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
 from cgc.fabric import Fabric, load_fabric
-from cgc.manifest import REPORT_TEXT
+from cgc.manifest import REPORT_HTML, REPORT_TEXT
 from cgc.report import kernel_list_text, shortened
 from cs_system.client import SystemClient, parse_address
 from runtime import files, summaries
@@ -47,9 +47,9 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
         cgc.errors.CompileError: the program uses something that the compiler does not know.
         ModelDirError: `model_dir` is not writable.
     """
-    files.check_writable(settings.model_dir)
     timeline = Timeline()
     with noted_failures(settings.artifact_dir):
+        files.check_writable(settings.model_dir)
         target = target_of(settings)
         program = _trace(front_end, timeline)
         log.info("=============== Starting Cerebras Compilation ===============")
@@ -57,7 +57,8 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
             result = validate_step(program.module, _options(settings), target.fabric, _log_stage)
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
-    sys.stdout.write(kernel_list_text(result.graph))
+    _show(kernel_list_text(result.graph))
+    log.info("every operation can run on the CS system; compile_only places the kernels")
     return result
 
 
@@ -68,14 +69,15 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
         cgc.errors.CompileError: the program cannot be compiled or placed.
         ModelDirError: `model_dir` is not writable.
     """
-    files.check_writable(settings.model_dir)
     timeline = Timeline()
     with noted_failures(settings.artifact_dir):
+        files.check_writable(settings.model_dir)
         target = target_of(settings)
         result = compile_for(_trace(front_end, timeline), settings, target, timeline)
     _write_files(settings, timeline, target, front_end, result)
-    sys.stdout.write(shortened(result.report_text))
+    _show(shortened(result.report_text))
     log.info("compile report: %s", result.artifact.path / REPORT_TEXT)
+    log.info("floorplan and all figures, for a browser: %s", result.artifact.path / REPORT_HTML)
     return result
 
 
@@ -91,7 +93,7 @@ def compile_for(
             _options(settings),
             target.fabric,
             _log_stage,
-            on_wait=log.info,
+            on_wait=_log_wait,
         )
     for warning in result.warnings:
         log.warning("%s", warning)
@@ -101,6 +103,12 @@ def compile_for(
     return result
 
 
+def _show(report: str) -> None:
+    """Prints a report, at once: in a log file it stands where it belongs between the lines of the log."""
+    sys.stdout.write(report)
+    sys.stdout.flush()
+
+
 def _options(settings: RunSettings) -> CompileOptions:
     return CompileOptions(precision=settings.precision)
 
@@ -108,6 +116,10 @@ def _options(settings: RunSettings) -> CompileOptions:
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:
     with timeline.phase("trace"):
         return front_end.program()
+
+
+def _log_wait(holder: str) -> None:
+    log.info("%s is compiling the same program; waiting for its result", holder)
 
 
 def _log_stage(stage: str, done: int, total: int) -> None:

@@ -1,7 +1,7 @@
 """`error.json`: why a program was not compiled, for programs that look at it instead of at the log.
 
-It lies in the compile directory, where artifacts are, and beside the logs where a launcher has started a job.
-A compilation that succeeds removes it.
+It lies in the compile directory, where artifacts are, and beside the logs where a launcher has started a job:
+there the chief leaves it for whatever else ends it, too. A compilation that succeeds removes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cgc.errors import GraphFault, GraphImportError, PlacementError
+from cgc.errors import ArtifactWriteError, GraphFault, GraphImportError, PlacementError
+from csrun.errors import RoleError
+from csrun.roles import TaskInfo
 from runtime.errors import ModelDirError, exit_code_of
 from runtime.files import write_json
 
@@ -41,6 +43,14 @@ def noted_failures(compile_dir: Path) -> Iterator[None]:
     for path in paths:
         with suppress(OSError):  # a leftover must not fail a compilation that went well
             path.unlink(missing_ok=True)
+
+
+def note_beside_logs(error: Exception) -> None:
+    """Leaves `error.json` for an error that ends this process, if it is the chief of a launcher's job."""
+    directory = os.environ.get(_LOG_DIR)
+    with suppress(RoleError):
+        if directory and TaskInfo.from_environment().role == "chief":
+            _write([Path(directory) / ERROR_FILE], error)
 
 
 def error_report(error: Exception) -> dict[str, Any]:
@@ -80,4 +90,5 @@ def _write(paths: list[Path], error: Exception) -> None:
         try:
             write_json(path, error_report(error))
         except ModelDirError as second:
-            log.warning("%s was not written: %s", path, second)
+            if not isinstance(error, ModelDirError | ArtifactWriteError):  # which say so themselves
+                log.warning("%s was not written: %s", path, second)

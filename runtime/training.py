@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from csrun.roles import TaskInfo
 from runtime import files, summaries
+from runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
 from runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
+from runtime.goals import last_step_of_job
 from runtime.program import GLOBAL_STEP, FrontEnd, Observer, State
 from runtime.progress import Progress
 from runtime.session import Session, open_session, prime
@@ -29,6 +31,7 @@ class TrainResult:
         samples: Samples trained on in this run.
         seconds: Time of the training loop, checkpoints included.
         input_ended: The input ended before the last step.
+        requeued: It was interrupted by a request for a checkpoint, and goes on when the job is started again.
     """
 
     final_step: int
@@ -36,10 +39,14 @@ class TrainResult:
     samples: int
     seconds: float
     input_ended: bool
+    requeued: bool = False
 
 
 def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> TrainResult | None:
     """Trains until `settings.last_step`, or `settings.steps` steps, or the end of the input.
+
+    SIGUSR1 makes the chief write a checkpoint at the next step. If the job is started again after that
+    (`TaskInfo.requeue`), the process then ends with `runtime.checkpoint_requests.EXIT_REQUEUE`.
 
     Returns:
         The chief's result; None in a worker.
@@ -50,23 +57,34 @@ def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> Tra
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
     """
     task = TaskInfo.from_environment()
-    if task.role == "worker":
-        run_worker(front_end, settings, task)
-        return None
-    files.check_writable(settings.model_dir)
-    timeline = Timeline()
-    try:
-        return _chief(front_end, settings, observer, task, timeline)
-    except BaseException as error:
-        _note_failure(settings, timeline, error)
-        raise
+    with CheckpointRequests() as requests:
+        if task.role == "worker":
+            run_worker(front_end, settings, task)
+            return None
+        files.check_writable(settings.model_dir)
+        timeline = Timeline()
+        try:
+            result = _chief(front_end, settings, observer, task, timeline, requests)
+        except BaseException as error:
+            _note_failure(settings, timeline, error)
+            raise
+    if result.requeued:
+        leave_for_requeue(result.final_step)
+    return result
 
 
 def _chief(
-    front_end: FrontEnd, settings: RunSettings, observer: Observer, task: TaskInfo, timeline: Timeline
+    front_end: FrontEnd,
+    settings: RunSettings,
+    observer: Observer,
+    task: TaskInfo,
+    timeline: Timeline,
+    requests: CheckpointRequests,
 ) -> TrainResult:
     with open_session(front_end, settings, task, timeline) as session:
-        last_step = _last_step(session.first_step, settings)
+        last_step = last_step_of_job(
+            settings.model_dir, task, session.first_step, settings.steps, settings.last_step
+        )
         progress = Progress(
             session.first_step, settings.batch_size, settings.log_every_steps, settings.model_dir
         )
@@ -74,59 +92,77 @@ def _chief(
             front_end.save(0, session.initial_state)
         with worker_beside(front_end, settings, task):
             prime(session, task, timeline)
-            with timeline.phase("training") as training:
+            with timeline.phase("training") as training, requests.served_by(session.reservation.pause_steps):
                 progress.start()
-                input_ended = _loop(session, front_end, settings, observer, progress, last_step, timeline)
+                loop = _Loop(session, front_end, settings, observer, progress, timeline, requests)
+                input_ended = loop.run(last_step, stop_on_request=task.requeue)
             session.reservation.stop(None)
     seconds = training.seconds or 0.0
-    result = TrainResult(progress.step, progress.loss, progress.samples, seconds, input_ended)
+    requeued = task.requeue and requests.pending and progress.step < last_step and not input_ended
+    result = TrainResult(progress.step, progress.loss, progress.samples, seconds, input_ended, requeued)
     _note_success(settings, timeline, session, task, progress, result)
     return result
 
 
-def _last_step(first_step: int, settings: RunSettings) -> int:
-    limits = []
-    if settings.last_step is not None:
-        limits.append(settings.last_step)
-    if settings.steps is not None:
-        limits.append(first_step + settings.steps)
-    return min(limits)
+@dataclass
+class _Loop:
+    """The steps of a run, from one checkpoint to the next."""
 
+    session: Session
+    front_end: FrontEnd
+    settings: RunSettings
+    observer: Observer
+    progress: Progress
+    timeline: Timeline
+    requests: CheckpointRequests
 
-def _loop(
-    session: Session,
-    front_end: FrontEnd,
-    settings: RunSettings,
-    observer: Observer,
-    progress: Progress,
-    last_step: int,
-    timeline: Timeline,
-) -> bool:
-    """Runs segments of steps from one checkpoint to the next; returns whether the input ended."""
-    saved_step, saved_at = session.first_step, time.monotonic()
-    input_ended = stop = False
-    while progress.step < last_step and not input_ended and not stop:
-        target_step = _segment_end(progress.step, last_step, settings)
-        for outputs in session.reservation.run_steps(target_step - progress.step):
-            timeline.mark("first step")
+    def run(self, last_step: int, *, stop_on_request: bool) -> bool:
+        """Runs until `last_step`, the end of the input, a saving listener's stop, or a request to stop.
+
+        Returns:
+            Whether the input ended.
+        """
+        progress, settings = self.progress, self.settings
+        saved_step, saved_at = progress.step, time.monotonic()
+        input_ended = stop = False
+        while progress.step < last_step and not input_ended and not stop:
+            asked = self.requests.pending
+            if not asked:
+                input_ended = self._steps(_segment_end(progress.step, last_step, settings))
+                asked = self.requests.pending
+            due = asked or _save_is_due(progress.step, saved_at, settings)
+            if progress.step == last_step or input_ended or due:
+                if progress.step != saved_step:
+                    with self.timeline.phase("checkpoint"):
+                        stop = self.front_end.save(progress.step, _fetch(self.session, progress.step))
+                saved_step, saved_at = progress.step, time.monotonic()
+            if asked:
+                log.info("checkpoint at global step %d, as SIGUSR1 asked for", saved_step)
+                if stop_on_request:
+                    break
+                self.requests.done()
+        if stop and progress.step < last_step:
+            log.info("stopped at global step %d, as a saving listener asked", progress.step)
+        if input_ended:
+            log.warning(
+                "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",
+                saved_step,
+                last_step,
+            )
+        return input_ended
+
+    def _steps(self, target_step: int) -> bool:
+        """Runs to `target_step`, or less far where a checkpoint is asked for; whether the input ended."""
+        progress = self.progress
+        stream = self.session.reservation.run_steps(target_step - progress.step)
+        for outputs in stream:
+            self.timeline.mark("first step")
             progress.add(outputs.first_step, outputs.outputs)
-            observer.steps(outputs.first_step, outputs.outputs)
-        input_ended = progress.step < target_step
-        if input_ended and progress.step == session.first_step:
-            raise NothingToDoError(session.first_step)
-        if progress.step == last_step or input_ended or _save_is_due(progress.step, saved_at, settings):
-            with timeline.phase("checkpoint"):
-                stop = front_end.save(progress.step, _fetch(session, progress.step))
-            saved_step, saved_at = progress.step, time.monotonic()
-    if stop and progress.step < last_step:
-        log.info("stopped at global step %d, as a saving listener asked", progress.step)
-    if input_ended:
-        log.warning(
-            "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",
-            saved_step,
-            last_step,
-        )
-    return input_ended
+            self.observer.steps(outputs.first_step, outputs.outputs)
+        input_ended = stream.end_of_input
+        if input_ended and progress.step == self.session.first_step:
+            raise NothingToDoError(self.session.first_step)
+        return input_ended
 
 
 def _segment_end(step: int, last_step: int, settings: RunSettings) -> int:
@@ -195,7 +231,7 @@ def _note_success(
         summaries.run_summary(
             settings,
             timeline,
-            "completed",
+            "requeued" if result.requeued else "completed",
             job=task.job_id,
             workers=task.num_workers,
             artifact=str(artifact.path),

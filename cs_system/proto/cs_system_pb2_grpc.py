@@ -79,6 +79,11 @@ class CsSystemStub(object):
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.RunStepsRequest.SerializeToString,
                 response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.RunEvent.FromString,
                 _registered_method=True)
+        self.PauseSteps = channel.unary_unary(
+                '/cs_system.CsSystem/PauseSteps',
+                request_serializer=cs__system_dot_proto_dot_cs__system__pb2.PauseStepsRequest.SerializeToString,
+                response_deserializer=cs__system_dot_proto_dot_cs__system__pb2.PauseStepsReply.FromString,
+                _registered_method=True)
         self.FetchState = channel.unary_stream(
                 '/cs_system.CsSystem/FetchState',
                 request_serializer=cs__system_dot_proto_dot_cs__system__pb2.FetchStateRequest.SerializeToString,
@@ -157,6 +162,13 @@ class CsSystemServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseSteps(self, request, context):
+        """Ends the RunSteps under way after the steps that the device has begun; without one it does nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchState(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -223,6 +235,11 @@ def add_CsSystemServicer_to_server(servicer, server):
                     servicer.RunSteps,
                     request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.RunStepsRequest.FromString,
                     response_serializer=cs__system_dot_proto_dot_cs__system__pb2.RunEvent.SerializeToString,
+            ),
+            'PauseSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseSteps,
+                    request_deserializer=cs__system_dot_proto_dot_cs__system__pb2.PauseStepsRequest.FromString,
+                    response_serializer=cs__system_dot_proto_dot_cs__system__pb2.PauseStepsReply.SerializeToString,
             ),
             'FetchState': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchState,
@@ -483,6 +500,33 @@ class CsSystem(object):
             '/cs_system.CsSystem/RunSteps',
             cs__system_dot_proto_dot_cs__system__pb2.RunStepsRequest.SerializeToString,
             cs__system_dot_proto_dot_cs__system__pb2.RunEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cs_system.CsSystem/PauseSteps',
+            cs__system_dot_proto_dot_cs__system__pb2.PauseStepsRequest.SerializeToString,
+            cs__system_dot_proto_dot_cs__system__pb2.PauseStepsReply.FromString,
             options,
             channel_credentials,
             insecure,

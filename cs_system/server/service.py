@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,14 @@ _WATCH_INTERVAL_S = 0.05
 _JOB_CHARS = 200
 
 
+@dataclass
+class _RunningSteps:
+    """A RunSteps under way: what stops it, and whether PauseSteps did."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    paused: bool = False
+
+
 class Service:
     """The handlers of the RPCs."""
 
@@ -55,6 +64,7 @@ class Service:
         self._system = system
         self._offers: dict[str, Program] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._running: dict[str, _RunningSteps] = {}
 
     def servicer(self) -> SimpleNamespace:
         """The handlers under their RPCs' names, for `add_CsSystemServicer_to_server`."""
@@ -68,6 +78,7 @@ class Service:
             OpenInput=_guarded(self._open_input),
             WatchInput=_guarded(self._watch_input),
             RunSteps=_guarded(self._run_steps),
+            PauseSteps=_guarded(self._pause_steps),
             FetchState=_guarded(self._fetch_state),
             StopRun=_guarded(self._stop_run),
             JoinRun=_guarded(self._join_run),
@@ -205,7 +216,8 @@ class Service:
         run, reservation = self._run(context), _reservation(context)
         batch_size = samples_per_step(run.program.interface) if run.program else 1
         channel: ThreadChannel[StepValues] = ThreadChannel(_OUTPUTS_WAITING)
-        stop = threading.Event()
+        running = self._running[reservation] = _RunningSteps()
+        stop = running.stop
         steps = asyncio.create_task(run.run_steps(request.steps, channel.put, stop))
         self._keep(steps)
         steps.add_done_callback(lambda _: channel.close())
@@ -221,12 +233,23 @@ class Service:
                 # Whatever broke because the reservation ended is only a consequence.
                 raise self._system.why_ended(reservation) or error from error
         finally:
+            if self._running.get(reservation) is running:
+                del self._running[reservation]
             if not steps.done():
                 stop.set()
                 channel.close()
-        if done < request.steps and not end_of_input:
+        ended_early = done < request.steps and not end_of_input
+        if ended_early and not running.paused:
             raise self._system.why_ended(reservation) or WrongOrderError("the steps were stopped")
-        await context.write(pb.RunEvent(end=pb.RunEnd(end_of_input=end_of_input)))
+        await context.write(pb.RunEvent(end=pb.RunEnd(end_of_input=end_of_input, paused=ended_early)))
+
+    async def _pause_steps(self, request: pb.PauseStepsRequest, context: Context) -> pb.PauseStepsReply:
+        self._run(context)
+        running = self._running.get(_reservation(context))
+        if running is not None:
+            running.paused = True
+            running.stop.set()
+        return pb.PauseStepsReply()
 
     async def _fetch_state(self, request: pb.FetchStateRequest, context: Context) -> None:
         state = await self._run(context).fetch_state(list(request.names) or None)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -104,6 +105,22 @@ def test_leaving_the_outputs_early_stops_the_steps(loaded, workers, linear, help
     assert first.count <= step < 1_000_000
     assert state["state.global_step"] == step
     assert positions(loaded.run_steps(3)) == [step, step + 1, step + 2]
+
+
+def test_paused_steps_end_early_and_go_on_without_a_gap(loaded, workers, linear, helpers):
+    loaded.open_input(2, helpers.digest, 0)
+    workers.start([linear.batches(w, 2) for w in range(2)])
+    loaded.pause_steps()  # nothing runs: nothing to pause
+    stream = loaded.run_steps(1_000_000)
+    first = next(stream)
+    thread = threading.Thread(target=loaded.pause_steps)
+    thread.start()
+    seen = positions([first, *stream])
+    thread.join()
+    assert stream.paused
+    assert not stream.end_of_input
+    assert loaded.fetch_state(["state.global_step"])["state.global_step"] == len(seen)
+    assert seen + positions(loaded.run_steps(5)) == list(range(len(seen) + 5))
 
 
 def test_steps_can_follow_abandoned_ones_at_once(loaded, workers, linear, helpers):

@@ -47,8 +47,12 @@ def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> EstimatorSpec
 
 @report_errors()
 def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
-    config = CSRunConfig(cs_ip=cs_ip, tf_random_seed=1, save_checkpoints_steps=10, log_step_count_steps=10)
-    CerebrasEstimator(model_fn, model_dir, config=config).train(input_fn, max_steps=int(max_steps))
+    save_every = int(os.environ.get("SAVE_EVERY", "10"))
+    config = CSRunConfig(
+        cs_ip=cs_ip or None, tf_random_seed=1, save_checkpoints_steps=save_every, log_step_count_steps=10
+    )
+    limit = {os.environ.get("LIMIT", "max_steps"): int(max_steps)}
+    CerebrasEstimator(model_fn, model_dir, config=config).train(input_fn, **limit)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 import pytest
 import tensorflow as tf
 
 from cgc.artifact import open_artifact
+from cgc.publishing import directory_lock
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, report_errors
+from runtime.errors import ModelDirError
+from toolkit_config.loader import load_model
 
 v1 = tf.compat.v1
 ROOT = Path(__file__).parents[3]
@@ -101,6 +108,37 @@ def test_double_precision(failure: Callable[..., Report]) -> None:
     assert (fault["op"], fault["dtype"], fault["shape"]) == ("Cast", "float64", [8, 3])
     assert fault["source"] == line_of(doubled, "tf.float64")
     assert "tf.cast(x, tf.float32)" in fault["what_to_do"]
+
+
+def test_what_is_wrong_behind_an_unknown_operation_is_told_at_once(failure: Callable[..., Report]) -> None:
+    def two_faults(logits: Any) -> Any:
+        strange = tf.math.lgamma(logits + 2.0, name="strange")
+        return tf.cast(2.0 * tf.cast(strange, tf.float64, name="wide"), tf.float32)
+
+    report = failure(two_faults)
+    found = {fault["node"]: fault for fault in report["faults"]}
+    assert found["strange"]["kind"] == "unknown operation"
+    assert found["wide"]["kind"] == "element type"
+    assert found["wide"]["source"] == line_of(two_faults, "wide")
+    assert [name for name in found if name.startswith("wide")] == ["wide"], "not everything behind it"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "what_to_do"), [("float64", "tf.cast(x, tf.float32)"), ("string", "numbers")]
+)
+def test_batches_of_a_type_that_the_system_does_not_have(
+    failure: Callable[..., Report], dtype: str, what_to_do: str
+) -> None:
+    def wrong() -> tf.data.Dataset:
+        pixels = tf.zeros((64, 4), tf.float64) if dtype == "float64" else tf.fill((64, 4), "0.5")
+        records = (pixels, np.zeros(64, np.int32))
+        return tf.data.Dataset.from_tensor_slices(records).batch(8, drop_remainder=True)
+
+    report = failure(data=wrong)
+    assert (report["kind"], report["exit_code"]) == ("ComponentTypeError", 2)
+    (fault,) = report["faults"]
+    assert (fault["node"], fault["dtype"]) == ("features", dtype)
+    assert what_to_do in fault["what_to_do"]
 
 
 def test_text(failure: Callable[..., Report]) -> None:
@@ -191,6 +229,74 @@ def test_it_lies_in_the_compile_directory_and_beside_the_logs(
     texts = {(tmp_path / folder / "error.json").read_text() for folder in ("compiled", "logs")}
     assert len(texts) == 1
     assert not (tmp_path / "model" / "error.json").exists()
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The log folder of a launcher's job that this process is a task of; CSRUN_RANK says which."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    values = {"RANK": "0", "NUM_TASKS": "3", "JOB_ID": "job-1", "JOB_TOKEN": "secret", "LOG_DIR": str(folder)}
+    for name, value in values.items():
+        monkeypatch.setenv(f"CSRUN_{name}", value)
+    return folder
+
+
+def test_an_error_before_the_compilation_is_noted_beside_the_logs(tmp_path: Path, logs: Path) -> None:
+    (tmp_path / "params.yaml").write_text("batch_size: many\n")
+    schema = pydantic.create_model("Params", batch_size=(int, ...))
+    with pytest.raises(SystemExit) as ended, report_errors(tmp_path):
+        load_model(tmp_path / "params.yaml", schema)
+    report = json.loads((logs / "error.json").read_text())
+    assert report["exit_code"] == ended.value.code == 2
+    assert "params.yaml:1: 'batch_size' is 'many'" in report["message"]
+
+
+def test_workers_leave_the_note_to_the_chief(
+    tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CSRUN_RANK", "1")
+    with pytest.raises(SystemExit), report_errors(tmp_path):
+        raise ValueError("of a worker")
+    assert list(logs.iterdir()) == []
+
+
+def test_a_model_dir_that_cannot_be_written_is_noted_beside_the_logs_in_one_message(
+    tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelDirError):
+        estimator(tmp_path / "file" / "model").compile(input_fn)
+    assert json.loads((logs / "error.json").read_text())["kind"] == "ModelDirError"
+    assert "was not written" not in caplog.text
+
+
+def test_the_fault_of_an_unwritable_artifact_says_what_to_do(
+    failure: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("cgc.publishing._write_files", full)
+    report = failure()
+    assert (report["kind"], report["exit_code"]) == ("ArtifactWriteError", 1)
+    assert report["faults"][0]["what_to_do"].startswith("free some space")
+
+
+def test_who_waits_for_another_compilation_is_told_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    estimator(tmp_path).compile(input_fn)
+    (artifact,) = tmp_path.glob("cs_*")
+    lock = directory_lock(artifact, timeout_s=0)
+    lock.__enter__()
+    shutil.rmtree(artifact)
+    threading.Timer(0.5, lambda: lock.__exit__(None, None, None)).start()
+    caplog.clear()
+    estimator(tmp_path).compile(input_fn)
+    assert f"process {os.getpid()}" in caplog.text
+    assert "is compiling the same program; waiting for its result" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["executable", "version"])

@@ -7,6 +7,7 @@ An artifact is opened only if all of them agree, and appears under its name comp
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -80,29 +81,75 @@ def artifact_path(compile_dir: Path, key: str) -> Path:
     return compile_dir / f"{NAME_PREFIX}{key}"
 
 
-def artifact_key(canonical_text: str, options: Mapping[str, Any], fabric: Mapping[str, Any]) -> str:
-    """The digest that names an artifact: equal exactly if compiling again would give the same.
+@dataclass(frozen=True)
+class Toolchain:
+    """What compiled an artifact, as far as it decides what comes out.
 
-    jax's version is a part of it: the executable is what this jax lowers the ops to, another version may
-    round differently, and one that is much older may not be able to read it.
+    Attributes:
+        tool: `tool_version()`.
+        jax: its version: the executable is what this jax lowers the ops to, another version may round
+            differently, and one that is much older may not be able to read it.
+        format: FORMAT_VERSION.
+    """
+
+    tool: str
+    jax: str
+    format: int
+
+    @classmethod
+    def current(cls) -> Toolchain:
+        """The one that runs."""
+        return cls(tool_version(), metadata.version("jax"), FORMAT_VERSION)
+
+    def __str__(self) -> str:
+        return f"{self.tool} with jax {self.jax}"
+
+
+def artifact_key(
+    canonical_text: str,
+    options: Mapping[str, Any],
+    fabric: Mapping[str, Any],
+    toolchain: Toolchain | None = None,
+) -> str:
+    """The digest that names an artifact: equal exactly if compiling again would give the same.
 
     Args:
         canonical_text: `cgc.cirh.text.canonical_text` of the module as it was given to the compiler.
         options: what the user chose, as JSON values.
         fabric: the fabric, as JSON values.
+        toolchain: what compiles it; None for the one that runs.
 
     Returns:
         64 hex digits.
     """
+    toolchain = toolchain or Toolchain.current()
     parts = {
         "cirh_sha256": _sha256(canonical_text.encode()),
         "options": options,
         "fabric": fabric,
-        "tool": tool_version(),
-        "jax": metadata.version("jax"),
-        "format": FORMAT_VERSION,
+        "tool": toolchain.tool,
+        "jax": toolchain.jax,
+        "format": toolchain.format,
     }
     return _sha256(json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode())
+
+
+def find_older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> tuple[Path, Toolchain] | None:
+    """The artifact of a program that another version of the compiler made, and that version.
+
+    A directory whose manifest does not tell is passed over: the answer is for a message.
+
+    Args:
+        compile_dir: where artifacts lie.
+        key_of: the program's `artifact_key` with a toolchain.
+    """
+    for manifest in sorted(compile_dir.glob(f"{NAME_PREFIX}*/{MANIFEST}")):
+        with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+            fields = json.loads(manifest.read_bytes())
+            made_by = Toolchain(fields["tool_version"], fields["versions"]["jax"], fields["format_version"])
+            if manifest.parent.name == f"{NAME_PREFIX}{key_of(made_by)}":
+                return manifest.parent, made_by
+    return None
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,10 +23,12 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cgc.artifact import (
     Artifact,
+    Toolchain,
     artifact_key,
     artifact_lock,
     artifact_path,
     file_entries,
+    find_older,
     open_artifact,
     publish,
     tool_version,
@@ -52,7 +55,7 @@ from cgc.manifest import (
     Interface,
     Manifest,
 )
-from cgc.passes.pipeline import DEFAULT_PIPELINE, precision_pipeline
+from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cgc.precision import Precision
 
 if TYPE_CHECKING:
@@ -175,13 +178,17 @@ def compile_step(
     """
     start = time.monotonic()
     step_interface(module)
-    key = artifact_key(canonical_text(module), options.model_dump(), fabric.model_dump(mode="json"))
+    key_of = partial(
+        artifact_key, canonical_text(module), options.model_dump(), fabric.model_dump(mode="json")
+    )
+    key = key_of()
     report, warning = None, None
     artifact, _ = _find(compile_dir, key)
     if artifact is None:
         with artifact_lock(compile_dir, key, lock_timeout_s, on_wait) as lock:
             artifact, warning = _find(compile_dir, key)  # while this task waited, another may have compiled
             if artifact is None:
+                warning = warning or _older(compile_dir, key_of)
                 artifact, report = _compile(module, options, fabric, key, lock, progress)
     return CompileResult(
         artifact=artifact,
@@ -208,6 +215,18 @@ def _find(compile_dir: Path, key: str) -> tuple[Artifact | None, str | None]:
             f"the compile artifact {path} was made by {got}, this is {expected}; it is compiled again",
         )
     return artifact, None
+
+
+def _older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> str | None:
+    """Why a program that was compiled before is compiled again, if another version of the compiler did it."""
+    found = find_older(compile_dir, key_of)
+    if found is None:
+        return None
+    path, made_by = found
+    return (
+        f"the compile artifact {path} was made by {made_by}, this is {Toolchain.current()}: the program is "
+        "compiled again; remove the older directory when nobody uses it"
+    )
 
 
 def _compile(

@@ -112,6 +112,10 @@ class CorruptArtifactError(CompileError):
 class ArtifactWriteError(CompileError):
     """An artifact that could not be written (disk full, no permission); nothing half-written is left."""
 
+    def __init__(self, message: str, what_to_do: str) -> None:
+        self.fault_fields = {"what_to_do": what_to_do}
+        super().__init__(f"{message}; {what_to_do}")
+
 
 class ArtifactLockError(CompileError):
     """Another task has been compiling the same program for longer than this one is willing to wait."""

@@ -130,8 +130,7 @@ def write_error(target: Path, error: OSError) -> ArtifactWriteError:
         errno.EEXIST: "a file is in the way: remove it, or choose another compile_dir",
     }.get(error.errno or 0, "choose another compile_dir")
     return ArtifactWriteError(
-        f"cannot write the compile artifact {target}: {error.strerror or error}; "
-        f"nothing was written; {advice}"
+        f"cannot write the compile artifact {target}: {error.strerror or error}; nothing was written", advice
     )
 
 

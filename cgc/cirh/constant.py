@@ -96,7 +96,11 @@ def _as_array(array: ArrayLike, dtype: DTypeLike | None) -> AnyArray:
 
 @irdl_op_definition
 class ArangeOp(CirhOp):
-    """`start + step * [0, 1, ..., size - 1]`, a 1-d tensor."""
+    """`start + step * [0, 1, ..., size - 1]`, a 1-d tensor.
+
+    Numbers are counted in integers: the first and the last must be values of the element type, for floats
+    32-bit integers.
+    """
 
     name = "cirh.Arange"
     result = result_def()
@@ -108,19 +112,28 @@ class ArangeOp(CirhOp):
     def __init__(
         self, size: int, start: int = 0, step: int = 1, dtype: DTypeLike | ElementType = "int32"
     ) -> None:
-        result = self.infer(tensor_type([size], dtype))
+        result = self.infer(tensor_type([size], dtype), start, step)
         super().__init__([], [result], {"start": int_attr(start), "step": int_attr(step)})
 
     @classmethod
-    def infer(cls, result: Tensor) -> Tensor:
-        """Result type as given: 1-d, of numbers."""
+    def infer(cls, result: Tensor, start: int, step: int) -> Tensor:
+        """Result type as given: 1-d, of numbers, which hold what is counted."""
         if len(result.get_shape()) != 1:
             cls.fail(f"result type is {result}, expected rank 1")
         cls.require_dtype("result", result, NUMBERS)
+        counted = numpy_dtype(result.element_type)
+        limits = np.iinfo(counted.name if counted.kind in "iu" else "int32")
+        (size,) = result.get_shape()
+        last = start + step * (size - 1)
+        if size and not (limits.min <= start <= limits.max and limits.min <= last <= limits.max):
+            cls.fail(
+                f"{result} counts from {start} to {last} in steps of {step}, "
+                f"expected numbers from {limits.min} to {limits.max}"
+            )
         return result
 
     def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.result)),)
+        return (self.infer(tensor_of(self.result), self.start, self.step),)
 
 
 @irdl_op_definition

@@ -20,19 +20,20 @@ from cgc.cirh.base import (
     operand_type,
 )
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
-from cgc.cirh.window import NHWC, require_image, require_window, window_counts
+from cgc.cirh.window import data_format_of, require_space, require_window, window_counts
 
 DIRECTIONS = ("FWD", "BWD_INPUT", "BWD_KERNEL")
 
 
 @irdl_op_definition
 class ConvolutionOp(CirhOp):
-    """Convolution in two dimensions, or its gradient by the input or by the kernel.
+    """Convolution in two or three dimensions, or its gradient by the input or by the kernel.
 
     FWD: x `[N, H, W, C]` and kernel `[h, w, C / groups, D]` give y `[N, H', W', D]`, where output channels
     are in as many groups as input channels. BWD_INPUT: the gradient of y and the kernel give the gradient of
     x. BWD_KERNEL: x and the gradient of y give the gradient of the kernel. Attributes are those of the
-    forward convolution in all three; padding is top, bottom, left, right.
+    forward convolution in all three; padding is top, bottom, left, right. Volumes have the depth before the
+    height: x `[N, D, H, W, C]`, kernel `[d, h, w, C / groups, D]`, padding front, back, top and so on.
     """
 
     name = "cirh.Convolution"
@@ -56,23 +57,29 @@ class ConvolutionOp(CirhOp):
         self,
         lhs: Value,
         rhs: Value,
-        stride: Sequence[int] = (1, 1),
-        padding: Sequence[int] = (0, 0, 0, 0),
-        dilation: Sequence[int] = (1, 1),
+        stride: Sequence[int] | None = None,
+        padding: Sequence[int] | None = None,
+        dilation: Sequence[int] | None = None,
         groups: int = 1,
         conv_pass_direction: str = "FWD",
         shape: Sequence[int] | None = None,
     ) -> None:
-        """`shape` is that of the result, which operands alone do not say in the two backward directions."""
+        """Attributes of the window are 1, 0 and 1 by default.
+
+        `shape` is that of the result, which operands alone do not say in the two backward directions.
+        """
+        left, right = operand_type(lhs), operand_type(rhs)
+        ones = (1,) * max(0, len(left.get_shape()) - 2)
+        stride, dilation = stride or ones, dilation or ones
+        padding = (0,) * 2 * len(ones) if padding is None else padding
         properties = {
             "conv_pass_direction": StringAttr(conv_pass_direction),
-            "data_format": StringAttr(NHWC),
+            "data_format": StringAttr(data_format_of(left)),
             "dilation": ints_attr(dilation),
             "groups": int_attr(groups),
             "padding": ints_attr(padding),
             "stride": ints_attr(stride),
         }
-        left, right = operand_type(lhs), operand_type(rhs)
         if conv_pass_direction == "FWD":
             result = self.infer(left, right, stride, padding, dilation, groups)
         else:
@@ -93,19 +100,22 @@ class ConvolutionOp(CirhOp):
     ) -> Tensor:
         """Result type of the forward direction."""
         cls.require_dtype("x", x, FLOATS)
-        require_image(cls, "x", x)
+        dimensions = require_space(cls, "x", x)
         sizes = kernel.get_shape()
-        if len(sizes) != 4 or kernel.element_type != x.element_type:
-            cls.fail(f"the kernel has type {kernel}, expected rank 4 and element type {x.element_type}")
-        require_window(cls, sizes[:2], stride, padding, dilation)
-        batch, height, width, channels = x.get_shape()
-        if groups < 1 or sizes[2] * groups != channels or sizes[3] % groups:
+        rank = dimensions + 2
+        if len(sizes) != rank or kernel.element_type != x.element_type:
+            cls.fail(f"the kernel has type {kernel}, expected rank {rank} and element type {x.element_type}")
+        *window, inputs, outputs = sizes
+        require_window(cls, window, stride, padding, dilation, dimensions)
+        batch, *space, channels = x.get_shape()
+        if groups < 1 or inputs * groups != channels or outputs % groups:
+            names = "h, w" if dimensions == 2 else "d, h, w"
             cls.fail(
                 f"the kernel has type {kernel} and groups is {groups}, expected "
-                f"[h, w, {channels} / groups, multiple of groups] for x of type {x}"
+                f"[{names}, {channels} / groups, multiple of groups] for x of type {x}"
             )
-        counts = window_counts(cls, (height, width), sizes[:2], stride, padding, dilation)
-        return tensor_type([batch, *counts, sizes[3]], x.element_type)
+        counts = window_counts(cls, space, window, stride, padding, dilation)
+        return tensor_type([batch, *counts, outputs], x.element_type)
 
     @classmethod
     def infer_gradient(
@@ -130,9 +140,9 @@ class ConvolutionOp(CirhOp):
         return result
 
     def _infer_results(self) -> tuple[Tensor, ...]:
-        if self.data_format != NHWC:
-            self.fail(f"data_format is {self.data_format!r}, expected {NHWC!r}")
         left, right = tensor_of(self.lhs), tensor_of(self.rhs)
+        if self.data_format != data_format_of(left):
+            self.fail(f"data_format is {self.data_format!r}, expected {data_format_of(left)!r}")
         window = self.stride, self.padding, self.dilation, self.groups
         if self.conv_pass_direction == "FWD":
             return (self.infer(left, right, *window),)

@@ -7,7 +7,6 @@ unpacks every element of large constants, and rebuilds a type constraint at ever
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,6 +20,9 @@ from cgc.errors import InvalidOpError
 
 LITERAL_LIMIT = 64
 """Constants of more elements than this, unless all are equal, print as the hex form of their bytes."""
+
+LARGEST_BYTES = 2**31
+"""Of a constant: it takes its full size in memory, even one number repeated. TensorFlow has none larger."""
 
 
 def dense_attr(array: AnyArray) -> DenseIntOrFPElementsAttr:
@@ -138,7 +140,14 @@ def _hex_bytes(parser: Parser, text: str, start: int) -> bytes:
 
 def _make(parser: Parser, data: bytes, tensor: Tensor, start: int) -> DenseIntOrFPElementsAttr:
     size, count = numpy_dtype(tensor.element_type).itemsize, element_count(tensor)
-    if len(data) == size and size * count <= sys.maxsize:
+    if size * count > LARGEST_BYTES:
+        parser.raise_error(
+            f"a constant of type {tensor} takes {size * count} bytes, expected {LARGEST_BYTES} or less; "
+            "repeat a smaller one with cirh.BroadcastInDim",
+            start,
+            start,
+        )
+    if len(data) == size:
         data *= count
     if len(data) != size * count:
         parser.raise_error(

@@ -31,9 +31,9 @@ argument (`op.transpose_a -> bool`, `op.permutation -> tuple[int, ...]`); single
     DotGeneralOp(lhs, rhs, lhs_contracting_dimensions, rhs_contracting_dimensions,
         lhs_batching_dimensions=(), rhs_batching_dimensions=())
     ReduceBiasOp(grad, dim), CompositeOp(x, bias, function)
-    ConvolutionOp(lhs, rhs, stride=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), groups=1,
+    ConvolutionOp(lhs, rhs, stride=1s, padding=0s, dilation=1s, groups=1,
         conv_pass_direction="FWD", shape=None): lhs, rhs are x, kernel | grad, kernel | x, grad
-    PoolOp(x, pool_type, ksize, strides, padding=(0, 0, 0, 0))
+    PoolOp(x, pool_type, ksize, strides, padding=0s)
     MaxPoolGradOp(x, grad, ksize, strides, padding), AvgPoolGradOp(grad, shape, ksize, strides, padding)
     FusedBatchNormOp(x, scale, offset, mean, variance, epsilon, exponential_avg_factor, is_training)
         -> y, batch_mean, batch_variance, saved_mean, saved_variance

@@ -17,7 +17,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
-from cgc.cirh.types import ANY, BOOL, INTEGERS, NUMBERS, Tensor, tensor_of, tensor_type
+from cgc.cirh.types import ANY, BOOL, INTEGERS, NUMBERS, Tensor, element_count, tensor_of, tensor_type
 
 
 def strided_shape(
@@ -174,7 +174,10 @@ class GatherNdOp(CirhOp):
             cls.fail(
                 f"indices has type {indices}, expected [..., K] with 1 <= K <= {len(shape)}, the rank of x"
             )
-        return tensor_type([*places[:-1], *shape[places[-1] :]], x.element_type)
+        result = tensor_type([*places[:-1], *shape[places[-1] :]], x.element_type)
+        if 0 in shape[: places[-1]] and element_count(result):
+            cls.fail(f"x has type {x}, expected elements to pick in its first {places[-1]} dimensions")
+        return result
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), tensor_of(self.indices)),)
@@ -289,16 +292,20 @@ class ConditionalArangeOp(CirhOp):
     fill = IntParameter("fill")
 
     def __init__(self, condition: Value, start: int = 0, fill: int = 0) -> None:
-        result = self.infer(operand_type(condition))
+        result = self.infer(operand_type(condition), start, fill)
         super().__init__([condition], [result], {"start": int_attr(start), "fill": int_attr(fill)})
 
     @classmethod
-    def infer(cls, condition: Tensor) -> Tensor:
+    def infer(cls, condition: Tensor, start: int, fill: int) -> Tensor:
         """Result type: i32 of the shape of the condition."""
         cls.require_dtype("condition", condition, BOOL)
         if not condition.get_shape():
             cls.fail(f"condition has type {condition}, expected rank 1 or more")
+        if not -(2**31) <= fill < 2**31 or not -(2**31) <= start < 2**31 - condition.get_shape()[-1]:
+            cls.fail(
+                f"start is {start} and fill {fill}, expected 32-bit integers, and so the last number of a row"
+            )
         return tensor_type(condition.get_shape(), "int32")
 
     def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.condition)),)
+        return (self.infer(tensor_of(self.condition), self.start, self.fill),)

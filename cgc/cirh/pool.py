@@ -1,4 +1,4 @@
-"""Pooling over windows of height and width, and its gradients."""
+"""Pooling over windows of height and width, or of depth as well, and its gradients."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import INTS, CirhOp, IntsParameter, TextParameter, Value, ints_attr, operand_type
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
-from cgc.cirh.window import NHWC, require_image, require_window, window_counts
+from cgc.cirh.window import data_format_of, require_space, require_window, window_counts
 
 POOL_TYPES = ("MAX", "AVG")
+
+
+def no_padding(ksize: Sequence[int]) -> tuple[int, ...]:
+    """0 on both sides of each dimension of a window."""
+    return (0,) * 2 * len(ksize)
 
 
 class WindowOp(CirhOp):
@@ -31,24 +36,24 @@ class WindowOp(CirhOp):
     def pooled(
         cls, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: Sequence[int]
     ) -> Tensor:
-        """The type of x `[N, H, W, C]` after pooling: `[N, H', W', C]`."""
+        """The type of x `[N, H, W, C]` after pooling: `[N, H', W', C]`; of `[N, D, H, W, C]` likewise."""
         cls.require_dtype("x", x, FLOATS)
-        require_image(cls, "x", x)
-        require_window(cls, ksize, strides, padding)
-        batch, height, width, channels = x.get_shape()
+        dimensions = require_space(cls, "x", x)
+        require_window(cls, ksize, strides, padding, dimensions=dimensions)
+        batch, *space, channels = x.get_shape()
         # a window of padding alone would have no largest element and no mean
-        if max(padding[:2]) >= ksize[0] or max(padding[2:]) >= ksize[1]:
+        if any(max(sides) >= k for *sides, k in zip(padding[::2], padding[1::2], ksize, strict=True)):
             cls.fail(f"padding is {tuple(padding)}, expected less than the window {tuple(ksize)}")
-        counts = window_counts(cls, (height, width), ksize, strides, padding)
+        counts = window_counts(cls, space, ksize, strides, padding)
         return tensor_type([batch, *counts, channels], x.element_type)
 
     @staticmethod
     def window_properties(
-        ksize: Sequence[int], strides: Sequence[int], padding: Sequence[int]
+        x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: Sequence[int]
     ) -> dict[str, Attribute]:
-        """The attributes of the window."""
+        """The attributes of a window that slides over x or what has its rank."""
         return {
-            "data_format": StringAttr(NHWC),
+            "data_format": StringAttr(data_format_of(x)),
             "ksize": ints_attr(ksize),
             "padding": ints_attr(padding),
             "strides": ints_attr(strides),
@@ -56,8 +61,9 @@ class WindowOp(CirhOp):
 
     def verify_(self) -> None:
         """Checks the data format, then the types."""
-        if self.data_format != NHWC:
-            self.fail(f"data_format is {self.data_format!r}, expected {NHWC!r}")
+        expected = data_format_of(tensor_of(self.operands[0]))
+        if self.data_format != expected:
+            self.fail(f"data_format is {self.data_format!r}, expected {expected!r}")
         super().verify_()
 
 
@@ -65,7 +71,8 @@ class WindowOp(CirhOp):
 class PoolOp(WindowOp):
     """Largest element (MAX) or mean (AVG) of each window.
 
-    Padding is top, bottom, left, right; it is neither compared nor counted.
+    Padding is top, bottom, left, right (of volumes front and back first); it is neither compared nor
+    counted.
     """
 
     name = "cirh.Pool"
@@ -80,10 +87,11 @@ class PoolOp(WindowOp):
         pool_type: str,
         ksize: Sequence[int],
         strides: Sequence[int],
-        padding: Sequence[int] = (0, 0, 0, 0),
+        padding: Sequence[int] | None = None,
     ) -> None:
+        padding = no_padding(ksize) if padding is None else padding
         result = self.infer(operand_type(x), pool_type, tuple(ksize), strides, padding)
-        properties = self.window_properties(ksize, strides, padding)
+        properties = self.window_properties(operand_type(x), ksize, strides, padding)
         super().__init__([x], [result], {**properties, "pool_type": StringAttr(pool_type)})
 
     @classmethod
@@ -107,7 +115,10 @@ class PoolOp(WindowOp):
 
 @irdl_op_definition
 class MaxPoolGradOp(WindowOp):
-    """Gradient of MAX pooling of x: each grad goes to the first of the largest elements of its window."""
+    """Gradient of MAX pooling of x: each grad goes to the first of the largest elements of its window.
+
+    Of volumes to all of the largest: TensorFlow has it so on CPUs.
+    """
 
     name = "cirh.MaxPoolGrad"
     x = operand_def()
@@ -120,10 +131,12 @@ class MaxPoolGradOp(WindowOp):
         grad: Value,
         ksize: Sequence[int],
         strides: Sequence[int],
-        padding: Sequence[int] = (0, 0, 0, 0),
+        padding: Sequence[int] | None = None,
     ) -> None:
+        padding = no_padding(ksize) if padding is None else padding
         result = self.infer(operand_type(x), operand_type(grad), tuple(ksize), strides, padding)
-        super().__init__([x, grad], [result], self.window_properties(ksize, strides, padding))
+        properties = self.window_properties(operand_type(x), ksize, strides, padding)
+        super().__init__([x, grad], [result], properties)
 
     @classmethod
     def infer(
@@ -152,11 +165,13 @@ class AvgPoolGradOp(WindowOp):
         shape: Sequence[int],
         ksize: Sequence[int],
         strides: Sequence[int],
-        padding: Sequence[int] = (0, 0, 0, 0),
+        padding: Sequence[int] | None = None,
     ) -> None:
         """`shape` is that of what was pooled."""
+        padding = no_padding(ksize) if padding is None else padding
         result = self.infer(operand_type(grad), shape, tuple(ksize), strides, padding)
-        super().__init__([grad], [result], self.window_properties(ksize, strides, padding))
+        properties = self.window_properties(operand_type(grad), ksize, strides, padding)
+        super().__init__([grad], [result], properties)
 
     @classmethod
     def infer(

@@ -18,7 +18,7 @@ PADDING_INDEX = 2**31 - 1
 """The index of no row: the largest that the device has, where int64 is computed as int32."""
 
 INDEX_DTYPES = frozenset({"int32", "int64"})
-SCATTER_KINDS = ("SET", "ADD")
+SCATTER_KINDS = ("SET", "ADD", "MUL", "MAX", "MIN")
 
 
 @irdl_op_definition
@@ -55,10 +55,11 @@ class UniqueOp(CirhOp):
 
 @irdl_op_definition
 class ScatterOp(CirhOp):
-    """x with the rows that indices name replaced by (SET) or increased by (ADD) the rows of updates.
+    """x with the rows that indices name replaced by the rows of updates (SET), or combined with them.
 
-    Rows with an index out of range are dropped: negative ones, and the padding of `Unique`. Rows named twice
-    count twice with ADD; with SET one of them stands, and which one is open.
+    ADD and MUL take sum and product, MAX and MIN the larger and the smaller of each element. Rows with an
+    index out of range are dropped: negative ones, and the padding of `Unique`. Rows named twice count twice;
+    with SET one of them stands, and which one is open.
     """
 
     name = "cirh.Scatter"
@@ -78,7 +79,7 @@ class ScatterOp(CirhOp):
         """Result type: the type of x."""
         if reduce_kind not in SCATTER_KINDS:
             cls.fail(f"reduce_kind is {reduce_kind!r}, expected one of {', '.join(SCATTER_KINDS)}")
-        cls.require_dtype("x", x, NUMBERS if reduce_kind == "ADD" else ANY)
+        cls.require_dtype("x", x, ANY if reduce_kind == "SET" else NUMBERS)
         cls.require_dtype("indices", indices, INTEGERS)
         if not x.get_shape():
             cls.fail(f"x has type {x}, expected rank 1 or more")

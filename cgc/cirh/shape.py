@@ -21,7 +21,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
-from cgc.cirh.types import INTEGERS, NUMBERS, Tensor, tensor_of, tensor_type
+from cgc.cirh.types import INTEGERS, NUMBERS, Tensor, element_count, tensor_of, tensor_type
 
 
 @irdl_op_definition
@@ -268,7 +268,10 @@ class GatherOp(CirhOp):
         cls.require_dtype("indices", indices, INTEGERS)
         shape = x.get_shape()
         cls.require_axis(axis, len(shape))
-        return tensor_type([*shape[:axis], *indices.get_shape(), *shape[axis + 1 :]], x.element_type)
+        result = tensor_type([*shape[:axis], *indices.get_shape(), *shape[axis + 1 :]], x.element_type)
+        if not shape[axis] and element_count(result):
+            cls.fail(f"x has type {x}, expected elements to pick along dimension {axis}")
+        return result
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), tensor_of(self.indices), self.axis),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from io import StringIO
 
@@ -58,7 +59,9 @@ def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> Mod
         module = _Parser(make_context(), text, name).parse_module()
     except ParseError as error:
         start = _start_of_use(error, text)
-        raise ModuleSyntaxError(_located(error.msg, start, text, name)) from error
+        raise ModuleSyntaxError(_located(_with_hint(error.msg), start, text, name)) from error
+    except RecursionError:
+        raise ModuleSyntaxError(f"{name}: brackets are nested too deeply to be read") from None
     except (VerifyException, ValueError) as error:
         # raised by constructors of builtin attributes and types, which do not know the place
         raise ModuleSyntaxError(f"{name}: {error}") from error
@@ -96,6 +99,17 @@ def _check_quotes(text: str, name: str) -> None:
         if match.group() == '"':
             message = r"this string does not end on its line, or has an escape other than \" \\ \n \t or \FF"
             raise ModuleSyntaxError(_located(message, match.start(), text, name))
+
+
+def _with_hint(message: str) -> str:
+    """The message of xDSL; of an op without definition, with the op of CIRH that may be meant."""
+    unknown = re.fullmatch(r"Operation (\S+) is not registered", message)
+    if unknown is None:
+        return message
+    mnemonics = {name.lower(): name for name in (op.name.removeprefix("cirh.") for op in CIRH.operations)}
+    close = get_close_matches(unknown[1].removeprefix("cirh.").lower(), mnemonics, n=1)
+    hint = f"; did you mean cirh.{mnemonics[close[0]]}?" if close else "; cgc-opt --list shows all ops"
+    return f"unknown op {unknown[1]}{hint}"
 
 
 def _start_of_use(error: ParseError, text: str) -> int:

@@ -47,7 +47,7 @@ def convolution_sizes(op: ConvolutionOp, batch_size: int) -> tuple[int, int, int
     kernel = op.result if op.conv_pass_direction == "BWD_KERNEL" else op.rhs
     output = {"FWD": op.result, "BWD_INPUT": op.lhs, "BWD_KERNEL": op.rhs}[op.conv_pass_direction]
     *window, results = shape_of(kernel)
-    rows = -(-math.prod(shape_of(output)[:3]) // batch_size)
+    rows = -(-math.prod(shape_of(output)[:-1]) // batch_size)
     return max(1, rows), max(1, math.prod(window)), max(1, results)
 
 

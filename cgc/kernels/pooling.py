@@ -28,8 +28,9 @@ def match(assignment: Assignment) -> None:
 
 
 def _pools_images(assignment: Assignment, index: int, op: ReduceOp) -> bool:
-    """Whether an op of the forward pass takes the mean or the largest over height and width."""
-    over_space = len(shape_of(op.x)) == 4 and op.dimensions == (1, 2) and op.reduce_kind in ("MEAN", "MAX")
+    """Whether an op of the forward pass takes the mean or the largest over height and width, or a volume."""
+    space = tuple(range(1, len(shape_of(op.x)) - 1))
+    over_space = len(space) in (2, 3) and op.dimensions == space and op.reduce_kind in ("MEAN", "MAX")
     program = assignment.program
     return (
         over_space

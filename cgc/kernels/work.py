@@ -6,6 +6,8 @@ import math
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh.base import CirhOp
+from cgc.cirh.composite import COMPOSITES, CompositeOp
 from cgc.cirh.pool import WindowOp
 from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.kernels.coefficients import coefficient
@@ -62,14 +64,22 @@ _SORTS = frozenset({"Unique"})
 def op_millicycles(program: Program, index: int) -> int:
     """Thousandths of a cycle that an op needs in a step, over all PEs; not for matrix products."""
     mnemonic = program.mnemonics[index]
-    kinds = _PER_ELEMENT.get(mnemonic, {"simple": 1})
     op = program.ops[index]
+    kinds = _kinds(op, mnemonic)
     wide = max((element_bytes(value) for value in op.results), default=2) > 2
     cycles = sum(
         times * coefficient(kind) * (coefficient("wide_element_factor") if wide and kind == "simple" else 1)
         for kind, times in kinds.items()
     )
     return math.ceil(1000 * cycles * _worked_elements(program, index))
+
+
+def _kinds(op: CirhOp, mnemonic: str) -> dict[str, float]:
+    """How often an element needs each kind of work; a composite is a sum and its activation."""
+    if isinstance(op, CompositeOp):
+        activation = _PER_ELEMENT.get(COMPOSITES[op.function][0], {"simple": 1})
+        return {**activation, "simple": activation.get("simple", 0) + 1}
+    return _PER_ELEMENT.get(mnemonic, {"simple": 1})
 
 
 def reductions(program: Program, index: int) -> int:

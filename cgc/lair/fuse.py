@@ -9,7 +9,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.linalg.ops import FillOp, IndexOp, YieldOp
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
@@ -32,7 +32,6 @@ from cgc.lair.generic import (
     reads_outputs,
     replaced,
     with_distinct_inputs,
-    yielded,
 )
 from cgc.lair.scalar import Scalar, constant, loop_index
 
@@ -110,20 +109,79 @@ def _fused(consumer: GenericOp, position: int, producer: GenericOp, places: Affi
     if not gives_every_loop(maps, len(consumer.iterator_types)):
         return None
     inputs = [*consumer.inputs[:position], *producer.inputs, *consumer.inputs[position + 1 :]]
-    own, theirs = consumer.body.block.args, producer.body.block.args
-    kept = [*own[:position], *theirs[:-1], *own[position + 1 :]]
-    block = Block(arg_types=[argument.type for argument in kept])
-    mapper: dict[SSAValue, SSAValue] = dict(zip(kept, block.args, strict=True))
-    for op in producer.body.block.ops:
+    is_last_reader = producer.results[0].has_one_use()
+    first = _detached_body(producer) if is_last_reader else producer.body.clone().detach_block(0)
+    _at_places(first, places)
+    body = _joined(first, _detached_body(consumer), position)
+    return _exchange(consumer, replaced(consumer, inputs, list(consumer.outputs), maps, body))
+
+
+def _detached_body(op: GenericOp) -> Block:
+    return op.body.detach_block(0)
+
+
+def _at_places(body: Block, places: AffineMap) -> None:
+    """Has a body of the producer's loops run in those of the consumer."""
+    if places == AffineMap.identity(places.num_dims):
+        return
+    for op in list(body.ops):
         if isinstance(op, IndexOp):
-            mapper[op.result] = _index(block, places.results[op.dim.value.data]).value
-        elif not isinstance(op, YieldOp):
-            block.add_op(op.clone(mapper))
-    result = yielded(producer).operands[0]
-    mapper[own[position]] = mapper.get(result, result)
-    for op in consumer.body.block.ops:
-        block.add_op(op.clone(mapper))
-    return _exchange(consumer, replaced(consumer, inputs, list(consumer.outputs), maps, block))
+            moved = Block()
+            value = _index(moved, places.results[op.dim.value.data]).value
+            for made in list(moved.ops):
+                moved.detach_op(made)
+                body.insert_op_before(made, op)
+            op.result.replace_all_uses_with(value)
+            body.erase_op(op)
+
+
+def _joined(first: Block, second: Block, position: int) -> Block:
+    """One body of two, where the result of the first is argument `position` of the second.
+
+    The shorter one goes into the longer one: a chain of n ops takes time in proportion to n.
+    """
+    end = first.last_op
+    assert isinstance(end, YieldOp), "bodies are checked before"
+    result = end.operands[0]
+    first.erase_op(end)
+    first.erase_arg(first.args[-1])  # what its place held before, which nothing reads
+    if _is_longer(first, second):
+        for index, argument in enumerate(list(second.args)):
+            if index == position:
+                argument.replace_all_uses_with(result)
+            else:
+                place = index if index < position else len(first.args)
+                argument.replace_all_uses_with(first.insert_arg(argument.type, place))
+        _move(second, first, None)
+        return first
+    for index, argument in enumerate(list(first.args)):
+        moved = second.insert_arg(argument.type, position + index)
+        if argument is result:
+            result = moved
+        argument.replace_all_uses_with(moved)
+    replaced_argument = second.args[position + len(first.args)]
+    replaced_argument.replace_all_uses_with(result)
+    second.erase_arg(replaced_argument)
+    _move(first, second, second.first_op)
+    return second
+
+
+def _is_longer(first: Block, second: Block) -> bool:
+    """Whether the first has more ops, found in the time of the shorter one."""
+    one, other = first.first_op, second.first_op
+    while one is not None and other is not None:
+        one, other = one.next_op, other.next_op
+    return one is not None
+
+
+def _move(source: Block, target: Block, before: Operation | None) -> None:
+    """Moves all ops, before an op of the target or to its end."""
+    for op in list(source.ops):
+        source.detach_op(op)
+        if before is None:
+            target.add_op(op)
+        else:
+            target.insert_op_before(op, before)
 
 
 def _with_constant(consumer: GenericOp, position: int, fill: FillOp) -> GenericOp | None:
@@ -132,15 +190,12 @@ def _with_constant(consumer: GenericOp, position: int, fill: FillOp) -> GenericO
     maps = [*consumer.maps[:position], *consumer.maps[position + 1 :]]
     if not isinstance(number, arith.ConstantOp) or not gives_every_loop(maps, len(consumer.iterator_types)):
         return None
-    own = consumer.body.block.args
-    kept = [*own[:position], *own[position + 1 :]]
-    block = Block(arg_types=[argument.type for argument in kept])
+    block = _detached_body(consumer)
     inside = number.clone()
-    block.add_op(inside)
-    mapper: dict[SSAValue, SSAValue] = dict(zip(kept, block.args, strict=True))
-    mapper[own[position]] = inside.result
-    for op in consumer.body.block.ops:
-        block.add_op(op.clone(mapper))
+    assert block.first_op is not None, "bodies end in linalg.yield"
+    block.insert_op_before(inside, block.first_op)
+    block.args[position].replace_all_uses_with(inside.result)
+    block.erase_arg(block.args[position])
     inputs = [*consumer.inputs[:position], *consumer.inputs[position + 1 :]]
     return _exchange(consumer, replaced(consumer, inputs, list(consumer.outputs), maps, block))
 

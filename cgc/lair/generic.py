@@ -99,18 +99,14 @@ def with_operands(
     first = len(op.inputs)
     kept_inputs = list(inputs)
     kept = [*kept_inputs, *(first + position for position in sorted(outputs))]
-    arguments = op.body.block.args
-    block = Block(arg_types=[arguments[position].type for position in kept])
-    mapper: dict[SSAValue, SSAValue] = {
-        arguments[position]: argument for position, argument in zip(kept, block.args, strict=True)
-    }
-    mapper |= {arguments[old]: mapper[arguments[new]] for old, new in merged.items()}
-    for inner in op.body.block.ops:
-        if isinstance(inner, YieldOp):
-            results = [mapper.get(inner.operands[place], inner.operands[place]) for place in sorted(outputs)]
-            block.add_op(YieldOp(*results))
-        else:
-            block.add_op(inner.clone(mapper))
+    end = yielded(op)
+    block = op.body.detach_block(0)
+    for old, other in merged.items():
+        block.args[old].replace_all_uses_with(block.args[other])
+    block.add_op(YieldOp(*(end.operands[place] for place in sorted(outputs))))
+    block.erase_op(end)
+    for position in sorted(set(range(len(block.args))).difference(kept), reverse=True):
+        block.erase_arg(block.args[position])
     new = replaced(
         op,
         [op.inputs[position] for position in kept_inputs],

@@ -116,12 +116,13 @@ def repeat(builder: Builder, op: RepeatOp, x: Array) -> Array:
 
 def matrix_band_part(builder: Builder, op: MatrixBandPartOp, x: Array) -> Array:
     """Zero where the row is too far from the column."""
+    largest = max(x.shape[-2:])
 
     def body(block: Block, element: Scalar, *_old: Scalar) -> Scalar:
         row, column = (loop_index(block, x.rank - 2 + d).to("int32") for d in (0, 1))
-        if op.num_lower >= 0:
+        if 0 <= op.num_lower < largest:
             element = (row - column).compare("LE", op.num_lower).select(element, 0)
-        if op.num_upper >= 0:
+        if 0 <= op.num_upper < largest:
             element = (column - row).compare("LE", op.num_upper).select(element, 0)
         return element
 

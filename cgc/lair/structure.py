@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from xdsl.dialects.tensor import ExtractOp
 from xdsl.ir import Block
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -106,9 +107,12 @@ def arange(builder: Builder, op: ArangeOp) -> Array:
     dtype = result_dtype(op)
     unsigned = dtype.startswith("u")
     counted = "uint32" if unsigned else "int32"
+    start, step = (
+        int(np.array(n, np.int64).astype(counted)) for n in (op.start, op.step)
+    )  # wraps, as the sum
 
     def body(block: Block, *_old: Scalar) -> Scalar:
-        return (loop_index(block, 0).to(counted) * op.step + op.start).to(dtype)
+        return (loop_index(block, 0).to(counted) * step + start).to(dtype)
 
     return indexed(builder, op, [], body)
 

@@ -30,6 +30,7 @@ from cgc.lowering import (
     reductions,
     rows,
     shapes,
+    volumes,
     windows,
 )
 
@@ -145,10 +146,10 @@ LOWERINGS: dict[type[CirhOp], Lowering] = {
     ops.ReduceBiasOp: linear.reduce_bias,
     ops.CompositeOp: composite.composite,
     # convolution, pooling, batch normalization
-    ops.ConvolutionOp: convolution.convolution,
-    ops.PoolOp: windows.pool,
-    ops.MaxPoolGradOp: windows.max_pool_grad,
-    ops.AvgPoolGradOp: windows.avg_pool_grad,
+    ops.ConvolutionOp: volumes.on_volumes(convolution.convolution, volumes.convolution),
+    ops.PoolOp: volumes.on_volumes(windows.pool, volumes.pool),
+    ops.MaxPoolGradOp: volumes.on_volumes(windows.max_pool_grad, volumes.max_pool_grad),
+    ops.AvgPoolGradOp: volumes.on_volumes(windows.avg_pool_grad, volumes.avg_pool_grad),
     ops.FusedBatchNormOp: batch_norm.fused_batch_norm,
     ops.FusedBatchNormGradOp: batch_norm.fused_batch_norm_grad,
     # layer and group normalization, attention

@@ -85,6 +85,6 @@ def softmax_cross_entropy(
 def _normalised(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(x less its largest element, the exponential of that, its sum along the axis), float32."""
     wide = x.astype(jnp.float32)
-    shifted = wide - jnp.max(wide, axis, keepdims=True)
+    shifted = wide - jnp.max(wide, axis, keepdims=True, initial=-np.inf)  # a row may have no elements
     powers = lax.exp(shifted)
     return shifted, powers, jnp.sum(powers, axis, keepdims=True)

@@ -6,9 +6,9 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import (
     ConditionalArangeOp,
+    GatherNdOp,
     MatrixBandPartOp,
     RepeatOp,
     SplitOp,
@@ -58,8 +58,10 @@ def unpad(op: UnpadOp, x: jax.Array) -> jax.Array:
     return lax.slice(x, op.low, [size - high for size, high in zip(x.shape, op.high, strict=True)])
 
 
-def gather_nd(_op: CirhOp, x: jax.Array, indices: jax.Array) -> jax.Array:
+def gather_nd(op: GatherNdOp, x: jax.Array, indices: jax.Array) -> jax.Array:
     """The slices of x at coordinates; out of range gives NaN, the smallest value for integers."""
+    if 0 in result_shape(op):  # maybe there is nothing to pick from
+        return jnp.zeros(result_shape(op), x.dtype)
     depth, batch = indices.shape[-1], indices.ndim - 1
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(range(batch, batch + x.ndim - depth)),
@@ -75,7 +77,8 @@ def matrix_band_part(op: MatrixBandPartOp, x: jax.Array) -> jax.Array:
     below = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 2) - lax.broadcasted_iota(
         jnp.int32, x.shape, x.ndim - 1
     )
-    lower, upper = (size if size >= 0 else max(x.shape) for size in (op.num_lower, op.num_upper))
+    largest = max(x.shape[-2:])
+    lower, upper = (min(n, largest) if n >= 0 else largest for n in (op.num_lower, op.num_upper))
     return lax.select((below <= lower) & (-below <= upper), x, jnp.zeros_like(x))
 
 

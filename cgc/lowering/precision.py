@@ -96,7 +96,7 @@ def lower_in(half: HalfFormat, op: CirhOp, operands: Sequence[jax.Array]) -> tup
         return lower(op, *operands)
     if half == "cbfloat16":
         return _lower_cb16(op, operands)
-    if isinstance(op, UnaryOp | FeaturesGradOp | OutputsGradOp | ops.EluGradOp):
+    if isinstance(op, UnaryOp | FeaturesGradOp | OutputsGradOp | ops.EluGradOp | ops.CompositeOp):
         wide = lower(op, *(operand.astype(jnp.float32) for operand in operands))
         return tuple(value.astype(jnp.float16) for value in wide)
     return lower(op, *operands)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 from jax import lax
 from jax import numpy as jnp
@@ -38,7 +40,7 @@ def scatter_nd(op: ScatterNdOp, indices: jax.Array, updates: jax.Array) -> jax.A
 
 
 def scatter(op: ScatterOp, x: jax.Array, indices: jax.Array, updates: jax.Array) -> jax.Array:
-    """Rows of `updates` put or added to those of x that `indices` name; indices out of range are dropped."""
+    """Rows of `updates` put or combined with those of x that `indices` name; others are dropped."""
     return _scattered(x, indices, updates, op.reduce_kind)
 
 
@@ -48,7 +50,15 @@ def _scattered(x: jax.Array, indices: jax.Array, updates: jax.Array, kind: str) 
         inserted_window_dims=(0,),
         scatter_dims_to_operand_dims=(0,),
     )
-    combine = lax.scatter_add if kind == "ADD" else lax.scatter
-    return combine(
+    return _SCATTERS[kind](
         x, lax.expand_dims(indices, (1,)), updates, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP
     )
+
+
+_SCATTERS: dict[str, Callable[..., jax.Array]] = {
+    "SET": lax.scatter,
+    "ADD": lax.scatter_add,
+    "MUL": lax.scatter_mul,
+    "MAX": lax.scatter_max,
+    "MIN": lax.scatter_min,
+}

@@ -20,6 +20,7 @@ from cgc.cirh.ops import (
     SliceOp,
     TransposeOp,
 )
+from cgc.cirh.types import numpy_dtype, tensor_of
 from cgc.lowering.dtypes import narrowed, result_dtype, result_shape
 
 
@@ -32,9 +33,20 @@ def constant(op: ConstOp) -> jax.Array:
 
 
 def arange(op: ArangeOp) -> jax.Array:
-    """`start + step * i` for as many elements as the result has."""
+    """`start + step * i` for as many elements as the result has.
+
+    Raises:
+        LoweringError: a number does not fit into the 32 bits of the device.
+    """
     (length,) = result_shape(op)
-    integers = lax.iota(jnp.int32, length) * np.int32(op.step) + np.int32(op.start)
+    if not length:
+        return jnp.zeros(0, result_dtype(op))
+    dtype = numpy_dtype(tensor_of(op.result).element_type)
+    ends = np.array([op.start, op.start + op.step * (length - 1)], dtype if dtype.kind in "iu" else np.int32)
+    ends = narrowed(ends, describe(op))
+    counted = np.dtype(np.uint32 if ends.dtype == np.uint32 else np.int32)
+    step = np.array(op.step if length > 1 else 0, np.int64).astype(counted)  # wraps, as does the product
+    integers = lax.iota(counted, length) * step + ends[0].astype(counted)
     return lax.convert_element_type(integers, result_dtype(op))
 
 
@@ -84,6 +96,8 @@ def gather(op: GatherOp, x: jax.Array, indices: jax.Array) -> jax.Array:
     TensorFlow refuses indices out of range on a CPU. A device cannot stop in the middle of a step; it
     answers NaN (the smallest value for integers), which the check of the loss reports.
     """
+    if 0 in result_shape(op):  # maybe there is nothing to pick from
+        return jnp.zeros(result_shape(op), x.dtype)
     axis, batch = op.axis, indices.ndim
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(d if d < axis else d + batch - 1 for d in range(x.ndim) if d != axis),

@@ -50,19 +50,19 @@ def avg_pool_grad(op: AvgPoolGradOp, grad: jax.Array) -> jax.Array:
 
 
 def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array:
-    """Every gradient at the first largest element of its window, summed where windows overlap."""
+    """Every gradient at the first largest element of its window, summed in float32 where windows overlap."""
     place = _first_largest(taps(x, op.ksize, op.strides, op.padding, -jnp.inf))[1]
     if op.ksize == op.strides and not any(op.padding) and _tiles(op, x.shape):
         return _at_place(op.ksize, x.shape, place, grad)
     # computed once and kept: fused, each of the terms below would search its windows again
     (place,) = lax.optimization_barrier((place,))  # type: ignore[no-untyped-call]  # jax leaves it untyped
     count = op.ksize[0] * op.ksize[1]
-    found = [jnp.where(place == i, grad, jnp.zeros((), grad.dtype)) for i in range(count)]
-    return transposed(
-        lambda value: taps(value, op.ksize, op.strides, op.padding),
-        jnp.zeros(x.shape, grad.dtype),
-        found,
+    wide = grad.astype(jnp.float32)
+    found = [jnp.where(place == i, wide, np.float32(0)) for i in range(count)]
+    result = transposed(
+        lambda value: taps(value, op.ksize, op.strides, op.padding), jnp.zeros(x.shape, jnp.float32), found
     )
+    return result.astype(grad.dtype)
 
 
 def _tiles(op: WindowOp, shape: Sizes) -> bool:

@@ -235,20 +235,47 @@ def reshape_of_broadcast(op: ops.ReshapeOp) -> Replacement:
     before, after = shape_of(op.x), shape_of(op.result)
     if len(after) >= len(before):
         return None
-    kept = [dim for dim, size in enumerate(before) if size != 1]
-    if [before[dim] for dim in kept] != list(after):
+    targets = _places_of_others(before, after)
+    if targets is None:
         return None
-    dims = inner.broadcast_dimensions
-    if any(dim not in kept for dim in dims):
-        return None
-    return ops.BroadcastInDimOp(inner.x, after, [kept.index(dim) for dim in dims])
+    dims = _moved_dimensions([targets.get(dim) for dim in inner.broadcast_dimensions], after)
+    return None if dims is None else ops.BroadcastInDimOp(inner.x, after, dims)
+
+
+def _places_of_others(before: Sequence[int], after: Sequence[int]) -> dict[int, int] | None:
+    """Dimension of `before` -> that of `after`, of all that are not 1; None where others than 1 differ."""
+    sources = [dim for dim, size in enumerate(before) if size != 1]
+    targets = [dim for dim, size in enumerate(after) if size != 1]
+    same = [before[dim] for dim in sources] == [after[dim] for dim in targets]
+    return dict(zip(sources, targets, strict=True)) if same else None
+
+
+def _moved_dimensions(places: Sequence[int | None], after: Sequence[int]) -> list[int] | None:
+    """Rising dimensions of `after`: those given, and between them one of size 1 for each None; or None."""
+    dims: list[int] = []
+    for index, place in enumerate(places):
+        first = dims[-1] + 1 if dims else 0
+        limit = next((later for later in places[index:] if later is not None), len(after))
+        if place is None:
+            place = next((dim for dim in range(first, limit) if after[dim] == 1), None)
+        if place is None or place < first:
+            return None
+        dims.append(place)
+    return dims
 
 
 def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
-    """A reshape that drops the dimensions which a reduction has kept, or the other way round."""
+    """A reshape that drops the dimensions which a reduction has kept, or the other way round.
+
+    If the last dimension alone is left, the reduction is over all before it, those of size 1 too.
+    """
     inner = op.x.owner
-    if not isinstance(inner, ops.ReduceOp):
+    if not isinstance(inner, ops.ReduceOp) or not inner.dimensions:
         return None
+    *leading, last = shape_of(inner.x)
+    unreduced = set(range(len(leading) + 1)).difference(inner.dimensions)
+    if shape_of(op.result) == (last,) and len(leading) in unreduced:
+        return ops.ReduceOp(inner.x, inner.reduce_kind, range(len(leading)))
     other = ops.ReduceOp(inner.x, inner.reduce_kind, inner.dimensions, not inner.keep_dims)
     if other.result.type == op.result.type:
         return other

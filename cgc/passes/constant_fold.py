@@ -30,6 +30,10 @@ class ConstantFoldPass(ModulePass):
     name = "constant-fold"
     max_elements: int = 65536
 
+    def __post_init__(self) -> None:
+        if self.max_elements < 0:
+            raise ValueError(f"max-elements is {self.max_elements}, expected 0 or more")
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrites the module in place, in one sweep: operands are folded before their users are looked at.
 

@@ -52,6 +52,11 @@ def is_taken_in(op: ops.NegOp) -> bool:
     return any(isinstance(use.operation, ops.AddOp | ops.SubOp | ops.ErfOp) for use in op.result.uses)
 
 
+def is_other_than_zero(value: SSAValue) -> bool:
+    """Whether every element is known to be one number, which can be divided by."""
+    return bool(constant_splat(value) or 0)
+
+
 def is_scalar(value: SSAValue) -> bool:
     """Whether every element is one number: a constant, a rank-0 value or one that is repeated."""
     owner = value.owner
@@ -222,7 +227,7 @@ def selected(rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_fa
 
 def zeros(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
     """The constant 0 of the same type."""
-    return _inserted(rewriter, ops.ConstOp.splat(0.0, tensor_of(like)))
+    return everywhere(rewriter, 0.0, tensor_of(like))
 
 
 def ones(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
@@ -242,6 +247,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         number,
         is_number,
         is_constant,
+        is_other_than_zero,
         is_scalar,
         is_taken_in,
         reduces_last,

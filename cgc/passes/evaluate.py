@@ -94,15 +94,14 @@ def _cast(op: ops.CastOp, x: AnyArray) -> Any:
 def _arange(op: ops.ArangeOp) -> Any:
     target = numpy_dtype(tensor_of(op.result).element_type)
     (size,) = shape_of(op.result)
-    ends = (op.start, op.start + op.step * max(size - 1, 0))
-    if target.kind in "iu":
-        limits = np.iinfo(target.name)
-        exact = all(limits.min <= end <= limits.max for end in ends)
-    else:
+    if not size:
+        return np.zeros(0, target)
+    if target.kind == "f" or target.name == "bfloat16":
         # integers up to 2**p are exact in a float of p bits; bfloat16 has 8, float16 11, float32 24
         bits = {"bfloat16": 8, "float16": 11, "float32": 24}[target.name]
-        exact = all(abs(end) <= 2**bits for end in ends)
-    return op.start + op.step * np.arange(size, dtype=np.int64) if exact else None
+        if any(abs(end) > 2**bits for end in (op.start, op.start + op.step * (size - 1))):
+            return None
+    return np.array([op.start + op.step * index for index in range(size)], np.int64)
 
 
 def _one_hot(op: ops.OneHotOp, indices: AnyArray, on: AnyArray, off: AnyArray) -> Any:

@@ -36,7 +36,7 @@ FOLLOWERS = (
     | NORMS
     | NORM_GRADIENTS
     | _names("Add Sub Mul Div Max Min Neg Abs Select Clamp Gather BiasAdd Softmax SoftmaxGrad")
-    | _names("Relu LeakyRelu Elu Sigmoid HardSigmoid Tanh Gelu Softplus Pool")
+    | _names("Relu LeakyRelu Elu Sigmoid HardSigmoid Tanh Gelu Softplus Composite Pool")
     | _names("ReluGrad LeakyReluGrad EluGrad SigmoidGrad HardSigmoidGrad TanhGrad GeluGrad SoftplusGrad")
     | _names("MaxPoolGrad AvgPoolGrad")
 )

@@ -33,11 +33,13 @@ STAGES = (
     ("signs",),
     ("bias", "linear", "activation", "layer_norm", "softmax", "attention", "global_norm", "adam"),
     ("layer_norm_grad", "attention_grad", "cross_entropy"),
+    ("composite",),
 )
 """The files. The patterns of a stage are applied until none fits; then those of the next are."""
 
-OPTIONAL = ("composite",)
-"""Files that are used only where they are named, after all stages."""
+OPTIONAL = ("composite_gelu",)
+"""Files that are used only where they are named, after all stages. GELU has a kernel of its own, which would
+take the bias away from the layer that it belongs to."""
 
 _CHOICES = re.compile(r"\[([\w|]+)\]|\(([\w|]+)\)")
 _OP_NAME = re.compile(r'pdl\.operation "(cirh\.\w+)"')

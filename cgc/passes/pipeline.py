@@ -22,9 +22,9 @@ from cgc.passes.canonicalize import CanonicalizePass
 from cgc.passes.constant_fold import ConstantFoldPass
 from cgc.passes.cse import CsePass
 from cgc.passes.dce import DcePass
+from cgc.passes.default import DEFAULT_PIPELINE
 from cgc.passes.fuse import FusePass
 from cgc.passes.precision import PrecisionPass
-from cgc.precision import Precision
 
 PASSES: dict[str, type[ModulePass]] = {
     pass_type.name: pass_type
@@ -42,21 +42,12 @@ PASSES: dict[str, type[ModulePass]] = {
     )
 }
 
-DEFAULT_PIPELINE = "canonicalize,constant-fold,canonicalize,cse,dce,fuse,canonicalize,cse,dce"
-"""What every module goes through: canonicalization shows constants, folding shows neutral elements, and
-the patterns of fusion are written for what is simple then; they leave neutral and equal ops behind."""
-
 VERIFY_VARIABLE = "CGC_VERIFY"
 """Environment variable; unless it is empty or 0, every module is verified between passes."""
 
 
-def precision_pipeline(precision: Precision) -> str:
-    """What follows the other rewrites of a program that is not all float32; empty for float32."""
-    return "" if precision == "float32" else f"precision{{mode={precision}}},canonicalize,cse,dce"
-
-
 def parse_passes(text: str) -> tuple[ModulePass, ...]:
-    """The passes of a text like `canonicalize,constant-fold{max-elements=64},dce`.
+    """The passes of a text like `canonicalize,constant-fold{max-elements=64},dce`; `default` is a pipeline.
 
     Raises:
         PipelineError: bad syntax, an unknown pass, or an option the pass does not have.
@@ -69,7 +60,13 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
             f"cannot read the pipeline {text!r}; expected names with options, such as {DEFAULT_PIPELINE!r} "
             f"or 'constant-fold{{max-elements=64}}'\n{error}"
         ) from None
-    return tuple(_make_pass(spec) for spec in specs)
+    passes: list[ModulePass] = []
+    for spec in specs:
+        if spec.name == "default" and not spec.parameters:
+            passes += parse_passes(DEFAULT_PIPELINE)
+        else:
+            passes.append(_make_pass(spec))
+    return tuple(passes)
 
 
 def _make_pass(spec: ArgSpec) -> ModulePass:

@@ -7,7 +7,7 @@ paths; which of them stand side by side depends on the program. So terms are loo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from xdsl.ir import Operation, SSAValue
@@ -25,7 +25,7 @@ def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | Non
         variance_grad: `[..., 1]`.
         centred: x less its mean; N is the size of its last dimension.
     """
-    wanted = 2.0 / shape_of(centred)[-1]
+    wanted = 2.0 / max(1, shape_of(centred)[-1])  # of rows without elements, any factor is right
     for spread in _users(variance_grad, ops.BroadcastInDimOp):
         if shape_of(spread.result) != shape_of(centred):
             continue
@@ -42,19 +42,25 @@ def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | Non
     return None
 
 
-def _product(value: SSAValue, opaque: SSAValue) -> tuple[float, list[SSAValue]]:
+_DEEPEST_PRODUCT = 8
+"""Products in products that are looked into; beyond, a value counts as one factor. Two are usual."""
+
+
+def _product(
+    value: SSAValue, opaque: SSAValue, depth: int = _DEEPEST_PRODUCT
+) -> tuple[float, list[SSAValue]]:
     """(constant factor, other factors) of a product, besides `opaque`, which is one of its factors."""
     owner = value.owner
     if value is opaque:
         return 1.0, []
-    if isinstance(owner, ops.MulOp | ops.DivOp):
+    if depth and isinstance(owner, ops.MulOp | ops.DivOp):
         lhs, rhs = owner.lhs, owner.rhs
         splat = constant_splat(rhs)
-        if splat is not None:
-            factor, others = _product(lhs, opaque)
+        if splat is not None and (splat or isinstance(owner, ops.MulOp)):
+            factor, others = _product(lhs, opaque, depth - 1)
             return factor * float(splat) if isinstance(owner, ops.MulOp) else factor / float(splat), others
         if isinstance(owner, ops.MulOp):
-            left, right = _product(lhs, opaque), _product(rhs, opaque)
+            left, right = _product(lhs, opaque, depth - 1), _product(rhs, opaque, depth - 1)
             return left[0] * right[0], [*left[1], *right[1]]
     return 1.0, [value]
 
@@ -107,7 +113,7 @@ def _totals(value: SSAValue) -> list[ops.ReduceOp]:
 def _is_mean(op: ops.DivOp | ops.MulOp, row: SSAValue) -> bool:
     """Whether an op divides by the length of a row."""
     splat, size = constant_splat(op.rhs), float(shape_of(row)[-1])
-    if splat is None or op.result.type != row.type:
+    if splat is None or not size or op.result.type != row.type:
         return False
     return math.isclose(float(splat), size if isinstance(op, ops.DivOp) else 1 / size, rel_tol=1e-6)
 
@@ -163,48 +169,62 @@ def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
 def squares(root: SSAValue) -> tuple[SSAValue, ...] | None:
     """The tensors whose squares a rank-0 value adds up: a global norm before its root; None if it is not one.
 
-    Takes sums of `Reduce(x * x)`, halved ones that are doubled again, in any nesting and stacked or not.
+    Takes sums of `Reduce(x * x)`, halved ones that are doubled again, in any nesting and stacked or not, but
+    no sum that is itself a term twice.
     """
-    found = _squares_in(root, 1.0)
-    return None if found is None or len(found) < 1 else tuple(found)
+    found: list[SSAValue] = []
+    sums: set[Operation] = set()
+    pending = [(root, 1.0)]
+    while pending:  # no recursion: a model of a thousand tensors may add them up one by one
+        value, factor = pending.pop()
+        owner = value.owner
+        if element_count(tensor_of(value)) != 1:
+            return None
+        if isinstance(owner, ops.AddOp):
+            if owner in sums:
+                return None
+            sums.add(owner)
+        terms = _terms(value, factor)
+        if terms is not None:
+            pending += reversed(terms)
+            continue
+        if isinstance(owner, ops.ReduceOp) and owner.reduce_kind == "ADD":
+            value = owner.x
+        squared = _squared(value, factor)
+        if squared is None:
+            return None
+        found.append(squared)
+    return tuple(found) or None
 
 
-def _squares_in(value: SSAValue, factor: float) -> list[SSAValue] | None:
-    """The tensors that `factor * value` adds the squares of, each with the weight 1."""
+def _terms(value: SSAValue, factor: float) -> list[tuple[SSAValue, float]] | None:
+    """(term, its factor) of a number that is made of others; None if it is a sum of squares, or no sum."""
     owner = value.owner
     match owner:
-        case ops.ReshapeOp() if element_count(tensor_of(value)) == 1:
-            return _squares_in(owner.x, factor)
+        case ops.ReshapeOp():
+            return [(owner.x, factor)]
         case ops.MulOp() if (splat := constant_splat(owner.rhs)) is not None:
-            return _squares_in(owner.lhs, factor * float(splat))
+            return [(owner.lhs, factor * float(splat))]
         case ops.AddOp():
-            return _joined(_squares_in(operand, factor) for operand in (owner.lhs, owner.rhs))
-        case ops.ReduceOp() if owner.reduce_kind == "ADD" and element_count(tensor_of(value)) == 1:
-            if isinstance(owner.x.owner, ops.ConcatOp):
-                return _joined(_squares_in(part, factor) for part in owner.x.owner.xs)
-            return _squared(owner.x, factor)
+            return [(owner.lhs, factor), (owner.rhs, factor)]
+        case ops.ReduceOp() if owner.reduce_kind == "ADD" and isinstance(owner.x.owner, ops.ConcatOp):
+            return [(part, factor) for part in owner.x.owner.xs]
         case _:
-            return _squared(value, factor) if element_count(tensor_of(value)) == 1 else None
+            return None
 
 
-def _squared(value: SSAValue, factor: float) -> list[SSAValue] | None:
+def _squared(value: SSAValue, factor: float) -> SSAValue | None:
     """What `factor * value` is the square of, element by element."""
     owner = value.owner
-    if isinstance(owner, ops.MulOp):
-        if owner.lhs is owner.rhs:
-            return [owner.lhs] if math.isclose(factor, 1.0, rel_tol=1e-6) else None
-        if (splat := constant_splat(owner.rhs)) is not None:
-            return _squared(owner.lhs, factor * float(splat))
-    return None
-
-
-def _joined(parts: Iterable[list[SSAValue] | None]) -> list[SSAValue] | None:
-    found: list[SSAValue] = []
-    for part in parts:
-        if part is None:
+    while isinstance(owner, ops.MulOp) and owner.lhs is not owner.rhs:
+        splat = constant_splat(owner.rhs)
+        if splat is None:
             return None
-        found += part
-    return found
+        factor *= float(splat)
+        owner = owner.lhs.owner
+    if isinstance(owner, ops.MulOp) and math.isclose(factor, 1.0, rel_tol=1e-6):
+        return owner.lhs
+    return None
 
 
 def is_sum_of_squares(value: SSAValue) -> bool:

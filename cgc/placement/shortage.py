@@ -103,7 +103,8 @@ def graph_too_large(kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError
     """The error for kernels that fit one by one, but not together."""
     figures = shortage(kernels, fabric)
     largest = next(kernel for kernel in kernels if kernel.name == figures.largest_kernel)
-    room = "" if figures.needed_pes > figures.available_pes else ", and no way to place them all was found"
+    times = figures.needed_pes / figures.available_pes
+    room = f"; {times:.1f} times as many are needed" if times > 1 else "; no way to place all was found"
     return PlacementError(
         f"the {len(kernels):,} kernels do not fit together: at their smallest they take "
         f"{figures.needed_pes:,} PEs, available are {figures.available_pes:,} ({fabric.width} x "

@@ -17,7 +17,9 @@ from cgc.kernels.graph import KernelGraph
 from cgc.placement.shapes import KernelShapes
 
 AREA_PER_SPEED = 4.0
-"""Percent of area that one percent of speed may cost at most."""
+"""Percent of area that one percent of speed may cost at most, where no kernel and no area pins the speed. Of
+the published rows that is nearly so for the Transformer of width 16: from 2.5 on the model is within 1 % of
+it, with 2 it is 9 % slower."""
 
 MOST_OF_FABRIC = 0.92
 """Share of the fabric that kernels take at most where they fit there at a lower speed: published reports of

@@ -4,7 +4,7 @@ from cgc.report.data import plan_json, report_json
 from cgc.report.limit import Limit, Reason
 from cgc.report.model import CompileReport, KernelReport, compile_report
 from cgc.report.page import render_html
-from cgc.report.text import kernel_list_text, render_text, shortened, verdict
+from cgc.report.text import kernel_list_text, render_text, verdict
 
 __all__ = [
     "CompileReport",
@@ -17,6 +17,5 @@ __all__ = [
     "render_html",
     "render_text",
     "report_json",
-    "shortened",
     "verdict",
 ]

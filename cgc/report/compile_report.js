@@ -26,11 +26,12 @@
   function outline(kernel) {
     for (const plan of document.querySelectorAll("svg.plan")) {
       const box = kernel && plan.querySelector(`g[data-kernel="${kernel}"]`).getBBox();
-      const tiny = box && Math.max(box.width, box.height) < 24;
+      const pixel = plan.viewBox.baseVal.width / plan.clientWidth;
+      const tiny = box && Math.max(box.width, box.height) < 24 * pixel;
       const frame = plan.querySelector(".pointer");
       for (const name of ["x", "y", "width", "height"]) frame.setAttribute(name, box ? box[name] : 0);
       const circle = plan.querySelector(".ring");
-      circle.setAttribute("r", tiny ? 16 : 0);
+      circle.setAttribute("r", tiny ? 16 * pixel : 0);
       circle.setAttribute("cx", tiny ? box.x + box.width / 2 : 0);
       circle.setAttribute("cy", tiny ? box.y + box.height / 2 : 0);
     }
@@ -55,6 +56,7 @@
     area.addEventListener("pointerover", (event) => show(kernelAt(event) ?? pinned));
     area.addEventListener("pointerleave", () => show(pinned));
     area.addEventListener("click", (event) => {
+      if (dragged) return;
       const kernel = kernelAt(event);
       if (event.target.closest("a")) event.preventDefault();
       if (pinned !== null) parts.get(pinned).forEach((part) => part.classList.remove("pinned"));
@@ -62,6 +64,7 @@
       if (pinned !== null) parts.get(pinned).forEach((part) => part.classList.add("pinned"));
       show(pinned);
       if (pinned === null) return;
+      if (area === body) reveal(pinned);
       const other = area === body ? document.querySelector(".floorplan") : parts.get(pinned)[0];
       other.scrollIntoView({ block: area === body ? "start" : "center", behavior: "smooth" });
     });
@@ -74,6 +77,128 @@
     pinned = null;
     show(null);
   });
+
+  // Zooming: names keep their size on the screen, so that more of them fit the closer one looks.
+  const main = document.querySelector("svg.main");
+  const view = main.viewBox.baseVal;
+  const whole = { x: 0, y: 0, width: view.width, height: view.height };
+  const closest = 60;
+  const drawn = main.querySelector(".labels");
+  const closer = main.appendChild(drawn.cloneNode(false));
+  const tiles = [...main.querySelectorAll("g.kernel")].map((part) => {
+    const { x, y, width, height } = part.querySelector("rect").getBBox();
+    const shade = [...part.classList].find((name) => /^u\d$/.test(name));
+    return { kernel: part.dataset.kernel, x, y, width, height, shade };
+  });
+  let dragged = false;
+
+  function textOf(row, selector) {
+    return row.querySelector(selector).textContent.trim();
+  }
+
+  // The names that fit into what is seen of their rectangles, in the way of the drawing that came with the page.
+  function label() {
+    const pixel = view.width / main.clientWidth;
+    const own = view.width < whole.width || pixel > 1.15;
+    main.style.setProperty("--pixel", pixel);
+    for (const head of main.querySelectorAll("marker")) {
+      head.setAttribute("markerWidth", 9 * pixel);
+      head.setAttribute("markerHeight", 9 * pixel);
+    }
+    drawn.style.display = own ? "none" : "";
+    closer.replaceChildren();
+    if (!own) return;
+    const [wide, line, gap] = [6.9 * pixel, 14 * pixel, 5 * pixel];
+    for (const tile of tiles) {
+      const [left, top] = [Math.max(tile.x, view.x), Math.max(tile.y, view.y)];
+      const width = Math.min(tile.x + tile.width, view.x + view.width) - left;
+      const height = Math.min(tile.y + tile.height, view.y + view.height) - top;
+      if (Math.min(width, height) < line || Math.max(width, height) < wide + 2 * gap) continue;
+      const row = parts.get(tile.kernel)[0];
+      const [number, name] = [textOf(row, "td"), textOf(row, "th a")];
+      const text = [`${number} ${name}`, name, number].find((candidate) => {
+        const length = candidate.length * wide + 2 * gap;
+        return length <= width || (length <= height && candidate !== number);
+      });
+      if (!text) continue;
+      const upright = text.length * wide + 2 * gap > width;
+      const element = document.createElementNS(main.namespaceURI, "text");
+      element.classList.add(tile.shade);
+      element.dataset.kernel = tile.kernel;
+      const at = upright ? [left + width / 2 - 4 * pixel, top + gap] : [left + gap, top + line - pixel];
+      element.setAttribute("transform", `translate(${at})${upright ? " rotate(90)" : ""}`);
+      element.textContent = text;
+      closer.append(element);
+    }
+  }
+
+  function look(x, y, width) {
+    view.width = Math.min(whole.width, Math.max(whole.width / closest, width));
+    view.height = (view.width * whole.height) / whole.width;
+    view.x = Math.min(whole.width - view.width, Math.max(0, x));
+    view.y = Math.min(whole.height - view.height, Math.max(0, y));
+    main.classList.toggle("closer", view.width < whole.width);
+    label();
+    outline(shown);
+  }
+
+  // Zooms so that the point stays where it is on the screen.
+  function zoom(factor, x = view.x + view.width / 2, y = view.y + view.height / 2) {
+    const width = Math.min(whole.width, Math.max(whole.width / closest, view.width / factor));
+    const change = width / view.width;
+    look(x - (x - view.x) * change, y - (y - view.y) * change, width);
+  }
+
+  // Goes to a kernel that is too small to be seen, or outside of what is shown.
+  function reveal(kernel) {
+    const { x, y, width, height } = tiles.find((tile) => tile.kernel === kernel);
+    const inside = x < view.x + view.width && x + width > view.x && y < view.y + view.height && y + height > view.y;
+    if (inside && (Math.min(width, height) * main.clientWidth) / view.width >= 14) return;
+    const wanted = 10 * Math.max(width, height);
+    look(x + width / 2 - wanted / 2, y + height / 2 - (wanted * whole.height) / whole.width / 2, wanted);
+  }
+
+  function pointOf(event) {
+    const box = main.getBoundingClientRect();
+    const unit = view.width / box.width;
+    return [view.x + (event.clientX - box.left) * unit, view.y + (event.clientY - box.top) * unit];
+  }
+
+  const steps = { in: () => zoom(2), out: () => zoom(0.5), whole: () => look(0, 0, whole.width) };
+  const buttons = document.querySelector(".zoom");
+  buttons.hidden = false;
+  buttons.addEventListener("click", (event) => steps[event.target.dataset.zoom]?.());
+  main.addEventListener("dblclick", (event) => zoom(2, ...pointOf(event)));
+  main.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      zoom(2 ** (-event.deltaY / 240), ...pointOf(event));
+    },
+    { passive: false },
+  );
+  main.addEventListener("pointerdown", (event) => {
+    dragged = false;
+    if (view.width === whole.width || event.button !== 0) return;
+    const [fromX, fromY] = pointOf(event);
+    const start = [event.clientX, event.clientY];
+    const move = (moved) => {
+      if (!dragged && Math.hypot(moved.clientX - start[0], moved.clientY - start[1]) < 4) return;
+      dragged = true;
+      const [x, y] = pointOf(moved);
+      look(view.x + fromX - x, view.y + fromY - y, view.width);
+    };
+    const end = () => {
+      removeEventListener("pointermove", move);
+      for (const kind of ["pointerup", "pointercancel"]) removeEventListener(kind, end);
+    };
+    addEventListener("pointermove", move);
+    for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, end);
+  });
+  body.addEventListener("pointerdown", () => (dragged = false));
+  addEventListener("resize", label);
+  label();
   show(null);
 
   // Sorting: one click ascending, the next descending; equal rows keep the data-flow order.

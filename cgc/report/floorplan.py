@@ -21,6 +21,7 @@ _MARGIN_TOP = 22.0
 _MARGIN = 12.0
 _TICK_DISTANCE = 64.0
 _USED_PADDING = 0.07
+_LABEL_PADDING, _LABEL_ROOM = 0.14, 24.0
 _WIDEST, _TALLEST = 2.6, 1.25
 _LEAST_MAGNIFICATION = 1.4
 _BOW = 0.14
@@ -146,7 +147,8 @@ def used_window(rects: Sequence[Rect], fabric: Fabric, width_px: float) -> Windo
     """
     left, top = min(rect.x for rect in rects), min(rect.y for rect in rects)
     right, bottom = max(rect.x + rect.width for rect in rects), max(rect.y + rect.height for rect in rects)
-    padding = max(1.0, _USED_PADDING * max(right - left, bottom - top))
+    extent = max(right - left, bottom - top)
+    padding = max(1.0, _USED_PADDING * extent, min(_LABEL_PADDING * extent, _LABEL_ROOM))
     x, y = max(left - padding, 0.0), max(top - padding, 0.0)
     wide = max(right + padding - x, _TALLEST * (bottom + padding - y))
     tall = max(bottom + padding - y, wide / _WIDEST)

@@ -52,6 +52,14 @@ class CompileReport:
         name = self.performance.bottleneck
         return next((row for row in self.kernels if row.kernel.name == name), None)
 
+    @cached_property
+    def as_slow(self) -> int:
+        """How many other kernels need as many cycles as the one that bounds the speed."""
+        if self.bottleneck is None:
+            return 0
+        cycles = self.bottleneck.figures.deltat_cycles
+        return sum(row.figures.deltat_cycles == cycles for row in self.kernels) - 1
+
 
 def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
     """Collects a placed graph and its estimates."""

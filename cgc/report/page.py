@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import posixpath
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -22,7 +23,6 @@ _WHOLE_WIDTH = 400.0
 _DETAIL_WIDTH = 900.0
 _ALONE_WIDTH = 1300.0
 _DENSE = 60
-_TOO_DENSE = 600
 _LONG_TABLE = 24
 _LARGE_SHARE = 50.0
 
@@ -68,7 +68,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        thousands=_thousands, percent=_percent, pixels=_pixels, source_name=posixpath.basename
+        thousands=_thousands,
+        percent=_percent,
+        pixels=_pixels,
+        breakable=_breakable,
+        source_name=posixpath.basename,
     )
     return environment
 
@@ -122,9 +126,7 @@ def _plans(report: CompileReport) -> dict[str, Floorplan | None]:
 
 def _kinds_shown(arrows: int) -> tuple[str, ...]:
     """The arrows that are drawn unasked; those of a kernel under the pointer always are."""
-    if arrows > _TOO_DENSE:
-        return ()
-    return ("forward",) if arrows > _DENSE else ("forward", "backward", "control")
+    return () if arrows > _DENSE else ("forward", "backward", "control")
 
 
 def _common_folder(sources: Sequence[str | None]) -> str:
@@ -138,13 +140,19 @@ def _common_folder(sources: Sequence[str | None]) -> str:
 
 def _thousands(value: float) -> str:
     """1,559,633 or 12.25: digits that a reader can use."""
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:,.4g}"
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:#.4g}"
 
 
 def _percent(value: float) -> str:
     if 0 < value < 0.01:
         return "< 0.01 %"
     return f"{value:.2f} %" if value < 10 else f"{value:.1f} %"
+
+
+def _breakable(text: str, separators: str) -> Markup:
+    """A name or path, escaped, that a narrow column may break after its separators."""
+    some = f"[{re.escape(separators)}]"
+    return Markup("<wbr>").join(re.split(f"(?<={some})(?!{some}|$)", text))
 
 
 def _pixels(value: float) -> str:

@@ -13,8 +13,6 @@ from cgc.report.tables import table
 _TITLE = "Estimated Overall Performance"
 _RULE = "-" * 31
 _LABEL_WIDTH = 47
-TERMINAL_ROWS = 40
-"""Rows of the kernel table that a terminal shows."""
 _COLUMNS = (
     "Kernel Name",
     "Samples/s",
@@ -37,31 +35,6 @@ def render_text(report: CompileReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def shortened(text: str, rows: int = TERMINAL_ROWS) -> str:
-    """A text report for a terminal: of a long table only the slowest kernels, in order, and the last row.
-
-    Args:
-        text: what `render_text` made.
-        rows: kernels to show.
-    """
-    lines = text.splitlines(keepends=True)
-    rules = [index for index, line in enumerate(lines) if line.startswith("+-")]
-    first, last = rules[1] + 1, rules[2] - 1
-    kernels = lines[first:last]
-    if len(kernels) <= rows:
-        return text
-    slowest = sorted(range(len(kernels)), key=lambda index: _rate(kernels[index]))[:rows]
-    note = f"... and {len(kernels) - rows} faster kernels, see compile_report.txt"
-    width = len(lines[rules[2]].rstrip()) - 4
-    shown = [kernels[index] for index in sorted(slowest)]
-    return "".join([*lines[:first], *shown, f"| {note:<{width}} |\n", *lines[last:]])
-
-
-def _rate(line: str) -> float:
-    """Samples/s of a line of the kernel table."""
-    return float(line.split("|")[2])
-
-
 def verdict(report: CompileReport) -> str:
     """One line: which kernel bounds the speed, and whether compute, transmission or area limits it."""
     cycles = report.performance.overall.deltat_cycles
@@ -74,8 +47,9 @@ def verdict(report: CompileReport) -> str:
         )
     kernel = slowest.kernel
     where = f" at {kernel.source}" if kernel.source else ""
+    others = f" ({report.as_slow} more just as slow)" if report.as_slow else ""
     line = (
-        f"Verdict: kernel {kernel.name}{where} bounds the speed: {report.limit.kind} limits it to "
+        f"Verdict: kernel {kernel.name}{where}{others} bounds the speed: {report.limit.kind} limits it to "
         f"{cycles:,} cycles per sample"
     )
     if report.limit.reason is Reason.WAFER_FULL:

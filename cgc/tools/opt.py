@@ -12,7 +12,8 @@ from xdsl.passes import ModulePass
 from cgc.cirh.ops import ALL_OPS
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import CompileError
-from cgc.passes.pipeline import DEFAULT_PIPELINE, PASSES, run_pipeline
+from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes.pipeline import PASSES, run_pipeline
 
 
 def transform(
@@ -93,10 +94,9 @@ def main(
         return
     if file is None:
         raise click.UsageError("Missing argument 'FILE|-'.")
-    pipeline = DEFAULT_PIPELINE if passes.strip() == "default" else passes
     try:
         text = _read(file)
-        result = transform(text, file, pipeline, verify_each=verify_each, canonical=canonical)
+        result = transform(text, file, passes, verify_each=verify_each, canonical=canonical)
         if output is None:
             click.echo(result, nl=False)
         else:

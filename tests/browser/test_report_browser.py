@@ -34,12 +34,15 @@ POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
 
 def page(*names: str) -> str:
-    """A report; kernels do the more work the later they come, and are of different families."""
+    """A report; kernels do the more work the later they come, and are of different families.
+
+    A kernel whose name begins with "large" needs hundreds of PEs, the others a few.
+    """
     kernels = []
     for index, name in enumerate(names):
         loop = {
             "rows": 1,
-            "row_elements": 64,
+            "row_elements": 4_000_000 if name.startswith("large") else 64,
             "starts": 2,
             "reductions": 2,
             "work_millicycles": 64_000 * (index + 1),
@@ -70,10 +73,10 @@ def chromium(tmp_path: Path, html: str, *arguments: str) -> str:
     return done.stdout
 
 
-def after(tmp_path: Path, html: str, script: str) -> str:
+def after(tmp_path: Path, html: str, script: str, width: int = 1400) -> str:
     """The page after a script of the test, which the policy of the page itself would refuse."""
     driven = POLICY.sub("", html).replace("</body>", f"<script>{script}</script></body>")
-    return chromium(tmp_path, driven, "--dump-dom")
+    return chromium(tmp_path, driven, f"--window-size={width},900", "--dump-dom")
 
 
 def rows(dom: str) -> list[str]:
@@ -153,6 +156,57 @@ def test_row_and_rectangle_light_up_together(tmp_path: Path, selector: str) -> N
     details = re.search(r'<p class="details"[^>]*>(.*?)</p>', dom, re.DOTALL)
     assert details is not None
     assert details.group(1).startswith("second: elementwise, matched")
+
+
+def labels(dom: str, group: int) -> list[str]:
+    """Names on the enlarged floorplan: those that came with the page (0), or those of the script (1)."""
+    groups = re.findall(r'<g class="labels"[^>]*>(.*?)</g>', dom, re.DOTALL)
+    return re.findall(r"<text[^>]*>([^<]*)", groups[group])
+
+
+def test_a_kernel_too_small_to_be_seen_is_enlarged_with_its_name_by_a_click_on_its_row(
+    tmp_path: Path,
+) -> None:
+    html = page(*(f"part{index}" for index in range(50)), *(f"large{index}" for index in range(20)))
+    click_row = "document.querySelector('#row-30 td').click();"
+    go_back = "document.querySelector('[data-zoom=whole]').click();"
+    dom = after(tmp_path, html, "")
+    assert 'class="plan main"' in dom
+    assert labels(dom, 1) == [], "at its full size the page shows the names that it came with"
+    assert not any("part30" in text for text in labels(dom, 0))
+    dom = after(tmp_path, html, click_row)
+    assert 'class="plan main closer"' in dom
+    assert any("part30" in text for text in labels(dom, 1))
+    dom = after(tmp_path, html, click_row + go_back)
+    assert 'class="plan main"' in dom
+    assert labels(dom, 1) == []
+
+
+def test_in_a_small_window_names_keep_their_size_and_those_without_room_go(tmp_path: Path) -> None:
+    dom = after(tmp_path, page("fc1", "large"), "", width=800)
+    assert "--pixel: 1." in dom
+    assert any("large" in text for text in labels(dom, 1))
+
+
+def test_all_figures_can_be_shown_unrounded(tmp_path: Path) -> None:
+    """What is on the screen is a style of the browser; the test reads it back."""
+    show = "document.getElementById('more').click();"
+    read = (
+        "const cell = document.querySelector('#row-0 td.more');"
+        "const figure = getComputedStyle(cell.querySelector('data'), '::after').content;"
+        "document.title = `${getComputedStyle(cell).display} ${figure}`;"
+    )
+    assert "<title>none none</title>" in after(tmp_path, page("a", "b"), read)
+    dom = after(tmp_path, page("a", "b"), show + read)
+    (title,) = re.findall(r"<title>(table-cell .*?)</title>", dom)
+    assert re.search(r"0\.00\d{8,}", title)
+    assert "%" in title
+
+
+@pytest.mark.parametrize("width", [500, 900, 1400])
+def test_nothing_is_wider_than_the_window(tmp_path: Path, width: int) -> None:
+    read = "document.title = document.documentElement.scrollWidth - document.documentElement.clientWidth;"
+    assert "<title>0</title>" in after(tmp_path, page("a" * 40, "b"), read, width)
 
 
 @pytest.mark.parametrize("scheme", ["0", "1"])

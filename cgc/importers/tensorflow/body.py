@@ -50,7 +50,8 @@ class BodyImporter:
 
     Attributes:
         values: the value of each tensor so far, by tensor name.
-        faults: what is wrong, in graph order; operations behind a fault are skipped silently.
+        faults: what is wrong, in graph order; of operations behind a fault only those that turn to an element
+            type that CIRH does not have.
     """
 
     def __init__(self, emit: Emitter, step: StepState, values: dict[str, Value], scope: str = "") -> None:
@@ -105,6 +106,8 @@ class BodyImporter:
         known = op.type in HANDLERS or folding.is_foldable(op)
         inputs = [self.values.get(tensor.name, POISON) for tensor in op.inputs]
         if not known or any(value is POISON for value in inputs):
+            if known:
+                self._check_type_behind_a_fault(op)
             return known
         self._emit.label(self._scope + op.name, user_line(op))
         try:
@@ -158,9 +161,18 @@ class BodyImporter:
         if op.type in _ANY_RESULT_TYPE:
             return
         for tensor in op.outputs:
-            name = tensor.dtype.base_dtype.name
-            if name not in DTYPE_NAMES and name not in _HOST_TYPES:
+            if not _has_known_type(tensor):
                 raise RefusedError(Kind.TYPE, f"its result is {describe_tensor(tensor)}")
+
+    def _check_type_behind_a_fault(self, op: Any) -> None:
+        """Reports a float that becomes another type; sizes, which are integers, may yet be folded."""
+        if all(_has_known_type(tensor) for tensor in op.inputs) and any(
+            t.dtype.is_floating for t in op.inputs
+        ):
+            try:
+                self._require_types(op)
+            except RefusedError as refusal:
+                self._fault(op, refusal.kind, str(refusal))
 
     @staticmethod
     def _check(op: Any, results: Sequence[Value]) -> None:
@@ -177,6 +189,12 @@ class BodyImporter:
 
     def _fault(self, op: Any, kind: Kind, message: str) -> None:
         self.faults.append(Fault(kind, f"{op.type}: {where(op)}, {describe_results(op)}: {message}", op))
+
+
+def _has_known_type(tensor: Any) -> bool:
+    """Whether values of the tensor's element type are on the device, or need not be."""
+    name = tensor.dtype.base_dtype.name
+    return name in DTYPE_NAMES or name in _HOST_TYPES
 
 
 def _as_tuple(result: Result, count: int) -> tuple[Value, ...]:

@@ -43,11 +43,13 @@ _BRANCHES = (
     "call tf.compat.v1.enable_control_flow_v2() before the graph is built, use tf.where, or decide in Python "
     "while the graph is built"
 )
-_SIZES = (
-    "its result has a size that depends on the data; use tf.where(condition, x, y) or a mask. Keras 3 makes "
-    "it for an embedding under RMSprop, Adagrad or Adadelta; Adam, SGD and others do without"
-)
+_SIZES = "its result has a size that depends on the data; use tf.where(condition, x, y) or a mask"
 _REF_VARIABLES = "call tf.compat.v1.enable_resource_variables() before the graph is built"
+_CANDIDATES = (
+    "draw the candidates in the input function (tf.random.log_uniform_candidate_sampler) and give the loss "
+    "all three of its results as sampled_values"
+)
+_HITS = "give the loss remove_accidental_hits=False, or make the mask in the input function"
 _INPUT = "move it to the input function, which runs on the workers"
 
 _ADVICE = {
@@ -56,6 +58,8 @@ _ADVICE = {
     **dict.fromkeys(
         ("Where", "DynamicPartition", "NonMaxSuppressionV3", "UniqueV2", "UniqueWithCounts"), _SIZES
     ),
+    **dict.fromkeys(("LogUniformCandidateSampler", "UniformCandidateSampler"), _CANDIDATES),
+    "ComputeAccidentalHits": _HITS,
     **dict.fromkeys(("PyFunc", "EagerPyFunc", "IteratorGetNext", "DecodeRaw", "ParseExample"), _INPUT),
 }
 

@@ -151,6 +151,21 @@ def _unique(op: Any, arrays: Sequence[Array]) -> tuple[Array, Array]:
     return ordered[order], np.argsort(order)[places.reshape(-1)]
 
 
+def _unique_with_counts(op: Any, arrays: Sequence[Array]) -> tuple[Array, Array, Array]:
+    values, places = _unique(op, arrays)
+    return values, places, np.bincount(places)
+
+
+def _dynamic_partition(op: Any, arrays: Sequence[Array]) -> list[Array]:
+    data, numbers = arrays
+    return [data[numbers == part] for part in range(op.get_attr("num_partitions"))]
+
+
+def _truncated_div(a: Array, b: Array) -> Array:
+    """Division of integers towards zero, as in C."""
+    return np.where((a < 0) != (b < 0), -(np.abs(a) // np.abs(b)), np.abs(a) // np.abs(b))
+
+
 _FOLDERS: dict[str, Folder] = {
     **dict.fromkeys(("Add", "AddV2"), _numpy(np.add)),
     "Sub": _numpy(np.subtract),
@@ -164,6 +179,8 @@ _FOLDERS: dict[str, Folder] = {
     "Neg": _numpy(np.negative),
     "Abs": _numpy(np.abs),
     "Sqrt": _numpy(np.sqrt),
+    "Exp": _numpy(np.exp),
+    "Log": _numpy(np.log),
     "Square": _numpy(np.square),
     "Reciprocal": _numpy(np.reciprocal),
     "Floor": _numpy(np.floor),
@@ -210,6 +227,13 @@ _FOLDERS: dict[str, Folder] = {
     "BroadcastGradientArgs": _gradient_axes,
     "BroadcastArgs": lambda op, a: np.asarray(np.broadcast_shapes(a[0].tolist(), a[1].tolist())),
     "ListDiff": _list_diff,
+    "Where": _numpy(np.argwhere),
+    "TruncateDiv": _numpy(_truncated_div),
+    "TruncateMod": _numpy(np.fmod),
+    "LeftShift": _numpy(np.left_shift),
+    "RightShift": _numpy(np.right_shift),
+    "DynamicPartition": _dynamic_partition,
+    "UniqueWithCounts": _unique_with_counts,
     "Unique": _unique,
     "DynamicStitch": _dynamic_stitch,
 }

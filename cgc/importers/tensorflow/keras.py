@@ -18,6 +18,7 @@ from cgc.cirh.interface import GLOBAL_STEP
 from cgc.errors import GraphImportError
 from cgc.importers.tensorflow.assemble import MODES, assemble, check_inputs
 from cgc.importers.tensorflow.emit import Array
+from cgc.importers.tensorflow.keras_sparse import quotients_of_known_shape
 from cgc.importers.tensorflow.node import Handle, Value
 from cgc.importers.tensorflow.plan import plan_traced
 from cgc.importers.tensorflow.step import ImportedStep
@@ -104,7 +105,8 @@ def _trace(step: Callable[[Any], Any], input_specs: Any) -> Any:
             "a Keras model can only be traced with eager execution, which is off; import it outside of any "
             "tf.Graph and without tf.compat.v1.disable_v2_behavior()"
         )
-    return tf.function(step).get_concrete_function(input_specs)
+    with quotients_of_known_shape():
+        return tf.function(step).get_concrete_function(input_specs)
 
 
 def _optimizers(model: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from cgc.importers.tensorflow import walk
+from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.functions import function_names
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.random import STEP_DEPENDENT
@@ -118,13 +119,22 @@ def _draws_by_step(ops: Iterable[Any]) -> bool:
 
 
 def _functions(op: Any) -> list[Any]:
-    return [function_body(op, name) for name in function_names(op)]
+    """The bodies of the functions that an operation calls; those without one are refused at their call."""
+    found = [op.graph._get_function(name) for name in function_names(op)]
+    return [function.graph for function in found if hasattr(function, "graph")]
 
 
 def function_body(op: Any, name: str) -> Any:
     """The FuncGraph of a function that an operation calls."""
     # No public way leads from a call to the traced body of its function.
-    return op.graph._get_function(name).graph
+    body = getattr(op.graph._get_function(name), "graph", None)
+    if body is None:
+        raise RefusedError(
+            Kind.USAGE,
+            f"it calls the function {name}, which TensorFlow has in a form of TensorFlow 1 that the importer "
+            "cannot read (tf.nn.ctc_loss has such functions); write it with other operations",
+        )
+    return body
 
 
 def _with_layer_updates(graph: tf.Graph, roots: list[Any], fed: frozenset[str]) -> list[Any]:

@@ -40,5 +40,5 @@ def innermost_user_line(frames: Sequence[Any]) -> str | None:
 def user_line(op: Any) -> str | None:
     """The user's line for an operation; for one of a gradient, the line of its forward operation."""
     forward = getattr(op, "_original_op", None)
-    line = innermost_user_line(forward.traceback) if forward is not None else None
-    return line or innermost_user_line(op.traceback)
+    line = innermost_user_line(forward.traceback or ()) if forward is not None else None
+    return line or innermost_user_line(op.traceback or ())

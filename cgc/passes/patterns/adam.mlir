@@ -195,7 +195,7 @@ pdl.pattern @adam_w : benefit(1) {
   %decay_value = pdl.operand
   pdl.apply_native_constraint "is_scalar"(%decay_value : !pdl.value)
   pdl.apply_native_constraint "is_constant"(%decay_value : !pdl.value)  // if folded
-  pdl.apply_native_constraint "is_constant"(%lr : !pdl.value)  // if folded
+  pdl.apply_native_constraint "is_other_than_zero"(%lr : !pdl.value)  // if folded
   %rate_op = pdl.operation "cirh.Mul"(%lr, %decay_value : !pdl.value, !pdl.value)  // if once
   %rate = pdl.result 0 of %rate_op  // if once
   %rates_op = pdl.operation "cirh.BroadcastInDim"(%lr : !pdl.value)  // if twice

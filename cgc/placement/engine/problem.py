@@ -142,11 +142,11 @@ class Problem:
         """
         if not self.weights.wires:
             return 0.0, box
-        best = self._wires(tree, box), box
+        best = self._wires(tree, box, shapes), box
         if ratio < _ROOMY:
             for other in self._roomy_boxes(tree, shapes):
                 if other != box:
-                    best = min(best, (self._wires(tree, other), other))
+                    best = min(best, (self._wires(tree, other, shapes), other))
         return best
 
     def _roomy_boxes(self, tree: Node, shapes: Shapes) -> Iterator[Box]:
@@ -160,11 +160,10 @@ class Problem:
 
     def pieces(self, plan: Floorplan) -> list[Box]:
         """The piece of every kernel."""
-        plan.tree.curves(self.shapes(plan.target))
-        return [Box(*piece[1:]) for piece in sorted(plan.tree.pieces(plan.box))]
+        return [Box(*piece[1:]) for piece in sorted(plan.tree.pieces(plan.box, self.shapes(plan.target)))]
 
-    def _wires(self, tree: Node, box: Box) -> float:
-        pieces = np.array(tree.pieces(box), dtype=np.float64)
+    def _wires(self, tree: Node, box: Box, shapes: Shapes) -> float:
+        pieces = np.array(tree.pieces(box, shapes), dtype=np.float64)
         centers = np.empty((len(pieces), 2))
         centers[pieces[:, 0].astype(np.int64)] = pieces[:, 1:3] + pieces[:, 3:] / 2
         return self.wires(centers)

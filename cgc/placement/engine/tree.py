@@ -72,8 +72,12 @@ class Node:
             self._target = shapes.target
         return self._heights, self._widths
 
-    def pieces(self, box: Box) -> list[Piece]:
-        """The pieces of all kernels below this node, which must fit into `box`, at the target of `curves`."""
+    def pieces(self, box: Box, shapes: Shapes) -> list[Piece]:
+        """The pieces of all kernels below this node, which must fit into `box`.
+
+        Trees share nodes. So a child may remember another target than its parent, from a tree without that
+        parent: every node is brought to the target of `shapes` before it is cut.
+        """
         found: list[Piece] = []
         waiting = [(self, *box)]
         while waiting:
@@ -82,14 +86,14 @@ class Node:
                 found.append((node.leaf, x, y, width, height))
             elif node.stacked:
                 for child in node.children:
-                    part = child._heights.item(width)
+                    part = child.curves(shapes)[0].item(width)
                     waiting.append((child, x, y, width, part))
                     y += part
             else:
                 # In the middle of what is left, near the centres of the pieces below and above.
-                x += (width - node._widths.item(height)) // 2
+                x += (width - node.curves(shapes)[1].item(height)) // 2
                 for child in node.children:
-                    part = child._widths.item(height)
+                    part = child.curves(shapes)[1].item(height)
                     waiting.append((child, x, y, part, height))
                     x += part
         return found

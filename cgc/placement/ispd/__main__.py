@@ -18,15 +18,17 @@ from typing import NoReturn
 import click
 
 from cgc.errors import CompileError
+from cgc.placement.ispd.anytime import solve_until
 from cgc.placement.ispd.errors import ContestFileError
 from cgc.placement.ispd.format import format_solution, parse_graph, parse_solution
 from cgc.placement.ispd.model import ContestGraph
 from cgc.placement.ispd.report import score_json, score_text, solve_json, solve_text
 from cgc.placement.ispd.score import score
-from cgc.placement.ispd.solve import solve
 
 _STANDARD = "-"
-_LEAST_SEARCH_S = 0.1
+_RESERVE_CPU_S, _MOST_RESERVE = 0.2, 0.25
+"""Processor time for writing the solution and ending the program, and its most as a share of the limit."""
+
 _STARTED = 21
 """Where /proc/self/stat has the start of the process, counted from 0."""
 
@@ -94,8 +96,10 @@ def solve_command(
                 f"most {time_limit:g} s; Ctrl-C writes the best solution so far",
                 err=True,
             )
-            left = max(_LEAST_SEARCH_S, time_limit - _age_s())
-            result = solve(problem, left, seed, interrupted=interrupted)
+            began = time.monotonic() - (click.get_current_context().obj or 0.0)
+            result = solve_until(
+                problem, lambda: began + time_limit - _reserve_s(time_limit), seed, interrupted=interrupted
+            )
         text = format_solution(problem, result.solution)
         report = solve_json(problem, result) if as_json else solve_text(problem, result)
         if output is None:
@@ -156,13 +160,19 @@ def _read(file: str) -> str:
 
 
 def _age_s() -> float:
-    """Seconds since the process started, which count towards the time limit; 0 where nothing tells."""
+    """Seconds since the process started; 0 where nothing tells."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return 0.0
     started_s = int(fields[_STARTED - 2]) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
+
+
+def _reserve_s(time_limit: float) -> float:
+    """Seconds to keep for the end: its processor time at the rate at which this process gets it."""
+    slowness = max(1.0, _age_s() / max(1e-3, time.process_time()))
+    return min(_RESERVE_CPU_S * slowness, _MOST_RESERVE * time_limit)
 
 
 def _check_writable(output: str | None) -> None:
@@ -198,5 +208,17 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+def _main() -> NoReturn:
+    """Runs the program and ends it at once: on a busy machine it takes long to take down a search."""
+    try:
+        # What starting took counts towards the time limit.
+        main(prog_name="python -m cgc.placement.ispd", obj=_age_s())
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    main(prog_name="python -m cgc.placement.ispd")
+    _main()

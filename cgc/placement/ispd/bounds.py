@@ -37,8 +37,13 @@ class Bounds:
         return max(self.area_time, self.kernel_time)
 
 
-def bounds(graph: ContestGraph, curves: Sequence[KernelCurves]) -> Bounds:
+def bounds(graph: ContestGraph, curves: Sequence[KernelCurves], wires: bool = True) -> Bounds:
     """Lower bounds for a graph; the area bound is exact to 0.01 %, rounded down.
+
+    Args:
+        graph: the graph.
+        curves: rectangles of each kernel.
+        wires: whether the bound of the objective has to count them, which takes some time.
 
     Raises:
         ContestError: a kernel, or all kernels together, do not fit on the fabric at any speed.
@@ -61,7 +66,8 @@ def bounds(graph: ContestGraph, curves: Sequence[KernelCurves]) -> Bounds:
     kernel_time = max(_least(curve.fits) for curve in distinct.values())
     area_time = _least(lambda target: area(target) <= tiles)
     time = max(kernel_time, area_time)
-    return Bounds(area_time, kernel_time, _objective_bound(graph, curves, time))
+    objective = _objective_bound(graph, curves, time) if wires else graph.wdeltat * time
+    return Bounds(area_time, kernel_time, objective)
 
 
 def _check_kernel(graph: ContestGraph, curves: Sequence[KernelCurves], curve: KernelCurves) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cgc.kernels.configurations import useful_splits
 from cgc.placement.engine.tree import NEVER, Floats, Ints
 from cgc.placement.ispd.model import COPIES, Convolution, Kernel, Splits
 
@@ -50,6 +51,38 @@ def split_pairs(convolutions: Sequence[Convolution], largest: int) -> list[Pair]
 
 
 @dataclass(frozen=True)
+class Fixed:
+    """Execution arguments of a kernel that are given, None where they are free.
+
+    Attributes:
+        rows: h'.
+        columns: w'.
+        first: c' of the first convolution.
+        last: k' of the convolution that makes the output.
+        last_convolution: which one that is.
+    """
+
+    rows: int | None = None
+    columns: int | None = None
+    first: int | None = None
+    last: int | None = None
+    last_convolution: int = 0
+
+    def pairs(self, convolutions: Sequence[Convolution], largest: int) -> list[Pair]:
+        """Values of (h', w') to consider, as `split_pairs`."""
+        if self.rows is None and self.columns is None:
+            return split_pairs(convolutions, largest)
+        rows, columns = (
+            useful_splits(max(sizes)).tolist() if given is None else [given]
+            for given, sizes in (
+                (self.rows, [conv.rows for conv in convolutions]),
+                (self.columns, [conv.columns for conv in convolutions]),
+            )
+        )
+        return [(h, w) for h in rows for w in columns if h * w <= largest]
+
+
+@dataclass(frozen=True)
 class Curve:
     """Least rectangles of a kernel at one target.
 
@@ -82,7 +115,8 @@ class KernelCurves:
         width: tiles of the fabric in x.
         height: tiles in y.
         memlimit: words of memory of a tile.
-        common: the only h' and w' to use, or None for all useful ones.
+        most_splits: values of h' and w' to use at most, or None for all useful ones.
+        fixed: numbers that are given.
     """
 
     def __init__(
@@ -91,25 +125,35 @@ class KernelCurves:
         width: int,
         height: int,
         memlimit: float,
-        common: Pair | None = None,
+        most_splits: int | None = None,
+        fixed: Fixed | None = None,
     ) -> None:
         self._convolutions = tuple(convolutions)
+        self._fixed = fixed = fixed or Fixed()
         self._memlimit = memlimit
         self._width, self._height = width, height
         self._limit = max(width, height)
-        useful_pairs = split_pairs(convolutions, self._limit // 2) or [(1, 1)]
-        pairs = np.array([common] if common else useful_pairs, dtype=np.int64)
+        pairs = np.array(fixed.pairs(convolutions, self._limit // 2) or [(1, 1)], dtype=np.int64)
+        if most_splits is not None and len(pairs) > most_splits:
+            # Few splits of an image matter most: the products grow faster and faster.
+            pairs = pairs[np.unique(np.geomspace(1, len(pairs), most_splits).astype(np.int64) - 1)]
         self._rows, self._columns = pairs[:, 0], pairs[:, 1]
         allowed = np.arange(self._limit + 1) // (self._rows * self._columns)[:, None] - 1
-        parts = [self._parts(conv, allowed) for conv in self._convolutions]
+        parts = [
+            self._parts(conv, allowed, fixed.first if conv is convolutions[0] else None)
+            for conv in self._convolutions
+        ]
         useful = _useful([table for part in parts for table in part])
         self._rows, self._columns = self._rows[useful], self._columns[useful]
-        self._fixed = [(time[useful], needed[useful]) for time, needed in parts]
+        self._tables = [(time[useful], needed[useful]) for time, needed in parts]
         self._curves: dict[float, Curve] = {}
+        self._last_widths: tuple[float, Ints] | None = None
 
-    def _parts(self, conv: Convolution, allowed: Ints) -> tuple[Floats, Ints]:
+    def _parts(self, conv: Convolution, allowed: Ints, first: int | None) -> tuple[Floats, Ints]:
         """Time of a tile per output channel, and the k' that memory needs, by pair and allowed height."""
         inputs = np.minimum(allowed, conv.inputs)
+        if first is not None:
+            inputs = np.where(allowed >= first, first, 0)
         safe = np.maximum(inputs, 1)
         points = -(-conv.rows // self._rows) * -(-conv.columns // self._columns)
         time = points[:, None] * -(-conv.inputs // safe) * conv.passes
@@ -140,15 +184,25 @@ class KernelCurves:
         return self.at(target).heights
 
     def _widths(self, target: float) -> Ints:
-        """Least width by pair and allowed height."""
+        """Least width by pair and allowed height; the last ones are kept, as many kernels share them."""
+        if self._last_widths is not None and self._last_widths[0] == target:
+            return self._last_widths[1]
         total = np.zeros((len(self._rows), self._limit + 1), dtype=np.int64)
-        for conv, (time, needed) in zip(self._convolutions, self._fixed, strict=True):
+        for conv, (time, needed) in zip(self._convolutions, self._tables, strict=True):
             # More channels than there are help nobody, and the target of free time is infinite.
             channels = np.floor(np.minimum(target / time, conv.outputs) + _SLACK).astype(np.int64)
             outputs = -(-conv.outputs // np.maximum(channels, 1))
             outputs[channels < 1] = NEVER
-            total += COPIES * np.maximum(outputs, needed)
-        return np.minimum(total, NEVER)
+            total += COPIES * self._given(conv, np.maximum(outputs, needed))
+        self._last_widths = target, np.minimum(total, NEVER)
+        return self._last_widths[1]
+
+    def _given(self, conv: Convolution, outputs: Ints) -> Ints:
+        """The k' of the last convolution where that is given, `NEVER` where it is too small."""
+        last = self._fixed.last
+        if last is None or conv is not self._convolutions[self._fixed.last_convolution]:
+            return outputs
+        return np.where(outputs <= last, last, NEVER)
 
     def least_area(self, target: float) -> int:
         """Tiles of the smallest rectangle of time <= target; at least `NEVER` where there is none."""
@@ -182,19 +236,30 @@ class KernelCurves:
     def _splits(self, target: float, pair: int, height: int) -> Splits:
         rows, columns = int(self._rows[pair]), int(self._columns[pair])
         inputs, outputs = [], []
-        for conv, (time, needed) in zip(self._convolutions, self._fixed, strict=True):
+        for conv, (time, needed) in zip(self._convolutions, self._tables, strict=True):
             channels = max(1, math.floor(target / time[pair, height] + _SLACK))
-            outputs.append(max(-(-conv.outputs // channels), int(needed[pair, height])))
+            least = max(-(-conv.outputs // channels), int(needed[pair, height]))
+            outputs.append(int(self._given(conv, np.array(least))))
             inputs.append(min(conv.inputs, height // (rows * columns) - 1))
+        if self._fixed.first is not None:
+            inputs[0] = self._fixed.first
         return Splits(rows, columns, tuple(inputs), tuple(outputs))
 
 
 def graph_curves(
-    kernels: Sequence[Kernel], width: int, height: int, memlimit: float, common: Pair | None = None
+    kernels: Sequence[Kernel],
+    width: int,
+    height: int,
+    memlimit: float,
+    most_splits: int | None = None,
+    fixed: Sequence[Fixed] | None = None,
 ) -> list[KernelCurves]:
     """The curves of each kernel; kernels with the same convolutions share one object."""
-    shared: dict[tuple[Convolution, ...], KernelCurves] = {}
-    for kernel in kernels:
-        if kernel.convolutions not in shared:
-            shared[kernel.convolutions] = KernelCurves(kernel.convolutions, width, height, memlimit, common)
-    return [shared[kernel.convolutions] for kernel in kernels]
+    shared: dict[tuple[tuple[Convolution, ...], Fixed], KernelCurves] = {}
+    found = []
+    for kernel, given in zip(kernels, fixed or [Fixed()] * len(kernels), strict=True):
+        key = kernel.convolutions, given
+        if key not in shared:
+            shared[key] = KernelCurves(kernel.convolutions, width, height, memlimit, most_splits, given)
+        found.append(shared[key])
+    return found

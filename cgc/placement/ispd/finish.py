@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cgc.placement.engine.anneal import Stop
-from cgc.placement.engine.problem import Floorplan
+from cgc.placement.engine.problem import Floorplan, Problem
 from cgc.placement.engine.push import push
 from cgc.placement.engine.tree import Box
+from cgc.placement.ispd.matched import FIXED_TARGET, Matched, joint_problem
 from cgc.placement.ispd.model import ContestGraph, Kernel, Placed, Splits
 from cgc.placement.ispd.problem import ContestProblem
 from cgc.placement.ispd.score import LAST_CONVOLUTION, mismatches
@@ -39,6 +40,25 @@ def solution_of(problem: ContestProblem, plan: Floorplan, stop: Stop) -> dict[st
     chosen = [min(choices, key=lambda choice: choice.width * choice.height) for choices in options]
     if graph.wadapter > 0:
         _match_adapters(graph, chosen, options, pieces, plan.target, stop)
+    return _placed(graph, problem, pieces, chosen, stop)
+
+
+def matched_solution(graph: ContestGraph, plan: Matched, stop: Stop) -> dict[str, Placed]:
+    """A solution with the labels of a floorplan, every kernel in its piece or near it."""
+    problem = joint_problem(graph, plan.labels)
+    pieces = problem.pieces(Floorplan(plan.tree, FIXED_TARGET, plan.box, plan.objective))
+    chosen = []
+    for label, piece in zip(plan.labels, pieces, strict=True):
+        upright = label.width <= piece.width and label.height <= piece.height
+        sides = (label.width, label.height) if upright else (label.height, label.width)
+        chosen.append(_Choice(label.splits, not upright, *sides))
+    return _placed(graph, problem, pieces, chosen, stop)
+
+
+def _placed(
+    graph: ContestGraph, problem: Problem, pieces: Sequence[Box], chosen: Sequence[_Choice], stop: Stop
+) -> dict[str, Placed]:
+    """Rectangles in the middle of their pieces, then moved where that is better for the wires."""
     places = np.array(
         [
             (piece.x + (piece.width - choice.width) // 2, piece.y + (piece.height - choice.height) // 2)

@@ -22,6 +22,9 @@ from cgc.placement.ispd.model import (
 LARGEST_SIDE = 2000
 """Tiles of a fabric's side; memory and time of the search are proportional to it."""
 
+LARGEST_SIZE = 65_536
+"""Rows, columns, channels of a layer; products of four of them are numbers that are still exact enough."""
+
 _HEADER_KEYS = ("width", "height", "wdeltat", "wlength", "wadapter", "memlimit")
 _NODE = re.compile(r"(\w+)\s*\[\s*(\d+)\s*\]\s*(.*)", re.DOTALL)
 _ATTRIBUTE = re.compile(r"(\w+)\s*=\s*('[^']*'|\[[^\]]*\]|[^\s\[\]']+)")
@@ -124,6 +127,9 @@ def _kernel(kind: str, name: str, attributes: dict[str, str]) -> Kernel:
     if absent:
         raise ValueError(f"{kind} without {', '.join(absent)}, expected {' '.join(f'{k}=' for k in wanted)}")
     sizes = {key: _integer(key, attributes[key]) for key in wanted}
+    large = [f"{key}={size}" for key, size in sizes.items() if size > LARGEST_SIZE]
+    if large:
+        raise ValueError(f"{kind} with {', '.join(large)}, expected at most {LARGEST_SIZE}")
     if kind == "conv":
         return conv_kernel(name, sizes)
     return block_kernel(name, kind, sizes["h"], sizes["w"], sizes["f"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cgc.placement.ispd.bounds import Bounds
 from cgc.placement.ispd.model import ContestGraph
 from cgc.placement.ispd.score import ADAPTER_NOTE, Score
 from cgc.placement.ispd.solve import Result
@@ -57,14 +58,15 @@ def score_text(graph: ContestGraph, score: Score) -> str:
 
 
 def solve_json(graph: ContestGraph, result: Result) -> Report:
-    """The score of the solver's solution, and how far it is from the bounds."""
+    """The score of the solver's solution, and how far it is from the bounds; these are None if not known."""
+    bounds = result.bounds
     return {
         **score_json(graph, result.score),
-        "area_bound_cycles": result.bounds.area_time,
-        "kernel_bound_cycles": result.bounds.kernel_time,
-        "objective_over_time_bound": _ratio(graph, result),
-        "objective_bound": result.bounds.objective,
-        "objective_over_bound": _over(result.score.objective, result.bounds.objective),
+        "area_bound_cycles": bounds and bounds.area_time,
+        "kernel_bound_cycles": bounds and bounds.kernel_time,
+        "objective_over_time_bound": bounds and _ratio(graph, result.score, bounds),
+        "objective_bound": bounds and bounds.objective,
+        "objective_over_bound": bounds and _over(result.score.objective, bounds.objective),
         "seconds": result.seconds,
         "finished": result.finished,
     }
@@ -73,21 +75,28 @@ def solve_json(graph: ContestGraph, result: Result) -> Report:
 def solve_text(graph: ContestGraph, result: Result) -> str:
     """The same in lines of text."""
     end = "search ended" if result.finished else "stopped before the end of the search"
-    over_time, over = _ratio(graph, result), _over(result.score.objective, result.bounds.objective)
     return "\n".join(
         [
             score_text(graph, result.score),
-            f"  time bound     {result.bounds.time:,.1f} cycles by area, memory and splits; objective is "
-            f"{_times(over_time)} of it",
-            f"  full bound     {result.bounds.objective:,.1f} for time and wires; objective is "
-            f"{_times(over)} of it",
+            *_bound_lines(graph, result.score, result.bounds),
             f"  seconds        {result.seconds:.1f}, {end}",
         ]
     )
 
 
-def _ratio(graph: ContestGraph, result: Result) -> float | None:
-    return _over(result.score.objective, graph.wdeltat * result.bounds.time)
+def _bound_lines(graph: ContestGraph, score: Score, bounds: Bounds | None) -> list[str]:
+    if bounds is None:
+        return ["  bounds         not known, as time was up before"]
+    return [
+        f"  time bound     {bounds.time:,.1f} cycles by area, memory and splits; objective is "
+        f"{_times(_ratio(graph, score, bounds))} of it",
+        f"  full bound     {bounds.objective:,.1f} for time and wires; objective is "
+        f"{_times(_over(score.objective, bounds.objective))} of it",
+    ]
+
+
+def _ratio(graph: ContestGraph, score: Score, bounds: Bounds) -> float | None:
+    return _over(score.objective, graph.wdeltat * bounds.time)
 
 
 def _over(objective: float, bound: float) -> float | None:

@@ -12,7 +12,7 @@ from cgc.placement.engine.columns import MOST_KERNELS
 from cgc.placement.engine.fit import fit_hard
 from cgc.placement.engine.order import flow_order, short_order
 from cgc.placement.engine.problem import Floorplan
-from cgc.placement.engine.starts import band_trees, column_trees
+from cgc.placement.engine.starts import DENSE, band_trees, column_trees
 from cgc.placement.engine.tree import Node
 from cgc.placement.ispd.bounds import Bounds
 from cgc.placement.ispd.curves import KernelCurves
@@ -23,7 +23,7 @@ from cgc.placement.ispd.problem import ContestProblem, step
 _BAND_SCAN, _COLUMN_SCAN, _LARGEST_SPAN = (1.15, 1.05), (1.04, 1.008), 1e4
 """Steps between targets, coarse and fine, and the largest target over the smallest."""
 
-_FIRST_STEP, _HOPEFUL = 1.3, 1.05
+_FIRST_STEP, _HOPEFUL = 1.6, 1.05
 _HEAT_OF_ALL = 0.025
 """Heat of the annealing times the number of kernels, of which every change concerns a few."""
 
@@ -31,7 +31,7 @@ _STEEPNESSES = (5.0, 20.0, 1.5)
 _NEAR_TARGETS = (1.0, 0.995, 0.985, 0.97)
 _FINAL_ROUNDS = 20
 _STARTS = 8
-_MOST_FIRST_TARGETS = 200
+_FINE_FIRST_STEP, _COARSE_FIRST_STEP = 1.03, 1.15
 _ROOMS = (1.08, 1.25)
 """Sizes of boxes for bands, as multiples of the least area of all kernels."""
 
@@ -52,6 +52,31 @@ _Make = Callable[[list[int], float, Stop], Iterator[Node]]
 """From an order and a target to floorplans."""
 
 
+def first_floorplan(
+    problem: ContestProblem,
+    time_bound: float,
+    factor: float = _COARSE_FIRST_STEP,
+    stop: Stop = lambda: False,
+) -> Floorplan | None:
+    """The first bands along the data flow that fit, at rising targets; None where none do.
+
+    Args:
+        problem: the kernels.
+        time_bound: where to start, cycles.
+        factor: between targets, where these are not far from the bound.
+        stop: whether time is up.
+    """
+    order = flow_order(len(problem.kernel_curves), problem.edges)
+    target = step(time_bound, factor)
+    while target < _LARGEST_SPAN * time_bound and not stop():
+        for tree in band_trees(problem, order, target, problem.width, problem.height, DENSE):
+            plan = problem.floorplan(tree, target)
+            if plan is not None:
+                return plan
+        target = step(target, factor if target < 2 * time_bound else _FIRST_STEP)
+    return None
+
+
 class Search:
     """One search.
 
@@ -62,6 +87,7 @@ class Search:
         seed: of the random changes.
         moves: changes of an annealing round.
         stop: whether time is up.
+        patient: whether a first floorplan is looked for even when time is up.
 
     Attributes:
         problem: what is searched.
@@ -76,6 +102,7 @@ class Search:
         seed: int,
         moves: int,
         stop: Stop,
+        patient: bool = True,
     ) -> None:
         self.graph = graph
         self.finished = False
@@ -84,26 +111,32 @@ class Search:
         self._rng = random.Random(seed)
         self._moves = moves
         self._stop = stop
+        self._first_stop: Stop = (lambda: False) if patient else stop
         self._heat = _HEAT_OF_ALL / max(8, len(curves))
         self._plans: list[Floorplan] = []
         self._starts: list[_Start] = []
+        self._report: Callable[[Floorplan], None] = lambda plan: None
 
-    def run(self, scan_stop: Stop) -> Floorplan:
-        """The best floorplan that was found.
+    def run(
+        self, scan_stop: Stop, report: Callable[[Floorplan], None] = lambda plan: None
+    ) -> list[Floorplan]:
+        """The best floorplans that were found, the best one first.
 
         Args:
             scan_stop: whether the time for starts is up.
+            report: is told of every floorplan that is better than all before.
 
         Raises:
             ContestError: no way to pack the kernels was found.
         """
+        self._report = report
         problem = self.problem
         sizes = [curve.least_side(self.bounds.time) for curve in problem.kernel_curves]
         flow = flow_order(len(sizes), problem.edges)
         moves = _ORDER_MOVES_PER_KERNEL * len(sizes)
-        short = short_order(flow, problem.edges, sizes, moves, self._rng, self._stop)
+        self._first(flow)
+        short = short_order(flow, problem.edges, sizes, moves, self._rng, scan_stop)
         orders = [flow] if short == flow else [short, flow]
-        self._first(orders[0])
         for order in orders:
             self._scan(order, self._bands, _BAND_SCAN, scan_stop)
         if len(flow) <= MOST_KERNELS:
@@ -113,7 +146,7 @@ class Search:
         self._anneal_starts()
         self._anneal_best()
         self.finished = scanned and not self._stop()
-        return self._plans[0]
+        return self._plans
 
     def _first(self, order: list[int]) -> None:
         """Any legal floorplan, soon: at a target that suits the wires, or else at the lowest that works."""
@@ -121,16 +154,13 @@ class Search:
             self._scan_target(order, self._bands, target, self._stop)
         if self._plans:
             return
-        target = step(self.bounds.time)
-        for _ in range(_MOST_FIRST_TARGETS):
-            for tree in band_trees(self.problem, order, target, self.graph.width, self.graph.height):
-                self._try(tree, target)
-                if self._plans:
-                    return
-            target = step(target, 1.03 if target < 2 * self.bounds.time else 1.3)
-        self._keep(fit_hard(self.problem, target, self._moves, self._rng))
-        if self._plans:
-            self._starts.append(_Start(self._plans[0].objective, 0, self._plans[0].tree, target))
+        plan = first_floorplan(self.problem, self.bounds.time, _FINE_FIRST_STEP, self._first_stop)
+        if plan is None:
+            target = self.bounds.time * _LARGEST_SPAN
+            plan = fit_hard(self.problem, target, self._moves, self._rng, self._first_stop)
+        if plan is not None:
+            self._keep(plan)
+            self._starts.append(_Start(plan.objective, 0, plan.tree, plan.target))
             return
         raise ContestError(
             f"no way to place all {len(self.graph.kernels)} kernels on {self.graph.width} x "
@@ -145,12 +175,14 @@ class Search:
             self._keep(self.problem.realised(tree, target, stop=self._late))
 
     def _late(self) -> bool:
-        """Whether time is up; a first floorplan is looked for in any case."""
-        return bool(self._plans) and self._stop()
+        """Whether time is up, and for a first floorplan, too."""
+        return self._stop() if self._plans else self._first_stop()
 
     def _keep(self, plan: Floorplan | None) -> None:
         """Remembers a floorplan if it is one of the best."""
         if plan is not None and all(plan.objective != other.objective for other in self._plans):
+            if not self._plans or plan.objective < self._plans[0].objective:
+                self._report(plan)
             self._plans = sorted([*self._plans, plan], key=lambda other: other.objective)[:_ELITE]
 
     def _scan(self, order: list[int], make: _Make, steps: tuple[float, float], stop: Stop) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cgc.artifact import open_artifact
+from cgc.artifact import open_artifact, tool_version
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
 from cgc.errors import ArtifactLockError, ArtifactWriteError
@@ -124,6 +124,34 @@ def test_an_artifact_of_another_version_is_compiled_again(compile_again, field, 
     second = compile_again()
     assert not second.reused
     assert str(value) in second.warnings[0]
+
+
+def test_a_new_version_of_the_compiler_says_what_made_the_artifact_that_is_there(compile_again, monkeypatch):
+    """The key names the version, so the older artifact lies beside the new one under another name."""
+    with monkeypatch.context() as patch:
+        patch.setattr("cgc.artifact.tool_version", lambda: "cgc-00000000000older")
+        patch.setattr("cgc.driver.tool_version", lambda: "cgc-00000000000older")
+        older = compile_again().artifact.path
+    second = compile_again()
+    assert not second.reused
+    assert second.artifact.path != older
+    (warning,) = second.warnings
+    for text in (str(older), "cgc-00000000000older", tool_version(), "compiled again"):
+        assert text in warning
+    assert compile_again().warnings == ()
+
+
+def test_artifacts_of_other_programs_and_what_is_no_artifact_are_no_reason_for_a_warning(
+    compile_again, tmp_path
+):
+    (tmp_path / "cs_empty").mkdir()
+    for name, text in (("cs_bad", "{"), ("cs_list", "[]"), ("cs_fields", '{"versions": 3}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(text)
+    first = compile_again()
+    assert first.warnings == ()
+    first.artifact.path.rename(tmp_path / f"cs_{'ab' * 32}")
+    assert compile_again().warnings == ()
 
 
 def test_a_full_disk_is_a_compile_error_and_the_next_try_succeeds(compile_again, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ p: Any = pytest.importorskip("programs")
 FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=40)
 SIZES = st.integers(2, 5)
-SHAPES = st.lists(SIZES, min_size=2, max_size=4).map(tuple)
+SHAPES = st.lists(SIZES, min_size=2, max_size=4).map(tuple) | st.tuples(st.just(1), SIZES, SIZES)
 HEADS = st.tuples(SIZES, SIZES, SIZES, SIZES)
 GROUPS: list[tuple[dict[str, Any], st.SearchStrategy[Any], tuple[str, str]]] = [
     (p.LAYER_NORMS, SHAPES, ("LayerNorm", "LayerNormGrad")),

@@ -111,5 +111,5 @@ def test_solutions_are_legal_and_scored_alike_by_brute_force(text: str) -> None:
     assert (result.score.time, result.score.wires) == pytest.approx((time, wires))
     total = graph.wdeltat * time + graph.wlength * wires + graph.wadapter * result.score.adapters
     assert math.isclose(result.score.objective, total)
-    assert result.score.objective >= result.bounds.objective * (1 - 1e-9)
+    assert result.score.objective >= result.known_bounds.objective * (1 - 1e-9)
     assert score(graph, parse_solution(paint, graph)) == result.score

@@ -22,12 +22,16 @@ OPERANDS = {
     "pooled": ((2, 4, 4, 4), "float32"),
     "h": ((2, 8, 9, 4), "float16"),
     "n": ((2, 8, 9, 4), "int32"),
+    "volume": ((2, 5, 8, 9, 4), "float32"),
+    "k3": ((2, 3, 3, 4, 6), "float32"),
+    "pooled_volume": ((2, 2, 4, 4, 4), "float32"),
     "row": ((2, 4), "float32"),
     "c": ((4,), "float32"),
     "d": ((6,), "float32"),
 }
 Build = Callable[[SimpleNamespace], CirhOp]
 WINDOW = ((2, 2), (2, 2))
+WINDOW_3D = ((2, 2, 2), (2, 2, 2))
 
 
 @pytest.fixture
@@ -56,6 +60,15 @@ RESULTS: list[tuple[Build, str]] = [
     (lambda v: ops.PoolOp(v.h, "AVG", (3, 3), (2, 2), (0, 1, 1, 1)), "tensor<2x4x5x4xf16>"),
     (lambda v: ops.MaxPoolGradOp(v.x, v.pooled, *WINDOW), "tensor<2x8x9x4xf32>"),
     (lambda v: ops.AvgPoolGradOp(v.pooled, (2, 9, 8, 4), *WINDOW), "tensor<2x9x8x4xf32>"),
+    (conv("volume", "k3"), "tensor<2x4x6x7x6xf32>"),
+    (conv("volume", "k3", (1, 2, 3), (1, 0, 1, 1, 0, 0), (2, 1, 1)), "tensor<2x4x4x3x6xf32>"),
+    (
+        conv("volume", "volume", conv_pass_direction="BWD_KERNEL", shape=(1, 1, 1, 4, 4)),
+        "tensor<1x1x1x4x4xf32>",
+    ),
+    (lambda v: ops.PoolOp(v.volume, "MAX", *WINDOW_3D), "tensor<2x2x4x4x4xf32>"),
+    (lambda v: ops.MaxPoolGradOp(v.volume, v.pooled_volume, *WINDOW_3D), "tensor<2x5x8x9x4xf32>"),
+    (lambda v: ops.AvgPoolGradOp(v.pooled_volume, (2, 5, 8, 9, 4), *WINDOW_3D), "tensor<2x5x8x9x4xf32>"),
 ]
 
 
@@ -99,6 +112,13 @@ FAULTS: list[tuple[Build, str]] = [
         "padding is (2, 0, 0, 0), expected less than the window (2, 2)",
     ),
     (lambda v: ops.PoolOp(v.x, "MAX", (9, 1), (1, 1)), "a window of 9 x 1 does not fit into 8 x 9"),
+    (conv("volume", "k"), "expected rank 5 and element type f32"),
+    (conv("x", "k3"), "expected rank 4 and element type f32"),
+    (conv("volume", "k3", (1, 1)), "the stride is (1, 1), expected three positive sizes, of depth, height"),
+    (conv("volume", "k3", padding=(1, 1, 1, 1)), "expected front, back, top, bottom, left, right"),
+    (conv("volume", "k3", groups=2), "expected [d, h, w, 4 / groups, multiple of groups]"),
+    (conv("volume", "k3", dilation=(5, 1, 1)), "a window of 6 x 3 x 3 does not fit into 5 x 8 x 9"),
+    (lambda v: ops.PoolOp(v.volume, "AVG", *WINDOW), "the window is (2, 2), expected three positive sizes"),
     (lambda v: ops.MaxPoolGradOp(v.x, v.y, *WINDOW), "grad has type tensor<2x6x7x6xf32>"),
     (lambda v: ops.AvgPoolGradOp(v.pooled, (2, 10, 8, 4), *WINDOW), "expected tensor<2x5x4x4xf32>"),
     (
@@ -130,4 +150,13 @@ def test_channels_first_is_refused(v: SimpleNamespace, build: Build) -> None:
     op = build(v)
     op.properties["data_format"] = StringAttr("NCHW")
     with pytest.raises(InvalidOpError, match="data_format is 'NCHW', expected 'NHWC'"):
+        op.verify_()
+
+
+@pytest.mark.parametrize("build", [conv("volume", "k3"), lambda v: ops.PoolOp(v.volume, "MAX", *WINDOW_3D)])
+def test_volumes_have_a_data_format_of_their_own(v: SimpleNamespace, build: Build) -> None:
+    op = build(v)
+    assert op.data_format == "NDHWC"
+    op.properties["data_format"] = StringAttr("NHWC")
+    with pytest.raises(InvalidOpError, match="data_format is 'NHWC', expected 'NDHWC'"):
         op.verify_()

@@ -151,8 +151,9 @@ def test_values(make: Make, arrays: list[np.ndarray], expected: Any) -> None:
     ("op", "expected"),
     [
         (ops.ArangeOp(3, 5, -2), [5, 3, 1]),
-        (ops.ArangeOp(0, 300, 1, "uint8"), None),
-        (ops.ArangeOp(3, 0, 128, "uint8"), None),
+        (ops.ArangeOp(0, 300, 1, "uint8"), []),
+        (ops.ArangeOp(2, 0, 128, "uint8"), [0, 128]),
+        (ops.ArangeOp(1, 7, 2**63 - 1), [7]),
         (ops.ArangeOp(3, 0, 128, "bfloat16"), [0, 128, 256]),
         (ops.ArangeOp(300, 0, 1, "bfloat16"), None),
     ],

@@ -19,7 +19,8 @@ from cgc.cirh.types import tensor_type
 from cgc.errors import CompileError, PipelineError
 from cgc.passes import pipeline
 from cgc.passes.constant_fold import ConstantFoldPass
-from cgc.passes.pipeline import DEFAULT_PIPELINE, parse_passes, run_pipeline
+from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes.pipeline import parse_passes, run_pipeline
 from cgc.tools.opt import main as cgc_opt
 
 TEXT = """builtin.module {
@@ -39,6 +40,7 @@ def test_passes_are_found_by_name_with_their_options() -> None:
     assert str(passes[1]) == "constant-fold{max_elements=64}"
     assert parse_passes("") == ()
     assert [p.name for p in parse_passes(DEFAULT_PIPELINE)].count("fuse") == 1
+    assert parse_passes("default,cse") == (*parse_passes(DEFAULT_PIPELINE), *parse_passes("cse"))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,8 @@ def test_passes_are_found_by_name_with_their_options() -> None:
         ("x", "unknown pass 'x', expected one of canonicalize, constant-fold, cse, dce, .*precision"),
         ("cse{size=3}", "bad options of the pass 'cse'.*size"),
         ("constant-fold{max-elements=many}", "bad options of the pass 'constant-fold'"),
+        ("constant-fold{max-elements=-1}", "max-elements is -1, expected 0 or more"),
+        ("default{max-elements=1}", "unknown pass 'default'"),
         ("cse dce", "cannot read the pipeline 'cse dce'"),
         ("cse{", "cannot read the pipeline"),
         ("cse,,dce", "cannot read the pipeline"),

@@ -1,4 +1,4 @@
-"""Convolutions in two dimensions and their gradients, dense and depthwise."""
+"""Convolutions in two and three dimensions and their gradients, dense and depthwise."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _window(node: NodeContext, x: Shape, kernel: Shape) -> dict[str, Any]:
     strides, dilation = along_space(node, "strides"), along_space(node, "dilations")
     return {
         "stride": strides,
-        "padding": explicit_padding(node, x[1:3], kernel[:2], strides, dilation),
+        "padding": explicit_padding(node, x[1:-1], kernel[:-2], strides, dilation),
         "dilation": dilation,
-        "groups": x[3] // max(1, kernel[2]),
+        "groups": x[-1] // max(1, kernel[-2]),
     }
 
 
@@ -58,9 +58,9 @@ def _by_input(as_grouped: Callable[[Shape], Shape]) -> Handler:
         kernel, grad = node.x(1), to_channels_last(node, node.x(2))
         shape = as_grouped(shape_of(kernel))
         given = node.ints(0, "input size")
-        space_only = len(given) == 2
+        space_only = len(given) == len(shape_of(grad)) - 2
         sizes = (
-            (shape_of(grad)[0], *given, shape_of(kernel)[2])
+            (shape_of(grad)[0], *given, shape_of(kernel)[-2])
             if space_only
             else sizes_channels_last(node, given)
         )
@@ -94,6 +94,9 @@ TABLE: Table = {
     "Conv2D": _forward(_dense),
     "Conv2DBackpropInput": _by_input(_dense),
     "Conv2DBackpropFilter": _by_kernel(_dense),
+    "Conv3D": _forward(_dense),
+    "Conv3DBackpropInputV2": _by_input(_dense),
+    "Conv3DBackpropFilterV2": _by_kernel(_dense),
     "DepthwiseConv2dNative": _forward(_per_channel),
     "DepthwiseConv2dNativeBackpropInput": _by_input(_per_channel),
     "DepthwiseConv2dNativeBackpropFilter": _by_kernel(_per_channel),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import Emitter
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -20,12 +21,14 @@ def _einsum(node: NodeContext) -> SSAValue:
     equation = node.attr("equation").decode().replace(" ", "")
     operands = node.all()
     labels, result = _labels(equation, [len(shape_of(x)) for x in operands])
-    for names in (*labels, result):
-        if len(set(names)) != len(names):
-            raise RefusedError(Kind.USAGE, f"the equation {equation!r} names an axis twice in one operand")
+    named, result = result, "".join(dict.fromkeys(result))
+    taken = [_diagonals(node.emit, x, own) for x, own in zip(operands, labels, strict=True)]
+    operands, labels = [x for x, _ in taken], [own for _, own in taken]
     if len(operands) == 1:
-        return _arrange(node.emit, *_summed(node.emit, operands[0], labels[0], result), result)
-    return _product(node.emit, operands, labels, result)
+        product = _arrange(node.emit, *_summed(node.emit, operands[0], labels[0], result), result)
+    else:
+        product = _product(node.emit, operands, labels, result)
+    return _on_diagonals(node.emit, product, result, named)
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -44,6 +47,40 @@ def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
         for term, count in zip(terms, hidden, strict=True)
     ]
     return labels, result.replace("...", "".join(free))
+
+
+def _diagonals(e: Emitter, x: SSAValue, labels: str) -> tuple[SSAValue, str]:
+    """The operand with one axis for each label: of axes that share one, the elements of equal position."""
+    for label in labels:
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            rest = [axis for axis in range(len(labels)) if axis not in (first, second)]
+            turned = e.transpose(x, [first, second, *rest])
+            size, tail = shape_of(turned)[0], shape_of(turned)[2:]
+            rows = e.reshape(turned, (size * size, *tail))
+            # as a strided slice: every row of the diagonal lies size + 1 behind the one before
+            x = e.slice(
+                rows,
+                [0] * (1 + len(tail)),
+                [(size - 1) * (size + 1) + 1 if size else 0, *tail],
+                [size + 1] + [1] * len(tail),
+            )
+            labels = label + "".join(labels[axis] for axis in rest)
+    return x, labels
+
+
+def _on_diagonals(e: Emitter, x: SSAValue, labels: str, named: str) -> SSAValue:
+    """The inverse of `_diagonals`: zero where axes that share a label differ in their positions."""
+    if labels == named:
+        return x
+    sizes = dict(zip(labels, shape_of(x), strict=True))
+    places = np.indices([sizes[label] for label in named], sparse=True)
+    inside: Any = True
+    for axis, label in enumerate(named):
+        inside = inside & (places[axis] == places[named.index(label)])
+    shape = [sizes[label] if named.index(label) == axis else 1 for axis, label in enumerate(named)]
+    return e.select(e.constant(inside), e.reshape(x, shape), e.scalar(0, dtype_of(x)))
 
 
 def _summed(e: Emitter, x: SSAValue, labels: str, kept: str) -> tuple[SSAValue, str]:

@@ -117,13 +117,25 @@ def gather(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: in
     """tf.gather; leading axes that belong together become one axis of rows numbered through."""
     if batch_dims == 0:
         return e.take(x, indices, axis)
-    if batch_dims != axis:
-        raise RefusedError(Kind.USAGE, f"batch_dims is {batch_dims} and axis {axis}; use one number for both")
+    if batch_dims < axis:
+        return _gather_behind_others(e, x, indices, axis, batch_dims)
     shape, wanted = shape_of(x), shape_of(indices)
     count, rows = math.prod(shape[:axis]), shape[axis]
     flat = e.reshape(x, (count * rows, *shape[axis + 1 :]))
     first = np.arange(count, dtype=np.int32).reshape((*shape[:axis], *(1,) * (len(wanted) - axis))) * rows
     return e.take(flat, e.add(e.cast(indices, "int32"), e.constant(first)), 0)
+
+
+def _gather_behind_others(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: int) -> SSAValue:
+    """Gathers along an axis with others between it and the batch: they go behind it and come back after."""
+    rank, count = len(shape_of(x)), len(shape_of(indices)) - batch_dims
+    batch, between = list(range(batch_dims)), list(range(batch_dims, axis))
+    taken = gather(
+        e, e.transpose(x, [*batch, axis, *between, *range(axis + 1, rank)]), indices, batch_dims, batch_dims
+    )
+    moved = [batch_dims + count + position for position in range(len(between))]
+    rest = range(batch_dims + count + len(between), len(shape_of(taken)))
+    return e.transpose(taken, [*batch, *moved, *range(batch_dims, batch_dims + count), *rest])
 
 
 def take_padded(e: Emitter, x: SSAValue, indices: SSAValue) -> SSAValue:

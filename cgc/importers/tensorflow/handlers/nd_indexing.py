@@ -76,7 +76,7 @@ def _scatter_nd(node: NodeContext) -> SSAValue:
 
 
 def _placed(e: Emitter, x: SSAValue, indices: SSAValue, updates: SSAValue, kind: str) -> SSAValue:
-    """A tensor with updates put in the place of what is there (SET) or added to it (ADD)."""
+    """A tensor with updates put in the place of what is there (SET) or combined with it."""
     shape = shape_of(x)
     rows = _rows(e, indices, shape)
     wide = e.broadcast(updates, (*rows.batch, *rows.table[1:]))
@@ -108,6 +108,10 @@ TABLE: Table = {
     "TensorScatterUpdate": _tensor_scatter("SET"),
     "TensorScatterAdd": _tensor_scatter("ADD"),
     "TensorScatterSub": _tensor_scatter("ADD", negate=True),
+    "TensorScatterMax": _tensor_scatter("MAX"),
+    "TensorScatterMin": _tensor_scatter("MIN"),
+    "ResourceScatterNdMax": _resource_scatter("MAX"),
+    "ResourceScatterNdMin": _resource_scatter("MIN"),
     "ResourceScatterNdUpdate": _resource_scatter("SET"),
     "ResourceScatterNdAdd": _resource_scatter("ADD"),
     "ResourceScatterNdSub": _resource_scatter("ADD", negate=True),

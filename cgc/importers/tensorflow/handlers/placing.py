@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.indexing import gather, resolve_slices, spread_slices
 from cgc.importers.tensorflow.node import NodeContext, Table
 
@@ -28,6 +29,21 @@ def _dynamic_stitch(node: NodeContext) -> SSAValue:
     source[places] = np.arange(len(places))
     joined = rows[0] if count == 1 else e.emit(ops.ConcatOp(rows, 0))
     return e.take(joined, e.constant(source), 0)
+
+
+def _dynamic_partition(node: NodeContext) -> list[SSAValue]:
+    """The rows of each number, in their order."""
+    e, x, count = node.emit, node.x(0), int(node.attr("num_partitions"))
+    numbers = node.known(1)
+    if numbers is None:
+        raise RefusedError(
+            Kind.SHAPE,
+            "how many rows each of its parts has depends on the data; use tf.where(condition, x, y) or a "
+            "mask",
+        )
+    rows = e.reshape(x, (numbers.size, *shape_of(x)[numbers.ndim :]))
+    places = [np.flatnonzero(numbers.reshape(-1) == part).astype(np.int32) for part in range(count)]
+    return [e.take(rows, e.constant(place), 0) for place in places]
 
 
 def _reverse_sequence(node: NodeContext) -> SSAValue:
@@ -65,6 +81,7 @@ def _update_slice(node: NodeContext) -> SSAValue:
 
 TABLE: Table = {
     **dict.fromkeys(("DynamicStitch", "ParallelDynamicStitch"), _dynamic_stitch),
+    "DynamicPartition": _dynamic_partition,
     "ReverseSequence": _reverse_sequence,
     "ResourceStridedSliceAssign": _assign_slice,
     "TensorStridedSliceUpdate": _update_slice,

@@ -26,7 +26,7 @@ def _window(node: NodeContext, x: Shape, sizes_at: int | None = None) -> dict[st
     if sizes_at is not None:
         given = [node.ints(sizes_at, "ksize"), node.ints(sizes_at + 1, "strides")]
     ksize, strides = along_space(node, "ksize", given[0]), along_space(node, "strides", given[1])
-    return {"ksize": ksize, "strides": strides, "padding": explicit_padding(node, x[1:3], ksize, strides)}
+    return {"ksize": ksize, "strides": strides, "padding": explicit_padding(node, x[1:-1], ksize, strides)}
 
 
 def _pool(kind: str, sizes_at: int | None = None) -> Handler:
@@ -64,4 +64,8 @@ TABLE: Table = {
     "MaxPoolGrad": _max_pool_grad(),
     "MaxPoolGradV2": _max_pool_grad(3),
     "AvgPoolGrad": _avg_pool_grad,
+    "MaxPool3D": _pool("MAX"),
+    "AvgPool3D": _pool("AVG"),
+    "MaxPool3DGrad": _max_pool_grad(),
+    "AvgPool3DGrad": _avg_pool_grad,
 }

@@ -45,4 +45,10 @@ def _is_among(node: NodeContext, k: int) -> SSAValue:
     return e.binary(ops.AndOp, few, e.binary(ops.AndOp, finite, in_range))
 
 
-TABLE: Table = {"TopKV2": _top_k, "InTopKV2": _in_top_k, "InTopK": _in_top_k_v1}
+def _nth_element(node: NodeContext) -> SSAValue:
+    """The n-th smallest, or largest, along the last axis."""
+    (n,) = node.ints(1, "n")
+    return node.emit.emit(ops.NthOrderStatisticOp(node.x(0), n, node.attr("reverse")))
+
+
+TABLE: Table = {"NthElement": _nth_element, "TopKV2": _top_k, "InTopKV2": _in_top_k, "InTopK": _in_top_k_v1}

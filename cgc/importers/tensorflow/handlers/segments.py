@@ -1,7 +1,11 @@
-"""Sums and means of rows that belong together, by segment ids."""
+"""Rows that belong together, by segment ids: sums, means, products, largest and smallest elements."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
@@ -13,6 +17,10 @@ from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 _POWERS = {"Sum": 0.0, "Mean": 1.0, "SqrtN": 0.5}
 """A segment's sum is divided by its number of rows to this power."""
+
+
+_EXTREMES = {"Max": "MAX", "Min": "MIN", "Prod": "MUL"}
+"""What follows "Segment" in the name -> the kind of `cirh.Scatter`."""
 
 
 def _segment(power: float) -> Handler:
@@ -48,6 +56,48 @@ def _sparse_segment_grad(power: float) -> Handler:
     return handler
 
 
+def _unsorted(kind: str) -> Handler:
+    """Of (data, ids, number of segments); rows of negative ids are dropped."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        (count,) = node.ints(2, "number of segments")
+        return _extreme(node, kind, count)
+
+    return handler
+
+
+def _sorted(kind: str) -> Handler:
+    """Of (data, ids), where the ids rise; a segment that no row has is 0, of a product 1."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        e, count = node.emit, _known_count(node, 1)
+        result = _extreme(node, kind, count)
+        is_empty = np.isin(np.arange(count), node.static(1, "segment ids"), invert=True)
+        if kind == "MUL" or not is_empty.any():
+            return result
+        column = is_empty.reshape(-1, *(1,) * (len(shape_of(result)) - 1))
+        return e.select(e.constant(column), e.scalar(0, dtype_of(result)), result)
+
+    return handler
+
+
+def _extreme(node: NodeContext, kind: str, count: int) -> SSAValue:
+    """Rows of each segment combined; a segment without a row has the value that `kind` starts from."""
+    e, data, ids = node.emit, node.x(0), node.x(1)
+    names, row = math.prod(shape_of(ids)), shape_of(data)[len(shape_of(ids)) :]
+    start = e.full(_start(kind, dtype_of(data)), (count, *row), dtype_of(data))
+    updates = e.reshape(data, (names, *row))
+    return e.emit(ops.ScatterOp(start, e.reshape(ids, (names,)), updates, kind))
+
+
+def _start(kind: str, dtype: str) -> float:
+    """What changes nothing: 1 of a product, the lowest finite number for the largest element."""
+    if kind == "MUL":
+        return 1
+    limits: Any = np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else np.finfo(dtype)
+    return float(limits.min if kind == "MAX" else limits.max)
+
+
 def _known_count(node: NodeContext, position: int) -> int:
     """As many segments as the ids, which rise, name."""
     ids = node.known(position)
@@ -76,6 +126,8 @@ def _divisor(e: Emitter, ids: SSAValue, count: int, rows: SSAValue, power: float
 
 
 TABLE: Table = {
+    **{f"Segment{name}": _sorted(kind) for name, kind in _EXTREMES.items()},
+    **{f"UnsortedSegment{name}": _unsorted(kind) for name, kind in _EXTREMES.items()},
     "SegmentSum": _segment(_POWERS["Sum"]),
     "SegmentMean": _segment(_POWERS["Mean"]),
     **{f"SparseSegment{name}": _sparse_segment(p, with_count=False) for name, p in _POWERS.items()},

@@ -128,6 +128,11 @@ def _fill(node: NodeContext) -> SSAValue:
     return node.emit.broadcast(node.x(1), node.ints(0, "dims"))
 
 
+def _empty(node: NodeContext) -> SSAValue:
+    """A tensor that is filled later; until then zero, which `init` asks for."""
+    return node.emit.full(0, tuple(node.ints(0, "shape")), node.out_dtype())
+
+
 def _broadcast_to(node: NodeContext) -> SSAValue:
     return node.emit.broadcast(node.x(0), node.ints(1, "shape"))
 
@@ -192,6 +197,7 @@ TABLE: Table = {
     "SplitV": _split_v,
     "Pad": _pad,
     "PadV2": _pad,
+    "Empty": _empty,
     "Fill": _fill,
     "BroadcastTo": _broadcast_to,
     "Tile": _tile,

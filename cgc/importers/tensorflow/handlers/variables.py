@@ -47,7 +47,7 @@ def _gather(node: NodeContext) -> SSAValue:
 
 
 def _scatter(kind: str, *, negate: bool = False) -> Handler:
-    """Rows put in the place of rows of a variable (SET) or added to them (ADD)."""
+    """Rows put in the place of rows of a variable (SET) or combined with them."""
 
     def handler(node: NodeContext) -> None:
         e, current, indices = node.emit, node.read(), node.x(1)
@@ -70,4 +70,7 @@ TABLE: Table = {
     "ResourceScatterAdd": _scatter("ADD"),
     "ResourceScatterSub": _scatter("ADD", negate=True),
     "ResourceScatterUpdate": _scatter("SET"),
+    "ResourceScatterMul": _scatter("MUL"),
+    "ResourceScatterMax": _scatter("MAX"),
+    "ResourceScatterMin": _scatter("MIN"),
 }

@@ -53,6 +53,36 @@ builtin.module {
     %c = cirh.Reshape %b : (tensor<1x4x1x6x5x1xf32>) -> tensor<4x6x5xf32>
     func.return %c : tensor<4x6x5xf32>
   }
+  // The same of a batch of one sample.
+  // CHECK: @tile_of_one_sample
+  // CHECK-NEXT: cirh.BroadcastInDim %x {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<1x3x1xf32>) -> tensor<1x3x4xf32>
+  // CHECK-NEXT: func.return
+  func.func @tile_of_one_sample(%x: tensor<1x3x1xf32>) -> tensor<1x3x4xf32> {
+    %b = cirh.BroadcastInDim %x {broadcast_dimensions = array<i64: 0, 3, 4>} : (tensor<1x3x1xf32>) -> tensor<1x1x1x3x4x1xf32>
+    %c = cirh.Reshape %b : (tensor<1x1x1x3x4x1xf32>) -> tensor<1x3x4xf32>
+    func.return %c : tensor<1x3x4xf32>
+  }
+  // A dimension of size 1 that has no place between the others stays, and so does the reshape.
+  // CHECK: @no_place
+  // CHECK: cirh.BroadcastInDim
+  // CHECK-NEXT: cirh.Reshape
+  func.func @no_place(%x: tensor<3x1x4xf32>) -> tensor<3x4x2xf32> {
+    %c = cirh.BroadcastInDim %x {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<3x1x4xf32>) -> tensor<3x1x4x2xf32>
+    %d = cirh.Reshape %c : (tensor<3x1x4x2xf32>) -> tensor<3x4x2xf32>
+    func.return %d : tensor<3x4x2xf32>
+  }
+  // A bias gradient of one sample is one over all leading dimensions; what leaves more than the last is not.
+  // CHECK: @gradient_of_one_sample
+  // CHECK-NEXT: cirh.Reduce %x {reduce_kind = "ADD", dimensions = array<i64: 0, 1>, keep_dims = false}
+  // CHECK-NEXT: cirh.Reduce %y {reduce_kind = "ADD", dimensions = array<i64: 1>, keep_dims = true}
+  // CHECK-NEXT: cirh.Reshape
+  func.func @gradient_of_one_sample(%x: tensor<1x3x4xf32>, %y: tensor<2x3x4xf32>) -> (tensor<4xf32>, tensor<8xf32>) {
+    %a = cirh.Reduce %x {reduce_kind = "ADD", dimensions = array<i64: 1>, keep_dims = true} : (tensor<1x3x4xf32>) -> tensor<1x1x4xf32>
+    %b = cirh.Reshape %a : (tensor<1x1x4xf32>) -> tensor<4xf32>
+    %c = cirh.Reduce %y {reduce_kind = "ADD", dimensions = array<i64: 1>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x1x4xf32>
+    %d = cirh.Reshape %c : (tensor<2x1x4xf32>) -> tensor<8xf32>
+    func.return %b, %d : tensor<4xf32>, tensor<8xf32>
+  }
   // A tile that repeats a whole dimension is no broadcast of it.
   // CHECK: @tile_of_rows
   // CHECK: cirh.BroadcastInDim

@@ -14,7 +14,8 @@ import tensorflow as tf
 from cgc.errors import GraphImportError
 from cgc.importers.tensorflow import import_step
 from cgc.lowering.interpret import step_function
-from cgc.passes.pipeline import DEFAULT_PIPELINE, run_pipeline
+from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes.pipeline import run_pipeline
 
 tf1 = tf.compat.v1
 Shape = tuple[int, ...]

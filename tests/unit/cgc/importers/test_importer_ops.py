@@ -272,6 +272,15 @@ SPECIAL = {
     "acosh": (tf.acosh, POSITIVE + 1),
     "atanh": (tf.atanh, INSIDE),
     "erfinv": (tf.math.erfinv, np.asarray([-1, -0.99999, -0.7, 0, 1e-3, 0.5, 0.997, 1], np.float32)),
+    "lgamma": (tf.math.lgamma, np.asarray([0.01, 0.5, 0.9, 1.7, 2.6, 7.5, 80.0], np.float32)),
+    "lgamma_left": (tf.math.lgamma, np.asarray([-0.3, -0.5, -1.2, -2.9, -7.4], np.float32)),
+    "lgamma_odd": (
+        lambda x: tf.math.lgamma(tf.stop_gradient(x)),
+        np.asarray([0, -1, -5, np.inf, -np.inf, np.nan, 1, 2], np.float32),
+    ),
+    "digamma": (tf.math.digamma, np.asarray([0.05, 0.5, 0.9, 1.7, 2.6, 7.5, 80.0], np.float32)),
+    # further left TensorFlow's own trigamma, a sum of its zeta function, is off by some percent
+    "digamma_left": (tf.math.digamma, np.asarray([-0.3, -0.5, -1.2, -2.9], np.float32)),
     "ndtri": (tf.math.ndtri, floats(3, 4, low=0.001, high=0.999)),
 }
 PICKING = {
@@ -330,9 +339,110 @@ PICKING = {
     ),
 }
 
+COUNTING = {
+    "bincount": (
+        lambda i: tf.math.bincount(i, minlength=6, maxlength=6, dtype=tf.float32),
+        ints(9, high=9),
+    ),
+    "bincount_weights": (
+        lambda i, w: tf.stop_gradient(raw.DenseBincount(input=i, size=6, weights=w)),
+        ints(9, high=9),
+        floats(9),
+    ),
+    "bincount_rows": (
+        lambda i: tf.math.bincount(i, minlength=4, maxlength=4, axis=-1),
+        ints(3, 5, high=6),
+    ),
+    "bincount_binary": (
+        lambda i: tf.math.bincount(i, minlength=4, maxlength=4, axis=-1, binary_output=True),
+        ints(3, 5, high=6),
+    ),
+    "bincount_v1": (lambda i: raw.Bincount(arr=i, size=4, weights=tf.zeros([0])), ints(9, high=6)),
+    "histogram": (lambda x: tf.histogram_fixed_width(x, [-1.0, 1.5], 5), floats(40)),
+    "bucketize": (
+        lambda x: raw.Bucketize(input=x, boundaries=[-1.0, 0.0, 0.5]),
+        np.asarray([-2, -1, -0.5, 0, 0.25, 0.5, 3], np.float32),
+    ),
+    "lower_bound": (
+        lambda x: tf.searchsorted([[-1.0, 0.0, 1.0], [0.0, 0.0, 2.0]], x),
+        np.asarray([[-2, -1, 0, 3], [0, 1, 2, -1]], np.float32),
+    ),
+    "upper_bound": (
+        lambda x: tf.searchsorted([[-1.0, 0.0, 1.0], [0.0, 0.0, 2.0]], x, side="right"),
+        np.asarray([[-2, -1, 0, 3], [0, 1, 2, -1]], np.float32),
+    ),
+    "nth_element": (lambda x: raw.NthElement(input=x, n=1, reverse=False), floats(3, 5)),
+    "nth_largest": (lambda x: raw.NthElement(input=x, n=1, reverse=True), floats(3, 5)),
+}
+SEGMENTS = {
+    **{
+        f"unsorted_segment_{name}": (
+            lambda x, i, name=name: getattr(tf.math, f"unsorted_segment_{name}")(x, i, 4),
+            floats(5, 3),
+            np.asarray([2, 0, 2, -1, 2], np.int32),
+        )
+        for name in ("max", "min", "prod")
+    },
+    "unsorted_segment_max_of_numbers": (
+        lambda x, i: tf.math.unsorted_segment_max(x, i, 4),
+        ints(2, 3, 2, low=-9, high=9),
+        np.asarray([[1, 0, 1], [1, 3, 3]], np.int32),
+    ),
+    **{
+        f"segment_{name}": (
+            lambda x, name=name: tf.ensure_shape(
+                getattr(tf.math, f"segment_{name}")(x, [0, 0, 2, 2, 2]), [3, 3]
+            ),
+            floats(5, 3),
+        )
+        for name in ("max", "min", "prod")
+    },
+    "tensor_scatter_max": (
+        lambda x, u: tf.tensor_scatter_nd_max(x, [[1], [2], [1]], u),
+        X,
+        2 * X,
+    ),
+    "tensor_scatter_min": (
+        lambda x, u: tf.tensor_scatter_nd_min(x, [[0, 1], [2, 3], [0, 1]], u),
+        X,
+        floats(3),
+    ),
+    "dynamic_partition": (
+        lambda x: tf.ensure_shape(tf.concat(tf.dynamic_partition(x, [1, 0, 1], 2), 0), [3, 4]),
+        X,
+    ),
+    "boolean_mask": (lambda x: tf.ensure_shape(tf.boolean_mask(x, [True, False, True]), [2, 4]), X),
+    "repeats": (lambda x: tf.ensure_shape(tf.repeat(x, [2, 0, 3], axis=0), [5, 4]), X),
+    "sparse_to_dense": (
+        lambda v: tf.sparse.to_dense(tf.SparseTensor([[0, 1], [2, 0]], v, [3, 2]), default_value=0.5),
+        floats(2),
+    ),
+    "sparse_matmul": (
+        lambda v, d: tf.sparse.sparse_dense_matmul(tf.SparseTensor([[0, 1], [2, 0], [2, 1]], v, [3, 2]), d),
+        floats(3),
+        floats(2, 4),
+    ),
+    "sparse_matmul_adjoint": (
+        lambda v, d: tf.sparse.sparse_dense_matmul(
+            tf.SparseTensor([[0, 1], [2, 0], [2, 1]], v, [3, 2]), d, adjoint_a=True, adjoint_b=True
+        ),
+        floats(3),
+        floats(4, 3),
+    ),
+    "diagonal": (lambda x: tf.einsum("bii->bi", x), floats(2, 3, 3)),
+    "sum_of_diagonal": (lambda x, y: tf.einsum("ii,ij->j", x, y), floats(3, 3), floats(3, 4)),
+    "gather_behind_others": (
+        lambda x, i: tf.gather(x, i, axis=3, batch_dims=1),
+        floats(2, 3, 2, 5, 2),
+        ints(2, 3, high=5),
+    ),
+    "lrn": (lambda x: tf.nn.lrn(x, 2, 1.5, 0.3, 0.75), floats(2, 3, 3, 6)),
+    "lrn_wide": (lambda x: tf.nn.local_response_normalization(x, alpha=0.1), floats(1, 2, 2, 4)),
+}
+
 CASES = [
     Case(name, tuple(arrays), build)
-    for table in (BINARY, UNARY, SHAPES, OTHER, SPECIAL, PICKING)
+    for table in (BINARY, UNARY, SHAPES, OTHER, SPECIAL, PICKING, COUNTING, SEGMENTS)
     for name, (build, *arrays) in table.items()
 ]
 

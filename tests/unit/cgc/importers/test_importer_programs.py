@@ -191,9 +191,3 @@ def test_other_bits_are_refused(graph: tf.Graph) -> None:
     exponent = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), 0x7F800000)
     with pytest.raises(GraphImportError, match="only that of the sign"):
         import_step(graph, inputs=[x], outputs={"y": exponent}, updates=[], mode="infer", seed=0)
-
-
-def test_sums_over_a_diagonal_are_refused(graph: tf.Graph) -> None:
-    x = tf1.placeholder(tf.float32, [4, 4])
-    with pytest.raises(GraphImportError, match="'ii->i' names an axis twice"):
-        import_step(graph, inputs=[x], outputs={"y": tf.einsum("ii->i", x)}, updates=[], mode="infer", seed=0)

@@ -140,6 +140,22 @@ def test_the_activation_of_a_composite_decides_its_kernel() -> None:
         assert sum(kernel.parameters["resident_bytes"] for kernel in graph.kernels) == 4 * (WIDTH * 8 + 8)
 
 
+@pytest.mark.parametrize("name", ["Relu", "Tanh", "Sigmoid", "Elu", "Softplus", "HardSigmoid"])
+def test_a_composite_takes_as_long_as_a_bias_and_an_activation(name: str) -> None:
+    activation = getattr(ops, f"{name}Op")
+
+    def parameters(activated: Callable[[Step, SSAValue, SSAValue], SSAValue]) -> dict[str, int]:
+        step = Step()
+        rows = step.add(ops.ReshapeOp(step.x, (BATCH * LENGTH, WIDTH)))
+        product = step.add(ops.MatMulOp(rows, step.state(WIDTH, 8)))
+        (kernel,) = step.graph(activated(step, product, step.state(8))).kernels
+        return dict(kernel.parameters)
+
+    assert parameters(lambda step, x, bias: step.add(ops.CompositeOp(x, bias, f"Bias{name}"))) == parameters(
+        lambda step, x, bias: step.add(activation(step.add(ops.BiasAddOp(x, bias))))
+    )
+
+
 def test_positions_are_added_in_a_kernel_of_their_own() -> None:
     step = Step()
     table = step.state(LENGTH, WIDTH)

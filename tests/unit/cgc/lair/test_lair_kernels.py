@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -246,6 +247,26 @@ def two_layers(exponent: bool) -> ModuleOp:
         return [*first, *second], [second[-1].results[0]]
 
     return step(body, state=[(12,), (12,)])
+
+
+def test_a_chain_of_two_thousand_ops_is_one_nest_soon() -> None:
+    """What is fused moves; copied anew for each op it would take minutes."""
+    block = Block(arg_types=[tensor_type((3, 5), "float32")] * 2)
+    x, y = block.args
+    made: list[CirhOp] = [
+        ops.BroadcastInDimOp(ops.ConstOp.splat(0.5, tensor_type((), "float32")), (3, 5), ())
+    ]
+    for _ in range(1000):
+        made.append(ops.MulOp(made[-1].results[0], x))
+        made.append(ops.AddOp(made[-1].results[0], y))
+    module = lower_group(made, block.args, [made[-1].results[0]])
+    start = time.process_time()
+    LairFusePass().apply(Context(), module)
+    assert time.process_time() - start < 20
+    (nest,) = loop_program(module).nests
+    assert nest.extents == (3, 5)
+    values = [np.full((3, 5), 0.5, np.float32), np.arange(15, dtype=np.float32).reshape(3, 5)]
+    np.testing.assert_allclose(run(module, values)[0], 2 * values[1], rtol=1e-6)
 
 
 def test_equal_groups_share_one_function() -> None:

@@ -24,6 +24,14 @@ def test_softmax_and_its_logarithm(run_op, rng, axis, scale):
     np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_rows_without_elements(run_op, shape):
+    x = np.zeros(shape, np.float32)
+    for op in (ops.SoftmaxOp, ops.LogSoftmaxOp):
+        assert run_op(lambda v, op=op: op(v, 1), x).shape == shape
+    assert run_op(ops.SoftmaxCrossEntropyWithLogitsOp, x, x)[0].shape == shape[:1]
+
+
 @pytest.mark.parametrize("scale", [1, 1000])
 def test_sparse_cross_entropy(run_op, rng, scale):
     logits = (scale * rng.standard_normal((8, 10))).astype(np.float32)

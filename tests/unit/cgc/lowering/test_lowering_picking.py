@@ -51,11 +51,11 @@ def test_gather_nd_out_of_range_is_nan(run_op):
     np.testing.assert_array_equal(got, [1, np.nan])
 
 
-@pytest.mark.parametrize(("lower", "upper"), [(0, 0), (-1, 0), (0, -1), (1, 2), (-1, -1)])
+@pytest.mark.parametrize(("lower", "upper"), [(0, 0), (-1, 0), (0, -1), (1, 2), (-1, -1), (2**63 - 1, 1)])
 def test_matrix_band_part(run_op, rng, lower, upper):
     x = rng.standard_normal((2, 4, 5)).astype(np.float32)
     got = run_op(lambda v: ops.MatrixBandPartOp(v, lower, upper), x)
-    np.testing.assert_array_equal(got, tf.linalg.band_part(x, lower, upper))
+    np.testing.assert_array_equal(got, tf.linalg.band_part(x, min(lower, 4), upper))
 
 
 def test_split(run_op, rng):

@@ -138,6 +138,26 @@ def test_an_activation_is_computed_in_float32(half: str) -> None:
     np.testing.assert_allclose(compute(x), exact, rtol=2**-10)
 
 
+@pytest.mark.parametrize("half", ["float16", "cbfloat16"])
+def test_a_bias_with_an_activation_is_rounded_once(half: str) -> None:
+    compute = function(
+        "%a = cirh.Cast %x : (tensor<3xf32>) -> tensor<3xf16>\n"
+        "%b = cirh.Cast %y : (tensor<3xf32>) -> tensor<3xf16>\n"
+        '%c = cirh.Composite %a, %b {function = "BiasGeluTanh"}'
+        " : (tensor<3xf16>, tensor<3xf16>) -> tensor<3xf16>\n"
+        "%r = cirh.Cast %c : (tensor<3xf16>) -> tensor<3xf32>",
+        "tensor<3xf32>|tensor<3xf32>",
+        "tensor<3xf32>",
+        half,
+    )
+    # the first cubed is beyond float16; the second sum has more digits than 16 bits
+    x, bias = np.float32([128.0, 2049 / 2048, -1.0]), np.float32([0.0, 2.0**-12, 0.25])
+    rounding = rounded_to_cb16 if half == "cbfloat16" else lambda v: v.astype(np.float16).astype(np.float32)
+    wide = rounding(x).astype(np.float64) + rounding(bias)
+    exact = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+    np.testing.assert_array_equal(compute(x, bias), rounding(exact.astype(np.float32)))
+
+
 def test_an_exported_step_rounds_too() -> None:
     module = parse_module("""builtin.module {
       func.func @graph(%w: tensor<4xf32> {tf.resource_name = "state.model.w", tf.aliasing_output = 0 : i64})

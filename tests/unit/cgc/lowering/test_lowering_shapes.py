@@ -41,6 +41,16 @@ def test_constant_beyond_32_bits_is_refused_with_its_value_and_place(run_op):
 def test_arange(run_op):
     assert run_op(lambda: ops.ArangeOp(4, start=5, step=-2)).tolist() == [5, 3, 1, -1]
     assert run_op(lambda: ops.ArangeOp(3, dtype="float32")).tolist() == [0, 1, 2]
+    assert run_op(lambda: ops.ArangeOp(3, 2**32 - 1, -(2**31) + 1, "uint32")).tolist() == [
+        2**32 - 1,
+        2**31,
+        1,
+    ]
+    assert run_op(lambda: ops.ArangeOp(2, -(2**31), 2**32 - 1, "int32")).tolist() == [-(2**31), 2**31 - 1]
+    assert run_op(lambda: ops.ArangeOp(1, 7, 2**62, "int8")).tolist() == [7]
+    assert run_op(lambda: ops.ArangeOp(0, 2**40, dtype="int64")).tolist() == []
+    with pytest.raises(LoweringError, match="Arange holds 2147483648, which does not fit into int32"):
+        run_op(lambda: ops.ArangeOp(2, 2**31 - 1, dtype="int64"))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -82,6 +92,12 @@ def test_gather(run_op, rng, axis, shape):
     np.testing.assert_array_equal(got, np.take(x, indices, axis))
 
 
+def test_nothing_is_gathered_from_nothing(run_op):
+    empty, none = np.zeros((2, 0), np.float32), np.zeros(0, np.int32)
+    assert run_op(lambda v, i: ops.GatherOp(v, i, 1), empty, none).shape == (2, 0)
+    assert run_op(ops.GatherNdOp, empty, np.zeros((0, 2), np.int32)).shape == (0,)
+
+
 def test_gather_out_of_range_is_nan_not_a_neighbour(run_op):
     got = run_op(ops.GatherOp, np.float32([1, 2, 3]), np.int32([0, -1, 3]))
     np.testing.assert_array_equal(got, np.float32([1, np.nan, np.nan]))
@@ -112,6 +128,18 @@ def test_scatter_into_rows_drops_indices_out_of_range(run_op, rng, dtype, inner)
     np.testing.assert_array_equal(got, replaced)
     got = run_op(lambda v, i, u: ops.ScatterOp(v, i, u, "ADD"), x, indices, updates)
     np.testing.assert_array_equal(got, increased)
+    for kind, combine in (("MUL", np.multiply), ("MAX", np.maximum), ("MIN", np.minimum)):
+        combined = x.copy()
+        combined[[3, 0]] = combine(x[[3, 0]], updates[:2])
+        got = run_op(lambda v, i, u, kind=kind: ops.ScatterOp(v, i, u, kind), x, indices, updates)
+        np.testing.assert_array_equal(got, combined)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("MUL", 24), ("MAX", 4), ("MIN", 2)])
+def test_scatter_combines_rows_that_are_named_twice(run_op, kind, expected):
+    operands = np.float32([1, 2]), np.int32([1, 1]), np.float32([3, 4])
+    got = run_op(lambda v, i, u: ops.ScatterOp(v, i, u, kind), *operands)
+    assert got.tolist() == [1, expected]
 
 
 def test_scatter_counts_rows_that_are_named_twice(run_op):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -77,6 +78,54 @@ def test_16_bit_convolution_is_rounded_once(run_op: Any, rng: np.random.Generato
     np.testing.assert_allclose(y.reshape(1, 2), expected, rtol=2**-10, atol=1e-3)
 
 
+@pytest.mark.parametrize("image", [(2, 5, 8, 3), (2, 5, 6, 4), (2, 5, 9, 16)], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolution_of_few_channels_is_that_of_its_columns(
+    image: Any, stride: int, run_op: Any, rng: np.random.Generator
+) -> None:
+    geometry = ((1, stride), (1, 1, 1, 2), (2, 1), 1)
+    x, kernel = rng.normal(size=image), rng.normal(size=(3, 3, image[3], 8))
+    x, kernel = x.astype(np.float32), kernel.astype(np.float32)
+    y = run_op(lambda a, b: ops.ConvolutionOp(a, b, *geometry), x, kernel)
+    np.testing.assert_allclose(y, convolved(x, kernel, *geometry), rtol=1e-5, atol=1e-5)
+
+
+def repeated(op: Any, prepare: Callable[[Any], Any], *operands: Array) -> str:
+    """What XLA makes of an op in a loop, the first operand prepared in each turn."""
+
+    def loop(first: Any, *others: Any) -> Any:
+        def turn(_: Any, x: Any) -> Any:
+            return x + jnp.sum(lower(op, prepare(first + x), *others)[0])
+
+        return jax.lax.fori_loop(0, 4, turn, 0.0)
+
+    text: str = jax.jit(loop).lower(*operands).compile().as_text()
+    return text
+
+
+def symbolic(*shapes: tuple[int, ...]) -> list[Any]:
+    return [create_ssa_value(tensor_type(shape, element_type("float32"))) for shape in shapes]
+
+
+def test_few_channels_become_many_in_the_form_that_xla_gets() -> None:
+    image, kernel = (2, 8, 8, 16), (3, 3, 16, 16)
+    op = ops.ConvolutionOp(*symbolic(image, kernel), (1, 1), (1, 1, 1, 1))
+    text = repeated(op, lambda x: x, np.ones(image, np.float32), np.ones(kernel, np.float32))
+    # two columns of 16 channels each
+    assert re.findall(r"= f32\[([\d,]+)\]\S* convolution\(", text) == ["2,8,4,32"]
+
+
+def test_what_computes_the_image_is_not_fused_into_its_transposition() -> None:
+    image, grad, kernel = (4, 8, 8, 32), (4, 8, 8, 24), (3, 3, 32, 24)
+    op = ops.ConvolutionOp(*symbolic(image, grad), (1, 1), (1, 1, 1, 1), (1, 1), 1, "BWD_KERNEL", kernel)
+    arrays = [np.ones(shape, np.float32) for shape in (image, grad)]
+    text = repeated(op, lambda x: jnp.maximum(x * x, 0.5), *arrays)
+    computations = re.split(r"\n(?=%|ENTRY)", text)
+    moved = [c for c in computations if re.search(r"f32\[32,8,8,4\]\S* (transpose|copy)\(", c)]
+    assert moved
+    assert not [c for c in moved if "multiply(" in c or "maximum(" in c]
+
+
 WINDOWS = [
     ((2, 2), (2, 2), (0, 0, 0, 0)),
     ((3, 2), (1, 2), (1, 0, 0, 1)),
@@ -115,17 +164,10 @@ def test_convolutions_in_a_loop_have_the_form_of_the_fast_routine(direction: str
         "BWD_INPUT": (grad := (2, 3, 3, 8), kernel),
         "BWD_KERNEL": (image, grad),
     }
-    left, right = (
-        create_ssa_value(tensor_type(shape, element_type("float32"))) for shape in operands[direction]
-    )
     wanted = {"BWD_INPUT": image, "BWD_KERNEL": kernel}.get(direction)
-    op = ops.ConvolutionOp(left, right, (2, 2), (0, 1, 0, 1), (1, 1), groups, direction, wanted)
-
-    def repeated(a: Any, b: Any) -> Any:
-        return jax.lax.fori_loop(0, 4, lambda _, x: x + jnp.sum(lower(op, a + x, b)[0]), 0.0)
-
-    arrays = [np.ones(shape, np.float32) for shape in operands[direction]]
-    text = jax.jit(repeated).lower(*arrays).compile().as_text()
+    values = symbolic(*operands[direction])
+    op = ops.ConvolutionOp(*values, (2, 2), (0, 1, 0, 1), (1, 1), groups, direction, wanted)
+    text = repeated(op, lambda x: x, *(np.ones(shape, np.float32) for shape in operands[direction]))
     labels = re.findall(r"dim_labels=(\S+?)[,\s]", text)
     assert labels == ["b01f_01io->b01f"] * groups
     assert "feature_group_count" not in text
@@ -162,6 +204,14 @@ def test_pooling_of_equal_elements_takes_the_first(value: float, run_op: Any) ->
         got = run_op(lambda a, b, p=padding: ops.MaxPoolGradOp(a, b, (2, 2), (2, 2), p), x, grad)
         expected = np.kron(grad[0, :, :, 0], [[1, 0], [0, 0]])
         np.testing.assert_array_equal(got[0, :, :, 0], expected)
+
+
+def test_gradients_of_overlapping_windows_are_summed_in_float32(run_op: Any) -> None:
+    # 1 + 2^-11 + 2^-11, one after the other in float16, stays 1
+    x = np.array([0, 0, 1, 0, 0], np.float16).reshape(1, 1, 5, 1)
+    grad = np.array([1, 2.0**-11, 2.0**-11], np.float16).reshape(1, 1, 3, 1)
+    got = run_op(lambda a, b: ops.MaxPoolGradOp(a, b, (1, 3), (1, 1), (0, 0, 0, 0)), x, grad)
+    np.testing.assert_array_equal(got.ravel(), np.float16([0, 0, 1 + 2.0**-10, 0, 0]))
 
 
 def test_batch_norm_of_float16_samples_keeps_float32_moments(run_op: Any, rng: np.random.Generator) -> None:

@@ -102,6 +102,7 @@ def test_every_illegality_is_named(old: str, new: str, fault: str) -> None:
     [
         ("W=4 H=4 R=1", "H=4 R=1", r"g:12: conv without W, expected H= W= C="),
         ("H=4 R=1", "H=4.5 R=1", r"g:12: H=4.5, expected a whole number"),
+        ("W=4 H=4 R=1", "W=4 H=99999 R=1", r"g:12: conv with H=99999, expected at most 65536"),
         ("U=1", "U=2", r"g:12: strides T=1 and U=2 differ"),
         ("f=8", "f=6", r"g:13: h=4 w=4 f=6, expected .* multiple of 4"),
         ("dblock[ 2] f", "eblock[ 2] f", r"g:13: node of kind 'eblock', expected input, output, conv"),

@@ -12,7 +12,6 @@ from cgc.placement.ispd.bounds import bounds
 from cgc.placement.ispd.curves import graph_curves
 from cgc.placement.ispd.format import parse_graph
 from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.variants import variants
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "data" / "ispd2020"
 
@@ -64,15 +63,3 @@ def test_same_kernels_and_edges_as_published(graphs: dict[str, ContestGraph], le
         return Counter(kernels), Counter(edges)
 
     assert content(graphs[letter]) == content(published)
-
-
-def test_common_splits_are_searched_where_adapters_are_dear(graphs: dict[str, ContestGraph]) -> None:
-    assert len(variants(graphs["L"])) == 1
-    everything, common = variants(graphs["R"])
-    assert everything.bounds.objective < common.bounds.objective
-    splits = {
-        (option.rows, option.columns)
-        for curve in common.curves
-        for option, _ in curve.options(common.bounds.time * 1.1, 633, 633)
-    }
-    assert len(splits) == 1

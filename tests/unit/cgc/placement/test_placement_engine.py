@@ -12,7 +12,7 @@ import pytest
 from cgc.placement.engine.anneal import Schedule, anneal
 from cgc.placement.engine.fit import fit_bands, fit_hard
 from cgc.placement.engine.order import flow_order, short_order, sorted_runs
-from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
+from cgc.placement.engine.problem import Curves, Edges, Floorplan, Problem, Weights
 from cgc.placement.engine.push import push
 from cgc.placement.engine.starts import band_trees
 from cgc.placement.engine.tree import NEVER, Box, Ints, Node, cut
@@ -32,7 +32,7 @@ class Choice:
 
 
 def problem_of(
-    kernels: Sequence[Choice], width: int, height: int, edges: Edges = (), wires: float = 1.0
+    kernels: Sequence[Curves], width: int, height: int, edges: Edges = (), wires: float = 1.0
 ) -> Problem:
     return Problem(width, height, kernels, edges, Weights(1.0, wires))
 
@@ -63,6 +63,28 @@ def test_a_kernel_takes_the_proportions_that_fit() -> None:
     problem = problem_of([Choice((8, 3)), Choice((12, 1), (4, 3))], 12, 3)
     pieces = pieces_of(problem, fit_bands(problem, [0, 1], 1))
     assert (pieces[1].width, pieces[1].height) == (4, 3)
+
+
+class Shrinking:
+    """A square that is smaller at larger targets."""
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+
+    def heights(self, target: float) -> Ints:
+        return Choice((round(self._side / target),) * 2).heights(target)
+
+
+def test_trees_at_different_targets_may_share_pieces() -> None:
+    """The shared piece follows the tree that is cut, whatever the other one made of it before."""
+    problem = problem_of([Shrinking(16), Shrinking(16), Shrinking(24)], 64, 64)
+    shared = cut(True, [Node(0), Node(1)])
+    tree, other = cut(False, [shared, Node(2)]), cut(False, [Node(2), shared])
+    plan = problem.floorplan(tree, 1)
+    before = pieces_of(problem, plan)
+    assert problem.floorplan(other, 2) is not None
+    assert pieces_of(problem, plan) == before
+    assert problem.floorplan(tree, 1) == plan
 
 
 @pytest.mark.parametrize("sizes", [[(5, 5), (5, 5)], [(9, 1)], [(8, 8), (1, 1)]])

@@ -96,6 +96,16 @@ def test_labels_never_cover_another_kernel_or_label() -> None:
             assert not text_box(one).overlaps(text_box(other))
 
 
+def test_a_flat_kernel_between_wide_ones_is_named_beside_its_end(fabric: Fabric) -> None:
+    """As the one that bounds the speed of FC-MNIST: a row of PEs between two fully connected kernels."""
+    rects = [Rect(9, 0, 135, 15), Rect(0, 15, 152, 1), Rect(12, 16, 129, 11)]
+    window = used_window(rects, fabric, WIDTH)
+    assert window is not None
+    boxes = [window.box(rect.x, rect.y, rect.width, rect.height) for rect in rects]
+    labels = place_labels(boxes, ["fc1", "dropout1", "fc2"], ["50 %"] * 3, window.area)
+    assert sorted(label.text for label in labels) == ["1 fc1", "2 dropout1", "3 fc2"]
+
+
 def test_no_label_is_better_than_one_over_other_kernels() -> None:
     grid = [Box(40 + 10 * column, 22 + 10 * row, 10, 10) for column in range(84) for row in range(40)]
     assert place_labels(grid[:30], ["k"] * 30, [""] * 30, Box(40, 22, 10, 300)) == ()

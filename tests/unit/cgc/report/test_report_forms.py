@@ -13,12 +13,13 @@ from cgc.report import (
     compile_report,
     kernel_list_text,
     plan_json,
+    render_html,
     render_text,
     report_json,
-    shortened,
     verdict,
 )
 from cgc.report.tables import table
+from runtime.terminal import shortened
 
 LOOP = {
     "rows": 1,
@@ -85,6 +86,14 @@ def test_the_verdict_names_kernel_line_and_limit(fabric: Fabric) -> None:
         "Verdict: kernel fc1 at model.py:12 bounds the speed: compute limits it to 988,027 cycles per sample."
     )
     assert "transmission limits it" in verdict(report_of(fabric, compute=10, transmission=2000))
+
+
+def test_the_verdict_counts_kernels_that_are_just_as_slow(fabric: Fabric) -> None:
+    """Who makes only the named one faster gains nothing."""
+    report = report_of(fabric, compute=1024, transmission=1000)
+    assert (report.as_slow, report_of(fabric).as_slow) == (1, 0)
+    assert "kernel fc1 at model.py:12 (1 more just as slow) bounds the speed" in verdict(report)
+    assert "1 more kernel needs just as many cycles" in render_html(report)
 
 
 def test_the_verdict_says_that_the_fabric_is_full(fabric: Fabric) -> None:

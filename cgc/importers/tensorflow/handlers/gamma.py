@@ -1,0 +1,138 @@
+"""The logarithm of the gamma function and its derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.importers.tensorflow.emit import Emitter, dtype_of
+from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.node import NodeContext, Table
+
+# Lanczos 1964, "A precision approximation of the gamma function", with g = 7 and the coefficients of Godfrey:
+# gamma(z + 1) = sqrt(2 pi) * t**(z + 1/2) * exp(-t) * (c0 + sum ck / (z + k)) with t = z + g + 1/2.
+_G = 7.0
+_COEFFICIENTS = (
+    0.99999999999980993227684700473478,
+    676.520368121885098567009190444019,
+    -1259.13921672240287047156078755283,
+    771.3234287776530788486528258894,
+    -176.61502916214059906584551354,
+    12.507343278686904814458936853,
+    -0.13857109526572011689554707,
+    9.984369578019570859563e-6,
+    1.50563273514931155834e-7,
+)
+
+_SHIFT = 6
+"""Trigamma is computed this far to the right, where its series in 1/x has all digits of float32."""
+
+# Abramowitz and Stegun 6.4.12: trigamma(x) ~ 1/x + 1/(2 x**2) + sum of B_2k / x**(2k + 1).
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30)
+
+
+def _reflected(e: Emitter, x: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """Whether x lies left of 1/2, and the z >= -1/2 for which the function at z + 1 leads to the one at x."""
+    dtype = dtype_of(x)
+    is_left = e.compare("LT", x, e.scalar(0.5, dtype))
+    return is_left, e.select(is_left, e.unary(ops.NegOp, x), e.sub(x, e.scalar(1, dtype)))
+
+
+def _series(e: Emitter, z: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """`c0 + sum ck / (z + k)` and its derivative."""
+    dtype = dtype_of(z)
+    total, slope = e.like(_COEFFICIENTS[0], z), e.like(0, z)
+    for k, coefficient in enumerate(_COEFFICIENTS[1:], 1):
+        place = e.add(z, e.scalar(k, dtype))
+        term = e.div(e.scalar(coefficient, dtype), place)
+        total, slope = e.add(total, term), e.sub(slope, e.div(term, place))
+    return total, slope
+
+
+def _log_place(e: Emitter, z: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """`t = z + g + 1/2` and its logarithm, which keeps its digits where z is near 0."""
+    dtype = dtype_of(z)
+    half = _G + 0.5
+    ratio = e.unary(ops.Log1pOp, e.div(z, e.scalar(half, dtype)))
+    return e.add(z, e.scalar(half, dtype)), e.add(ratio, e.scalar(math.log(half), dtype))
+
+
+def _rest(e: Emitter, x: SSAValue) -> SSAValue:
+    """How far x lies from the nearest integer; tan of pi times it is that of pi x, sin but for its sign."""
+    return e.sub(x, e.unary(ops.RoundOp, x))
+
+
+def lgamma(e: Emitter, x: SSAValue) -> SSAValue:
+    """Log |gamma(x)|; infinite at 0 and the negative integers."""
+    dtype = dtype_of(x)
+    is_left, z = _reflected(e, x)
+    t, log_t = _log_place(e, z)
+    # (z + 1/2) log t - t, as a product: of large numbers the two would cancel
+    power = e.mul(e.sub(e.add(z, e.scalar(0.5, dtype)), e.div(t, log_t)), log_t)
+    series = e.unary(ops.LogOp, _series(e, z)[0])
+    right = e.add(e.add(power, series), e.scalar(0.5 * math.log(2 * math.pi), dtype))
+    # gamma(x) gamma(1 - x) = pi / sin(pi x)
+    sine = e.unary(ops.AbsOp, e.unary(ops.SinOp, e.scaled(_rest(e, x), math.pi)))
+    log_sine = e.unary(ops.LogOp, sine)
+    is_pole = e.compare("EQ", sine, e.scalar(0, dtype))
+    left = e.sub(e.scalar(math.log(math.pi), dtype), e.add(log_sine, right))
+    left = e.select(is_pole, e.unary(ops.NegOp, log_sine), left)
+    infinite = e.compare("EQ", e.unary(ops.AbsOp, x), e.scalar(math.inf, dtype))
+    return e.select(infinite, e.like(math.inf, x), e.select(is_left, left, right))
+
+
+def digamma(e: Emitter, x: SSAValue) -> SSAValue:
+    """The derivative of log gamma; NaN at the negative integers, where it has poles."""
+    dtype = dtype_of(x)
+    is_left, z = _reflected(e, x)
+    t, log_t = _log_place(e, z)
+    total, slope = _series(e, z)
+    right = e.sub(e.add(log_t, e.div(slope, total)), e.div(e.scalar(_G, dtype), t))
+    # digamma(1 - x) - digamma(x) = pi / tan(pi x)
+    angle = e.scaled(_rest(e, x), math.pi)
+    cotangent = e.div(e.unary(ops.CosOp, angle), e.unary(ops.SinOp, angle))
+    left = e.sub(right, e.scaled(cotangent, math.pi))
+    is_integer = e.compare("EQ", x, e.unary(ops.RoundOp, x))
+    is_pole = e.binary(ops.AndOp, is_integer, e.compare("LT", x, e.scalar(0, dtype)))
+    return e.select(is_pole, e.like(math.nan, x), e.select(is_left, left, right))
+
+
+def trigamma(e: Emitter, x: SSAValue) -> SSAValue:
+    """The second derivative of log gamma."""
+    dtype = dtype_of(x)
+    one = e.scalar(1, dtype)
+    is_left = e.compare("LT", x, e.scalar(0.5, dtype))
+    y = e.select(is_left, e.sub(one, x), x)
+    # trigamma(y) = 1/y**2 + trigamma(y + 1)
+    total = e.like(0, x)
+    for k in range(_SHIFT):
+        place = e.add(y, e.scalar(k, dtype))
+        total = e.add(total, e.div(one, e.mul(place, place)))
+    inverse = e.div(one, e.add(y, e.scalar(_SHIFT, dtype)))
+    square = e.mul(inverse, inverse)
+    series = e.like(0, x)
+    for number in reversed(_BERNOULLI):
+        series = e.mul(e.add(series, e.scalar(number, dtype)), square)
+    tail = e.add(e.mul(inverse, e.add(series, one)), e.scaled(square, 0.5))
+    right = e.add(total, tail)
+    # trigamma(1 - x) + trigamma(x) = (pi / sin(pi x))**2
+    wave = e.div(e.scalar(math.pi, dtype), e.unary(ops.SinOp, e.scaled(_rest(e, x), math.pi)))
+    return e.select(is_left, e.sub(e.mul(wave, wave), right), right)
+
+
+def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Callable[[NodeContext], SSAValue]:
+    return lambda node: function(node.emit, node.x(0))
+
+
+def _polygamma(node: NodeContext) -> SSAValue:
+    """Inputs: the order, x. Order 1 is what the gradient of digamma needs."""
+    orders = node.static(0, "order")
+    if not (orders == 1).all():
+        raise RefusedError(Kind.USAGE, f"its order is {orders.max():g}, expected 1")
+    return node.emit.broadcast(trigamma(node.emit, node.x(1)), node.op.outputs[0].shape.as_list())
+
+
+TABLE: Table = {"Lgamma": _of(lgamma), "Digamma": _of(digamma), "Polygamma": _polygamma}

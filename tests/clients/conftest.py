@@ -48,6 +48,12 @@ def logged_losses() -> Callable[[Path], dict[int, float]]:
     return _logged_losses
 
 
+@pytest.fixture(scope="session")
+def plain_session() -> Callable[..., tuple[list[float], dict[str, Any]]]:
+    """(functions, params, steps) -> losses and last variables of a plain TensorFlow session."""
+    return _plain_session
+
+
 @pytest.fixture
 def train_both_ways(
     system: RunningSystem, example: Example, tmp_path: Path

@@ -13,12 +13,15 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from models.common.tf.input import DataError
 from models.common.tf.text import from_arrays, from_tf_records, markov_text, with_label
 
 LABEL = "next_sentence_labels"
 CLS, SEP, MASK = 1, 2, 3
 FIRST_TOKEN = 4
 """Tokens below are special; 0 is padding."""
+SHORTEST = 10
+"""Records that are made up need so many places: half of them for a pair of sentences and three marks."""
 MASKED_FRACTION = 0.15
 
 Array = NDArray[Any]
@@ -57,8 +60,17 @@ def _features(settings: dict[str, Any]) -> dict[str, tuple[int, Any]]:
 
 
 def made_up(settings: dict[str, Any], vocab_size: int, seed: int) -> dict[str, Array]:
-    """Records of `[CLS] a [SEP] b [SEP]`, where b goes on from a, or (label 1) is any text."""
+    """Records of `[CLS] a [SEP] b [SEP]`, where b goes on from a, or (label 1) is any text.
+
+    Raises:
+        DataError: there is no place for two sentences, or no word.
+    """
     count, length = settings["num_examples"], settings["max_sequence_length"]
+    if length < SHORTEST or vocab_size <= FIRST_TOKEN:
+        raise DataError(
+            f"sentences are made up with max_sequence_length {SHORTEST} or more, got {length}, and a "
+            f"vocab_size of {FIRST_TOKEN + 1} or more, got {vocab_size}; enlarge them, or give a data_dir"
+        )
     rng = np.random.default_rng(seed)
     tokens = range(FIRST_TOKEN, vocab_size)
     texts = markov_text(count, length, tokens, seed)

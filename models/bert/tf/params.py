@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from models.common.tf import params
-from models.common.tf.params import Count, Fraction, Group, Nonlinearity, Positive
+from models.common.tf.params import (
+    Count,
+    Fraction,
+    Group,
+    Nonlinearity,
+    Positive,
+    heads_divide,
+    positions_suffice,
+)
 
 
 class Input(params.Input):
@@ -52,6 +60,8 @@ class Model(Group):
     mlm_loss_scaling: Literal["num_masked", "batch_size"] = "num_masked"
     mlm_loss_weight: Annotated[float, Field(gt=0)] = 1.0
 
+    _heads_divide = field_validator("num_heads")(heads_divide)
+
 
 class Params(params.Params):
     """The whole file."""
@@ -59,3 +69,5 @@ class Params(params.Params):
     train_input: Input
     eval_input: Input
     model: Model
+
+    _positions_suffice = field_validator("model")(positions_suffice)

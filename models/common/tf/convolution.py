@@ -13,9 +13,10 @@ v1 = tf.compat.v1
 
 def he_normal(name: str) -> Initializer:
     """A cut-off normal distribution of variance 2 / inputs, for what ReLU follows (He et al. 2015)."""
-    return v1.variance_scaling_initializer(
+    initializer: Initializer = v1.variance_scaling_initializer(
         scale=2.0, mode="fan_in", distribution="truncated_normal", seed=seed_of(name)
     )
+    return initializer
 
 
 def conv2d(

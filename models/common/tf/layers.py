@@ -34,7 +34,8 @@ def seed_of(name: str) -> int:
 
 def normal(name: str, stddev: float) -> Initializer:
     """A normal distribution cut off at two standard deviations, as published Transformers begin with."""
-    return v1.truncated_normal_initializer(stddev=stddev, seed=seed_of(name))
+    initializer: Initializer = v1.truncated_normal_initializer(stddev=stddev, seed=seed_of(name))
+    return initializer
 
 
 def dense(

@@ -16,7 +16,7 @@ v1 = tf.compat.v1
 Gradients = list[tuple[Any, Any]]
 
 
-class AdamWOptimizer(v1.train.AdamOptimizer):
+class AdamWOptimizer(v1.train.AdamOptimizer):  # type: ignore[name-defined, misc]  # TensorFlow is untyped
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019): `w -= learning_rate * decay * w` first.
 
     Args:

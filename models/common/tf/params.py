@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -63,7 +63,7 @@ class Optimizer(Group):
 
     Attributes:
         optimizer_type: which one.
-        learning_rate: one value, or the phases of a schedule.
+        learning_rate: the phases of a schedule; a file may say one value instead, which holds in all steps.
         momentum: of sgd's variant `momentum`.
         use_nesterov: Nesterov's form of it.
         beta1: decay of Adam's mean of gradients.
@@ -78,7 +78,7 @@ class Optimizer(Group):
     """
 
     optimizer_type: Literal["sgd", "momentum", "adam", "adamw"] = "adam"
-    learning_rate: Positive | Annotated[list[Phase], Field(min_length=1)]
+    learning_rate: Annotated[list[Phase], Field(min_length=1)]
     momentum: Fraction = 0.9
     use_nesterov: bool = False
     beta1: Fraction = 0.9
@@ -87,8 +87,28 @@ class Optimizer(Group):
     weight_decay_rate: Annotated[float, Field(ge=0)] = 0.0
     exclude_from_weight_decay: list[str] = ["norm", "bias"]
     max_gradient_norm: Positive | None = None
-    loss_scaling_factor: Annotated[float, Field(ge=1)] | Literal["dynamic"] = 1.0
+    loss_scaling_factor: float | Literal["dynamic"] = 1.0
     log_summaries: bool = False
+
+    @field_validator("learning_rate", mode="before")
+    @classmethod
+    def _one_value_is_a_phase(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return value
+        if not _is_number(value) or value <= 0:
+            raise ValueError("expected a number above 0, or a list of phases")
+        return [{"initial_learning_rate": value}]
+
+    @field_validator("loss_scaling_factor", mode="before")
+    @classmethod
+    def _is_a_scale(cls, value: Any) -> Any:
+        if value != "dynamic" and not (_is_number(value) and value >= 1):
+            raise ValueError('expected a number of at least 1, or "dynamic"')
+        return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Run(Group):
@@ -116,3 +136,31 @@ class Params(Group):
     def plain(self) -> dict[str, Any]:
         """As the estimator, `model_fn` and the input functions get it."""
         return self.model_dump(mode="json")
+
+
+def heads_divide(num_heads: int, info: ValidationInfo) -> int:
+    """`num_heads` where every head gets as many of the `hidden_size` channels.
+
+    Raises:
+        ValueError: it does not divide the field `hidden_size` before it.
+    """
+    hidden_size = info.data.get("hidden_size", num_heads)
+    if hidden_size % num_heads:
+        raise ValueError(f"hidden_size is {hidden_size}, expected a number of heads that divides it")
+    return num_heads
+
+
+def positions_suffice(model: Any, info: ValidationInfo) -> Any:
+    """`model` where it has a position for every token of a record.
+
+    Raises:
+        ValueError: a `max_sequence_length` of an input before it is larger.
+    """
+    for group in ("train_input", "eval_input"):
+        length = getattr(info.data.get(group), "max_sequence_length", 0)
+        if length > model.max_position_embeddings:
+            raise ValueError(
+                f"max_position_embeddings is {model.max_position_embeddings}, "
+                f"expected at least {group}.max_sequence_length, {length}"
+            )
+    return model

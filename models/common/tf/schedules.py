@@ -11,19 +11,17 @@ import tensorflow as tf
 from models.common.tf.params import Phase
 
 
-def learning_rate(settings: float | Sequence[Phase], step: Any) -> Any:
+def learning_rate(phases: Sequence[Phase], step: Any) -> Any:
     """The learning rate of a step, float32.
 
     Args:
-        settings: one value, or phases that follow each other; behind the last one its end value holds.
+        phases: one or more that follow each other; behind the last one its end value holds.
         step: the global step, from 0.
     """
-    if isinstance(settings, int | float):
-        return tf.constant(settings, tf.float32)
     position = tf.cast(step, tf.float32)
     begin = 0
     rate: Any = None
-    for phase in settings:
+    for phase in phases:
         value = _value(phase, position, begin)
         rate = value if rate is None else tf.where(position < begin, rate, value)
         begin += phase.steps or 0

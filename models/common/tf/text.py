@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from models.common.tf.input import DataError, task_shard
@@ -76,11 +77,12 @@ def from_tf_records(
         training: whether records are shuffled and repeated.
 
     Raises:
-        DataError: the folder has no such files.
+        DataError: the folder has no such files, or the first record of the first one has other features.
     """
     files = sorted(str(path) for path in Path(data_dir).glob("*.tfrecord*"))
     if not files:
         raise DataError(f"'{data_dir}' has no file '*.tfrecord*'; check --data_dir")
+    check_first_record(Path(files[0]), {name: length for name, (length, _) in shapes.items()})
     wire = {tf.int32: tf.int64, tf.float32: tf.float32}
     features = {
         name: tf.io.FixedLenFeature([length], wire[dtype]) for name, (length, dtype) in shapes.items()
@@ -95,6 +97,38 @@ def from_tf_records(
     return _batches(dataset, settings, 16 * settings["batch_size"], training=training).map(
         parse, num_parallel_calls=tf.data.AUTOTUNE
     )
+
+
+def check_first_record(path: Path, lengths: Mapping[str, int]) -> None:
+    """Compares the features of a TFRecord file's first record with what the network takes.
+
+    A record is its length (8 bytes), a checksum of that (4), an `Example`, a checksum of that
+    (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+
+    Raises:
+        DataError: there is none, or it lacks a feature or has another number of values.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(12)[:8], "little")
+        content = file.read(min(size, path.stat().st_size))
+    try:
+        features = tf.train.Example.FromString(content).features.feature
+    except DecodeError:
+        features = {}
+    if not features:
+        raise DataError(f"'{path}' does not begin with a record of features: no TFRecord file of examples")
+    for name, length in lengths.items():
+        if name not in features:
+            raise DataError(
+                f"'{path}' has no feature '{name}' in its first record, only {', '.join(features)}"
+            )
+        kind = features[name].WhichOneof("kind")
+        count = len(getattr(features[name], kind).value) if kind else 0
+        if count != length:
+            raise DataError(
+                f"'{path}' has {count} values of '{name}' in its first record, expected {length}; "
+                "correct the lengths in the parameter file, or the data"
+            )
 
 
 def _batches(dataset: Any, settings: Mapping[str, Any], buffer: int, *, training: bool) -> Any:

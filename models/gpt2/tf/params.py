@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from pydantic import field_validator
+
 from models.common.tf import params
-from models.common.tf.params import Count, Fraction, Group, Nonlinearity, Positive
+from models.common.tf.params import (
+    Count,
+    Fraction,
+    Group,
+    Nonlinearity,
+    Positive,
+    heads_divide,
+    positions_suffice,
+)
 
 
 class Input(params.Input):
@@ -38,6 +48,8 @@ class Model(Group):
     embedding_dropout_rate: Fraction = 0.1
     initializer_range: Positive = 0.02
 
+    _heads_divide = field_validator("num_heads")(heads_divide)
+
 
 class Params(params.Params):
     """The whole file."""
@@ -45,3 +57,5 @@ class Params(params.Params):
     train_input: Input
     eval_input: Input
     model: Model
+
+    _positions_suffice = field_validator("model")(positions_suffice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from models.common.tf import params
 from models.common.tf.params import Count, Fraction, Group, Positive
@@ -50,6 +50,14 @@ class Model(Group):
     norm_momentum: Fraction = 0.9
     norm_epsilon: Positive = 1e-5
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+
+    @field_validator("blocks")
+    @classmethod
+    def _as_many_as_filters(cls, blocks: list[int], info: ValidationInfo) -> list[int]:
+        filters = info.data.get("filters", blocks)
+        if len(blocks) != len(filters):
+            raise ValueError(f"filters are {filters}, expected a number of blocks for each of them")
+        return blocks
 
 
 class Params(params.Params):

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from models.common.tf.input import DataError
 from models.common.tf.text import from_arrays, from_tf_records, markov_text, with_label
 
 LABEL = "labels"
@@ -54,11 +55,20 @@ def _lengths(settings: dict[str, Any]) -> dict[str, int]:
 
 
 def made_up(settings: dict[str, Any], model: dict[str, Any], seed: int) -> dict[str, Array]:
-    """Sentences of a Markov chain; the translation has another word for each, in the same order."""
+    """Sentences of a Markov chain; the translation has another word for each, in the same order.
+
+    Raises:
+        DataError: there is no place for a word, or no word.
+    """
     count = settings["num_examples"]
     lengths = _lengths(settings)
     longest = min(lengths["encoder_input_ids"], lengths[LABEL]) - 1
     tokens = range(FIRST_TOKEN, min(model["src_vocab_size"], model["tgt_vocab_size"]))
+    if longest < 1 or not tokens:
+        raise DataError(
+            f"sentences are made up with max_sequence_length 2 or more, got {longest + 1}, and "
+            f"vocabularies of {FIRST_TOKEN + 1} or more, got {tokens.stop}; enlarge them, or give a data_dir"
+        )
     text = markov_text(count, longest, tokens, seed)
     dictionary = FIRST_TOKEN + np.random.default_rng(0).permutation(len(tokens)).astype(np.int32)
     rng = np.random.default_rng(seed)

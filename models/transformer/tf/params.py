@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from models.common.tf import params
 from models.common.tf.params import Count, Fraction, Group, Nonlinearity, Positive
@@ -55,6 +55,12 @@ class Model(Group):
     dropout_rate: Fraction = 0.1
     attention_dropout_rate: Fraction = 0.0
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _has_as_many_sines_as_cosines(self) -> Model:
+        if self.position_embedding_type == "fixed" and self.d_model % 2:
+            raise ValueError(f"d_model is {self.d_model}, expected an even width for fixed positions")
+        return self
 
 
 class Params(params.Params):

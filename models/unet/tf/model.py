@@ -19,25 +19,11 @@ class Network:
     Args:
         settings: the group `model` of the parameters.
         training: whether batch norms use the moments of the batch.
-
-    Raises:
-        ValueError: as many levels up as down do not fit, or the image cannot be halved so often.
     """
 
     def __init__(self, settings: dict[str, Any], training: bool) -> None:
         self._settings = settings
         self._training = training
-        halvings = len(settings["encoder_filters"]) - 1
-        if len(settings["decoder_filters"]) != halvings:
-            raise ValueError(
-                f"decoder_filters are {settings['decoder_filters']}, expected {halvings}: "
-                "one fewer than encoder_filters"
-            )
-        if any(size % 2**halvings for size in settings["image_shape"][:2]):
-            raise ValueError(
-                f"image_shape is {settings['image_shape']}, expected height and width "
-                f"divisible by {2**halvings} for {halvings + 1} encoder_filters"
-            )
 
     def logits(self, images: Any) -> Any:
         """[batch, height, width, classes] of images [batch, height, width, channels]."""

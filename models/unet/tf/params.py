@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from models.common.tf import params
 from models.common.tf.params import Count, Fraction, Group, Positive
@@ -52,6 +52,26 @@ class Model(Group):
     norm_momentum: Fraction = 0.9
     norm_epsilon: Positive = 1e-5
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+
+    @field_validator("encoder_filters")
+    @classmethod
+    def _levels_halve_the_image(cls, filters: list[int], info: ValidationInfo) -> list[int]:
+        unit = 2 ** (len(filters) - 1)
+        shape = info.data.get("image_shape", [])
+        if any(size % unit for size in shape[:2]):
+            raise ValueError(
+                f"image_shape is {shape}, expected height and width divisible by {unit} "
+                f"for {len(filters)} levels"
+            )
+        return filters
+
+    @field_validator("decoder_filters")
+    @classmethod
+    def _as_many_levels_up_as_down(cls, filters: list[int], info: ValidationInfo) -> list[int]:
+        down = info.data.get("encoder_filters", [*filters, 0])
+        if len(filters) != len(down) - 1:
+            raise ValueError(f"encoder_filters are {down}, expected {len(down) - 1} of them, one fewer")
+        return filters
 
 
 class Params(params.Params):

@@ -176,6 +176,34 @@ PROGRAMS |= {
 }
 
 
+SPARSE_OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "rmsprop": lambda o: o.RMSprop(0.01),
+    "rmsprop_momentum": lambda o: o.RMSprop(0.01, momentum=0.5, centered=True, clipnorm=0.1),
+    "adagrad": lambda o: o.Adagrad(0.1),
+    "adadelta": lambda o: o.Adadelta(1.0),
+    "adafactor": lambda o: o.Adafactor(0.1),
+}
+
+
+def embedding(optimizer: Any) -> tuple[Any, Batches]:
+    """Sparse gradients: a batch of 40 words of 20 names many of them several times, and a few not at all."""
+    words = layers.Input((5,), dtype="int32")
+    h = layers.GlobalAveragePooling1D()(layers.Embedding(20, 6)(words))
+    model = keras.Model(words, layers.Dense(3)(h))
+    model.compile(optimizer, loss=cross_entropy())
+    rng = np.random.default_rng(1)
+    return model, [
+        (rng.integers(0, 20, (8, 5)).astype(np.int32), rng.integers(0, 3, 8).astype(np.int32))
+        for _ in range(5)
+    ]
+
+
+PROGRAMS |= {
+    f"embedding_{name}": lambda make=make: embedding(make(keras.optimizers))
+    for name, make in SPARSE_OPTIMIZERS.items()
+}
+
+
 @program
 def recurrent() -> tuple[Any, Batches]:
     x = layers.Input((6,))

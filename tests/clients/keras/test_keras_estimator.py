@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem, running_system
 from estimator import CSRunConfig, KerasEstimator
-from estimator.errors import ModelFnError, UsageError
+from estimator.errors import InputFnError, ModelFnError, UsageError
 
 keras = tf.keras
 STEPS, BATCH = 12, 8
@@ -99,6 +99,40 @@ def test_train_leaves_the_model_as_fit_would(
     assert ("accuracy", STEPS) in tags
     # The means of fit run over all steps, those here over the six since the continuation.
     assert abs(tags["loss", STEPS] - history["loss"][0]) < 0.5
+
+
+def test_samples_have_the_weights_that_the_input_gives_them(
+    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
+) -> None:
+    def weighted_input_fn() -> tf.data.Dataset:
+        weights = np.random.default_rng(7).uniform(0, 3, STEPS * BATCH).astype(np.float32)
+        records_and_weights = tf.data.Dataset.from_tensor_slices((*records(), weights))
+        return records_and_weights.repeat().batch(BATCH, drop_remainder=True)
+
+    fitted, trained = make_model(), make_model()
+    fitted.fit(weighted_input_fn(), steps_per_epoch=STEPS, verbose=0)
+    program = estimator(trained, tmp_path, system)
+    program.train(weighted_input_fn, max_steps=STEPS)
+    for expected, found in zip(fitted.get_weights(), trained.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    unweighted = make_model()
+    unweighted.fit(input_fn(), steps_per_epoch=STEPS, verbose=0)
+    assert np.abs(unweighted.get_weights()[0] - trained.get_weights()[0]).max() > 1e-3
+    evaluated = program.evaluate(weighted_input_fn, steps=STEPS, use_cs=True)
+    expected = fitted.evaluate(weighted_input_fn(), steps=STEPS, verbose=0, return_dict=True)
+    assert evaluated["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    x, _ = records()
+    predictions = list(program.predict(weighted_input_fn, num_samples=10, use_cs=True))
+    np.testing.assert_allclose(predictions, fitted.predict(x[:10], verbose=0), rtol=1e-3, atol=1e-5)
+
+
+def test_a_batch_of_more_members_is_refused(make_model: Callable[[], Any], tmp_path: Path) -> None:
+    def too_many() -> tf.data.Dataset:
+        x, y = records()
+        return tf.data.Dataset.from_tensor_slices((x, y, y, y)).batch(BATCH, drop_remainder=True)
+
+    with pytest.raises(InputFnError, match=r"\(features, labels, sample_weight\); got a tuple of 4"):
+        estimator(make_model(), tmp_path, None).compile(too_many)
 
 
 def test_validate_only_needs_no_system(make_model: Callable[[], Any], tmp_path: Path) -> None:

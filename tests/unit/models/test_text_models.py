@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -158,6 +159,32 @@ def test_tf_records(bert: Modules, tmp_path: Path) -> None:
     for name, values in batches[1][0].items():
         np.testing.assert_array_equal(values, records[name][2:4], err_msg=name)
     assert batches[1][1].numpy().tolist() == records[data.LABEL][2:4, 0].tolist()
+
+
+def test_records_that_do_not_fit(bert: Modules, tmp_path: Path) -> None:
+    data, params = bert["data"], tiny_params(bert, "--data_dir", str(tmp_path))
+    records = data.made_up(params["eval_input"], params["model"]["vocab_size"], seed=1)
+    example = {name: array[0] for name, array in records.items()}
+    file = tmp_path / "bad.tfrecord"
+
+    def message(write: Callable[[Any], None]) -> str:
+        with tf.io.TFRecordWriter(str(file)) as writer:
+            write(writer)
+        with pytest.raises(Exception, match=re.escape(f"'{file}' ")) as caught:
+            data.eval_input_fn(params)
+        assert caught.value.exit_code == 1  # type: ignore[attr-defined]
+        return str(caught.value)
+
+    longer = {**example, "input_ids": np.zeros(40, np.int32)}
+    assert "40 values of 'input_ids' in its first record, expected 32; correct the lengths" in message(
+        lambda writer: writer.write(_example(longer))
+    )
+    lacking = {name: array for name, array in example.items() if name != "segment_ids"}
+    assert "no feature 'segment_ids' in its first record, only " in message(
+        lambda writer: writer.write(_example(lacking))
+    )
+    assert "no TFRecord file of examples" in message(lambda writer: writer.write(b"text"))
+    assert "no TFRecord file of examples" in message(lambda writer: None)
 
 
 def _example(record: dict[str, np.ndarray]) -> bytes:

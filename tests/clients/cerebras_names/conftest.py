@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "SINGULARITY_", "GRES_", "CS_", "TF_USE_LEGACY")
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def run_in() -> Callable[[Path], Command]:
+    """Runs launchers of the checkout in a directory."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+    def in_directory(directory: Path) -> Command:
+        def run(launcher: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [str(ROOT / "bin" / launcher), *arguments],
+                cwd=directory,
+                env={**clean, "XDG_CONFIG_HOME": str(directory), **environment},
+                capture_output=True,
+                text=True,
+                timeout=110,
+                check=False,
+            )
+
+        return run
+
+    return in_directory
+
+
+@pytest.fixture
+def command(run_in: Callable[[Path], Command], tmp_path: Path) -> Command:
+    """Runs a launcher of the checkout in a directory of its own."""
+    return run_in(tmp_path)

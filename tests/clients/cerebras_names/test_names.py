@@ -1,0 +1,116 @@
+"""The names that programs for the original stack import: inside the launchers all of them, outside none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from configparser import ConfigParser
+from pathlib import Path
+from subprocess import CompletedProcess
+from types import ModuleType
+
+import pytest
+
+from csrun.flavours import BIN
+from csrun.flavours.tensorflow import startup
+
+CHECK = str(Path(__file__).parent / "check_names.py")
+Command = Callable[..., CompletedProcess[str]]
+
+NAMES = "import cerebras.tf, cerebras.pb; print('found')"
+
+
+def test_all_names_are_there_as_programs_use_them(command: Command) -> None:
+    result = command("csrun_cpu", "python", CHECK)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[-1] == "Keras tf_keras python"
+    assert len(lines) == 6
+
+
+@pytest.mark.parametrize(
+    ("environment", "imported", "found", "chosen"),
+    [
+        ({}, [], "a spec", "1"),
+        ({}, [], None, None),
+        ({}, ["keras"], "a spec", None),
+        ({"TF_USE_LEGACY_KERAS": "0"}, [], "a spec", "0"),
+        ({"TF_USE_LEGACY_KERAS": ""}, [], "a spec", ""),
+    ],
+)
+def test_keras_is_that_of_the_time_unless_the_user_or_the_program_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    imported: list[str],
+    found: str | None,
+    chosen: str | None,
+) -> None:
+    monkeypatch.setattr(startup.os, "environ", environment)
+    monkeypatch.setattr(startup.sys, "modules", dict.fromkeys(imported))
+    monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: found)
+    startup.choose_keras(ModuleType("tensorflow"))
+    assert environment.get("TF_USE_LEGACY_KERAS") == chosen
+
+
+@pytest.mark.parametrize("interpreter", ["python", "python3"])
+def test_the_names_are_in_every_task_of_a_job(command: Command, interpreter: str) -> None:
+    result = command("csrun_wse", "--tasks-per-node=2", interpreter, "-c", NAMES)
+    assert result.stdout.count("found") == 2, result.stderr
+
+
+def test_nothing_of_it_leaks() -> None:
+    """Into the environment that pip installs into."""
+    for code in ("import cerebras", "import tensorflow_estimator", "import sitecustomize as s; s.start"):
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert result.returncode == 1, code
+
+
+def test_an_install_has_the_wrappers_and_no_new_top_level_name() -> None:
+    setup = ConfigParser()
+    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    assert setup["options.package_data"]["csrun.flavours"].split() == ["bin/*"]
+    assert all(os.access(BIN / name, os.X_OK) for name in ("python", "python3"))
+    assert not {"cerebras*", "tensorflow_estimator*", "*"} & set(
+        setup["options.packages.find"]["include"].split()
+    )
+    # The folders below are found as packages of csrun, so that pip installs them.
+    modules = BIN.parent / "tensorflow" / "modules"
+    folders = [folder for folder in modules.rglob("*") if folder.is_dir() and folder.name != "__pycache__"]
+    assert len(folders) > 5
+    assert all((folder / "__init__.py").is_file() for folder in folders)
+
+
+def test_other_interpreters_inside_the_launchers_do_not_see_it(command: Command) -> None:
+    assert "No module named 'cerebras'" in command("csrun_cpu", sys.executable, "-c", NAMES).stderr
+
+
+def test_scripts_children_and_shells_find_the_same_python(command: Command, tmp_path: Path) -> None:
+    script = tmp_path / "a script"
+    script.write_text(f"#!/usr/bin/env python3\n{NAMES}\n")
+    script.chmod(0o755)
+    assert command("csrun_cpu", "./a script").stdout == "found\n"
+    assert command("csrun_cpu", "sh", "-c", f'python -c "{NAMES}"').stdout == "found\n"
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', \"" + NAMES + '"], check=True)'
+    assert command("csrun_cpu", "python", "-c", child).stdout == "found\n"
+    nested = str(Path(__file__).parents[3] / "bin" / "csrun_cpu")
+    assert command("csrun_cpu", nested, "python", "-c", NAMES).stdout == "found\n"
+
+
+def test_modules_that_a_script_adds_inside_are_found_and_so_is_its_sitecustomize(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("print('mine')")
+    (tmp_path / "sitecustomize.py").write_text("print('customized')")
+    code = f'PYTHONPATH={tmp_path} python -c "import mine; {NAMES}"'
+    assert command("csrun_cpu", "sh", "-c", code).stdout == "customized\nmine\nfound\n"
+
+
+def test_the_wrapper_by_itself_says_what_it_needs() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "CSRUN_PYTHON"}
+    result = subprocess.run(
+        [BIN / "python", "-c", ""], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "CSRUN_PYTHON is not set; expected" in result.stderr

@@ -25,7 +25,8 @@ from benchmarks.harness import Row
 from cgc.cirh.interface import graph_function
 from cgc.driver import CompileOptions, compile_step
 from cgc.fabric import load_fabric
-from cgc.passes.pipeline import DEFAULT_PIPELINE, run_pipeline
+from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes.pipeline import run_pipeline
 
 ROUNDS = 3
 TARGET_S = 20.0

@@ -128,7 +128,8 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
 
     from cgc.cirh.interface import step_interface
     from cgc.executable import export_step
-    from cgc.passes.pipeline import DEFAULT_PIPELINE, run_pipeline
+    from cgc.passes.default import DEFAULT_PIPELINE
+    from cgc.passes.pipeline import run_pipeline
     from cs_system.engine.pipelined import Engine
     from estimator import CSRunConfig, ModeKeys
     from estimator.front_end import TensorFlowFrontEnd

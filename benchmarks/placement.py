@@ -40,7 +40,7 @@ def contest_rows(letters: str = WITHOUT_ADAPTERS, time_limit_s: float = TIME_LIM
 
 def _contest_row(letter: str, graph: ContestGraph, time_limit_s: float) -> Row:
     result = solve(graph, time_limit_s)
-    score, bounds = result.score, result.bounds
+    score, bounds = result.score, result.known_bounds
     ratio = score.objective / (graph.wdeltat * bounds.area_time)
     # Heavy wires make the area bound of the time meaningless: no solution comes near it.
     reachable = max(graph.wdeltat * bounds.area_time, bounds.objective)
@@ -57,7 +57,7 @@ def _contest_row(letter: str, graph: ContestGraph, time_limit_s: float) -> Row:
 
 
 def _contest_bounds(letter: str, graph: ContestGraph, result: Result) -> str:
-    bounds = result.bounds
+    bounds = result.known_bounds
     text = f"area bound {graph.wdeltat * bounds.area_time:,.0f}, with wires {bounds.objective:,.0f}"
     return f"{text}; public sample {SAMPLES[letter]:,.1f}" if letter in SAMPLES else text
 

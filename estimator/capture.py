@@ -47,10 +47,12 @@ def model_graph(seed: int | None) -> Iterator[Any]:
     """A new default graph with the seed set, resource variables, and the global step; yields the latter."""
     import tensorflow as tf
 
-    if "keras" in sys.modules:
+    keras = sys.modules.get("keras")
+    if keras is not None:
         # Keras counts the layers of a process: without this the variables of a second graph of the same
         # model would have other names, and no checkpoint would fit them.
-        tf.keras.utils.clear_session(free_memory=False)
+        # Not tf.keras, which may be tf_keras: that counts by graph.
+        keras.utils.clear_session(free_memory=False)
     with tf.Graph().as_default(), _keras_seed(seed), _control_flow_v2():
         tf.compat.v1.set_random_seed(seed)
         # Programs written for tf.compat.v1 may have turned resource variables off; the importer, and sane
@@ -133,12 +135,15 @@ def with_mean_loss(spec: EstimatorSpec) -> dict[str, tuple[Any, Any]]:
 
 
 def scalar_summaries(graph: Any) -> dict[str, Any]:
-    """Tag -> tensor of the scalar summaries (`tf.compat.v1.summary.scalar`) of a graph; logs other kinds."""
+    """Tag -> tensor of the scalar summaries (`tf.compat.v1.summary.scalar`) of a graph; logs other kinds.
+
+    Those that are in the graph's collection of summaries, which is what a session on this CPU writes.
+    """
     import tensorflow as tf
 
     scalars: dict[str, Any] = {}
     others: list[str] = []
-    for op in graph.get_operations():
+    for op in (summary.op for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)):
         if op.type == "ScalarSummary" and op.inputs[1].shape.rank == 0:
             tag = tf.get_static_value(op.inputs[0])
             if tag is not None:

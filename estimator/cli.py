@@ -12,6 +12,7 @@ from pathlib import Path
 
 from estimator.errors import essence
 from runtime.errors import EXIT_BUG, EXIT_FAILURE, exit_code_of
+from runtime.failures import note_beside_logs
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -23,7 +24,8 @@ def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
 
     An error with an `exit_code` prints its message and exits with that code. Ctrl-C exits with 130. What the
     program's own code or TensorFlow raises shows its traceback and exits with 1. What the toolkit's code
-    raises is a bug of it: the traceback goes into a crash file too, and the exit code is 3.
+    raises is a bug of it: the traceback goes into a crash file too, and the exit code is 3. In a job of a
+    launcher the chief leaves `error.json` beside the logs.
 
     Args:
         crash_dir: Where a crash file goes; the current directory when None.
@@ -38,6 +40,7 @@ def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)
     except Exception as error:
+        note_beside_logs(error)
         code = exit_code_of(error)
         if hasattr(error, "exit_code"):
             sys.stdout.flush()

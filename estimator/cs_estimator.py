@@ -263,11 +263,12 @@ class CerebrasEstimator:
         if num_samples is not None and num_samples <= 0:
             raise UsageError(f"predict() needs num_samples > 0 or None, got {num_samples}")
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
-        if use_cs and self._config.cs_ip is not None:
+        on_system = use_cs and self._config.cs_ip is not None
+        if on_system:
             batches = self._batches_from_cs(input_fn, hooks, checkpoint_path, num_samples)
         else:
             batches = self._batches_from_cpu(input_fn, hooks, checkpoint_path)
-        return _predictions(batches, keys, yield_single_examples, num_samples)
+        return _predictions(batches, keys, yield_single_examples, num_samples, ends=on_system)
 
     def _train_on_cs(
         self,
@@ -417,8 +418,14 @@ def _predictions(
     keys: Sequence[str] | None,
     single: bool,
     num_samples: int | None,
+    *,
+    ends: bool,
 ) -> Iterator[Any]:
-    """Examples or batches of the chosen predictions, at most `num_samples` examples in all."""
+    """Examples or batches of the chosen predictions, at most `num_samples` examples in all.
+
+    Where `batches` ends by itself behind the last of them, it is read to its end: a run on the CS system that
+    is closed before counts as stopped.
+    """
     left = num_samples
     for batch in batches:
         chosen = _chosen(batch, keys)
@@ -432,7 +439,7 @@ def _predictions(
                 yield _unwrapped({name: value[index] for name, value in chosen.items()})
         else:
             yield _unwrapped(chosen)
-        if left == 0:
+        if left == 0 and not ends:
             return
 
 

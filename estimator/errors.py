@@ -49,6 +49,17 @@ class DynamicShapeError(InputFnError):
         )
 
 
+class ComponentTypeError(InputFnError):
+    """A component of a batch has an element type that the CS system does not have."""
+
+    def __init__(self, component: str, dtype: str, what_to_do: str) -> None:
+        self.fault_fields = {"node": component, "dtype": dtype, "what_to_do": what_to_do}
+        super().__init__(
+            f"component '{component}' of the input has the type {dtype}, which the CS system does not "
+            f"compute in; {what_to_do}"
+        )
+
+
 class UnsupportedOnCsError(UsageError):
     """Something that TensorFlow on a CPU does, but a run on the CS system does not."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from estimator import tasks
 from estimator.calling import call_input_fn
-from estimator.errors import DynamicShapeError, InputFnError
+from estimator.errors import ComponentTypeError, DynamicShapeError, InputFnError
 from estimator.modes import ModeKeys
 
 # What the device computes in 32 bits travels in 32 bits.
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
+FEATURES_AND_LABELS = ("features", "labels")
 _NARROW = {"int64": np.dtype("int32"), "uint64": np.dtype("uint32")}
 
 
@@ -30,6 +31,8 @@ class InputSource:
         tf_config: The TF_CONFIG that the function sees; empty for none.
         num_shards: Number of tasks that read input.
         shard: Index of this task among them.
+        parts: Names of the members that a batch may have, in their order; a batch is a tuple of all of them
+            or of the first ones.
     """
 
     input_fn: Callable[..., Any]
@@ -39,6 +42,7 @@ class InputSource:
     tf_config: dict[str, Any]
     num_shards: int = 1
     shard: int = 0
+    parts: tuple[str, ...] = FEATURES_AND_LABELS
 
     def call(self) -> Any:
         """Calls the function in the present graph."""
@@ -62,7 +66,7 @@ class Element:
     """A batch of the input: the structure that `model_fn` gets, and its tensors in streaming order.
 
     Attributes:
-        structure: `(features,)` or `(features, labels)` with a leaf for every tensor.
+        structure: `(features,)`, `(features, labels)` and so on with a leaf for every tensor.
         components: The leaves in the order of `tf.nest.flatten`.
         graph_ops: Number of operations that the input adds to a graph it is read in.
     """
@@ -91,9 +95,9 @@ def describe(source: InputSource) -> Element:
     with tf.Graph().as_default() as graph:
         tf.compat.v1.set_random_seed(source.config.tf_random_seed)
         result = source.call()
-        structure = _parts(_spec(result), source.mode)
+        structure = _parts(_spec(result), source)
         leaves = tf.nest.flatten(structure)
-        names = component_names(structure)
+        names = component_names(structure, source.parts)
         components = tuple(_component(name, leaf) for name, leaf in zip(names, leaves, strict=True))
         indices = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
         _read_in_graph(result)
@@ -120,8 +124,8 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
             start, element, left_to_skip = [iterator.initializer], iterator.get_next(), 0
         else:
             start, element, left_to_skip = [], result, skip
-        structure = _parts(element, source.mode)
-        names = component_names(structure)
+        structure = _parts(element, source)
+        names = component_names(structure, source.parts)
         tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
         tables = tf.compat.v1.tables_initializer()
     with tf.compat.v1.Session(graph=graph) as session:
@@ -143,7 +147,7 @@ def in_model_graph(source: InputSource) -> tuple[Any, Any]:
 
     The iterator starts with the graph's tables, so that any session that initializes them can read.
     """
-    parts = _parts(_read_in_graph(source.call()), source.mode)
+    parts = _parts(_read_in_graph(source.call()), source)
     return (parts[0], parts[1]) if len(parts) == 2 else (parts[0], None)
 
 
@@ -158,10 +162,10 @@ def _read_in_graph(result: Any) -> Any:
     return iterator.get_next()
 
 
-def component_names(structure: tuple[Any, ...]) -> list[str]:
+def component_names(structure: tuple[Any, ...], parts: Sequence[str] = FEATURES_AND_LABELS) -> list[str]:
     """Names of the leaves in the order of `tf.nest.flatten`, e.g. `features/image`, `labels`."""
     names: list[str] = []
-    for name, part in zip(("features", "labels"), structure, strict=False):
+    for name, part in zip(parts, structure, strict=False):
         names += _leaf_names(name, part)
     return names
 
@@ -203,19 +207,21 @@ def _spec(result: Any) -> Any:
     return result.element_spec if isinstance(result, tf.data.Dataset) else result
 
 
-def _parts(element: Any, mode: str) -> tuple[Any, ...]:
-    """`(features,)` or `(features, labels)`; to predict, labels are left out."""
+def _parts(element: Any, source: InputSource) -> tuple[Any, ...]:
+    """`(features,)`, `(features, labels)` and so on; to predict, all but the features is left out."""
     if element is None:
         raise InputFnError("input_fn returned None, expected a Dataset, tensors, or (features, labels)")
     if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
-        if len(element) != 2:
+        if not 2 <= len(element) <= len(source.parts):
+            members = " or ".join(f"({', '.join(source.parts[:n])})" for n in range(2, len(source.parts) + 1))
             raise InputFnError(
-                f"input_fn must give (features, labels), a tuple of 2; got {len(element)} members. "
+                f"input_fn must give {members}; got a tuple of {len(element)} members. "
                 "Put several features into one dict"
             )
-        if mode == ModeKeys.PREDICT or element[1] is None:
+        if source.mode == ModeKeys.PREDICT:
             return (element[0],)
-        return (element[0], element[1])
+        *others, last = element
+        return (*others,) if last is None else (*others, last)
     return (element,)
 
 
@@ -229,15 +235,10 @@ def _component(name: str, leaf: Any) -> Component:
             "to_tensor(shape=...)"
         )
     if leaf.dtype in (tf.string, tf.resource, tf.variant):
-        raise InputFnError(
-            f"component '{name}' of the input has the type {leaf.dtype.name}, expected numbers; "
-            "convert it in input_fn"
-        )
+        raise ComponentTypeError(name, leaf.dtype.name, "convert it to numbers in input_fn")
     if leaf.dtype.name in _CAST_ADVICE:
-        raise InputFnError(
-            f"component '{name}' of the input has the type {leaf.dtype.name}, which the CS system does not "
-            f"compute in; cast it in input_fn: tf.cast(x, tf.{_CAST_ADVICE[leaf.dtype.name]})"
-        )
+        advice = f"cast it in input_fn: tf.cast(x, tf.{_CAST_ADVICE[leaf.dtype.name]})"
+        raise ComponentTypeError(name, leaf.dtype.name, advice)
     if leaf.shape.rank is None:
         raise DynamicShapeError(name, None)
     if not leaf.shape.is_fully_defined():

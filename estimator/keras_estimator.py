@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
     from estimator.front_end import StateOptions, TensorFlowFrontEnd
 
 
+_PARTS = ("features", "labels", "sample_weight")
+
+
 class KerasEstimator(CerebrasEstimator):
     """Compiles, trains, evaluates and predicts on the CS system what `fit` does on a CPU.
 
     A step is one call of the model's `train_step`; logged values are those that `fit` shows, means since the
     start of the run. After `train` the model has the trained weights, so that its own `evaluate`, `predict`
-    and `save` follow on this CPU. A training continues from the newest checkpoint of `model_dir`.
+    and `save` follow on this CPU. A batch is x, (x, y) or (x, y, sample_weight). A training continues from
+    the newest checkpoint of `model_dir`.
 
     Args:
         model: A Keras 3 or tf_keras model, built, and compiled with optimizer and loss.
@@ -46,6 +51,7 @@ class KerasEstimator(CerebrasEstimator):
     def _front_end(self, source: InputSource, options: StateOptions | None = None) -> TensorFlowFrontEnd:
         from estimator.keras_front_end import KerasFrontEnd
 
+        source = replace(source, parts=_PARTS)
         return KerasFrontEnd(self.model, source, self._params, self._config, self._model_dir, options)
 
     def _train_on_cpu(self, *args: Any, **kwargs: Any) -> None:

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
-EXIT_REQUEUE = 75
-"""EX_TEMPFAIL of sysexits.h, "try again later"; Slurm's RequeueExit is often set to it."""
+from csrun.roles import EXIT_REQUEUE
 
 REPEAT_INTERVAL_S = 0.5
 """A request that comes between two calls of the system pauses nothing, so it is repeated until served."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
 from cgc.fabric import Fabric, load_fabric
 from cgc.manifest import REPORT_HTML, REPORT_TEXT
-from cgc.report import kernel_list_text, shortened
 from cs_system.client import SystemClient, parse_address
 from runtime import files, summaries
 from runtime.errors import ModelDirError
 from runtime.failures import noted_failures
 from runtime.program import FrontEnd, StepProgram
 from runtime.settings import RunSettings
+from runtime.terminal import shortened, show
 from runtime.timeline import Timeline
 
 log = logging.getLogger("runtime")
@@ -47,6 +46,8 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
         cgc.errors.CompileError: the program uses something that the compiler does not know.
         ModelDirError: `model_dir` is not writable.
     """
+    from cgc.report import kernel_list_text  # late: a compilation that is found needs no kernels
+
     timeline = Timeline()
     with noted_failures(settings.artifact_dir):
         files.check_writable(settings.model_dir)
@@ -57,7 +58,7 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
             result = validate_step(program.module, _options(settings), target.fabric, _log_stage)
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
-    _show(kernel_list_text(result.graph))
+    show(kernel_list_text(result.graph))
     log.info("every operation can run on the CS system; compile_only places the kernels")
     return result
 
@@ -75,7 +76,7 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
         target = target_of(settings)
         result = compile_for(_trace(front_end, timeline), settings, target, timeline)
     _write_files(settings, timeline, target, front_end, result)
-    _show(shortened(result.report_text))
+    show(shortened(result.report_text))
     log.info("compile report: %s", result.artifact.path / REPORT_TEXT)
     log.info("floorplan and all figures, for a browser: %s", result.artifact.path / REPORT_HTML)
     return result
@@ -101,12 +102,6 @@ def compile_for(
         log.info("Cached compilation found for this model configuration")
     log.info("=============== Cerebras Compilation Completed ===============")
     return result
-
-
-def _show(report: str) -> None:
-    """Prints a report, at once: in a log file it stands where it belongs between the lines of the log."""
-    sys.stdout.write(report)
-    sys.stdout.flush()
 
 
 def _options(settings: RunSettings) -> CompileOptions:

@@ -46,7 +46,7 @@ def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> Tra
     """Trains until `settings.last_step`, or `settings.steps` steps, or the end of the input.
 
     SIGUSR1 makes the chief write a checkpoint at the next step. If the job is started again after that
-    (`TaskInfo.requeue`), the process then ends with `runtime.checkpoint_requests.EXIT_REQUEUE`.
+    (`TaskInfo.requeue`), the process then ends with `csrun.roles.EXIT_REQUEUE`.
 
     Returns:
         The chief's result; None in a worker.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,13 +57,32 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _CoreSchemaLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A YAML file whose top level is a mapping.
+
+    Attributes:
+        data: what it says; of a duplicate key the last value.
+        lines: line of every key and list item.
+        faults: its duplicate keys, one a line, with their place.
+    """
+
+    path: Path
+    data: dict[str, Any]
+    lines: Mapping[KeyPath, int]
+    faults: tuple[str, ...]
+
+
 def load_mapping(path: Path | str) -> dict[str, Any]:
     """Reads a YAML file whose top level is a mapping.
 
     Raises:
         ConfigError: the file is missing, unreadable, not YAML, has duplicate keys, or is no mapping.
     """
-    return _read(Path(path))[0]
+    document = read_document(Path(path))
+    if document.faults:
+        raise ConfigError(document.path, list(document.faults))
+    return document.data
 
 
 def load_model(path: Path | str, model: type[Model]) -> Model:
@@ -71,9 +91,23 @@ def load_model(path: Path | str, model: type[Model]) -> Model:
     Raises:
         ConfigError: as `load_mapping`, and for every key or value that the model refuses.
     """
-    path = Path(path)
-    data, lines = _read(path)
-    return validate(data, model, path, lines)
+    return validate_document(read_document(Path(path)), model)
+
+
+def validate_document(document: Document, model: type[Model]) -> Model:
+    """Checks a file against a model.
+
+    Raises:
+        ConfigError: with its duplicate keys and every key or value that the model refuses.
+    """
+    faults = list(document.faults)
+    try:
+        valid = validate(document.data, model, document.path, document.lines)
+        if not faults:
+            return valid
+    except ConfigError as error:
+        faults += error.faults
+    raise ConfigError(document.path, faults)
 
 
 def validate(
@@ -82,38 +116,47 @@ def validate(
     """Checks plain data against a model; faults name `path` and, where `lines` knows it, the line.
 
     Raises:
-        ConfigError: with one fault a wrong, missing or unknown key.
+        ConfigError: with one fault a wrong, missing or unknown key, in the order of their lines.
     """
+    known = lines or {}
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
-        faults = [_describe(path, lines or {}, fault) for fault in error.errors()]
-        raise ConfigError(path, faults) from None
+        faults = sorted(error.errors(), key=lambda fault: _line_of(fault, known) or 0)
+        raise ConfigError(path, [_describe(path, known, fault) for fault in faults]) from None
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+def read_document(path: Path) -> Document:
+    """Reads a YAML file whose top level is a mapping.
+
+    Raises:
+        ConfigError: the file is missing, unreadable, not YAML, or is no mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(path, [f"{path}: no such file; give the path of an existing YAML file"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(path, [f"{path}: cannot be read: {error}"]) from None
-    loader = _CoreSchemaLoader(text)
+    lines: dict[KeyPath, int] = {}
     try:
-        node = loader.get_single_node()
-        lines: dict[KeyPath, int] = {}
-        faults = _walk(node, (), lines, path)
-        if faults:
-            raise ConfigError(path, faults)
-        data = {} if node is None else loader.construct_document(node)
+        loader = _CoreSchemaLoader(text)
+        try:
+            node = loader.get_single_node()
+            faults = _walk(node, (), lines, path)
+            data = {} if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(path, [f"{path}:{line}: not valid YAML: {error.problem}"]) from None
-    finally:
-        loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        reason = f"character code {error.character}: {error.reason}"
+        raise ConfigError(path, [f"{path}:{line}: not valid YAML: {reason}"]) from None
     if not isinstance(data, dict):
         raise ConfigError(path, [f"{path}:1: expected a mapping of keys to values, got {data!r}"])
-    return data, lines
+    return Document(path, data, lines, tuple(faults))
 
 
 def _walk(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> list[str]:
@@ -138,15 +181,23 @@ def _walk(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: 
     return faults
 
 
+def _line_of(fault: Any, lines: Mapping[KeyPath, int]) -> int | None:
+    """The line of a fault's key, or of the nearest key above it."""
+    at: KeyPath = tuple(fault["loc"])
+    while at and at not in lines:
+        at = at[:-1]
+    return lines[at] if at else None
+
+
 def _describe(path: Path, lines: Mapping[KeyPath, int], fault: Any) -> str:
     location: KeyPath = tuple(fault["loc"])
-    known = location
-    while known and known not in lines:
-        known = known[:-1]
-    place = f"{path}:{lines[known]}" if known else f"{path}"
+    line = _line_of(fault, lines)
+    place = f"{path}:{line}" if line else f"{path}"
     name = ".".join(map(str, location))
     if fault["type"] == "extra_forbidden":
         return f"{place}: unknown key '{name}'; remove it or correct its spelling"
     if fault["type"] == "missing":
         return f"{place}: key '{name}' is missing; add it"
-    return f"{place}: '{name}' is {fault['input']!r}: {fault['msg']}"
+    message = fault["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(fault["input"], Mapping) else f" is {fault['input']!r}"
+    return f"{place}: '{name}'{got}: {message}"

@@ -22,7 +22,6 @@ import tensorflow as tf
 from cgc.artifact import open_artifact
 from cgc.publishing import directory_lock
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, report_errors
-from runtime.errors import ModelDirError
 from toolkit_config.loader import load_model
 
 v1 = tf.compat.v1
@@ -82,18 +81,18 @@ def line_of(function: Callable[..., Any], text: str) -> str:
 @pytest.mark.parametrize("validate_only", [True, False])
 def test_unknown_operations_are_all_in_it(failure: Callable[..., Report], validate_only: bool) -> None:
     def exotic(logits: Any) -> Any:
-        first = tf.math.lgamma(logits + 2.0, name="first_exotic")
-        return tf.math.digamma(first + 2.0, name="second_exotic")
+        first = tf.raw_ops.Dawsn(x=logits, name="first_exotic")
+        return tf.raw_ops.Spence(x=first, name="second_exotic")
 
     report = failure(exotic, validate_only=validate_only)
     assert report["kind"] == "UnsupportedOpsError"
     assert report["exit_code"] == 1
     found = {fault["node"]: fault for fault in report["faults"]}
-    for op, node, text in (("Lgamma", "first_exotic", "lgamma"), ("Digamma", "second_exotic", "digamma")):
+    for op, node in (("Dawsn", "first_exotic"), ("Spence", "second_exotic")):
         fault = found[node]
         assert (fault["kind"], fault["op"]) == ("unknown operation", op)
         assert (fault["dtype"], fault["shape"]) == ("float32", [8, 3])
-        assert fault["source"] == line_of(exotic, text)
+        assert fault["source"] == line_of(exotic, node)
         assert "input function" in fault["what_to_do"]
         assert fault["message"] in report["message"]
 
@@ -112,7 +111,7 @@ def test_double_precision(failure: Callable[..., Report]) -> None:
 
 def test_what_is_wrong_behind_an_unknown_operation_is_told_at_once(failure: Callable[..., Report]) -> None:
     def two_faults(logits: Any) -> Any:
-        strange = tf.math.lgamma(logits + 2.0, name="strange")
+        strange = tf.raw_ops.Dawsn(x=logits, name="strange")
         return tf.cast(2.0 * tf.cast(strange, tf.float64, name="wide"), tf.float32)
 
     report = failure(two_faults)
@@ -202,14 +201,28 @@ def test_an_error_of_the_model_function(tmp_path: Path) -> None:
     assert "hidden_size" in report["message"]
 
 
+def test_a_program_without_faults_is_told_so_and_where_the_reports_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    estimator(tmp_path).compile(input_fn, validate_only=True)
+    assert "every operation can run on the CS system" in caplog.text
+    assert "| Kernel Name |" in capsys.readouterr().out
+    assert not list(tmp_path.glob("cs_*")), "nothing is placed or written"
+    estimator(tmp_path).compile(input_fn)
+    (page,) = tmp_path.glob("cs_*/compile_report.html")
+    assert f"for a browser: {page}" in caplog.text
+    assert capsys.readouterr().out.startswith("Estimated Overall Performance\n")
+
+
 def test_the_next_success_removes_it(
     failure: Callable[..., Report], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failure(lambda logits: tf.math.lgamma(logits))
+    failure(lambda logits: tf.math.special.dawsn(logits))
     estimator(tmp_path).compile(input_fn, validate_only=True)
     assert not (tmp_path / "error.json").exists()
-    failure_again = estimator(tmp_path, lambda logits: tf.math.lgamma(logits))
-    with pytest.raises(Exception, match="Lgamma"):
+    failure_again = estimator(tmp_path, lambda logits: tf.math.special.dawsn(logits))
+    with pytest.raises(Exception, match="Dawsn"):
         failure_again.compile(input_fn)
     assert (tmp_path / "error.json").exists()
     estimator(tmp_path).compile(input_fn)
@@ -222,9 +235,9 @@ def test_it_lies_in_the_compile_directory_and_beside_the_logs(
     (tmp_path / "logs").mkdir()
     monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path / "logs"))
     program = estimator(
-        tmp_path / "model", lambda logits: tf.math.lgamma(logits), compile_dir=tmp_path / "compiled"
+        tmp_path / "model", lambda logits: tf.math.special.dawsn(logits), compile_dir=tmp_path / "compiled"
     )
-    with pytest.raises(Exception, match="Lgamma"):
+    with pytest.raises(Exception, match="Dawsn"):
         program.compile(input_fn)
     texts = {(tmp_path / folder / "error.json").read_text() for folder in ("compiled", "logs")}
     assert len(texts) == 1
@@ -265,7 +278,7 @@ def test_a_model_dir_that_cannot_be_written_is_noted_beside_the_logs_in_one_mess
     tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ModelDirError):
+    with pytest.raises(SystemExit), report_errors(tmp_path):
         estimator(tmp_path / "file" / "model").compile(input_fn)
     assert json.loads((logs / "error.json").read_text())["kind"] == "ModelDirError"
     assert "was not written" not in caplog.text

@@ -12,6 +12,7 @@ from benchmarks import (
     launcher,
     performance_model,
     placement,
+    slurm_launch,
     step_time,
     streaming_throughput,
 )
@@ -37,6 +38,7 @@ def streaming_rows() -> list[Row]:
 
 GROUPS: tuple[Callable[[], list[Row]], ...] = (
     launcher.rows,
+    slurm_launch.rows,
     step_time.rows,  # first of those that use TensorFlow: it sets the threads
     compile_time.rows,
     placement.rows,
@@ -57,6 +59,8 @@ disturbs both sides alike. Absolute figures are of this machine:
 
 * *data plane*: two sender processes to one receiver over loopback; the plain sockets compute no digests and
   hand nothing to a consumer.
+* *Slurm*: a private cluster of emulated nodes on this machine; the contender is srun with the same
+  components, nodes and tasks. `csrun_wse` starts an agent beside each task and waits until all are there.
 * *compiling*: from the traced step to the artifact on disk, the export of the executable included; what XLA
   does with the executable is the CS system's time. `python -m benchmarks.compile_time --stages` has every
   stage and pass.

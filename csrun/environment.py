@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from csrun.flavours import BIN, PYTHON_VARIABLE
 from csrun.roles import JOB_VARIABLES
+from csrun.site.model import Container
 
 FOREIGN_VARIABLES = (
     "PYTHONPATH",
@@ -22,6 +25,9 @@ FOREIGN_VARIABLES = (
 )
 """Variables that would bring modules and libraries from outside in front of the toolkit's own."""
 
+CONTAINER_VARIABLES = ("LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
+"""Further ones that name files of the host, which a program in a container does not see."""
+
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -32,10 +38,17 @@ class Toolkit:
     Attributes:
         bin_dir: directory of its Python interpreter.
         import_root: directory that must be on PYTHONPATH for its packages; None where they are installed.
+        wrappers: directory of the words that mean its interpreter with further modules (`csrun.flavours`).
     """
 
     bin_dir: Path
     import_root: Path | None
+    wrappers: Path = BIN
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.bin_dir / "python"
 
 
 def this_toolkit() -> Toolkit:
@@ -58,23 +71,45 @@ class EnvironmentChange:
         return {**kept, **self.values}
 
 
-def program_environment(environment: Mapping[str, str], toolkit: Toolkit) -> EnvironmentChange:
+def program_environment(
+    environment: Mapping[str, str], toolkit: Toolkit, container: Container = "none"
+) -> EnvironmentChange:
     """The change for every program: the toolkit's interpreter first in PATH, no foreign modules.
+
+    `python` is a wrapper of `csrun.flavours`, whose import path has the names of the original stack.
+
+    In a container interpreter and modules are the image's; what names files of the host is cleared.
 
     TF_CONFIG and the variables of an enclosing job go too: a program that csrun_cpu runs is no task of a job,
     and csrun_wse tells each of its tasks its own.
     """
-    values = {"PATH": _with_first(environment.get("PATH") or DEFAULT_PATH, str(toolkit.bin_dir))}
+    if container != "none":
+        return _container_environment(environment)
+    path = environment.get("PATH") or DEFAULT_PATH
+    values = {
+        "PATH": _with_first(path, f"{toolkit.wrappers}:{toolkit.bin_dir}"),
+        PYTHON_VARIABLE: str(toolkit.python),
+    }
     if toolkit.import_root is not None:
         values["PYTHONPATH"] = str(toolkit.import_root)
     candidates = (*FOREIGN_VARIABLES, "TF_CONFIG", *JOB_VARIABLES)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
 
 
+def _container_environment(environment: Mapping[str, str]) -> EnvironmentChange:
+    # Packages that a user has installed below ~/.local for the host's Python would be found by the image's.
+    values = {"PATH": environment.get("PATH") or DEFAULT_PATH, "PYTHONNOUSERSITE": "1"}
+    if not environment.get("USER"):
+        # ch-run refuses to start without it; batch jobs and cron have none.
+        values["USER"] = environment.get("LOGNAME") or f"uid{os.getuid()}"
+    candidates = (*FOREIGN_VARIABLES, *CONTAINER_VARIABLES, "TF_CONFIG", *JOB_VARIABLES, PYTHON_VARIABLE)
+    return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
+
+
 def unset_notice(environment: Mapping[str, str], change: EnvironmentChange) -> str | None:
     """One line that names the user's variables that the program will not see; None where there are none."""
     # Inside a job TF_CONFIG is the outer launcher's, not the user's.
-    ours = (*JOB_VARIABLES, "TF_CONFIG") if "CSRUN_RANK" in environment else JOB_VARIABLES
+    ours = {*JOB_VARIABLES, PYTHON_VARIABLE, *(["TF_CONFIG"] if "CSRUN_RANK" in environment else [])}
     hidden = [
         name
         for name in change.unset
@@ -82,10 +117,11 @@ def unset_notice(environment: Mapping[str, str], change: EnvironmentChange) -> s
     ]
     if not hidden:
         return None
-    return f"not passed on to the program: {', '.join(hidden)} (it gets the toolkit's own Python and modules)"
+    names = ", ".join(hidden)
+    return (
+        f"not passed on to the program: {names} (its Python and modules are the toolkit's or the container's)"
+    )
 
 
 def _with_first(path: str, first: str) -> str:
-    if path.split(":")[0] == first:
-        return path
-    return f"{first}:{path}"
+    return path if f"{path}:".startswith(f"{first}:") else f"{first}:{path}"

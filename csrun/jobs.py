@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,13 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from csrun.errors import LogDirError
+from csrun.job_registry import KnownJob
 from csrun.roles import Role
 from csrun.schedulers.base import LaunchPlan
 
 RECORD_NAME = "job.json"
 
-TaskState = Literal["planned", "running", "ended"]
+TaskState = Literal["planned", "running", "ended", "lost"]
 
 
 def new_job_id(launcher: str) -> str:
@@ -33,6 +35,11 @@ def log_name(role: Role, index: int) -> str:
     return f"{role}-{index}.log"
 
 
+def known_job(plan: LaunchPlan) -> KnownJob:
+    """The entry by which other commands find the job of this plan."""
+    return KnownJob(plan.job_id, str(plan.log_dir), plan.launcher, plan.command)
+
+
 def timestamp() -> str:
     """Now, in local time with its offset, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
@@ -40,20 +47,29 @@ def timestamp() -> str:
 
 @dataclass(slots=True)
 class TaskRecord:
-    """How a task fared; exit_code as a shell counts it, 128 + n for signal n."""
+    """How a task fared; exit_code as a shell counts it, 128 + n for signal n. `host` where it is not ours."""
 
     state: TaskState = "planned"
     pid: int | None = None
+    host: str | None = None
     exit_code: int | None = None
     ended: str | None = None
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """How a job fared; `tasks` by rank."""
+    """How a job fared; `tasks` by rank.
+
+    Attributes:
+        slurm_job_id: Slurm's number of the job, once it has one.
+        slurm_step_id: "JOB.STEP" where the job is a step of an allocation that somebody else has made and
+            will end; None where the whole Slurm job is ours.
+    """
 
     plan: LaunchPlan
     tasks: list[TaskRecord]
+    slurm_job_id: str | None = None
+    slurm_step_id: str | None = None
     started: str = field(default_factory=timestamp)
     ended: str | None = None
     exit_code: int | None = None
@@ -69,6 +85,10 @@ class JobRecord:
             "job_id": self.plan.job_id,
             "launcher": self.plan.launcher,
             "launcher_pid": os.getpid(),
+            "launcher_start_ticks": start_ticks(os.getpid()),
+            "host": socket.gethostname(),
+            "slurm_job_id": self.slurm_job_id,
+            "slurm_step_id": self.slurm_step_id,
             "command": list(self.plan.command),
             "cwd": str(self.plan.cwd),
             "started": self.started,
@@ -83,6 +103,7 @@ class JobRecord:
                     "log": task.log_path.name,
                     "state": record.state,
                     "pid": record.pid,
+                    "host": record.host,
                     "exit_code": record.exit_code,
                     "ended": record.ended,
                 }
@@ -99,6 +120,18 @@ class JobRecord:
         temporary = self.plan.log_dir / f".{RECORD_NAME}.{os.getpid()}"
         temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="ascii")
         temporary.replace(self.plan.log_dir / RECORD_NAME)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process of this machine has started, in clock ticks since boot; None if there is none.
+
+    Together with the pid it names one process for as long as the machine runs: pids are used again.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19])  # field 22 of proc(5); the first two are before the parenthesis
 
 
 def prepare_log_dir(log_dir: Path) -> None:

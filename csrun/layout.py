@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from csrun.errors import UsageError
-from csrun.site_defaults import SiteDefaults
+from csrun.site.model import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class JobLayout:
 
 
 def resolve_layout(
-    site: SiteDefaults,
+    site: Site,
     machine_cpus: int,
     *,
     total_nodes: int | None = None,
@@ -79,12 +79,12 @@ def resolve_layout(
     tasks = tasks_per_node
     cpus = cpus_per_task
     if tasks is None:
-        tasks = site.tasks_per_node if cpus is None else max(1, machine_cpus // cpus)
-    if cpus is None and site.cpus_per_task is not None:
-        fits = tasks * site.cpus_per_task <= machine_cpus
-        cpus = site.cpus_per_task if tasks_per_node is None or fits else None
+        tasks = site.def_tasks_per_node if cpus is None else max(1, machine_cpus // cpus)
+    if cpus is None and site.def_cpus_per_task is not None:
+        fits = tasks * site.def_cpus_per_task <= machine_cpus
+        cpus = site.def_cpus_per_task if tasks_per_node is None or fits else None
     return JobLayout(
-        total_nodes=total_nodes or site.nodes,
+        total_nodes=total_nodes or site.def_nodes,
         tasks_per_node=tasks,
         cpus_per_task=cpus,
         single_task_nodes=single_task_nodes,

@@ -5,7 +5,10 @@ Linux only. Three things together leave nothing behind:
 * the launcher is the subreaper of its descendants, so that all of them, daemons with a session of their own
   too, stay below it and are found by walking /proc;
 * every task is killed by the kernel when the launcher dies;
-* a guard process outlives a launcher that was killed, and ends what carries the job's id in its environment.
+* a guard process outlives a launcher that was killed, and ends what carries the job's marks in its
+  environment.
+
+The agent of a Slurm task (csrun/agent) does the same for its task; "launcher" means either here.
 """
 
 from __future__ import annotations
@@ -35,7 +38,11 @@ def adopt_orphans() -> None:
 
 
 def start_task(
-    command: Sequence[str], file: str, environment: Mapping[str, str], cpus: Collection[int]
+    command: Sequence[str],
+    file: str,
+    environment: Mapping[str, str],
+    cpus: Collection[int] = (),
+    dies_with_us: bool = True,
 ) -> subprocess.Popen[bytes]:
     """Starts a task in a session of its own; its stdout and stderr come through one pipe, its stdin is empty.
 
@@ -46,6 +53,7 @@ def start_task(
         file: path of the program.
         environment: all of the task's environment.
         cpus: CPUs that the task is pinned to; empty: not pinned.
+        dies_with_us: the kernel kills it when this process dies.
 
     Raises:
         CommandNotExecutableError: the kernel does not execute the file.
@@ -61,20 +69,21 @@ def start_task(
             stderr=subprocess.STDOUT,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=_before_exec(cpus),
+            preexec_fn=_before_exec(cpus, dies_with_us),
         )
     except OSError as error:
         raise start_refused(command[0], error) from error
 
 
-def _before_exec(cpus: Collection[int]) -> Callable[[], None]:
+def _before_exec(cpus: Collection[int], dies_with_us: bool) -> Callable[[], None]:
     libc = ctypes.CDLL(None, use_errno=True)
     launcher = os.getpid()
 
     def prepare() -> None:
-        _prctl(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != launcher:  # it died before the line above
-            os._exit(1)
+        if dies_with_us:
+            _prctl(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != launcher:  # it died before the line above
+                os._exit(1)
         if cpus:
             with suppress(OSError):  # a CPU was taken from us meanwhile: run unpinned rather than not at all
                 os.sched_setaffinity(0, cpus)
@@ -103,13 +112,7 @@ def reap() -> Iterator[tuple[int, int]]:
 
 def descendants(root: int) -> set[int]:
     """All living processes below `root`, itself excluded."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for pid in _all_pids():
-        with suppress(OSError):
-            # pid (name, which may hold blanks and parentheses) state parent ...
-            state, parent = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state not in (b"Z", b"X"):
-                children[int(parent)].append(pid)
+    children = _children()
     found: set[int] = set()
     queue = [root]
     while queue:
@@ -117,6 +120,41 @@ def descendants(root: int) -> set[int]:
         found.update(below)
         queue.extend(below)
     return found
+
+
+def _children() -> dict[int, list[int]]:
+    """The living children of every process."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid in _all_pids():
+        with suppress(OSError):
+            # pid (name, which may hold blanks and parentheses) state parent ...
+            state, parent = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state not in (b"Z", b"X"):
+                children[int(parent)].append(pid)
+    return children
+
+
+def catching(signum: int, root: int) -> list[int]:
+    """The processes below `root` that have a handler for the signal; the others would end by most signals.
+
+    Of a process and those below it only the upper one: a forked child of a program inherits its handlers, and
+    what the signal means is for the program to tell it.
+    """
+    children = _children()
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        for pid in children[queue.pop()]:
+            (found if _catches(signum, pid) else queue).append(pid)
+    return found
+
+
+def _catches(signum: int, pid: int) -> bool:
+    with suppress(OSError, ValueError):
+        status = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
+        mask = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(mask.split()[1], 16) >> (signum - 1) & 1)
+    return False
 
 
 def signal_processes(pids: Collection[int], signum: int) -> None:
@@ -134,13 +172,14 @@ class Guard:
     Start it before any task and any thread. It waits at a pipe whose other end only this process holds.
     """
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, marks: Mapping[str, str]) -> None:
+        """Args: marks: variables that all processes of the job, and no others, have in their environment."""
         read_end, self._write_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.close(self._write_end)
-                _guard(read_end, b"CSRUN_JOB_ID=" + os.fsencode(job_id))
+                _guard(read_end, {os.fsencode(f"{name}={value}") for name, value in marks.items()})
             finally:
                 os._exit(0)
         os.close(read_end)
@@ -154,31 +193,36 @@ class Guard:
             os.waitpid(self.pid, 0)
 
 
-def _guard(read_end: int, marker: bytes) -> None:
-    os.setsid()  # out of reach of the terminal's Ctrl-C and of a kill of the launcher's group
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+def detach() -> None:
+    """Takes a forked process out of reach of the terminal's Ctrl-C and of a kill of the launcher's group."""
+    os.setsid()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
+
+
+def _guard(read_end: int, marks: set[bytes]) -> None:
+    detach()
     if os.read(read_end, 1):
         return
     limit_s = time.monotonic() + _GUARD_LIMIT_S
     empty_scans = 0
     # One empty scan may have missed the child of a process that ended during the scan.
     while empty_scans < 2 and time.monotonic() < limit_s:
-        marked = _marked(marker)
+        marked = _marked(marks)
         signal_processes(marked, signal.SIGKILL)
         empty_scans = 0 if marked else empty_scans + 1
         time.sleep(_GUARD_SCAN_INTERVAL_S)
 
 
-def _marked(marker: bytes) -> list[int]:
-    """Processes that have started with `marker` ("NAME=value") in their environment."""
+def _marked(marks: set[bytes]) -> list[int]:
+    """Processes that have started with all `marks` ("NAME=value") in their environment."""
     found = []
     for pid in _all_pids():
         with suppress(OSError):
-            if marker in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+            if marks <= set((_PROC / str(pid) / "environ").read_bytes().split(b"\0")):
                 found.append(pid)
     return found
 

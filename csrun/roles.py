@@ -38,6 +38,12 @@ JOB_VARIABLES = (
 """What the launcher tells each of its tasks."""
 
 
+EXIT_REQUEUE = 75
+"""How a chief leaves after a checkpoint that SIGUSR1 asked for, where its job goes back into the queue then.
+
+EX_TEMPFAIL of sysexits.h, "try again later"; Slurm's RequeueExit is often set to it."""
+
+
 def role_of_rank(rank: int) -> tuple[Role, int]:
     """Rank 0 is chief 0, rank r is worker r - 1."""
     return ("chief", 0) if rank == 0 else ("worker", rank - 1)
@@ -74,7 +80,7 @@ class TaskInfo:
         num_tasks: processes of the job.
         in_process_worker: this chief also does the work of worker 0, in the same process.
         wait: the job queues for a busy CS system instead of failing.
-        requeue: after a checkpoint that SIGUSR1 asks for, the job ends with exit code 75 and is started again.
+        requeue: after a checkpoint that SIGUSR1 asks for, the job ends with code 75 and is started again.
     """
 
     role: Role

@@ -10,10 +10,12 @@ from types import FrameType, TracebackType
 from typing import Any
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+"""They mean something to the user's program, which may ask for them before a time limit; nothing to us."""
 
 
 class SignalPipe:
-    """While entered, SIGINT, SIGTERM, SIGHUP and SIGCHLD only make `fileno()` readable.
+    """While entered, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD only make `fileno()` readable.
 
     A signal that was ignored before stays so: a job under nohup survives the hangup.
     """
@@ -27,7 +29,7 @@ class SignalPipe:
 
     def __enter__(self) -> SignalPipe:
         self._previous_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        for signum in (*INTERRUPTS, signal.SIGCHLD):
+        for signum in (*INTERRUPTS, *PASSED_ON, signal.SIGCHLD):
             if signum is signal.SIGCHLD or signal.getsignal(signum) is not signal.SIG_IGN:
                 self._previous[signum] = signal.signal(signum, _note)
         return self

@@ -48,7 +48,15 @@ class ReportFailure:
     exit_code: int
 
 
-Action = Say | ReportFailure
+@dataclass(frozen=True, slots=True)
+class ReportLoss:
+    """Show that nothing is heard of this rank's task any more: why, its last lines and log."""
+
+    rank: int
+    reason: str
+
+
+Action = Say | ReportFailure | ReportLoss
 
 
 class Supervisor:
@@ -58,6 +66,7 @@ class Supervisor:
         labels: what the tasks are called, by rank; rank 0 is the chief.
         grace_s: from asking for the end to SIGKILL.
         wind_down_s: how long workers may go on after the chief has finished with 0.
+        requeue_code: exit code with which the chief leaves for the queue instead of having failed, if any.
 
     Attributes:
         phase: where the job is.
@@ -66,15 +75,20 @@ class Supervisor:
         interrupted_by: the signal that ended the job, if one did.
     """
 
-    def __init__(self, labels: Sequence[str], grace_s: float, wind_down_s: float) -> None:
+    def __init__(
+        self, labels: Sequence[str], grace_s: float, wind_down_s: float, requeue_code: int | None = None
+    ) -> None:
         self._labels = tuple(labels)
         self._grace_s = grace_s
         self._wind_down_s = wind_down_s
+        self._requeue_code = requeue_code
         self._running = set(range(len(labels)))
         self._deadline_s: float | None = None
         self._note_at_s: float | None = None
         self._first_signal = signal.SIGTERM
         self._interrupted_at_s = float("-inf")
+        self._doomed_at_s: float | None = None
+        self._cancelled = ""
         self.phase = Phase.RUNNING
         self.exit_code = 0
         self.failed = False
@@ -83,7 +97,21 @@ class Supervisor:
     @property
     def deadline_s(self) -> float | None:
         """When `tick` has something to do; None: only an event can change anything."""
-        return self._deadline_s if self._note_at_s is None else self._note_at_s
+        times = (self._deadline_s, self._note_at_s, self._doomed_at_s)
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def outcome(self) -> str:
+        """How the job has ended, in words."""
+        if self._cancelled:
+            return self._cancelled
+        if self.interrupted_by:
+            return f"the job was ended by {self.interrupted_by.name}"
+        if self.failed:
+            return f"the job has failed with exit code {self.exit_code}"
+        if self.exit_code:
+            return "the job has left at a checkpoint"
+        return "the job has ended well"
 
     @property
     def tasks_running(self) -> bool:
@@ -111,11 +139,11 @@ class Supervisor:
             if self.failed and exit_code not in (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL):
                 return [Say(f"{self._labels[rank]} has failed too, exit code {exit_code}")]
             return []
-        if exit_code != 0:
+        if rank == CHIEF_RANK and exit_code == self._requeue_code:
             self.exit_code = exit_code
-            self.failed = True
+        elif exit_code != 0:
+            self._fail(exit_code, now_s)
             others = self._names(self._running)
-            self._end(signal.SIGTERM, now_s)
             return [ReportFailure(rank, exit_code), *([Say(f"ending {others}")] if others else [])]
         if not self._running:
             self._end(signal.SIGTERM, now_s)
@@ -124,6 +152,39 @@ class Supervisor:
             self._deadline_s = now_s + self._wind_down_s
             self._note_at_s = now_s + min(WIND_DOWN_NOTE_AFTER_S, self._wind_down_s)
         return []
+
+    def task_lost(self, rank: int, reason: str, now_s: float) -> list[Action]:
+        """Nothing is heard of a task any more, and nobody knows how it has ended."""
+        self._running.discard(rank)
+        if self.phase in (Phase.ENDING, Phase.KILLING):
+            return []
+        self._fail(1, now_s)
+        others = self._names(self._running)
+        return [ReportLoss(rank, reason), *([Say(f"ending {others}")] if others else [])]
+
+    def system_lost(self, text: str, now_s: float, patience_s: float) -> list[Action]:
+        """The CS system is gone. The chief has `patience_s` to say what that means for it."""
+        if self.phase is not Phase.RUNNING or CHIEF_RANK not in self._running:
+            return []
+        self._doomed_at_s = now_s + patience_s
+        return [Say(text)]
+
+    def job_failed(self, text: str, exit_code: int, now_s: float) -> list[Action]:
+        """The job cannot go on, for a reason that is not a task's."""
+        if self.phase in (Phase.ENDING, Phase.KILLING):
+            return []
+        self._fail(exit_code, now_s)
+        return [Say(text)]
+
+    def cancelled(self, text: str, signum: signal.Signals, now_s: float) -> list[Action]:
+        """Who owns the machines wants an end: scancel, a time limit, preemption."""
+        if self.phase in (Phase.ENDING, Phase.KILLING):
+            return []
+        self.exit_code = 128 + signum
+        self.interrupted_by = signum
+        self._cancelled = "the job was ended by Slurm"
+        self._end(signal.SIGTERM, now_s)
+        return [Say(text)]
 
     def interrupted(self, signum: signal.Signals, now_s: float) -> list[Action]:
         """The launcher got SIGINT, SIGTERM or SIGHUP; Ctrl-C while the job is being ended kills at once.
@@ -147,6 +208,10 @@ class Supervisor:
 
     def tick(self, now_s: float) -> list[Action]:
         """Time has passed."""
+        if self._doomed_at_s is not None and now_s >= self._doomed_at_s and self.phase is Phase.RUNNING:
+            names = self._names(self._running)
+            self._fail(1, now_s)
+            return [Say(f"ending {names}")]
         if self._note_at_s is not None and now_s >= self._note_at_s:
             self._note_at_s = None
             names = self._names(self._running)
@@ -161,8 +226,14 @@ class Supervisor:
         left = self._names(self._running) or "processes that the tasks have left behind"
         return [Say(f"{left} did not end within {self._grace_s:g} s: killing")]
 
+    def _fail(self, exit_code: int, now_s: float) -> None:
+        self.exit_code = exit_code
+        self.failed = True
+        self._end(signal.SIGTERM, now_s)
+
     def _end(self, signum: signal.Signals, now_s: float) -> None:
         self.phase = Phase.ENDING
+        self._doomed_at_s = None
         self._first_signal = signum
         self._note_at_s = None
         self._deadline_s = now_s + self._grace_s

@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 import pytest
+
+# Neither the settings nor the list of jobs of whoever runs the tests.
+_home = TemporaryDirectory(prefix="csrun-tests-")
+os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _home.name
 
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
 

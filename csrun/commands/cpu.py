@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import join, quote
@@ -16,21 +17,28 @@ from csrun.commands.flags import (
     context_settings,
     directories,
     flag_name,
+    launcher_name,
     require_command,
     run_main,
+    slurm_options,
     true_or_false,
     working_directory,
 )
+from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDERR, STDOUT, flush_standard_streams, say, write_text
+from csrun.container_images import containerise, require_container
 from csrun.environment import EnvironmentChange, program_environment, this_toolkit, unset_notice
 from csrun.errors import CsrunError
-from csrun.site_defaults import SiteDefaults, site_defaults
+from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.site.model import Launcher, Site, choose_launcher
 from csrun.version import __version__
 
 PROGRAM = "csrun_cpu"
+HERE = "on this machine"
 
 _HELP = """Runs COMMAND in the toolkit's environment on CPUs: to validate and compile a program, to train
-without a CS system, or for a shell. `python` is the toolkit's interpreter.
+without a CS system, or for a shell. `python` is the toolkit's interpreter. With the launcher slurm it runs on
+a node of its own, unless csrun_cpu is called inside a job or --alloc-node=False is given.
 
 The first word that is no flag starts the command; everything behind it is passed on unchanged. The command
 takes the place of csrun_cpu: it keeps the terminal, and its exit code is the exit code.
@@ -49,10 +57,10 @@ Examples:
 
 def main() -> NoReturn:
     """Entry point."""
-    run_main(PROGRAM, lambda: build_command(site_defaults(os.environ)))
+    run_main(PROGRAM, lambda: build_command(command_site(build_command, sys.argv[1:]).site))
 
 
-def build_command(site: SiteDefaults) -> click.Command:
+def build_command(site: Site) -> click.Command:
     """The command line; `site` answers the queries of scripts."""
 
     @click.command(
@@ -62,8 +70,16 @@ def build_command(site: SiteDefaults) -> click.Command:
         "--alloc-node",
         callback=true_or_false,
         metavar="True|False",
-        help="Reserve a whole node of the cluster. Without a cluster the program runs on this machine.",
+        help="Reserve a whole node of the cluster for the program, or run it on this machine. Default: "
+        "reserve one where the launcher is slurm, but not inside a job of Slurm's.",
     )
+    @click.option(
+        "--launcher",
+        metavar="NAME",
+        callback=launcher_name,
+        help="local: this machine; slurm: a node of a cluster. Default: the site's.",
+    )
+    @slurm_options
     @click.option(
         "--mount-dirs",
         callback=directories,
@@ -73,6 +89,7 @@ def build_command(site: SiteDefaults) -> click.Command:
     )
     @click.option("--logging", callback=true_or_false, default="True", hidden=True)
     @click.option("--exclude-gres", callback=true_or_false, default="True", hidden=True)
+    @site_config_option
     @click.option("--dry-run", is_flag=True, help="Show the environment and the command; start nothing.")
     @click.version_option(__version__, prog_name=PROGRAM)
     @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")
@@ -81,6 +98,12 @@ def build_command(site: SiteDefaults) -> click.Command:
         context: click.Context,
         alloc_node: bool | None,
         mount_dirs: tuple[Path, ...],
+        launcher: Launcher | None,
+        time_limit: str,
+        partition: str,
+        account: str,
+        qos: str,
+        dependency: str,
         logging: bool,
         exclude_gres: bool,
         dry_run: bool,
@@ -88,25 +111,79 @@ def build_command(site: SiteDefaults) -> click.Command:
     ) -> int:
         words = require_command(command, context)
         environment = dict(os.environ)
-        change = program_environment(environment, this_toolkit())
+        cwd = working_directory()
+        change = program_environment(environment, this_toolkit(), site.container)
+        executed = containerise(words, site, cwd, [path.absolute() for path in mount_dirs])
+        on_slurm = choose_launcher(launcher, site, environment) == "slurm"
+        if alloc_node is None:
+            alloc_node = on_slurm and not environment.get("SLURM_JOB_ID")
+        own_node = alloc_node and on_slurm
         if logging:
-            _say_notices(environment, change, alloc_node, bool(mount_dirs))
+            without_effect = bool(mount_dirs) and site.container == "none"
+            _say_notices(environment, change, alloc_node and not on_slurm, without_effect)
+        if own_node:
+            options = SlurmOptions.of_site(
+                site,
+                time_limit=time_limit,
+                partition=partition,
+                account=account,
+                qos=qos,
+                dependency=dependency,
+            )
+            executed = _on_own_node(site, executed, change.apply(environment), options, exclude_gres, dry_run)
         if dry_run:
-            write_text(STDOUT, describe(words, change, working_directory()))
+            write_text(STDOUT, describe(executed, change, cwd, "on a node of its own" if own_node else HERE))
             return 0
+        if not own_node:
+            require_container(site, environment.get("PATH", ""))
         if logging:
             write_text(STDERR, f"Running: {join(words)}\n")
-        replace_process(words, change.apply(environment))
+        replace_process(
+            executed, _cleared(change.apply(environment)) if own_node else change.apply(environment)
+        )
 
     csrun_cpu.params.extend(_queries(site))
     return csrun_cpu
 
 
-def describe(command: tuple[str, ...], change: EnvironmentChange, cwd: Path) -> str:
+def _on_own_node(
+    site: Site,
+    executed: tuple[str, ...],
+    environment: Mapping[str, str],
+    options: SlurmOptions,
+    exclude_gres: bool,
+    dry_run: bool,
+) -> tuple[str, ...]:
+    """The words that run a command on a node of its own.
+
+    Raises:
+        CsrunError: there is no such command, no such partition, or no cluster.
+    """
+    from csrun.schedulers.slurm.arguments import srun_cpu  # only here: the start-up time of the other way
+
+    if not dry_run:
+        from csrun.schedulers.slurm.client import SlurmClient
+        from csrun.schedulers.slurm.facts import look_around
+
+        if site.container == "none":  # a container's runtime only the nodes need to have
+            find_command(executed[0], environment["PATH"])  # a typing error is not worth a wait in the queue
+        look_around(SlurmClient(environment), options)
+    terminal = os.isatty(0) and os.isatty(1)
+    return srun_cpu(options, executed, exclude_gres=exclude_gres, terminal=terminal)
+
+
+def _cleared(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without the variables of an enclosing job, which srun would take for options."""
+    from csrun.schedulers.slurm.client import submission_environment
+
+    return submission_environment(environment)
+
+
+def describe(command: tuple[str, ...], change: EnvironmentChange, cwd: Path, where: str) -> str:
     """The text of --dry-run: exactly what would run; pure."""
     return "\n".join(
         [
-            "one program on this machine, in place of csrun_cpu; nothing is started",
+            f"one program {where}, in place of csrun_cpu; nothing is started",
             f"working directory: {quote(str(cwd))}",
             f"unset: {' '.join(change.unset) or '(nothing)'}",
             "set:",
@@ -147,15 +224,15 @@ def _say_notices(
         say(PROGRAM, "--mount-dirs has no effect here: without a container the program sees all directories")
 
 
-def _queries(site: SiteDefaults) -> list[click.Parameter]:
+def _queries(site: Site) -> list[click.Parameter]:
     """Hidden flags by which other scripts ask for the site's defaults; the first one given is answered."""
-    cpus = site.cpus_per_task or max(1, len(os.sched_getaffinity(0)) // site.tasks_per_node)
+    cpus = site.def_cpus_per_task or max(1, len(os.sched_getaffinity(0)) // site.def_tasks_per_node)
     answers = {
-        "--def-nodes": str(site.nodes),
-        "--def-tasks": str(site.tasks_per_node),
+        "--def-nodes": str(site.def_nodes),
+        "--def-tasks": str(site.def_tasks_per_node),
         "--def-cpus": str(cpus),
-        "--singularity": site.singularity_image,
-        "--def-mount-dirs": site.mount_dirs,
+        "--singularity": site.container_image,
+        "--def-mount-dirs": ",".join(site.mount_dirs),
         "--def-gres": site.gres_resource,
         "--def-gres-node": site.gres_node,
     }
@@ -174,7 +251,7 @@ def _answer(text: str) -> Callable[[click.Context, click.Parameter, bool], None]
         if not text and flag_name(param) == "--singularity":
             raise CsrunError(
                 "SINGULARITY_IMAGE is not set; expected the path of the site's container image: set the "
-                "environment variable (the launcher 'local' needs none)"
+                "environment variable or container_image in the site file (the container 'none' needs none)"
             )
         write_text(STDOUT, f"{text}\n")
         context.exit()

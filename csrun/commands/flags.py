@@ -5,24 +5,27 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from csrun.commandline import is_directory
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError, UsageError
-from csrun.site_defaults import parse_count
+from csrun.site.model import LAUNCHERS, Launcher
+from csrun.site.values import parse_count
 
 EXIT_USAGE = 2
 EXIT_BUG = 3
 EXIT_CTRL_C = 130
 DAY_S = 86_400
+DEFAULT_WARN_S = 120
 
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def count(minimum: int = 1) -> Callback:
@@ -77,6 +80,94 @@ def directories(context: click.Context, param: click.Parameter, lists: tuple[str
                 f"create them or correct the list"
             )
     return tuple(Path(name) for entries in lists for name in entries.split(",") if name)
+
+
+def launcher_name(context: click.Context, param: click.Parameter, text: str | None) -> Launcher | None:
+    """Parses the name of a launcher."""
+    if text is None:
+        return None
+    for name in LAUNCHERS:
+        if text == name:
+            return name
+    raise UsageError(
+        f"{flag_name(param)}: got {text!r}, expected one of: {', '.join(LAUNCHERS)}; write "
+        f"{flag_name(param)}=local to run the tasks as processes of this machine"
+    )
+
+
+def slurm_options(function: Function) -> Function:
+    """Declares what passes through to srun and sbatch under the same names."""
+    flags = {
+        ("--time", "time_limit", "LIMIT"): "Time limit of a Slurm job: minutes, H:M:S or D-H:M.",
+        ("--partition", "partition", "NAME"): "Slurm partition.",
+        ("--account", "account", "NAME"): "Slurm account.",
+        ("--qos", "qos", "NAME"): "Slurm quality of service.",
+        ("--dependency", "dependency", "TYPE:JOB"): "Start after other Slurm jobs, for example afterok:1234.",
+    }
+    for (flag, name, metavar), text in reversed(flags.items()):
+        function = click.option(flag, name, default="", metavar=metavar, help=text)(function)
+    return function
+
+
+def batch_options(function: Function) -> Function:
+    """Declares how a job becomes a batch job, and how it may go on after its time limit."""
+    for option in reversed(
+        (
+            click.option(
+                "--use-sbatch", is_flag=True, help="Submit a batch job, print its id and follow its output."
+            ),
+            click.option(
+                "--follow/--no-follow",
+                default=True,
+                help="With --use-sbatch: stay until the job has ended, or leave at once. Default: stay.",
+            ),
+            click.option(
+                "--requeue",
+                is_flag=True,
+                help="With --use-sbatch: near its time limit the job writes a checkpoint and goes back into "
+                "the queue, and so it does when a node is lost; it then goes on from its last checkpoint.",
+            ),
+            click.option(
+                "--warn-before",
+                callback=seconds,
+                metavar="SECONDS",
+                default=str(DEFAULT_WARN_S),
+                show_default=True,
+                help="With --use-sbatch: so long before its time limit the job is asked for a checkpoint "
+                "(SIGUSR1); Slurm may be up to a minute early. 0: never.",
+            ),
+            click.option("--job-id", hidden=True),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def sbatch_launcher(launcher: Launcher | None) -> Launcher:
+    """The launcher of --use-sbatch.
+
+    Raises:
+        UsageError: another one was asked for.
+    """
+    if launcher == "local":
+        raise UsageError(
+            "--use-sbatch with --launcher=local: got both, expected one: batch jobs are jobs of Slurm; leave "
+            "one of them out"
+        )
+    return "slurm"
+
+
+def require_batch_job(environment: Mapping[str, str]) -> None:
+    """Whether this launcher runs in a batch job of its own, which alone can be put back into the queue.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not environment.get("SLURM_JOB_ID"):
+        raise UsageError(
+            "--requeue without --use-sbatch: only a batch job can be put back into the queue; expected both: "
+            "add --use-sbatch"
+        )
 
 
 def flag_name(param: click.Parameter | None) -> str:

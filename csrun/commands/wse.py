@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from csrun.commands.flags import (
+    batch_options,
     context_settings,
     count,
     directories,
+    launcher_name,
+    require_batch_job,
     require_command,
     run_main,
+    sbatch_launcher,
     seconds,
+    slurm_options,
     working_directory,
 )
+from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDOUT, say, write_text
+from csrun.container_images import containerise, require_container
 from csrun.environment import this_toolkit
-from csrun.errors import UsageError
-from csrun.jobs import new_job_id
-from csrun.layout import resolve_layout
+from csrun.job_registry import read_record
+from csrun.jobs import known_job, new_job_id
+from csrun.layout import JobLayout, resolve_layout
+from csrun.recommendation import Recommendation, read_recommendation
 from csrun.schedulers.base import LaunchRequest, Scheduler, Surroundings
-from csrun.site_defaults import SiteDefaults, site_defaults
+from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.site.model import Launcher, Site, choose_launcher
 from csrun.version import __version__
 
 PROGRAM = "csrun_wse"
 DEFAULT_GRACE_S = 10
 DEFAULT_WIND_DOWN_S = 60
-LAUNCHERS = ("local",)
 
 _HELP = """Runs COMMAND as the tasks of one job on a CS system: rank 0 is the chief, all others are workers
 that stream input data. All tasks run the same command; programs find their part in TF_CONFIG and CSRUN_*.
@@ -49,22 +60,25 @@ Examples:
   csrun_wse --total-nodes=3 --tasks-per-node=5 --cpus-per-task=16 python run.py --mode=train --cs_ip=192.0.2.7
   csrun_wse --total-nodes=5 --single-task-nodes=2 --tasks-per-node=4 python run.py    (14 tasks)
   csrun_wse --dry-run --tasks-per-node=3 python run.py --mode=train    (shows what would run)
+  csrun_wse --use-sbatch --requeue --time=4:00:00 python run.py --mode=train --cs_ip=192.0.2.7
 
 \b
 Defaults of this site: --total-nodes={nodes} --tasks-per-node={tasks} --cpus-per-task={cpus}
-  (environment variables DEF_NODES, DEF_TASKS_PER_NODE, DEF_CPUS_PER_TASK)
+  ('csrun config show' tells where they come from)
 """
 
 
 def main() -> NoReturn:
     """Entry point."""
-    run_main(PROGRAM, lambda: build_command(site_defaults(os.environ)))
+    run_main(PROGRAM, lambda: build_command(command_site(build_command, sys.argv[1:]).site))
 
 
-def build_command(site: SiteDefaults) -> click.Command:
+def build_command(site: Site) -> click.Command:
     """The command line; `site` fills in what the user leaves open."""
     epilog = _EPILOG.format(
-        nodes=site.nodes, tasks=site.tasks_per_node, cpus=site.cpus_per_task or "(open: tasks share the CPUs)"
+        nodes=site.def_nodes,
+        tasks=site.def_tasks_per_node,
+        cpus=site.def_cpus_per_task or "(open: tasks share the CPUs)",
     )
 
     @click.command(
@@ -104,9 +118,17 @@ def build_command(site: SiteDefaults) -> click.Command:
     @click.option(
         "--launcher",
         metavar="NAME",
-        default=LAUNCHERS[0],
-        show_default=True,
-        help="Where the tasks run. local: processes of this machine.",
+        callback=launcher_name,
+        help="Where the tasks run. local: processes of this machine; slurm: nodes of a cluster, those of the "
+        "allocation that it is called in, else nodes of its own. Default: the site's.",
+    )
+    @slurm_options
+    @batch_options
+    @click.option(
+        "--recommendation",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take nodes, tasks and CPUs from what 'cs_input_analyzer --json FILE' has written.",
     )
     @click.option(
         "--log-dir",
@@ -131,6 +153,7 @@ def build_command(site: SiteDefaults) -> click.Command:
         help="How long workers may go on after the chief has finished.",
     )
     @click.option("--wait", is_flag=True, help="Queue for a CS system that is busy instead of failing.")
+    @site_config_option
     @click.option(
         "--dry-run", is_flag=True, help="Show the tasks, their environment and command; start nothing."
     )
@@ -145,7 +168,18 @@ def build_command(site: SiteDefaults) -> click.Command:
         single_task_nodes: int,
         cyclic: bool,
         mount_dirs: tuple[Path, ...],
-        launcher: str,
+        launcher: Launcher | None,
+        time_limit: str,
+        partition: str,
+        account: str,
+        qos: str,
+        dependency: str,
+        use_sbatch: bool,
+        follow: bool,
+        requeue: bool,
+        warn_before: float,
+        job_id: str | None,
+        recommendation: Path | None,
         log_dir: Path | None,
         grace_period: float,
         wind_down: float,
@@ -153,42 +187,153 @@ def build_command(site: SiteDefaults) -> click.Command:
         dry_run: bool,
         command: tuple[str, ...],
     ) -> int:
-        scheduler = _scheduler(launcher)
-        cpus = tuple(sorted(os.sched_getaffinity(0)))
-        layout = resolve_layout(
-            site,
-            len(cpus),
-            total_nodes=total_nodes,
-            tasks_per_node=tasks_per_node,
-            cpus_per_task=cpus_per_task,
-            single_task_nodes=single_task_nodes,
-            cyclic=cyclic,
-        )
+        environment = dict(os.environ)
+        wanted = Wanted(total_nodes, tasks_per_node, cpus_per_task, single_task_nodes, cyclic)
+        if recommendation is not None:
+            wanted = wanted.completed_by(read_recommendation(recommendation))
+        scheduler: Scheduler[Any]
+        if use_sbatch:
+            launcher = sbatch_launcher(launcher)
+        chosen = choose_launcher(launcher, site, environment)
+        options = None
+        if chosen == "slurm":
+            options = SlurmOptions.of_site(
+                site,
+                time_limit=time_limit,
+                partition=partition,
+                account=account,
+                qos=qos,
+                dependency=dependency,
+            )
+            scheduler, layout = _slurm(site, options, wanted, environment, dry_run, use_sbatch)
+        else:
+            scheduler, layout = _local(site, wanted)
+            if not dry_run:
+                require_container(site, environment.get("PATH", ""))
         words = require_command(command, context)
-        request = LaunchRequest(words, layout, log_dir, mount_dirs, grace_period, wind_down, wait)
-        job_id = new_job_id(scheduler.name)
-        surroundings = Surroundings(job_id, working_directory(), dict(os.environ), this_toolkit(), cpus)
+        job_id, cwd = job_id or new_job_id(scheduler.name), working_directory()
+        log_dir = log_dir or Path("csrun_logs", job_id)
+        directories = [*(path.absolute() for path in mount_dirs), cwd / log_dir]
+        executed = containerise(words, site, cwd, directories)
+        request = LaunchRequest(
+            words, executed, layout, log_dir, mount_dirs, grace_period, wind_down, wait, requeue
+        )
+        cpus = tuple(sorted(os.sched_getaffinity(0)))
+        surroundings = Surroundings(job_id, cwd, environment, this_toolkit(), site, cpus)
+        if use_sbatch and options is not None:
+            batch = BatchJob(options, follow, int(warn_before))
+            return _submit(scheduler, batch, request, surroundings, dry_run)
+        if requeue:
+            require_batch_job(environment)
         return _launch(scheduler, request, surroundings, dry_run)
 
     return csrun_wse
 
 
-def _scheduler(name: str) -> Scheduler:
-    if name not in LAUNCHERS:
-        raise UsageError(
-            f"--launcher: got {name!r}, expected one of: {', '.join(LAUNCHERS)}; write "
-            f"--launcher={LAUNCHERS[0]} to run the tasks as processes of this machine"
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The layout as the user has given it; None where it is left open."""
+
+    total_nodes: int | None
+    tasks_per_node: int | None
+    cpus_per_task: int | None
+    single_task_nodes: int
+    cyclic: bool
+
+    def completed_by(self, recommendation: Recommendation) -> Wanted:
+        """With what is recommended where the user has said nothing."""
+        return replace(
+            self,
+            total_nodes=self.total_nodes or recommendation.nodes,
+            tasks_per_node=self.tasks_per_node or recommendation.tasks_per_node,
+            cpus_per_task=self.cpus_per_task or recommendation.cpus_per_task,
         )
+
+    def layout(self, site: Site, node_cpus: int) -> JobLayout:
+        """What is left open filled in for nodes with so many CPUs."""
+        return resolve_layout(
+            site,
+            node_cpus,
+            total_nodes=self.total_nodes,
+            tasks_per_node=self.tasks_per_node,
+            cpus_per_task=self.cpus_per_task,
+            single_task_nodes=self.single_task_nodes,
+            cyclic=self.cyclic,
+        )
+
+
+def _local(site: Site, wanted: Wanted) -> tuple[Scheduler[Any], JobLayout]:
     from csrun.schedulers.local import LocalScheduler
 
-    return LocalScheduler()
+    return LocalScheduler(), wanted.layout(site, len(os.sched_getaffinity(0)))
 
 
-def _launch(scheduler: Scheduler, request: LaunchRequest, surroundings: Surroundings, dry_run: bool) -> int:
+def _slurm(
+    site: Site,
+    options: SlurmOptions,
+    wanted: Wanted,
+    environment: Mapping[str, str],
+    dry_run: bool,
+    use_sbatch: bool,
+) -> tuple[Scheduler[Any], JobLayout]:
+    # Only here, so that --help and the other launcher do not pay for it.
+    from csrun.schedulers.slurm.choose import slurm_scheduler
+    from csrun.schedulers.slurm.client import submission_environment
+
+    if use_sbatch:  # the allocation in which a batch job is submitted is not its own
+        environment = submission_environment(environment)
+    scheduler, defaults, node_cpus, notices = slurm_scheduler(
+        site, options, environment, wanted.total_nodes, must_answer=not dry_run
+    )
+    for notice in notices:
+        say(PROGRAM, notice)
+    return scheduler, wanted.layout(defaults, node_cpus)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """How a batch job is submitted; `follow`: stay until it has ended."""
+
+    options: SlurmOptions
+    follow: bool
+    warn_s: int
+
+
+def _submit(
+    scheduler: Scheduler[Any],
+    batch: BatchJob,
+    request: LaunchRequest,
+    surroundings: Surroundings,
+    dry_run: bool,
+) -> int:
+    from csrun.schedulers.slurm.batch import batch_script, follow, submit
+    from csrun.schedulers.slurm.script import render
+
+    plan = scheduler.plan(request, surroundings)  # refuses what can never run
+    for notice in plan.notices:
+        say(PROGRAM, notice)
+    script = batch_script(request, surroundings, batch.options, requeue=request.requeue, warn_s=batch.warn_s)
+    if dry_run:
+        write_text(STDOUT, render(script))
+        return 0
+    job = submit(script, known_job(plan), surroundings.environment)
+    return follow(job) if batch.follow else 0
+
+
+def _launch(
+    scheduler: Scheduler[Any], request: LaunchRequest, surroundings: Surroundings, dry_run: bool
+) -> int:
     plan = scheduler.plan(request, surroundings)
     for notice in plan.notices:
         say(PROGRAM, notice)
     if dry_run:
         write_text(STDOUT, scheduler.describe(plan))
         return 0
-    return scheduler.run(plan, surroundings.environment)
+    exit_code = scheduler.run(plan, surroundings.environment)
+    if request.requeue:
+        from csrun.schedulers.slurm.batch import goes_back_into_queue, put_back
+
+        record = read_record(known_job(plan))
+        if goes_back_into_queue(exit_code, record):
+            put_back(surroundings.environment["SLURM_JOB_ID"], surroundings.environment, record)
+    return exit_code

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from csrun.environment import EnvironmentChange, Toolkit
 from csrun.layout import JobLayout
-from csrun.roles import Role
+from csrun.roles import EXIT_REQUEUE, Role
+from csrun.site.model import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +22,25 @@ class LaunchRequest:
 
     Attributes:
         command: program and arguments, exactly as given.
+        executed: the words that are executed for it, which differ from it where it runs in a container.
         layout: nodes, tasks, CPUs.
         log_dir: where the logs go; None: a directory of the job below ./csrun_logs.
         mount_dirs: directories that the program needs to see.
         grace_s: seconds from asking a task to end until it is killed.
         wind_down_s: seconds that workers may go on after the chief has finished.
         wait: queue for a busy CS system instead of failing.
+        requeue: the job is started again after a checkpoint that SIGUSR1 asked for.
     """
 
     command: tuple[str, ...]
+    executed: tuple[str, ...]
     layout: JobLayout
     log_dir: Path | None
     mount_dirs: tuple[Path, ...]
     grace_s: float
     wind_down_s: float
     wait: bool = False
+    requeue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Surroundings:
         cwd: absolute directory in which the tasks start.
         environment: the launcher's own.
         toolkit: where interpreter and modules are.
+        site: its settings.
         cpus: CPU numbers that this machine lets us use, ascending.
     """
 
@@ -54,6 +60,7 @@ class Surroundings:
     cwd: Path
     environment: Mapping[str, str]
     toolkit: Toolkit
+    site: Site
     cpus: tuple[int, ...]
 
 
@@ -81,41 +88,54 @@ class PlannedTask:
         return "chief" if self.role == "chief" else f"worker {self.index}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a scheduler adds its own fields in a class below
 class LaunchPlan:
     """A job ready to be started. The job's secret token is no part of it: it is made when the job starts.
 
     Attributes:
+        command: the user's words.
+        executed: the words that are executed for them.
         change: what all tasks get in their environment.
         tasks: by rank.
+        system: address of the CS system to watch; None for none.
         notices: one line each about what may differ from what the user expects.
     """
 
     job_id: str
     launcher: str
     command: tuple[str, ...]
+    executed: tuple[str, ...]
     cwd: Path
     change: EnvironmentChange
     tasks: tuple[PlannedTask, ...]
     log_dir: Path
+    system: tuple[str, int] | None
     notices: tuple[str, ...]
     grace_s: float
     wind_down_s: float
 
+    @property
+    def requeue_code(self) -> int | None:
+        """How the chief leaves for the queue; None where the job cannot go back there."""
+        return EXIT_REQUEUE if "CSRUN_REQUEUE" in self.change.values else None
 
-class Scheduler(Protocol):
-    """A place where jobs run."""
+
+Plan = TypeVar("Plan", bound=LaunchPlan)
+
+
+class Scheduler(Protocol[Plan]):
+    """A place where jobs run, with plans of its own kind."""
 
     name: str
 
-    def plan(self, request: LaunchRequest, surroundings: Surroundings) -> LaunchPlan:
+    def plan(self, request: LaunchRequest, surroundings: Surroundings) -> Plan:
         """Decides everything about the job; pure."""
         ...
 
-    def describe(self, plan: LaunchPlan) -> str:
+    def describe(self, plan: Plan) -> str:
         """The text of --dry-run: exactly what `run` would do; pure."""
         ...
 
-    def run(self, plan: LaunchPlan, environment: Mapping[str, str]) -> int:
+    def run(self, plan: Plan, environment: Mapping[str, str]) -> int:
         """Runs the job to its end and returns the exit code of the launcher."""
         ...

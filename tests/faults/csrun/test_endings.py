@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,32 @@ def test_workers_may_be_done_long_before_the_chief(start: Any, tmp_path: Path) -
     (tmp_path / "go").touch()
     job.wait_for_lines("chief | last")
     assert job.end() == 0
+
+
+def test_a_system_that_goes_away_ends_the_job(start: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as system:
+        address = f"127.0.0.1:{system.getsockname()[1]}"
+        job = start("--tasks-per-node=2", "sh", "-c", HANG, "sh", "--cs_ip", address)
+        job.wait_for_lines(*ready(0, 1))
+        system.accept()[0].close()
+    job.wait_for_stderr(f"the CS system at {address} is gone")
+    assert job.end() == 1
+    assert "csrun_wse: ending chief, worker 0\n" in job.stderr
+    assert "the job has failed with exit code 1" in job.stderr
+    assert not job.left()
+
+
+def test_signals_for_checkpoints_reach_those_who_ask_for_them(start: Any) -> None:
+    program = (
+        "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: print('checkpoint', flush=True)); "
+        "print('ready', flush=True); time.sleep(1000)"
+    )
+    job = start("--tasks-per-node=2", "sh", "-c", f'python -c "{program}"; true')
+    job.wait_for_lines("chief | ready", "worker 0 | ready")
+    job.signal(signal.SIGUSR1)
+    job.wait_for_lines("chief | checkpoint", "worker 0 | checkpoint")
+    job.signal(signal.SIGTERM)
+    assert job.end() == 143
 
 
 def test_a_job_under_nohup_survives_the_hangup(start: Any, tmp_path: Path) -> None:

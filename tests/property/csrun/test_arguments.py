@@ -63,5 +63,5 @@ def test_arguments_arrive_unchanged(program: str, arguments: list[bytes]) -> Non
 @example(arguments=hard)
 def test_the_command_of_a_dry_run_can_be_pasted_into_a_shell(arguments: list[bytes]) -> None:
     command = ("python", *map(os.fsdecode, arguments))
-    shown = describe(command, EnvironmentChange({}), Path("/"))
+    shown = describe(command, EnvironmentChange({}), Path("/"), "here")
     assert tuple(shlex.split(shown.partition("command: ")[2])) == command

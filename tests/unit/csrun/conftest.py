@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
-FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "MOUNT_DIRS", "SINGULARITY_", "GRES_", "LD_")
+FOREIGN = (
+    "CSRUN_",
+    "TF_CONFIG",
+    "SLURM_",
+    "DEF_",
+    "PYTHON",
+    "MOUNT_DIRS",
+    "SINGULARITY_",
+    "GRES_",
+    "LD_",
+    "CS_",
+    "XDG_CONFIG",
+)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -26,7 +38,7 @@ def run(tmp_path: Path) -> Run:
         return subprocess.run(
             [BIN / program, *arguments],
             cwd=tmp_path,
-            env={**clean, **(env or {})},
+            env={**clean, "XDG_CONFIG_HOME": str(tmp_path / "no-config"), **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -185,7 +185,7 @@ def test_site_defaults_size_the_job(run: Run) -> None:
         (["--cpus_per_task=-1", "true"], 2, "--cpus-per-task: got '-1', expected a whole number"),
         (["--nodes=2", "--single-task-nodes=2", "true"], 2, "--single-task-nodes=2 with --total-nodes=2"),
         (["--grace-period=soon", "true"], 2, "--grace-period: got 'soon', expected seconds from 0"),
-        (["--launcher=slurm", "true"], 2, "--launcher: got 'slurm', expected one of: local"),
+        (["--launcher=pbs", "true"], 2, "--launcher: got 'pbs', expected one of: local, slurm"),
         (
             ["--tasks_per_worker=3", "true"],
             2,
@@ -264,3 +264,18 @@ def test_help_loads_neither_frameworks_nor_process_handling() -> None:
         "grpc",
         "xdsl",
     }
+
+
+def test_a_dry_run_for_a_cluster_that_does_not_answer_shows_what_it_can(run: Run, tmp_path: Path) -> None:
+    nowhere = {"SLURM_CONF": str(tmp_path / "no.conf"), "GRES_RESOURCE": "cs:1"}
+    words = ("--total-nodes=3", "--tasks-per-node=2", "--cpus-per-task=4", "python", "run.py")
+    result = run("csrun_wse", "--dry-run", *words, env=nowhere)
+    assert result.returncode == 0, result.stderr
+    assert "nothing is checked against the cluster" in result.stderr
+    (srun,) = [line for line in result.stdout.splitlines() if line.startswith("srun: srun ")]
+    assert "--nodes=1 --gres=cs:1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=4" in srun
+    assert "--nodes=2 --exclusive --ntasks=4 --ntasks-per-node=2 --cpus-per-task=4" in srun
+    assert "worker 4: rank 5, node 2" in result.stdout
+    refused = run("csrun_wse", *words, env=nowhere)
+    assert refused.returncode == 1
+    assert not (tmp_path / "csrun_logs").exists()

@@ -3,15 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from csrun.environment import Toolkit, program_environment, unset_notice
+from csrun.roles import JOB_VARIABLES
 
-CHECKOUT = Toolkit(Path("/checkout/.venv/bin"), Path("/checkout"))
+CHECKOUT = Toolkit(Path("/checkout/.venv/bin"), Path("/checkout"), Path("/checkout/wrappers"))
 
 
 def test_the_toolkits_interpreter_is_first_and_foreign_modules_are_gone() -> None:
     env = {"PATH": "/usr/bin", "PYTHONPATH": "/mine", "LD_LIBRARY_PATH": "/libs", "HOME": "/home/me"}
     change = program_environment(env, CHECKOUT)
     assert change.apply(env) == {
-        "PATH": "/checkout/.venv/bin:/usr/bin",
+        "PATH": "/checkout/wrappers:/checkout/.venv/bin:/usr/bin",
+        "CSRUN_PYTHON": "/checkout/.venv/bin/python",
         "PYTHONPATH": "/checkout",
         "HOME": "/home/me",
     }
@@ -32,7 +34,7 @@ def test_inside_a_launcher_the_next_one_is_silent_and_starts_a_job_of_its_own() 
     change = program_environment(outer, CHECKOUT)
     assert unset_notice(outer, change) is None
     assert change.apply(outer) == outer
-    assert not any(name.startswith("CSRUN_") for name in outer)
+    assert not set(outer) & set(JOB_VARIABLES)
 
 
 def test_a_tf_config_of_the_user_does_not_reach_the_program() -> None:
@@ -40,3 +42,30 @@ def test_a_tf_config_of_the_user_does_not_reach_the_program() -> None:
     change = program_environment(env, CHECKOUT)
     assert "TF_CONFIG" not in change.apply(env)
     assert "TF_CONFIG" in str(unset_notice(env, change))
+
+
+def test_in_a_container_interpreter_and_modules_are_the_images() -> None:
+    env = {
+        "PATH": "/usr/bin",
+        "PYTHONPATH": "/mine",
+        "LD_PRELOAD": "/host.so",
+        "TMPDIR": "/scratch",
+        "CSRUN_PYTHON": "/outer/python",
+        "TF_CONFIG": "{}",
+        "USER": "me",
+        "HOME": "/home/me",
+    }
+    change = program_environment(env, CHECKOUT, "apptainer")
+    assert change.apply(env) == {
+        "PATH": "/usr/bin",
+        "USER": "me",
+        "HOME": "/home/me",
+        "PYTHONNOUSERSITE": "1",
+    }
+    assert "PYTHONPATH, LD_PRELOAD, TMPDIR" in str(unset_notice(env, change))
+    assert "CSRUN_PYTHON" not in str(unset_notice(env, change))
+
+
+def test_charliecloud_gets_the_user_that_it_insists_on() -> None:
+    assert program_environment({"LOGNAME": "me"}, CHECKOUT, "charliecloud").values["USER"] == "me"
+    assert program_environment({}, CHECKOUT, "charliecloud").values["USER"]

@@ -4,7 +4,7 @@ import pytest
 
 from csrun.errors import UsageError
 from csrun.layout import JobLayout, pin_cpus, resolve_layout
-from csrun.site_defaults import SiteDefaults
+from csrun.site.model import Site
 
 
 def test_the_documented_example_has_14_tasks() -> None:
@@ -24,7 +24,7 @@ def test_single_task_nodes_must_leave_a_node(nodes: int, single: int) -> None:
         JobLayout(nodes, 2, single_task_nodes=single)
 
 
-SITE = SiteDefaults(nodes=2, tasks_per_node=3, cpus_per_task=4)
+SITE = Site(def_nodes=2, def_tasks_per_node=3, def_cpus_per_task=4)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_is_left_open_comes_from_the_site_and_the_machine(
 
 
 def test_a_site_without_settings_leaves_the_cpus_open() -> None:
-    assert resolve_layout(SiteDefaults(), machine_cpus=2) == JobLayout(1, 2, None)
+    assert resolve_layout(Site(), machine_cpus=2) == JobLayout(1, 2, None)
 
 
 def test_tasks_are_pinned_to_disjoint_cpus_when_all_fit() -> None:

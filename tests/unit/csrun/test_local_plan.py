@@ -11,13 +11,15 @@ from csrun.errors import UsageError
 from csrun.layout import JobLayout
 from csrun.schedulers.base import LaunchPlan, LaunchRequest, Surroundings
 from csrun.schedulers.local import LocalScheduler
+from csrun.site.model import Site
 
 DRY_RUN = """\
 job local-20261120-101530-1a2b (launcher local), nothing is started: 3 tasks on this machine
 working directory: '/home/me/my runs'
 unset for every task: PYTHONPATH TF_CONFIG
 set for every task:
-  PATH=/opt/cs/.venv/bin:/usr/bin
+  PATH=/opt/cs/words:/opt/cs/.venv/bin:/usr/bin
+  CSRUN_PYTHON=/opt/cs/.venv/bin/python
   PYTHONPATH=/opt/cs
   PYTHONUNBUFFERED=1
   CSRUN_JOB_ID=local-20261120-101530-1a2b
@@ -56,6 +58,7 @@ def make_plan(
 ) -> LaunchPlan:
     request = LaunchRequest(
         command=("python", "run.py", "--note", "two words; $HOME", ""),
+        executed=("python", "run.py", "--note", "two words; $HOME", ""),
         layout=layout,
         log_dir=log_dir,
         mount_dirs=mount_dirs,
@@ -66,7 +69,8 @@ def make_plan(
         job_id="local-20261120-101530-1a2b",
         cwd=Path("/home/me/my runs"),
         environment={"PATH": "/usr/bin", "PYTHONPATH": "/mine", "TF_CONFIG": "{}", "HOME": "/home/me"},
-        toolkit=Toolkit(Path("/opt/cs/.venv/bin"), Path("/opt/cs")),
+        toolkit=Toolkit(Path("/opt/cs/.venv/bin"), Path("/opt/cs"), Path("/opt/cs/words")),
+        site=Site(),
         cpus=tuple(range(cpus)),
     )
     return LocalScheduler().plan(request, surroundings)

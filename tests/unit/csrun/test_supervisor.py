@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from csrun.supervisor import ReportFailure, Say, Supervisor
+from csrun.supervisor import Action, Phase, ReportFailure, ReportLoss, Say, Supervisor
 
 LABELS = ("chief", "worker 0", "worker 1")
 
@@ -16,7 +16,59 @@ def job() -> Supervisor:
     return Supervisor(LABELS, grace_s=10, wind_down_s=60)
 
 
-def texts(actions: list[Say | ReportFailure]) -> str:
+def test_a_lost_task_ends_the_job_with_1(job: Supervisor) -> None:
+    assert job.task_lost(2, "its connection broke", 5.0) == [
+        ReportLoss(2, "its connection broke"),
+        Say("ending chief, worker 0"),
+    ]
+    assert job.ending_signal is signal.SIGTERM
+    assert job.task_lost(1, "its connection broke", 5.1) == []  # ended, and its agent with it
+    assert job.task_ended(0, 143, 5.2) == []
+    assert not job.tasks_running
+    assert job.exit_code == 1
+    assert job.outcome == "the job has failed with exit code 1"
+
+
+def test_a_lost_system_leaves_the_chief_some_seconds_for_its_own_words(job: Supervisor) -> None:
+    assert job.system_lost("the CS system is gone", 5.0, patience_s=3.0) == [Say("the CS system is gone")]
+    assert job.deadline_s == 8.0
+    assert job.tick(7.9) == []
+    assert job.ending_signal is None
+    assert texts(job.tick(8.0)) == "ending chief, worker 0, worker 1"
+    assert job.exit_code == 1
+    assert job.deadline_s == 18.0  # the grace time
+
+
+def test_a_chief_that_fails_by_itself_after_the_system_is_lost_decides(job: Supervisor) -> None:
+    job.system_lost("the CS system is gone", 5.0, patience_s=3.0)
+    assert job.task_ended(0, 4, 6.0) == [ReportFailure(0, 4), Say("ending worker 0, worker 1")]
+    assert job.tick(8.0) == []
+    assert job.exit_code == 4
+
+
+def test_nobody_misses_the_system_after_the_chief(job: Supervisor) -> None:
+    job.task_ended(0, 0, 1.0)
+    assert job.system_lost("the CS system is gone", 5.0, patience_s=3.0) == []
+    assert job.ending_signal is None
+
+
+def test_a_cancelled_job_has_the_code_of_the_signal(job: Supervisor) -> None:
+    assert texts(job.cancelled("Slurm wants it", signal.SIGTERM, 5.0)) == "Slurm wants it"
+    assert job.cancelled("Slurm wants it", signal.SIGTERM, 5.1) == []
+    for rank in range(3):
+        assert job.task_ended(rank, 143, 6.0) == []
+    assert job.exit_code == 143
+    assert job.outcome == "the job was ended by Slurm"
+
+
+def test_a_job_that_cannot_go_on_ends_with_the_given_code(job: Supervisor) -> None:
+    assert texts(job.job_failed("cs-node2: command not found", 127, 5.0)) == "cs-node2: command not found"
+    assert job.job_failed("cs-node3: command not found", 127, 5.1) == []
+    assert job.exit_code == 127
+    assert job.ending_signal is signal.SIGTERM
+
+
+def texts(actions: list[Action]) -> str:
     return "\n".join(action.text for action in actions if isinstance(action, Say))
 
 
@@ -114,3 +166,18 @@ def test_a_second_sigterm_changes_nothing(job: Supervisor) -> None:
     assert job.interrupted(signal.SIGTERM, 5.0) == []
     assert job.ending_signal is signal.SIGTERM
     assert job.deadline_s == 11.0
+
+
+def test_a_chief_that_leaves_for_the_queue_has_not_failed() -> None:
+    job = Supervisor(LABELS, grace_s=10, wind_down_s=60, requeue_code=75)
+    assert job.task_ended(0, 75, 0.0) == []
+    assert job.phase is Phase.WINDING_DOWN
+    for rank in range(1, len(LABELS)):
+        job.task_ended(rank, 0, 1.0)
+    assert (job.exit_code, job.failed, job.outcome) == (75, False, "the job has left at a checkpoint")
+
+
+def test_a_worker_that_ends_with_that_code_has_failed() -> None:
+    job = Supervisor(LABELS, grace_s=10, wind_down_s=60, requeue_code=75)
+    assert isinstance(job.task_ended(1, 75, 0.0)[0], ReportFailure)
+    assert job.failed

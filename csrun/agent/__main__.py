@@ -1,0 +1,12 @@
+"""What Slurm starts on the nodes: `python -I -S .../csrun/agent`; nothing of the user's Python reaches it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).absolute().parents[2]))
+    from csrun.agent.task import main
+
+    sys.exit(main())

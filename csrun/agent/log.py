@@ -1,0 +1,91 @@
+"""Writes a task's files from a thread of its own: a file system that hangs must not stop the heartbeats."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+BACKLOG_LIMIT_BYTES = 4 * 1024 * 1024
+
+
+class LogWriter:
+    """Writes the log of a task.
+
+    Args:
+        log: opened for writing, unbuffered; the writer closes it. None: there is none, only an exit record.
+        complain: called once, from the thread, with the reason if the log cannot be written any more.
+    """
+
+    def __init__(self, log: BinaryIO | None, complain: Callable[[str], None]) -> None:
+        self._log = log
+        self._complain = complain
+        self._queue: deque[bytes] = deque()
+        self._backlog_bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._record: tuple[Path, dict[str, Any]] | None = None
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits to be written than is good."""
+        return self._backlog_bytes > BACKLOG_LIMIT_BYTES
+
+    def write(self, data: bytes) -> None:
+        """Queues a piece of the log."""
+        with self._changed:
+            self._queue.append(data)
+            self._backlog_bytes += len(data)
+            self._changed.notify()
+
+    def finish(self, path: Path, record: dict[str, Any], limit_s: float) -> None:
+        """Waits until the log and then this exit record are written, at most `limit_s`."""
+        with self._changed:
+            self._record = (path, record)
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(limit_s)
+
+    def _write_all(self) -> None:
+        broken = False
+        while (data := self._next()) is not None:
+            try:
+                left = memoryview(data)
+                while self._log and left and not broken:
+                    left = left[self._log.write(left) :]
+            except OSError as error:
+                broken = True
+                self._complain(error.strerror or str(error))
+            with self._changed:
+                self._backlog_bytes -= len(data)
+        if self._log is not None:
+            self._log.close()
+        if self._record is not None:
+            try:
+                write_record(*self._record)
+            except OSError as error:
+                self._complain(error.strerror or str(error))
+
+    def _next(self) -> bytes | None:
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            return self._queue.popleft() if self._queue else None
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Writes a JSON file so that whoever looks sees all of it or nothing.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="ascii")
+    temporary.replace(path)

@@ -1,0 +1,423 @@
+"""One task of a Slurm job: starts it when the launcher says so, reports on it, and leaves nothing behind.
+
+One loop waits for what comes first: a message, output of the task, a signal, the next heartbeat. The agent
+ends its task when the launcher's connection breaks, when Slurm asks for it, or when Slurm's step daemon (its
+parent) is gone. Threads: this one, and the log's writer.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+
+from csrun.agent.link import Link
+from csrun.agent.log import LogWriter
+from csrun.agent.protocol import (
+    BEAT_INTERVAL_S,
+    WINDOW_BYTES,
+    Asked,
+    Beat,
+    Challenge,
+    Credit,
+    Ended,
+    Forsaken,
+    Gone,
+    Hello,
+    Message,
+    Note,
+    Output,
+    Refused,
+    Signal,
+    Start,
+    Started,
+    agent_proof,
+    launcher_proof,
+    same_proof,
+)
+from csrun.commandline import find_command
+from csrun.errors import CsrunError
+from csrun.jobs import timestamp
+from csrun.processes import Guard, adopt_orphans, catching, descendants, reap, signal_processes, start_task
+from csrun.signals import INTERRUPTS, PASSED_ON, SignalPipe
+
+PROGRAM = "csrun_task"
+CONNECT_LIMIT_S = 15.0
+CONNECT_ATTEMPT_S = 3.0
+CHALLENGE_LIMIT_S = 30.0
+TICK_S = 0.5
+SAME_SIGNAL_S = 0.3
+ENDING_POLL_S = 0.02
+READ_BYTES = 65_536
+DRAIN_READS = 64
+"""Reads after the task's end: more than a pipe can hold, and an end if somebody else keeps writing to it."""
+FILES_LIMIT_S = 10.0
+FAREWELL_LIMIT_S = 5.0
+LOST_GRACE_S = 5.0
+"""Without a launcher the task gets at most this long: whoever has killed it wants an end within seconds."""
+KILL_LIMIT_S = 30.0
+PRIVATE_VARIABLES = ("CSRUN_SUPERVISOR_HOST", "CSRUN_SUPERVISOR_PORT")
+
+
+def main() -> int:
+    """Runs the task of this Slurm process; its exit code, or 1 with a line on stderr if there is none."""
+    adopt_orphans()
+    environment = dict(os.environ)
+    try:
+        with SignalPipe() as signals:
+            link = _connect(environment)
+            marks = {"CSRUN_JOB_ID": environment["CSRUN_JOB_ID"], "CSRUN_RANK": environment["SLURM_PROCID"]}
+            guard = Guard(marks)
+            try:
+                return _Task(link, signals, guard.pid, environment).run()
+            finally:
+                guard.dismiss()
+                link.close()
+    except CsrunError as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+        return error.exit_code
+    except KeyError as error:
+        sys.stderr.write(
+            f"{PROGRAM}: the variable {error} is not set; expected those of csrun_wse and of a Slurm step: "
+            f"this program is started by csrun_wse alone\n"
+        )
+        return 2
+
+
+def _connect(environment: Mapping[str, str]) -> Link:
+    """A connection to the launcher, wherever of its addresses it can be reached."""
+    port = int(environment["CSRUN_SUPERVISOR_PORT"])
+    # What the step's own messages go to is reachable from here, which a name need not be.
+    hosts = [environment.get("SLURM_LAUNCH_NODE_IPADDR", ""), environment.get("CSRUN_SUPERVISOR_HOST", "")]
+    limit_s = time.monotonic() + CONNECT_LIMIT_S
+    failures: dict[str, str] = {}
+    while time.monotonic() < limit_s:
+        for host in filter(None, hosts):
+            try:
+                return Link(socket.create_connection((host, port), CONNECT_ATTEMPT_S))
+            except OSError as error:
+                failures[host] = error.strerror or str(error)
+        time.sleep(TICK_S)
+    tried = ", ".join(f"{host} ({reason})" for host, reason in failures.items())
+    raise CsrunError(
+        f"{environment.get('SLURMD_NODENAME')}: cannot reach csrun_wse at port {port} of "
+        f"{tried or 'no address'}; expected that nodes can connect to the host where csrun_wse "
+        f"runs: open a range of ports for that (SrunPortRange in slurm.conf), or start csrun_wse inside "
+        f"the job (--use-sbatch)"
+    )
+
+
+class _Task:
+    """One run of a task."""
+
+    def __init__(self, link: Link, signals: SignalPipe, guard_pid: int, environment: dict[str, str]) -> None:
+        self._link = link
+        self._signals = signals
+        self._guard_pid = guard_pid
+        self._environment = environment
+        self._rank = int(environment["SLURM_PROCID"])
+        self._node = environment["SLURMD_NODENAME"]
+        self._token = environment["CSRUN_JOB_TOKEN"]
+        self._nonce = token_hex(16)
+        self._launcher_nonce = ""
+        self._step_daemon = os.getppid()
+        self._start: Start | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: LogWriter | None = None
+        self._complaints: list[str] = []
+        self._window = WINDOW_BYTES
+        self._ending: signal.Signals | None = None
+        self._kill_at_s: float | None = None
+        self._give_up_at_s: float | None = None
+        self._signalled: dict[int, int] = {}
+        self._exit_code: int | None = None
+        self._reason = "exited"
+        self._started = timestamp()
+        self._beat_at_s = 0.0
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Stays until nothing is left of the task; its exit code."""
+        self._selector.register(self._signals, selectors.EVENT_READ)
+        challenge_limit_s = time.monotonic() + CHALLENGE_LIMIT_S
+        while not self._over():
+            self._wait()
+            now_s = time.monotonic()
+            for message in self._link.receive():
+                self._take(message)
+            self._read_output()
+            for signum in self._signals.read():
+                self._take_signal(signum)
+            for pid, exit_code in reap():
+                if self._process and pid == self._process.pid:
+                    self._task_ended(exit_code)
+            self._look_around(now_s)
+            if not self._launcher_nonce and now_s > challenge_limit_s:
+                raise CsrunError(
+                    f"{self._node}: who listens at csrun_wse's port does not speak its language; expected "
+                    f"csrun_wse there: it may have ended, start the job again"
+                )
+        self._finish()
+        return self._exit_code if self._exit_code is not None else 1
+
+    def _wait(self) -> None:
+        """Waits until anything happens, or until it is time to look around."""
+        registered = self._selector.get_map()
+        wanted = {}
+        if self._link.is_open():
+            wanted[self._link.fileno()] = selectors.EVENT_READ | (
+                selectors.EVENT_WRITE if self._link.unsent_bytes else 0
+            )
+        if self._pipe >= 0 and self._may_read:
+            wanted[self._pipe] = selectors.EVENT_READ
+        signals = self._signals.fileno()
+        for descriptor in [known for known in registered if known != signals and known not in wanted]:
+            self._selector.unregister(descriptor)
+        for descriptor, events in wanted.items():
+            if descriptor not in registered:
+                self._selector.register(descriptor, events)
+            elif registered[descriptor].events != events:
+                self._selector.modify(descriptor, events)
+        self._selector.select(ENDING_POLL_S if self._ending else TICK_S)
+        self._link.flush()
+
+    @property
+    def _pipe(self) -> int:
+        """The descriptor of the task's output; -1 where there is none (any more)."""
+        stdout = self._process.stdout if self._process else None
+        return -1 if stdout is None or stdout.closed else stdout.fileno()
+
+    @property
+    def _may_read(self) -> bool:
+        log_full = self._log is not None and self._log.full
+        return not log_full and (self._window > 0 or not self._link.is_open())
+
+    # --- the launcher
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Challenge) and not self._launcher_nonce:
+            self._launcher_nonce = message.nonce
+            self._introduce()
+        elif isinstance(message, Start) and self._start is None:
+            self._begin(message)
+        elif isinstance(message, Credit):
+            self._window += message.count
+        elif isinstance(message, Signal):
+            signum = signal.Signals(message.signum)
+            if signum in PASSED_ON:
+                self._pass_on(signum)
+            else:
+                self._end(signum, "ended by the launcher")
+
+    def _introduce(self) -> None:
+        hello = Hello(
+            rank=self._rank,
+            node=self._node,
+            pid=os.getpid(),
+            slurm_job=self._environment.get("SLURM_JOB_ID", ""),
+            slurm_step=self._environment.get("SLURM_STEP_ID", ""),
+            cpus=tuple(sorted(os.sched_getaffinity(0))),
+            cpus_on_node=int(self._environment.get("SLURM_CPUS_ON_NODE", "0")),
+            nonce=self._nonce,
+            proof="",
+        )
+        proof = agent_proof(self._token, self._launcher_nonce, hello)
+        self._link.send(replace(hello, proof=proof))
+
+    def _begin(self, start: Start) -> None:
+        expected = launcher_proof(self._token, self._launcher_nonce, self._nonce, start)
+        if not same_proof(start.proof, expected):
+            raise CsrunError(
+                f"{self._node}: who listens at csrun_wse's port does not know the job's token; expected "
+                f"csrun_wse there: it may have ended, start the job again"
+            )
+        self._start = start
+        try:
+            self._start_task(start)
+        except CsrunError as error:
+            self._refuse(f"{self._node}: {error}", error.exit_code)
+
+    def _start_task(self, start: Start) -> None:
+        try:
+            os.chdir(start.cwd)
+        except OSError as error:
+            raise CsrunError(
+                f"cannot change to the working directory {start.cwd!r}: {error.strerror}; expected a "
+                f"directory that all nodes see: start the job from a shared file system"
+            ) from error
+        try:
+            Path(start.log).parent.mkdir(parents=True, exist_ok=True)
+            log = Path(start.log).open("ab" if start.append else "wb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise CsrunError(
+                f"cannot write the log {start.log}: {error.strerror}; expected a directory that all nodes "
+                f"see and may write: give another one with --log-dir"
+            ) from error
+        environment = {
+            name: text
+            for name, text in self._environment.items()
+            if name not in start.unset and name not in PRIVATE_VARIABLES
+        }
+        environment.update(start.values, CSRUN_JOB_TOKEN=self._token)
+        try:
+            file = find_command(start.command[0], environment.get("PATH", ""))
+            self._process = start_task(start.command, file, environment, start.cpus)
+        except CsrunError:
+            log.close()
+            raise
+        os.set_blocking(self._pipe, False)
+        # Only now: with a second thread the fork of the start would be unsafe.
+        self._log = LogWriter(log, self._complaints.append)
+        self._link.send(Started(self._process.pid))
+
+    def _refuse(self, text: str, exit_code: int) -> None:
+        self._exit_code = exit_code
+        self._reason = f"not started: {text}"
+        self._ending = signal.SIGTERM
+        self._link.send(Refused(text, exit_code))
+
+    # --- the task
+
+    def _read_output(self) -> None:
+        if self._may_read:
+            self._read()
+
+    def _read(self) -> bool:
+        """Takes one piece of the output; false when there is none now."""
+        if self._pipe < 0:
+            return False
+        try:
+            data = os.read(self._pipe, READ_BYTES)
+        except BlockingIOError:
+            return False
+        assert self._process is not None
+        assert self._process.stdout is not None
+        assert self._log is not None
+        if not data:
+            if self._pipe in self._selector.get_map():
+                self._selector.unregister(self._pipe)
+            self._process.stdout.close()
+            return False
+        self._log.write(data)
+        self._window -= len(data)
+        self._link.send(Output(data))
+        return True
+
+    def _drain(self) -> None:
+        for _ in range(DRAIN_READS):
+            if not self._read():
+                return
+
+    def _task_ended(self, exit_code: int) -> None:
+        assert self._process is not None
+        self._process.returncode = exit_code  # it was reaped by us, not by subprocess
+        self._drain()
+        if exit_code == 128 + signal.SIGTERM and self._ending is None:
+            # scancel may send SIGTERM to all processes of the step; ours must not look like a failure of the
+            # task only because it comes a moment later.
+            select.select([self._signals], [], [], SAME_SIGNAL_S)
+            for signum in self._signals.read():
+                self._take_signal(signum)
+        self._exit_code = exit_code
+        self._link.send(Ended(exit_code))
+
+    # --- the end
+
+    def _take_signal(self, signum: signal.Signals) -> None:
+        if signum in INTERRUPTS:
+            self._link.send(Asked(signum))
+            self._end(signal.SIGTERM, f"asked by Slurm ({signum.name})")
+        elif signum in PASSED_ON:
+            self._pass_on(signum)
+
+    def _pass_on(self, signum: signal.Signals) -> None:
+        signal_processes(catching(signum, os.getpid()), signum)
+
+    def _look_around(self, now_s: float) -> None:
+        """What nobody tells: the time, a launcher or a step daemon that is not there any more."""
+        while self._complaints:
+            text = f"{self._node}: cannot write {self._start and self._start.log}: {self._complaints.pop(0)}"
+            self._link.send(Note(f"{text}; the task goes on without it"))
+        if now_s >= self._beat_at_s and self._launcher_nonce:
+            self._beat_at_s = now_s + BEAT_INTERVAL_S
+            self._link.send(Beat())
+        if self._kill_at_s is None and not self._link.is_open():
+            self._end_alone(self._link.fault or "the launcher is gone", now_s)
+        elif self._kill_at_s is None and os.getppid() != self._step_daemon:
+            self._link.send(Forsaken())
+            self._end_alone("Slurm's step daemon is gone", now_s)
+        if self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self._end(signal.SIGKILL, self._reason)
+
+    def _end_alone(self, reason: str, now_s: float) -> None:
+        grace_s = min(LOST_GRACE_S, self._start.grace_s if self._start else 0.0)
+        self._kill_at_s = now_s + grace_s
+        self._end(signal.SIGTERM, reason)
+
+    def _end(self, signum: signal.Signals, reason: str) -> None:
+        if self._ending is None and self._exit_code is None:
+            self._reason = reason
+        if self._ending is not signal.SIGKILL:
+            self._ending = signum
+        if self._give_up_at_s is None and signum is signal.SIGKILL:
+            self._give_up_at_s = time.monotonic() + KILL_LIMIT_S
+
+    def _alive(self) -> set[int]:
+        return descendants(os.getpid()) - {self._guard_pid}
+
+    def _over(self) -> bool:
+        """Sends what every process of the task has to get now; true when none is left."""
+        if self._ending is None:
+            return False
+        running = self._process is not None and self._exit_code is None
+        # Background processes of a shell ignore SIGINT.
+        signum = self._ending if running or self._ending is signal.SIGKILL else signal.SIGTERM
+        alive = self._alive()
+        again = signum is signal.SIGKILL
+        signal_processes([pid for pid in alive if again or self._signalled.get(pid) != signum], signum)
+        self._signalled.update(dict.fromkeys(alive, signum))
+        if self._give_up_at_s is not None and time.monotonic() > self._give_up_at_s:
+            return True  # not even SIGKILL ends what waits for a device
+        return not alive and not running
+
+    def _finish(self) -> None:
+        self._drain()  # what killed processes have written last
+        if self._start is not None:
+            self._write_files(self._start)
+        self._link.send(Gone())
+        limit_s = time.monotonic() + FAREWELL_LIMIT_S
+        while self._link.is_open() and self._link.unsent_bytes and time.monotonic() < limit_s:
+            self._link.flush()
+            time.sleep(ENDING_POLL_S)
+        self._selector.close()
+
+    def _write_files(self, start: Start) -> None:
+        path = Path(start.exit_record)
+        if self._log is None:
+            self._log = LogWriter(None, self._complaints.append)
+        self._log.finish(path, self._record(), FILES_LIMIT_S)
+        for complaint in self._complaints:
+            self._link.send(Note(f"{self._node}: cannot write the task's files: {complaint}"))
+
+    def _record(self) -> dict[str, object]:
+        code = self._exit_code
+        signum = code - 128 if code is not None and 128 < code < 128 + signal.NSIG else None
+        return {
+            "rank": self._rank,
+            "node": self._node,
+            "pid": self._process.pid if self._process else None,
+            "exit_code": code,
+            "signal": signum,
+            "started": self._started,
+            "ended": timestamp(),
+            "reason": self._reason,
+        }

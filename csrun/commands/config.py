@@ -1,0 +1,112 @@
+"""csrun config: what the site has set, whether its file is right, and the file's schema for editors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from csrun.commands.site_flag import use_site_config_option
+from csrun.console import STDERR, STDOUT, write_text
+from csrun.site.loading import LoadedSite, load_site, searched_files
+from csrun.site.model import Site, SiteError, choose_launcher
+from csrun.site.variables import VARIABLES
+
+EXIT_FAULTS = 2
+
+
+@click.group(no_args_is_help=False, options_metavar="[FLAGS]")
+def config() -> None:
+    """The site's settings: show, check, schema."""
+
+
+@config.command(options_metavar="[FLAGS]")
+@use_site_config_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(as_json: bool) -> None:
+    """Shows every setting with its origin: FILE:LINE, the environment variable, or the default."""
+    loaded = load_site(os.environ)
+    if as_json:
+        write_text(STDOUT, json.dumps(as_data(loaded, os.environ), indent=2) + "\n")
+    else:
+        write_text(STDOUT, as_text(loaded, os.environ))
+
+
+@config.command(options_metavar="[FLAGS]")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def check(file: Path | None) -> int:
+    """Checks FILE alone, or without FILE the settings that count here: the site file with the environment.
+
+    Prints all faults with FILE:LINE; the exit code is 0 without faults, else 2.
+    """
+    try:
+        loaded = load_site({} if file else os.environ, file)
+    except SiteError as error:
+        write_text(STDERR, "".join(f"{fault}\n" for fault in error.faults))
+        return EXIT_FAULTS
+    notes = "".join(f"{note}\n" for note in loaded.notes)
+    write_text(STDOUT, f"{notes}{loaded.path or 'the environment'}: no faults\n")
+    return 0
+
+
+@config.command(options_metavar="[FLAGS]")
+def schema() -> None:
+    """Prints the JSON Schema of the site file."""
+    write_text(STDOUT, schema_text())
+
+
+def schema_text() -> str:
+    """The JSON Schema as it lies in configs/site.schema.json."""
+    # Only here: pydantic costs more time than everything else that these commands do.
+    from csrun.site.file import site_schema
+
+    return json.dumps(site_schema(), indent=2) + "\n"
+
+
+def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What --json shows; the values are those of the site file's keys."""
+    return {
+        "site_file": str(loaded.path) if loaded.path else None,
+        "searched": [str(path) for path in searched_files(environment)],
+        "launcher": choose_launcher(None, loaded.site, environment),
+        "settings": {
+            field.name: {
+                "value": getattr(loaded.site, field.name),
+                "origin": loaded.origins[field.name],
+                "variables": VARIABLES[field.name],
+            }
+            for field in fields(Site)
+        },
+        "notes": loaded.notes,
+    }
+
+
+def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
+    """The settings as a table: key, value as the site file has it, origin."""
+    if loaded.path:
+        place = f"site file: {loaded.path}"
+    else:
+        searched = ", ".join(map(str, searched_files(environment)))
+        place = f"site file: none (searched: {searched})"
+    rows = [
+        (field.name, _yaml(getattr(loaded.site, field.name)), loaded.origins[field.name])
+        for field in fields(Site)
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [place, f"jobs run with the launcher: {choose_launcher(None, loaded.site, environment)}", ""]
+    lines += [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows]
+    if loaded.notes:
+        lines += ["", *loaded.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    """A value in YAML's flow style; JSON is that."""
+    if isinstance(value, str) and value:
+        return value
+    return json.dumps(value, ensure_ascii=False)

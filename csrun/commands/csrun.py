@@ -1,0 +1,67 @@
+"""csrun: everything about jobs and the site that is not the launch itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from csrun.commands.flags import context_settings, run_main
+from csrun.commands.site_flag import use_site_config_option
+from csrun.version import __version__
+
+PROGRAM = "csrun"
+
+COMMANDS: Mapping[str, str] = {
+    "cancel": "csrun.commands.cancel",
+    "config": "csrun.commands.config",
+    "doctor": "csrun.commands.doctor",
+    "logs": "csrun.commands.logs",
+    "status": "csrun.commands.status",
+}
+"""Module of every subcommand, with a click command of its name; only the one that runs is imported."""
+
+_HELP = """Looks after jobs and the site's settings. Jobs are started by csrun_cpu and csrun_wse.
+
+`csrun COMMAND --help` explains a command.
+"""
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a subcommand when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: Any = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+def main() -> NoReturn:
+    """Entry point."""
+    run_main(PROGRAM, build_command)
+
+
+def build_command() -> click.Command:
+    """The command line."""
+
+    @click.group(
+        PROGRAM,
+        cls=_LazyGroup,
+        context_settings=context_settings(),
+        help=_HELP,
+        options_metavar="[FLAGS]",
+        no_args_is_help=False,
+    )
+    @use_site_config_option
+    @click.version_option(__version__, prog_name=PROGRAM)
+    def csrun() -> None:
+        pass
+
+    return csrun

@@ -1,0 +1,1 @@
+"""Checks whether a run would work here: `csrun doctor`."""

@@ -1,0 +1,140 @@
+"""Checks of this machine: site file, Python environment, container, CS system, ports."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from csrun.container_images import containerise, require_container
+from csrun.doctor.findings import Finding
+from csrun.environment import Toolkit, program_environment
+from csrun.errors import CsrunError
+from csrun.site.loading import LoadedSite
+from csrun.site.model import Site
+from csrun.version import __version__
+
+ANSWER_LIMIT_S = 60.0
+STATUS_LIMIT_S = 20.0
+FRONT_ENDS = ("tensorflow", "torch")
+
+_LIST_PACKAGES = (
+    "import importlib.metadata as m, json, sys\n"
+    "def version(name):\n"
+    "    for one in (name, name + '-cpu'):\n"
+    "        try: return m.version(one)\n"
+    "        except m.PackageNotFoundError: pass\n"
+    "print(json.dumps({'python': sys.version.split()[0], **{n: version(n) for n in sys.argv[1:]}}))\n"
+)
+
+
+def site_finding(loaded: LoadedSite, launcher: str) -> Finding:
+    """Which settings count, and where jobs run."""
+    source = str(loaded.path) if loaded.path else "no site file, only the environment"
+    text = f"{source}; jobs run on the launcher {launcher}"
+    if loaded.notes:
+        return Finding("site", "note", text, "; ".join(loaded.notes))
+    return Finding("site", "ok", text)
+
+
+def python_finding(environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path) -> Finding:
+    """Whether `python` in a job is an interpreter with at least one front end."""
+    words = containerise(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
+    env = program_environment(environment, toolkit, site.container).apply(environment)
+    where = "the container" if site.container != "none" else str(toolkit.bin_dir)
+    try:
+        done = subprocess.run(
+            words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("python", "fail", f"python of {where} cannot be run: {error}", _SETUP)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        return Finding("python", "fail", f"python of {where} fails: {last}", _SETUP)
+    versions = json.loads(done.stdout.splitlines()[-1])
+    there = [f"{name} {versions[name]}" for name in FRONT_ENDS if versions[name]]
+    if not there:
+        return Finding("python", "fail", f"Python {versions['python']} of {where} has no front end", _SETUP)
+    return Finding("python", "ok", f"Python {versions['python']} of {where} with {', '.join(there)}")
+
+
+_SETUP = "install the toolkit with a front end: 'make setup', or pip install 'cs-toolkit[tf]'"
+
+
+def container_finding(environment: Mapping[str, str], site: Site, cwd: Path) -> Finding:
+    """Whether the site's container runtime starts a program in its image."""
+    if site.container == "none":
+        return Finding("container", "ok", "none: programs run in the toolkit's own environment")
+    try:
+        require_container(site, environment.get("PATH", ""))
+        words = containerise(("true",), site, cwd)
+        done = subprocess.run(
+            words, env=dict(environment), cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (CsrunError, OSError, subprocess.TimeoutExpired) as error:
+        return Finding("container", "fail", str(error), "correct container and container_image of the site")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        text = f"{site.container} does not start a program in {site.container_image}: {last}"
+        return Finding("container", "fail", text, f"try it by hand: {' '.join(words)}")
+    return Finding("container", "ok", f"{site.container}, {site.container_image}")
+
+
+def system_finding(address: str, toolkit: Toolkit) -> Finding:
+    """Whether the CS system answers, and which version it is."""
+    if not address:
+        text = "no address is configured; programs get it with --cs_ip"
+        return Finding("CS system", "note", text, "set cs_ip of the site, or check one with --cs-ip")
+    words = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
+    # -m searches in the current directory first, so it has to be one that is ours.
+    cwd = toolkit.import_root or toolkit.bin_dir
+    try:
+        done = subprocess.run(
+            words, cwd=cwd, capture_output=True, text=True, timeout=STATUS_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("CS system", "fail", f"{address} was not reached: {error}", _START)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        return Finding("CS system", "fail", last, _START)
+    status = json.loads(done.stdout.splitlines()[0])
+    who = f"{status['name']} {status['version']}"
+    text = f"{address} answers: {who}, {status['state']}, fabric {status['fabric']}"
+    if status["version"] != __version__:
+        return Finding(
+            "CS system", "note", text, f"this toolkit is {__version__}: use the same on both sides"
+        )
+    return Finding("CS system", "ok", text)
+
+
+_START = "start it ('cs_system serve'), or correct cs_ip of the site"
+
+
+def port_finding(ports: tuple[int, int] | None) -> Finding:
+    """Whether a launcher finds a port that the tasks of a job can connect to."""
+    first, last = ports or (0, 0)
+    for port in range(first, last + 1):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("", port))
+            except OSError:
+                continue
+            where = f"in Slurm's SrunPortRange {first}-{last}" if ports else "any"
+            return Finding("ports", "ok", f"a free port for the tasks' connections: {where}")
+    advice = "wait until other jobs have ended, or ask the administrator for a wider SrunPortRange"
+    return Finding("ports", "fail", f"no free port in Slurm's SrunPortRange {first}-{last}", advice)
+
+
+def logs_finding(cwd: Path) -> Iterator[Finding]:
+    """Whether a job can write its logs where it would."""
+    probe = cwd / f".csrun-doctor-{socket.gethostname()}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        text = f"{cwd} cannot be written: {error.strerror}"
+        yield Finding("logs", "fail", text, "work in a directory of your own, or give --log-dir to csrun_wse")
+        return
+    yield Finding("logs", "ok", f"{cwd} can be written")

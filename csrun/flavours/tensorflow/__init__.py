@@ -1,0 +1,1 @@
+"""The flavour `python`: TensorFlow programs, those for releases before 1.8 of the original stack too."""

@@ -1,0 +1,58 @@
+"""The estimator, under its original name and with its original order of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimator import cs_estimator
+from estimator.errors import UnsupportedOnCsError
+from estimator.run_config import as_cs_config
+
+
+class CerebrasEstimator(cs_estimator.CerebrasEstimator):
+    """`estimator.CerebrasEstimator` with the arguments in the order of tf.estimator.Estimator.
+
+    Args:
+        model_fn: As there; so are the others.
+        use_cs: False runs on this CPU whatever the config says, as programs for the CS-1 say it.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | Path | None = None,
+        config: Any = None,
+        params: Mapping[str, Any] | None = None,
+        warm_start_from: Any = None,
+        compile_dir: str | Path | None = None,
+        use_cs: bool = True,
+    ) -> None:
+        own = as_cs_config(config)
+        super().__init__(
+            model_fn,
+            model_dir=model_dir,
+            compile_dir=compile_dir,
+            config=own if use_cs else own.replace(cs_ip=None),
+            params=params,
+            warm_start_from=warm_start_from,
+        )
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Sequence[Any] | None = None,
+        use_cs: bool = True,
+        sparsifier: Any = None,
+    ) -> CerebrasEstimator:
+        """As `estimator.CerebrasEstimator.train`; a sparsifier belongs to weight streaming and is refused."""
+        if sparsifier is not None:
+            raise UnsupportedOnCsError(
+                f"train() got sparsifier={sparsifier!r}, expected None: sparsity needs weight streaming"
+            )
+        super().train(input_fn, hooks, steps, max_steps, saving_listeners, use_cs)
+        return self

@@ -1,0 +1,46 @@
+"""Small helpers of model code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class GetWeights:
+    """The variables of a checkpoint: iterates over (name, value), the global step among them.
+
+    Args:
+        checkpoint: Prefix of a checkpoint, or a directory, of which it is the newest.
+
+    Raises:
+        ValueError: there is no such checkpoint.
+    """
+
+    def __init__(self, checkpoint: str | Path) -> None:
+        try:
+            self._reader = tf.train.load_checkpoint(str(checkpoint))
+        except (ValueError, tf.errors.OpError) as error:
+            raise ValueError(f"'{checkpoint}' is no checkpoint: {error}") from error
+
+    def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
+        for name in sorted(self._reader.get_variable_to_shape_map()):
+            yield name, self._reader.get_tensor(name)
+
+
+def boundary_cast(x: Any, name: str | None = None, back_cast: bool = True) -> Any:
+    """The tensor as it is: what layers compute in is chosen for the whole compilation (`precision`)."""
+    return tf.identity(x, name)
+
+
+def summary_layer(x: Any) -> Any:
+    """The tensor as it is; summaries of scalars are made by tf.compat.v1.summary.scalar."""
+    return tf.identity(x)
+
+
+def summarize_tensor(x: Any, is_gradient_tensor: bool = False, op_name_if_grad: str | None = None) -> Any:
+    """The tensor as it is; summaries of scalars are made by tf.compat.v1.summary.scalar."""
+    return tf.identity(x)

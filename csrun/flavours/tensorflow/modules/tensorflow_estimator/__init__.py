@@ -1,0 +1,1 @@
+"""Module paths of the removed package tensorflow_estimator, for imports of single classes from it."""

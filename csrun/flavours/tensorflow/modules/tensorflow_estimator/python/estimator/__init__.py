@@ -1,0 +1,1 @@
+"""See `tensorflow_estimator`."""

@@ -1,0 +1,5 @@
+"""The class RunConfig."""
+
+from estimator import RunConfig
+
+__all__ = ["RunConfig"]

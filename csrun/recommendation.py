@@ -1,0 +1,49 @@
+"""The layout that an input analysis recommends, as `cs_input_analyzer --json FILE` writes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from csrun.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Nodes, tasks on each of them, CPUs of each task."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+
+
+def read_recommendation(path: Path) -> Recommendation:
+    """Reads the member `recommendation` of an analysis.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no such member with three whole numbers of at least 1.
+    """
+    try:
+        analysis: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"--recommendation: cannot read {path}: {error.strerror}; expected the file that "
+            f"'cs_input_analyzer --json FILE' has written"
+        ) from error
+    except ValueError as error:
+        raise UsageError(
+            f"--recommendation: {path} is no JSON ({error}); expected the file that "
+            f"'cs_input_analyzer --json FILE' has written"
+        ) from error
+    found = analysis.get("recommendation") if isinstance(analysis, dict) else None
+    values = found if isinstance(found, dict) else {}
+    counts: dict[str, Any] = {name: values.get(name) for name in ("nodes", "tasks_per_node", "cpus_per_task")}
+    wrong = [name for name, count in counts.items() if type(count) is not int or count < 1]
+    if wrong:
+        raise UsageError(
+            f"--recommendation: {path} has no usable recommendation.{', recommendation.'.join(wrong)}; "
+            f"expected whole numbers of at least 1: write the file with 'cs_input_analyzer --json FILE'"
+        )
+    return Recommendation(**counts)

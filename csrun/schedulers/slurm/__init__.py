@@ -1,0 +1,1 @@
+"""The `slurm` scheduler: jobs of a Slurm cluster."""

@@ -1,0 +1,113 @@
+"""The words of Slurm's commands for a job. Pure: typed values in, words for an argument list out.
+
+Every number is given in full. Slurm would otherwise spread tasks unevenly (4 nodes and 8 tasks become 4, 2, 1
+and 1), and take what is missing from variables of an enclosing job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from shlex import join
+
+from csrun.schedulers.slurm.allocation import Allocation
+from csrun.schedulers.slurm.components import Component
+from csrun.schedulers.slurm.options import SlurmOptions
+
+STEP_WORDS = (
+    "--input=none",
+    "--mpi=none",
+    "--chdir=/",
+    "--wait=0",
+    "--kill-on-bad-exit=0",
+)
+"""Of every step: agents carry input, output and errors and change to the working directory, and the launcher
+alone decides what the end of a task means, whatever a site has set for `--wait` and `--kill-on-bad-exit`."""
+
+
+def request_words(component: Component, options: SlurmOptions) -> list[str]:
+    """How srun or sbatch ask for one component, besides its tasks."""
+    words = [f"--nodes={component.nodes}"]
+    if component.holds_system:
+        words += [f"--gres={options.gres}"] if options.gres else []
+        words += [f"--licenses={options.licence}"] if options.licence else []
+        words += [f"--nodelist={options.gres_node}"] if options.gres_node else []
+    if component.exclusive:
+        words.append("--exclusive")
+    return [*words, *task_words(component), *options.words]
+
+
+def task_words(component: Component) -> list[str]:
+    """How many tasks and CPUs one component has."""
+    words = [f"--ntasks={component.tasks}", f"--ntasks-per-node={component.tasks_per_node}"]
+    if component.cpus_per_task is not None:
+        words.append(f"--cpus-per-task={component.cpus_per_task}")
+    if component.cyclic:
+        words.append("--distribution=cyclic")
+    return words
+
+
+def srun_job(
+    job_id: str, parts: Sequence[Component], options: SlurmOptions, agent: Sequence[str]
+) -> tuple[str, ...]:
+    """Srun that asks for nodes of its own and runs an agent for every task on them."""
+    words: list[str] = ["srun", f"--job-name={job_id}"]
+    for number, component in enumerate(parts):
+        # Options hold for one component only, and so for each of them.
+        words += [":", f"--job-name={job_id}"] if number else []
+        words += [*STEP_WORDS, *request_words(component, options), *agent]
+    return tuple(words)
+
+
+def srun_step(
+    job_id: str,
+    parts: Sequence[Component],
+    allocation: Allocation,
+    agent: Sequence[str],
+) -> tuple[str, ...]:
+    """Srun that runs an agent for every task inside an allocation.
+
+    The components of a heterogeneous allocation are those of the layout. In a plain one a host file, which
+    SLURM_HOSTFILE names, says where every task goes: only so the chief gets to the node with the CS system,
+    wherever in the list that stands. `--overlap`, because a shell that was started with srun holds the
+    processors and resources of the job, and the step would wait for it for ever.
+    """
+    words = ["srun", f"--jobid={allocation.job_id}", f"--job-name={job_id}"]
+    if not allocation.heterogeneous:
+        cpus = {component.cpus_per_task for component in parts} - {None}
+        tasks, nodes = sum(part.tasks for part in parts), sum(part.nodes for part in parts)
+        words += [
+            *STEP_WORDS,
+            "--overlap",
+            f"--nodes={nodes}",
+            f"--ntasks={tasks}",
+            "--distribution=arbitrary",
+        ]
+        words += [f"--cpus-per-task={count}" for count in cpus]
+        return (*words, *agent)
+    for number, component in enumerate(parts):
+        words += [":"] if number else []
+        words += [f"--het-group={number}", *STEP_WORDS, "--overlap", f"--nodes={component.nodes}"]
+        words += task_words(component)
+        words += agent
+    return tuple(words)
+
+
+def srun_cpu(
+    options: SlurmOptions, command: Sequence[str], *, exclude_gres: bool, terminal: bool
+) -> tuple[str, ...]:
+    """The srun that runs one command on a whole node of its own.
+
+    Args:
+        options: what the site and the user ask for.
+        command: the words to execute.
+        exclude_gres: leave the node alone that owns the CS system.
+        terminal: give the command a terminal; else one Ctrl-C ends it, not only the second.
+    """
+    words = ["srun", "--pty" if terminal else "--quit-on-interrupt", "--nodes=1", "--ntasks=1", "--exclusive"]
+    words += ["--mpi=none"]
+    if exclude_gres and options.gres_node:
+        words.append(f"--exclude={options.gres_node}")
+    if ":" in command:
+        # To srun this word starts the next component of a heterogeneous job, wherever it stands.
+        command = ("/bin/sh", "-c", f"exec {join(command)}")
+    return (*words, *options.words, *command)

@@ -1,0 +1,361 @@
+"""Slurm's commands as functions: the only module that runs squeue, scontrol, sinfo, sbatch and their like.
+
+All of them are asked for text in a format of our own (`-o`), which has been the same from Slurm 22.05 to
+26.05; the JSON output differs from release to release. None of this needs accounting: `ended_state` asks
+sacct only for jobs that the controller has forgotten.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join
+
+from csrun.schedulers.slurm.errors import NoSuchJobError, SlurmError, SlurmUnavailableError, explain
+from csrun.schedulers.slurm.hostlist import expand_hostlist
+
+COMMAND_LIMIT_S = 20.0
+"""A controller that is down makes clients retry; longer than this nobody waits for an answer."""
+
+INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_")
+CONFIGURATION_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+"""Variables with Slurm's prefix that say which cluster is meant, not what a job looks like."""
+
+ENDED_STATES = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+)
+
+_SEPARATOR = "\x1f"
+_QUEUE_FORMAT = _SEPARATOR.join(
+    ("%i", "%T", "%r", "%N", "%u", "%j", "%b", "%W", "%S", "%L", "%P", "%Q", "%V")
+)
+_NODE_FORMAT = _SEPARATOR.join(("%N", "%c", "%m", "%G", "%P", "%T"))
+_PARTITION_FORMAT = _SEPARATOR.join(("%P", "%a", "%l", "%D"))
+
+
+def submission_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without the variables of an enclosing job, which would become options of the new one."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(INPUT_PREFIXES) or name in CONFIGURATION_VARIABLES
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """One job, or one component of a heterogeneous job, as squeue shows it.
+
+    Attributes:
+        job_id: number of the job; of a heterogeneous job that of its leader.
+        component: number of the component; 0 for a job that has only one.
+        state: PENDING, RUNNING, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, ...
+        reason: why it waits or how it failed, Slurm's keyword; "" for none.
+        nodes: host list; "" while it waits.
+        resources: generic resources for each node such as "cs:1"; "" for none.
+        licences: "" for none.
+        start: expected or actual start, ISO local time; "" where Slurm does not know it.
+        time_left: until the time limit, as Slurm writes it, [days-]hours:minutes:seconds or UNLIMITED.
+        priority: the higher the sooner.
+    """
+
+    job_id: str
+    component: int
+    state: str
+    reason: str
+    nodes: str
+    user: str
+    name: str
+    resources: str
+    licences: str
+    start: str
+    time_left: str
+    partition: str
+    priority: int
+    submitted: str
+
+    @property
+    def pending(self) -> bool:
+        """Whether it waits for its start."""
+        return self.state == "PENDING"
+
+    @property
+    def active(self) -> bool:
+        """Whether it waits, runs or is being cleaned up after."""
+        return self.state not in ENDED_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node in one of its partitions; memory in MiB, `resources` as "cs:1,gpu:4" or ""."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    resources: str
+    partition: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition; `time_limit` as Slurm writes it, "infinite" for none."""
+
+    name: str
+    default: bool
+    up: bool
+    time_limit: str
+    num_nodes: int
+
+
+class SlurmClient:
+    """Asks and tells the cluster that the environment names.
+
+    Args:
+        environment: of the commands; SLURM_CONF in it chooses the cluster.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = submission_environment(environment)
+
+    def run(self, *argv: str, limit_s: float = COMMAND_LIMIT_S) -> str:
+        """Runs one of Slurm's commands and returns what it writes.
+
+        Raises:
+            SlurmError: it is missing, fails, or does not answer; the class says which, the text what to do.
+        """
+        try:
+            done = subprocess.run(
+                argv,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise SlurmUnavailableError(
+                f"there is no {argv[0]} on this machine; expected Slurm's commands in PATH: install them "
+                f"(Debian: apt-get install slurm-client), or use --launcher=local"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            complaint = (error.stderr or b"").decode(errors="replace")
+            raise explain(
+                argv[0], complaint or f"no answer within {limit_s:g} s from: {join(argv)}"
+            ) from error
+        output = done.stdout.decode(errors="surrogateescape")
+        if done.returncode != 0:
+            raise explain(argv[0], done.stderr.decode(errors="replace") or output)
+        return output
+
+    def jobs(
+        self, job_id: str | None = None, name: str | None = None, limit_s: float = COMMAND_LIMIT_S
+    ) -> list[QueuedJob]:
+        """The jobs that the controller remembers, of all states; components of one job in their order.
+
+        Args:
+            job_id: only this job; an id that is forgotten gives no job.
+            name: only jobs of this name.
+            limit_s: how long to wait for the answer.
+        """
+        chosen = [f"--jobs={job_id}"] if job_id else []
+        chosen += [f"--name={name}"] if name else []
+        try:
+            text = self.run(
+                *("squeue", "--noheader", "--states=all", f"--format={_QUEUE_FORMAT}", *chosen),
+                limit_s=limit_s,
+            )
+        except NoSuchJobError:
+            return []
+        return parse_queue(text)
+
+    def queue(self) -> list[QueuedJob]:
+        """All jobs that wait or run, the next to be started first."""
+        text = self.run(
+            "squeue", "--noheader", "--states=PD,R,CF,CG,S", "--sort=-p,i", f"--format={_QUEUE_FORMAT}"
+        )
+        return parse_queue(text)
+
+    def nodes(self) -> list[Node]:
+        """Every node, once for each of its partitions."""
+        return parse_nodes(self.run("sinfo", "--noheader", "--Node", f"--format={_NODE_FORMAT}"))
+
+    def partitions(self) -> list[Partition]:
+        """Every partition."""
+        return parse_partitions(self.run("sinfo", "--noheader", f"--format={_PARTITION_FORMAT}"))
+
+    def configuration(self) -> dict[str, str]:
+        """The controller's configuration, by name as in slurm.conf."""
+        pairs = (
+            line.split("=", 1) for line in self.run("scontrol", "show", "config").splitlines() if "=" in line
+        )
+        return {name.strip(): value.strip() for name, value in pairs}
+
+    def licences(self) -> dict[str, tuple[int, int]]:
+        """(total, used) of every licence, by name."""
+        return parse_licences(self.run("scontrol", "--oneliner", "show", "lic"))
+
+    def details(self, job_id: str) -> list[dict[str, str]]:
+        """What scontrol knows of a job, a dictionary for each of its components.
+
+        Raises:
+            NoSuchJobError: the controller has forgotten it, or it never was.
+        """
+        return parse_details(self.run("scontrol", "--oneliner", "show", "job", job_id))
+
+    def ended_state(self, job_id: str) -> tuple[str, str] | None:
+        """(state, exit code as "code:signal") of a job from the accounting; None where there is none."""
+        try:
+            text = self.run("sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode")
+        except SlurmError:  # "Slurm accounting storage is disabled", or its data base is away
+            return None
+        for line in text.splitlines():
+            state, _, code = line.partition("|")
+            return state.split()[0], code  # "CANCELLED by 1000" is CANCELLED
+        return None
+
+    def submit(self, script: Path) -> str:
+        """Submits a batch script and returns the job's id.
+
+        Raises:
+            SlurmError: Slurm refuses it; nothing was submitted.
+        """
+        # With several clusters the answer is "id;cluster".
+        return self.run("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+
+    def cancel(self, job_id: str) -> None:
+        """Ends a job."""
+        self.run("scancel", job_id)
+
+    def end_step(self, step_id: str) -> None:
+        """Asks the tasks of a step ("JOB.STEP") to end; scancel without a signal would kill them at once."""
+        self.run("scancel", "--signal=TERM", step_id)
+
+    def requeue(self, job_id: str) -> None:
+        """Puts a batch job back into the queue; it is started again under the same id."""
+        self.run("scontrol", "requeue", job_id)
+
+
+def parse_queue(text: str) -> list[QueuedJob]:
+    """The output of squeue in our format."""
+    jobs = []
+    for line in text.splitlines():
+        fields = line.split(_SEPARATOR)
+        if len(fields) != 13:
+            continue  # a job's name may hold a line end
+        (
+            identity,
+            state,
+            reason,
+            nodes,
+            user,
+            name,
+            gres,
+            licences,
+            start,
+            left,
+            partition,
+            priority,
+            since,
+        ) = fields
+        job_id, _, component = identity.partition("+")
+        jobs.append(
+            QueuedJob(
+                job_id=job_id,
+                component=int(component) if component.isdigit() else 0,
+                state=state,
+                reason=_given(reason),
+                nodes=nodes,
+                user=user,
+                name=name,
+                resources=plain_resources(gres),
+                licences=_given(licences),
+                start=_given(start),
+                time_left=left,
+                partition=partition,
+                priority=int(priority) if priority.isdigit() else 0,
+                submitted=_given(since),
+            )
+        )
+    return jobs
+
+
+def parse_nodes(text: str) -> list[Node]:
+    """The output of sinfo --Node in our format."""
+    nodes = []
+    for line in text.splitlines():
+        name, cpus, memory, gres, partition, state = line.split(_SEPARATOR)
+        nodes.append(
+            Node(
+                name, int(cpus), int(memory), plain_resources(gres), partition.rstrip("*"), state.rstrip("*")
+            )
+        )
+    return nodes
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """The output of sinfo in our format; a partition whose nodes differ comes in several lines."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        name, up, limit, count = line.split(_SEPARATOR)
+        plain = name.rstrip("*")
+        before = found[plain].num_nodes if plain in found else 0
+        found[plain] = Partition(plain, name.endswith("*"), up == "up", limit, before + int(count))
+    return list(found.values())
+
+
+def parse_licences(text: str) -> dict[str, tuple[int, int]]:
+    """The output of `scontrol --oneliner show lic`."""
+    licences = {}
+    for line in text.splitlines():
+        values = _pairs(line)
+        if "LicenseName" in values:
+            licences[values["LicenseName"]] = (int(values.get("Total", 0)), int(values.get("Used", 0)))
+    return licences
+
+
+def parse_details(text: str) -> list[dict[str, str]]:
+    """The output of `scontrol --oneliner show job`: one line for each component."""
+    return [_pairs(line) for line in text.splitlines() if line.strip()]
+
+
+def nodes_of(job: QueuedJob) -> list[str]:
+    """The names of a job's nodes."""
+    return expand_hostlist(job.nodes)
+
+
+def plain_resources(text: str) -> str:
+    """ "gres:cs:1", "gres/cs:1" and "cs:1(S:0)" are all "cs:1"; "" for none."""
+    plain = (
+        item.removeprefix("gres:").removeprefix("gres/").partition("(")[0] for item in _given(text).split(",")
+    )
+    return ",".join(item for item in plain if item)
+
+
+def _pairs(line: str) -> dict[str, str]:
+    """Words of the form Name=value; what follows a word without one belongs to the value before it."""
+    pairs: dict[str, str] = {}
+    last = ""
+    for word in line.split():
+        name, equals, value = word.partition("=")
+        if equals and name.replace("/", "").replace(":", "").isalnum():
+            last = name
+            pairs[name] = value
+        elif last:
+            pairs[last] += f" {word}"
+    return pairs
+
+
+def _given(text: str) -> str:
+    return "" if text in ("(null)", "N/A", "None", "none", "Unknown", "n/a") else text

@@ -1,0 +1,117 @@
+"""What is known of a cluster before a job is submitted, and whether the job can ever run there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from csrun.errors import UsageError
+from csrun.layout import JobLayout
+from csrun.schedulers.slurm.client import SlurmClient
+from csrun.schedulers.slurm.errors import SlurmRequestError
+from csrun.schedulers.slurm.options import SlurmOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What the cluster says of itself.
+
+    Attributes:
+        partition: that the job will be in.
+        cpus: CPUs of each of its nodes, most first.
+        resources: names of all generic resources there, such as "cs".
+        ports: range of TCP ports that nodes may connect to on the submitting host; None: any.
+        loopback: the whole cluster is this machine.
+    """
+
+    partition: str = ""
+    cpus: tuple[int, ...] = ()
+    resources: frozenset[str] = frozenset()
+    ports: tuple[int, int] | None = None
+    loopback: bool = False
+
+    def node_cpus(self, nodes: int) -> int:
+        """CPUs that each of `nodes` nodes has, where Slurm takes the largest ones."""
+        return self.cpus[min(nodes, len(self.cpus)) - 1] if self.cpus else 1
+
+    def check(self, layout: JobLayout, options: SlurmOptions) -> None:
+        """Refuses what would wait in the queue for ever.
+
+        Raises:
+            UsageError: more nodes than the partition has, more CPUs than a node has.
+            SlurmRequestError: there is no such generic resource.
+        """
+        if layout.total_nodes > len(self.cpus):
+            raise UsageError(
+                f"--total-nodes={layout.total_nodes}: the partition {self.partition!r} has {len(self.cpus)} "
+                f"nodes; expected at most as many: lower --total-nodes, or choose another --partition"
+            )
+        per_node = self.node_cpus(layout.total_nodes)
+        wanted = layout.tasks_per_node * (layout.cpus_per_task or 1)
+        if wanted > per_node:
+            each = f" with --cpus-per-task={layout.cpus_per_task}" if layout.cpus_per_task else ""
+            raise UsageError(
+                f"--tasks-per-node={layout.tasks_per_node}{each} needs {wanted} CPUs on a node, and the "
+                f"nodes of the partition {self.partition!r} have {per_node}; expected no more: lower one of "
+                f"them (defaults: 'csrun config show')"
+            )
+        name = options.gres.partition(":")[0]
+        if name and name not in self.resources:
+            there = ", ".join(sorted(self.resources)) or "none"
+            raise SlurmRequestError(
+                f"the partition {self.partition!r} has no generic resource {name!r} (it has: {there}); "
+                f"expected the one of the CS system: correct 'gres_resource' of the site configuration"
+            )
+
+
+def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
+    """Asks the cluster.
+
+    Raises:
+        SlurmError: it does not answer, or has no such partition.
+    """
+    partitions = client.partitions()
+    named = options.partition or next((each.name for each in partitions if each.default), "")
+    # "--partition=a,b" lets Slurm choose.
+    wanted = set(named.split(",")) if named else {each.name for each in partitions}
+    missing = wanted - {each.name for each in partitions}
+    if missing:
+        raise SlurmRequestError(
+            f"--partition: there is no partition {', '.join(map(repr, sorted(missing)))}; expected one of: "
+            f"{', '.join(each.name for each in partitions)}"
+        )
+    nodes = {node.name: node for node in client.nodes() if node.partition in wanted}
+    network = network_facts(client)
+    return replace(
+        network,
+        partition=named,
+        cpus=tuple(sorted((node.cpus for node in nodes.values()), reverse=True)),
+        resources=frozenset(
+            item.partition(":")[0] for node in nodes.values() for item in node.resources.split(",") if item
+        ),
+    )
+
+
+def network_facts(client: SlurmClient) -> ClusterFacts:
+    """Asks only how nodes can reach this machine; all that counts inside an allocation.
+
+    Raises:
+        SlurmError: the cluster does not answer.
+    """
+    configuration = client.configuration()
+    return ClusterFacts(
+        ports=port_range(configuration.get("SrunPortRange", "")), loopback=_is_loopback(configuration)
+    )
+
+
+def port_range(text: str) -> tuple[int, int] | None:
+    """SrunPortRange of slurm.conf as first and last port; None where any port will do ("0-0")."""
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit()) or int(first) == 0:
+        return None
+    return int(first), int(last)
+
+
+def _is_loopback(configuration: dict[str, str]) -> bool:
+    """Whether the controller is reached through this machine's loopback, as in a cluster on one machine."""
+    hosts = [text for name, text in configuration.items() if name.startswith("SlurmctldHost")]
+    return bool(hosts) and all("(127." in text or text.startswith("localhost") for text in hosts)

@@ -1,0 +1,66 @@
+"""What a job asks of Slurm besides nodes and tasks: from the site, and from flags of the same names. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from csrun.site.model import Site
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """Options of srun and sbatch; empty strings are left to Slurm.
+
+    Attributes:
+        time_limit, partition, account, qos, dependency: as --time and so on take them.
+        gres: Slurm's name of the CS system such as "cs:1".
+        gres_node: the node that owns it.
+        licence: the licence that stands for it where it is no gres, such as "cs:1".
+        extra: further words for srun and sbatch.
+    """
+
+    time_limit: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    dependency: str = ""
+    gres: str = ""
+    gres_node: str = ""
+    licence: str = ""
+    extra: tuple[str, ...] = ()
+
+    @classmethod
+    def of_site(
+        cls,
+        site: Site,
+        *,
+        time_limit: str = "",
+        partition: str = "",
+        account: str = "",
+        qos: str = "",
+        dependency: str = "",
+    ) -> SlurmOptions:
+        """The site's options; what is given here beats it."""
+        return cls(
+            time_limit=time_limit or site.time_limit,
+            partition=partition or site.partition,
+            account=account or site.account,
+            qos=qos or site.qos,
+            dependency=dependency,
+            gres=site.gres_resource,
+            gres_node=site.gres_node,
+            licence=site.licence,
+            extra=site.slurm_options,
+        )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that every component, and every other job of this site, gets."""
+        named = {
+            "--partition": self.partition,
+            "--account": self.account,
+            "--qos": self.qos,
+            "--time": self.time_limit,
+            "--dependency": self.dependency,
+        }
+        return (*(f"{flag}={text}" for flag, text in named.items() if text), *self.extra)

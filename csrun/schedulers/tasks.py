@@ -1,0 +1,83 @@
+"""The tasks of a job as all schedulers plan them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from csrun.environment import EnvironmentChange, program_environment
+from csrun.errors import UsageError
+from csrun.jobs import log_name
+from csrun.layout import JobLayout
+from csrun.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
+from csrun.schedulers.base import LaunchRequest, PlannedTask, Surroundings
+
+MAX_TASKS = 65536 - TF_CONFIG_PORT_BASE
+"""More would leave no port number for the last ones in TF_CONFIG."""
+
+
+def check_number_of_tasks(layout: JobLayout) -> None:
+    """Whether a job can have that many tasks.
+
+    Raises:
+        UsageError: more tasks than there are port numbers.
+    """
+    if layout.num_tasks > MAX_TASKS:
+        raise UsageError(
+            f"nodes and tasks per node make {layout.num_tasks} tasks; expected at most {MAX_TASKS}, each has "
+            f"a port number in TF_CONFIG: lower --total-nodes or --tasks-per-node"
+        )
+
+
+def job_log_dir(request: LaunchRequest, surroundings: Surroundings) -> Path:
+    """Absolute directory of the job's logs."""
+    return surroundings.cwd / (request.log_dir or Path("csrun_logs", surroundings.job_id))
+
+
+def common_change(request: LaunchRequest, surroundings: Surroundings) -> EnvironmentChange:
+    """What all tasks get in their environment. The job's secret token comes when the job starts."""
+    base = program_environment(surroundings.environment, surroundings.toolkit, surroundings.site.container)
+    values = {
+        **base.values,
+        # Without it a task's last lines would sit in its buffer when it is killed.
+        "PYTHONUNBUFFERED": "1",
+        "CSRUN_JOB_ID": surroundings.job_id,
+        "CSRUN_NUM_TASKS": str(request.layout.num_tasks),
+        "CSRUN_LOG_DIR": str(job_log_dir(request, surroundings)),
+    }
+    if request.wait:
+        values["CSRUN_WAIT"] = "1"
+    if request.requeue:
+        values["CSRUN_REQUEUE"] = "1"
+    return EnvironmentChange(values, base.unset)
+
+
+def planned_tasks(
+    layout: JobLayout,
+    log_dir: Path,
+    pins: Sequence[tuple[int, ...]] = (),
+    hosts: Sequence[str] = (),
+) -> tuple[PlannedTask, ...]:
+    """All tasks by rank.
+
+    Args:
+        layout: of the job.
+        log_dir: absolute directory of the logs.
+        pins: CPUs of every task; empty: nothing is pinned here.
+        hosts: of every task, for TF_CONFIG; empty where they are known only after the start.
+    """
+    tasks = []
+    for rank, node in enumerate(layout.nodes_of_tasks()):
+        role, index = role_of_rank(rank)
+        values = {"CSRUN_RANK": str(rank), "CSRUN_ROLE": role, "CSRUN_TASK_INDEX": str(index)}
+        if hosts:
+            values["TF_CONFIG"] = json.dumps(tf_config(rank, hosts))
+        cpus = pins[rank] if pins else ()
+        tasks.append(PlannedTask(rank, role, index, node, cpus, values, log_dir / log_name(role, index)))
+    return tuple(tasks)
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 task", "2 tasks"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,44 @@
+"""A whole training in containers: three tasks in the image, the CS system outside of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from image import make_frame
+
+from cs_system.testing import running_system
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_PY = ROOT / "models" / "fc_mnist" / "tf" / "run.py"
+
+
+@pytest.fixture
+def frame(tmp_path: Path, image: Path) -> tuple[Path, str]:
+    """An image without any files, and the directories that make the toolkit's environment of it."""
+    directories = sorted({"/usr", str(ROOT), sys.prefix, sys.base_prefix})
+    return make_frame(tmp_path / "frame", directories), ",".join(directories)
+
+
+def test_fc_mnist_trains(
+    run: Callable[..., CompletedProcess[str]], frame: tuple[Path, str], tmp_path: Path
+) -> None:
+    python = str(Path(sys.prefix) / "bin" / "python")
+    flags = ("--tasks-per-node=3", "--cpus-per-task=1")
+    with running_system(tmp_path) as system:
+        program = (
+            python,
+            str(RUN_PY),
+            "--model_dir=model_dir",
+            "--mode=train",
+            "--max_steps=30",
+            f"--cs_ip={system.address}",
+        )
+        result = run("csrun_wse", *flags, *program, SINGULARITY_IMAGE=str(frame[0]), MOUNT_DIRS=frame[1])
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "chief | " in result.stdout
+        assert "Loss for final step" in result.stdout
+    assert list(tmp_path.glob("model_dir/model.ckpt-30.index"))

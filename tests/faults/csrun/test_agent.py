@@ -1,0 +1,308 @@
+"""The agent of one task with a launcher played by the test, without Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from csrun.agent.link import Link
+from csrun.agent.protocol import (
+    WINDOW_BYTES,
+    Asked,
+    Beat,
+    Challenge,
+    Credit,
+    Ended,
+    Gone,
+    Hello,
+    Message,
+    Note,
+    Output,
+    Refused,
+    Signal,
+    Start,
+    Started,
+    agent_proof,
+    launcher_proof,
+)
+
+AGENT = Path(__file__).resolve().parents[3] / "csrun" / "agent" / "__main__.py"
+TOKEN = "the token"
+NONCE = "the launcher's number"
+LIMIT_S = 30.0
+Kind = TypeVar("Kind", bound=Message)
+
+
+class Launcher:
+    """The launcher's end of one agent, and the agent itself."""
+
+    def __init__(self, folder: Path, *, under: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self.marker = uuid.uuid4().hex
+        self.messages: list[Message] = []
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            environment = {
+                "PATH": os.environ["PATH"],
+                "CSRUN_SUPERVISOR_PORT": str(server.getsockname()[1]),
+                "CSRUN_JOB_TOKEN": TOKEN,
+                "CSRUN_JOB_ID": self.marker,
+                "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+                "SLURM_PROCID": "3",
+                "SLURMD_NODENAME": "node7",
+                "SLURM_JOB_ID": "12",
+                "TEST_MARKER": self.marker,
+            }
+            self.process = subprocess.Popen(
+                [*under, sys.executable, "-I", "-S", str(AGENT)],
+                cwd="/",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            server.settimeout(LIMIT_S)
+            self.link = Link(server.accept()[0])
+        self.link.send(Challenge(NONCE))
+        self.hello = self.wait_for(Hello)
+
+    def wait_for(self, kind: type[Kind]) -> Kind:
+        """The next message of this kind; what comes before it is kept in `messages`."""
+        limit_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit_s:
+            for number, message in enumerate(self.messages):
+                if isinstance(message, kind):
+                    del self.messages[number]
+                    return message
+            self.messages += self.link.receive()
+            time.sleep(0.005)
+        raise AssertionError(f"no {kind.__name__}, but {self.messages}")
+
+    def start(self, *command: str, token: str = TOKEN, **changes: object) -> None:
+        """Has the agent run a command."""
+        start = Start(
+            command=command,
+            cwd=str(self.folder),
+            values={"CSRUN_RANK": "3", "CSRUN_JOB_ID": self.marker, "VALUE": "a b"},
+            unset=("CSRUN_SUPERVISOR_PORT",),
+            cpus=(),
+            log=str(self.folder / "task.log"),
+            append=False,
+            exit_record=str(self.folder / "exits" / "rank-3.json"),
+            grace_s=0.5,
+            proof="",
+        )
+        start = replace(start, **changes)  # type: ignore[arg-type]
+        proof = launcher_proof(token, NONCE, self.hello.nonce, start)
+        self.link.send(replace(start, proof=proof))
+
+    def end(self) -> int:
+        """Waits for the agent's end; its exit code."""
+        return self.process.wait(timeout=LIMIT_S)
+
+    def record(self) -> dict[str, object]:
+        """The exit record."""
+        record: dict[str, object] = json.loads((self.folder / "exits" / "rank-3.json").read_text())
+        return record
+
+    def left(self) -> list[int]:
+        """Living processes of the agent and its task."""
+        wanted, found = f"TEST_MARKER={self.marker}".encode(), []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
+    launchers: list[Launcher] = []
+
+    def call(**options: tuple[str, ...]) -> Launcher:
+        launchers.append(Launcher(tmp_path, **options))
+        return launchers[-1]
+
+    yield call
+    for launcher in launchers:
+        launcher.link.close()
+        while left := launcher.left():
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            launcher.process.poll()
+        launcher.process.wait()
+        if launcher.process.stderr is not None:
+            launcher.process.stderr.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit_s, "this did not happen in time"
+        time.sleep(0.01)
+
+
+def test_a_task_from_start_to_end(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    hello = launcher.hello
+    assert (hello.rank, hello.node, hello.slurm_job) == (3, "node7", "12")
+    assert hello.proof == agent_proof(TOKEN, NONCE, hello)
+    launcher.start("sh", "-c", 'echo "$VALUE $CSRUN_SUPERVISOR_PORT $CSRUN_JOB_TOKEN"; pwd; exit 7')
+    assert launcher.wait_for(Started).pid > 0
+    assert launcher.wait_for(Ended).exit_code == 7
+    shown = b"".join(each.data for each in launcher.messages if isinstance(each, Output)).decode()
+    assert shown == f"a b  {TOKEN}\n{launcher.folder}\n"
+    launcher.link.send(Signal(signal.SIGTERM))
+    launcher.wait_for(Gone)
+    assert launcher.end() == 7
+    assert (launcher.folder / "task.log").read_text() == shown
+    record = launcher.record()
+    assert (record["exit_code"], record["signal"], record["reason"]) == (7, None, "exited")
+
+
+def test_who_does_not_know_the_token_has_nothing_run(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    launcher.start("touch", "hacked", token="another token")
+    assert launcher.end() == 1
+    assert launcher.process.stderr is not None
+    assert "does not know the job's token" in launcher.process.stderr.read()
+    assert not (launcher.folder / "hacked").exists()
+
+
+def test_the_task_ends_with_the_launcher(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    deaf = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; while :; do sleep 100; done' &); echo ready; "
+    launcher.start("sh", "-c", f"{deaf} while :; do sleep 100; done")
+    launcher.wait_for(Output)
+    launcher.link.close()
+    assert launcher.end() == 137
+    assert not launcher.left()
+    assert launcher.record()["reason"] == "the launcher is gone"
+    assert launcher.record()["signal"] == 9
+
+
+def test_the_task_ends_with_the_step_daemon(launch: Callable[..., Launcher]) -> None:
+    launcher = launch(under=("sh", "-c", '"$@" & wait', "sh"))
+    launcher.start("sleep", "1000")
+    launcher.wait_for(Started)
+    launcher.process.kill()
+    assert launcher.wait_for(Ended).exit_code == 143
+    launcher.wait_for(Gone)
+    until(lambda: not launcher.left())
+    assert launcher.record()["reason"] == "Slurm's step daemon is gone"
+
+
+def test_a_killed_agent_takes_its_task_along(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    launcher.start("sh", "-c", "(trap '' TERM; sleep 1000 &); echo ready; sleep 1000")
+    launcher.wait_for(Output)
+    launcher.process.kill()
+    until(lambda: not launcher.left())
+
+
+def test_a_slow_terminal_slows_the_task_and_nothing_is_lost(launch: Callable[..., Launcher]) -> None:
+    count = 200_000  # 1.3 MB, more than window and pipe hold
+    launcher = launch()
+    launcher.start("seq", str(count))
+    taken = b""
+    while len(taken) < WINDOW_BYTES:
+        taken += launcher.wait_for(Output).data
+    launcher.wait_for(Beat)  # the agent lives, and sends no more than it may
+    launcher.wait_for(Beat)
+    assert not [each for each in launcher.messages if isinstance(each, Output)]
+    assert len(taken) < WINDOW_BYTES + 65_536
+    credit = len(taken)
+    while not taken.endswith(f"\n{count}\n".encode()):
+        launcher.link.send(Credit(credit))
+        data = launcher.wait_for(Output).data
+        taken += data
+        credit = len(data)
+    assert launcher.wait_for(Ended).exit_code == 0
+    assert taken == "".join(f"{number}\n" for number in range(1, count + 1)).encode()
+    launcher.link.send(Signal(signal.SIGTERM))
+    launcher.wait_for(Gone)
+    assert (launcher.folder / "task.log").read_bytes() == taken
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "code", "text"),
+    [
+        (("pyhton",), {}, 127, "node7: command not found: 'pyhton'"),
+        (("true",), {"cwd": "/no/such/place"}, 1, "node7: cannot change to the working directory"),
+        (("true",), {"log": "/dev/null/task.log"}, 1, "node7: cannot write the log /dev/null/task.log"),
+    ],
+)
+def test_what_cannot_be_started_is_said(
+    launch: Callable[..., Launcher], command: tuple[str, ...], changes: dict[str, str], code: int, text: str
+) -> None:
+    launcher = launch()
+    launcher.start(*command, **changes)
+    refused = launcher.wait_for(Refused)
+    assert refused.exit_code == code
+    assert text in refused.text
+    launcher.wait_for(Gone)
+    assert launcher.end() == code
+    assert str(launcher.record()["reason"]).startswith("not started: ")
+
+
+def test_slurm_s_signal_is_told_and_obeyed(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    launcher.start("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    launcher.wait_for(Output)
+    launcher.process.terminate()
+    assert launcher.wait_for(Asked).signum == signal.SIGTERM
+    assert launcher.wait_for(Ended).exit_code == 0
+    launcher.wait_for(Gone)
+    assert launcher.record()["reason"] == "asked by Slurm (SIGTERM)"
+
+
+def test_slurm_s_signal_to_all_processes_is_no_failure_of_the_task(launch: Callable[..., Launcher]) -> None:
+    """It reaches the task first and the agent a moment later."""
+    launcher = launch()
+    launcher.start("sleep", "1000")
+    task = launcher.wait_for(Started).pid
+    os.kill(task, signal.SIGTERM)
+    time.sleep(0.1)
+    launcher.process.terminate()
+    assert launcher.wait_for(Ended).exit_code == 143
+    assert any(isinstance(each, Asked) for each in launcher.messages)  # it came before the end
+    launcher.wait_for(Gone)
+
+
+def test_slurm_s_signal_before_the_start_ends_the_agent(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    launcher.process.terminate()
+    launcher.wait_for(Gone)
+    assert launcher.end() == 1
+
+
+def test_a_full_disk_costs_the_log_and_not_the_task(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    launcher.start("sh", "-c", "echo one; sleep 0.2; echo two", log="/dev/full")
+    assert launcher.wait_for(Ended).exit_code == 0
+    assert "cannot write /dev/full: No space left on device" in launcher.wait_for(Note).text
+    launcher.link.send(Signal(signal.SIGTERM))
+    launcher.wait_for(Gone)
+
+
+def test_a_log_of_a_run_before_is_kept_where_that_is_asked_for(launch: Callable[..., Launcher]) -> None:
+    launcher = launch()
+    (launcher.folder / "task.log").write_text("before\n")
+    launcher.start("echo", "after", append=True)
+    launcher.wait_for(Ended)
+    launcher.link.send(Signal(signal.SIGTERM))
+    launcher.wait_for(Gone)
+    assert (launcher.folder / "task.log").read_text() == "before\nafter\n"

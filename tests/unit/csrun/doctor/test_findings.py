@@ -1,0 +1,154 @@
+"""What the doctor concludes from what a cluster and its nodes say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from csrun.doctor.cluster import job_partition, node_findings, partition_findings, resource_findings
+from csrun.doctor.findings import Finding, line, to_json, verdict
+from csrun.doctor.nodes import Answer, ProbeRun
+from csrun.doctor.nodes import node_findings as probe_findings
+from csrun.schedulers.slurm.client import Node, Partition
+from csrun.schedulers.slurm.times import limit_seconds
+from csrun.site.model import Site
+
+SITE = Site(def_nodes=2, def_tasks_per_node=2, def_cpus_per_task=8, gres_resource="cs:1", gres_node="n1")
+NODES = [
+    Node("n1", 16, 1000, "cs:1", "all", "idle"),
+    *(Node(f"n{number}", 16, 1000, "", "all", "idle") for number in (2, 3)),
+]
+PARTITIONS = [Partition("all", True, True, "1-00:00:00", 3), Partition("gpu", False, False, "infinite", 1)]
+
+
+def levels(findings: list[Finding]) -> dict[str, str]:
+    return {finding.name: finding.level for finding in findings}
+
+
+def failure(findings: list[Finding]) -> Finding:
+    (failed,) = [finding for finding in findings if finding.level == "fail"]
+    assert failed.advice
+    return failed
+
+
+def test_a_cluster_that_fits_has_no_failure() -> None:
+    found = [
+        *partition_findings(SITE, PARTITIONS),
+        *node_findings(SITE, NODES),
+        *resource_findings(SITE, NODES, {}),
+    ]
+    assert set(levels(found).values()) == {"ok"}
+    assert set(levels(found)) == {"partition", "time limit", "nodes", "default job", "gres"}
+    assert verdict(found).startswith("a run would work")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "text"),
+    [
+        ({"partition": "nope"}, "partition", "no partition 'nope'"),
+        ({"partition": "gpu"}, "partition", "gpu starts no jobs"),
+        ({"time_limit": "2-00"}, "time limit", "above the 1-00:00:00 of all"),
+        ({"time_limit": "soon"}, "time limit", "which is no time"),
+        ({"def_nodes": 4}, "default job", "3 nodes can be used"),
+        ({"def_tasks_per_node": 3}, "default job", "needs 24 CPUs on a node, and the nodes have 16"),
+        ({"gres_resource": "wse:1"}, "gres", "no node of the partition has the generic resource 'wse'"),
+        ({"gres_resource": "cs:2"}, "gres", "more than any node has (1)"),
+        ({"gres_node": "n2"}, "gres", "'cs' is on n1, and gres_node of the site is n2"),
+        ({"licence": "cs:2"}, "licence", "the licence 'cs:2' is not there (cs: 1; all: cs, matlab)"),
+    ],
+)
+def test_what_does_not_fit_fails_with_advice(change: dict[str, object], name: str, text: str) -> None:
+    site = replace(SITE, **change)
+    found = [
+        *partition_findings(site, PARTITIONS),
+        *node_findings(site, NODES),
+        *resource_findings(site, NODES, {"cs": (1, 0), "matlab": (4, 4)}),
+    ]
+    failed = failure(found)
+    assert failed.name == name
+    assert text in failed.text
+    assert verdict(found).startswith("a run would not work: 1 of ")
+
+
+def test_nodes_that_are_down_are_noted_and_not_counted() -> None:
+    nodes = [replace(NODES[0], state="drained"), replace(NODES[1], state="down"), NODES[2]]
+    assert levels(list(node_findings(SITE, nodes))) == {"nodes": "note", "default job": "fail"}
+    assert levels(list(node_findings(replace(SITE, def_nodes=1), nodes)))["default job"] == "ok"
+
+
+def test_without_a_resource_for_the_system_a_run_works_and_is_noted() -> None:
+    (finding,) = resource_findings(Site(), NODES, {})
+    assert finding.level == "note"
+
+
+def test_the_default_partition_is_that_of_the_cluster() -> None:
+    assert job_partition(Site(), PARTITIONS) is PARTITIONS[0]
+    assert job_partition(Site(partition="gpu,all"), PARTITIONS) is PARTITIONS[1]
+
+
+ANSWERS = (Answer("n1", True, (), 0.01), Answer("n2", True, (), -0.2))
+
+
+@pytest.mark.parametrize(
+    ("answers", "name", "level", "text"),
+    [
+        (ANSWERS[:1], "connections", "fail", "only n1 of 2 nodes"),
+        ((ANSWERS[0], Answer("n2", False, (), 0.0)), "shared files", "fail", "not the same on n2"),
+        (
+            (ANSWERS[0], Answer("n2", True, ("/img.sif",), 0.0)),
+            "on the nodes",
+            "fail",
+            "/img.sif is not there on n2",
+        ),
+        ((ANSWERS[0], Answer("n2", True, (), 8.0)), "clocks", "note", "n2 is +8.0 s off"),
+        ((ANSWERS[0], Answer("n2", True, (), -400.0)), "clocks", "fail", "n2 is -400.0 s off"),
+    ],
+)
+def test_what_nodes_lack_is_named(answers: tuple[Answer, ...], name: str, level: str, text: str) -> None:
+    found = [one for one in probe_findings(ProbeRun(answers, ""), 2) if one.level != "ok"]
+    assert [(one.name, one.level) for one in found] == [(name, level)]
+    assert text in found[0].text
+
+
+def test_answers_of_all_nodes_are_all_right() -> None:
+    assert set(levels(list(probe_findings(ProbeRun(ANSWERS, ""), 2))).values()) == {"ok"}
+
+
+def test_a_busy_cluster_is_no_failure_and_a_broken_one_is() -> None:
+    busy = "srun: error: Unable to allocate resources: Requested nodes are busy"
+    assert [one.level for one in probe_findings(ProbeRun((), busy), 2)] == ["note"]
+    (broken,) = probe_findings(ProbeRun((), "srun: error: Invalid node name specified"), 2)
+    assert broken.level == "fail"
+    assert "Invalid node name specified" in broken.text
+
+
+def test_findings_as_lines_and_json() -> None:
+    finding = Finding("gres", "fail", "not there", "correct it")
+    assert line(finding, coloured=False) == (
+        "FAIL  gres             not there\n                       -> correct it\n"
+    )
+    assert "\x1b[31mFAIL" in line(finding, coloured=True)
+    assert to_json([finding])["would_work"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("4:00:00", 14_400),
+        ("2-00", 172_800),
+        ("1-2:30", 95_400),
+        ("1-2:30:15", 95_415),
+        ("infinite", float("inf")),
+        ("UNLIMITED", float("inf")),
+    ],
+)
+def test_times_as_slurm_writes_them(text: str, seconds: float) -> None:
+    assert limit_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["5x", "1:2:3:4", "-5", "1-", "½"])
+def test_what_is_no_time(text: str) -> None:
+    assert limit_seconds(text) is None

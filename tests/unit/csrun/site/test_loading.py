@@ -1,0 +1,271 @@
+"""A site's settings from the site file and the environment."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from csrun.site import loading
+from csrun.site.file import SiteFile
+from csrun.site.loading import load_site, searched_files
+from csrun.site.model import Site, SiteError
+from csrun.site.variables import VARIABLES
+from toolkit_config import config_file
+
+
+@pytest.fixture(autouse=True)
+def no_file_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "SYSTEM_FILE", tmp_path / "etc" / "site.yaml")
+    monkeypatch.setattr(loading, "config_file", lambda name: tmp_path / "toolkit" / name)
+
+
+def site_file(tmp_path: Path, text: str, name: str = "site.yaml") -> Path:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nothing_set_gives_the_smallest_job_on_this_machine() -> None:
+    loaded = load_site({})
+    assert loaded.site == Site(def_nodes=1, def_tasks_per_node=2, def_cpus_per_task=None)
+    assert set(loaded.origins.values()) == {"default"}
+    assert (loaded.path, loaded.notes) == (None, ())
+
+
+def test_file_model_and_variables_know_the_same_settings_with_the_same_defaults() -> None:
+    names = [field.name for field in fields(Site)]
+    assert names == list(SiteFile.model_fields) == list(VARIABLES)
+    assert SiteFile().model_dump() == asdict(Site())
+
+
+FULL = """\
+launcher: slurm
+def_nodes: 5
+def_tasks_per_node: 8
+def_cpus_per_task: 16
+container: apptainer
+container_image: /images/cs two.sif
+container_options: [--no-home, --env, "A=b c"]
+mount_dirs: [/data, /home, /data]
+gres_resource: --gres=gres:cs:cerebras:1
+gres_node: sdf-1
+licence: --licenses=cs:1
+cs_ip: 192.0.2.7:9000
+partition: wafer
+account: ml
+qos: normal
+time_limit: 12:30
+slurm_options: [--constraint=a|b]
+"""
+FULL_SITE = Site(
+    launcher="slurm",
+    def_nodes=5,
+    def_tasks_per_node=8,
+    def_cpus_per_task=16,
+    container="apptainer",
+    container_image="/images/cs two.sif",
+    container_options=("--no-home", "--env", "A=b c"),
+    mount_dirs=("/data", "/home"),
+    gres_resource="cs:cerebras:1",
+    gres_node="sdf-1",
+    licence="cs:1",
+    cs_ip="192.0.2.7:9000",
+    partition="wafer",
+    account="ml",
+    qos="normal",
+    time_limit="12:30",
+    slurm_options=("--constraint=a|b",),
+)
+
+
+def test_every_key_of_a_file_arrives_with_its_line(tmp_path: Path) -> None:
+    path = site_file(tmp_path, FULL)
+    loaded = load_site({}, path)
+    assert loaded.site == FULL_SITE
+    keys = [line.split(":")[0] for line in FULL.splitlines()]
+    assert loaded.origins == {key: f"{path}:{number}" for number, key in enumerate(keys, 1)}
+
+
+def test_every_variable_arrives_with_its_name() -> None:
+    environment = {
+        "CSRUN_LAUNCHER": "slurm",
+        "DEF_NODES": " 5 ",
+        "DEF_TASKS_PER_NODE": "8",
+        "DEF_CPUS_PER_TASK": "16",
+        "CSRUN_CONTAINER": "apptainer",
+        "SINGULARITY_IMAGE": "/images/cs two.sif",
+        "CSRUN_CONTAINER_OPTIONS": "--no-home --env 'A=b c'",
+        "MOUNT_DIRS": ",/data,, /home,/data,",
+        "GRES_RESOURCE": "gres:cs:cerebras:1",
+        "GRES_NODE": "sdf-1",
+        "CSRUN_LICENCE": "cs:1",
+        "CS_IP": "192.0.2.7:9000",
+        "CSRUN_PARTITION": "wafer",
+        "CSRUN_ACCOUNT": "ml",
+        "CSRUN_QOS": "normal",
+        "CSRUN_TIME_LIMIT": "12:30",
+        "CSRUN_SLURM_OPTIONS": "'--constraint=a|b'",
+    }
+    loaded = load_site(environment)
+    assert loaded.site == FULL_SITE
+    assert list(loaded.origins.values()) == [f"environment {name}" for name in environment]
+
+
+def test_the_environment_beats_the_file_and_an_empty_variable_sets_nothing(tmp_path: Path) -> None:
+    path = site_file(tmp_path, "def_nodes: 3\npartition: wafer\n")
+    loaded = load_site({"DEF_NODES": "4", "CSRUN_PARTITION": " "}, path)
+    assert (loaded.site.def_nodes, loaded.site.partition) == (4, "wafer")
+    assert loaded.origins["def_nodes"] == "environment DEF_NODES"
+    assert loaded.origins["partition"] == f"{path}:2"
+
+
+def test_both_names_of_a_number_are_read_and_the_long_one_wins() -> None:
+    assert load_site({"DEF_TASKS": "4", "DEF_CPUS": "8"}).site == Site(
+        def_tasks_per_node=4, def_cpus_per_task=8
+    )
+    assert load_site({"DEF_TASKS": "4", "DEF_TASKS_PER_NODE": "5"}).site.def_tasks_per_node == 5
+
+
+def test_the_first_file_of_the_search_counts_alone(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    places = [
+        site_file(tmp_path, "def_nodes: 2\n", "named.yaml"),
+        site_file(tmp_path, "def_nodes: 3\n", "xdg/csrun/site.yaml"),
+        site_file(tmp_path, "def_nodes: 4\n", "etc/site.yaml"),
+        site_file(tmp_path, "def_nodes: 5\nqos: last\n", "toolkit/site.yaml"),
+    ]
+    named = {**environment, "CSRUN_SITE_CONFIG": str(places[0])}
+    assert load_site(named, places[3]).path == places[3]
+    assert load_site(named).path == places[0]
+    for number, place in enumerate(places[1:], 3):
+        loaded = load_site(environment)
+        assert (loaded.path, loaded.site.def_nodes) == (place, number)
+        assert loaded.site.qos == ("last" if number == 5 else "")
+        place.unlink()
+    assert load_site(environment).path is None
+
+
+def test_the_users_file_is_below_home_without_an_absolute_xdg_directory(tmp_path: Path) -> None:
+    own = tmp_path / ".config" / "csrun" / "site.yaml"
+    for xdg in ({}, {"XDG_CONFIG_HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
+        assert searched_files({"HOME": str(tmp_path), **xdg})[0] == own
+    assert len(searched_files({})) == 2
+
+
+def test_a_named_file_that_does_not_exist_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match=r"missing.yaml: no such file; give the path") as caught:
+        load_site({"CSRUN_SITE_CONFIG": str(tmp_path / "missing.yaml"), "DEF_NODES": "x"})
+    assert len(caught.value.faults) == 2
+    assert caught.value.exit_code == 2
+
+
+def test_all_faults_of_a_file_and_of_the_environment_come_at_once(tmp_path: Path) -> None:
+    path = site_file(
+        tmp_path,
+        "launcher: slrum\n"
+        "def_nodes: 0\n"
+        "def_nodes: 0\n"
+        'def_tasks_per_node: "3"\n'
+        "mount_dirs: /data,/home\n"
+        "container: singularity\n"
+        "gres: cs:1\n"
+        "time_limit: 1h\n",
+    )
+    with pytest.raises(SiteError) as caught:
+        load_site({"DEF_CPUS": "-1", "CS_IP": "host:0"}, path)
+    assert [fault.replace(str(path), "FILE").split(";")[0] for fault in caught.value.faults] == [
+        "FILE:3: duplicate key 'def_nodes' (first on line 2)",
+        "FILE:1: 'launcher' is 'slrum': Input should be 'local' or 'slurm'",
+        "FILE:2: 'def_nodes' is 0: Input should be greater than or equal to 1",
+        "FILE:4: 'def_tasks_per_node' is '3': Input should be a valid integer",
+        "FILE:5: 'mount_dirs' is '/data,/home': expected a list of texts, for example [first, second]",
+        "FILE:7: unknown key 'gres'",
+        "FILE:8: 'time_limit' is '1h': expected a time limit as MINUTES, MINUTES:SECONDS, "
+        "HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES:SECONDS or UNLIMITED",
+        "the environment variable DEF_CPUS is '-1'",
+        "the environment variable CS_IP is 'host:0'",
+        "FILE:6: container is 'singularity' and there is no container_image",
+    ]
+
+
+@pytest.mark.parametrize("text", ["[1]", "just words", "a: [", "a: \x01", "1: 2", "? [a]\n: b"])
+def test_what_is_no_mapping_of_keys_is_a_fault_with_its_place(tmp_path: Path, text: str) -> None:
+    path = site_file(tmp_path, text)
+    with pytest.raises(SiteError) as caught:
+        load_site({}, path)
+    assert caught.value.faults[0].startswith(str(path))
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    assert load_site({}, site_file(tmp_path, "# nothing\n")).site == Site()
+
+
+def test_the_image_may_come_from_the_environment(tmp_path: Path) -> None:
+    path = site_file(tmp_path, "container: charliecloud\n")
+    assert load_site({"SINGULARITY_IMAGE": "/i"}, path).site.container_image == "/i"
+
+
+def test_a_container_that_would_hide_the_job_from_its_tasks_is_refused(tmp_path: Path) -> None:
+    settings = "container: {}\ncontainer_image: /i\ncontainer_options: [--nv, --containall]\n"
+    for container in ("singularity", "apptainer"):
+        path = site_file(tmp_path, settings.format(container))
+        with pytest.raises(SiteError, match=f"^{path}:3: container_options has --containall, which hides"):
+            load_site({}, path)
+    load_site({}, site_file(tmp_path, settings.format("none")))
+
+
+def test_settings_of_a_container_without_one_are_noted() -> None:
+    notes = load_site({"SINGULARITY_IMAGE": "/i", "MOUNT_DIRS": "/data"}).notes
+    assert notes == (
+        "environment SINGULARITY_IMAGE: container_image has no effect with 'container: none'",
+        "environment MOUNT_DIRS: mount_dirs has no effect with 'container: none'",
+    )
+
+
+WRONG = {
+    "CSRUN_LAUNCHER": ["Slurm", "pbs"],
+    "DEF_NODES": ["0", "-1", "two", "1.5", "1_0", "٣", "99999999999"],
+    "CSRUN_CONTAINER": ["docker"],
+    "SINGULARITY_IMAGE": ["cs.sif", "./cs.sif"],
+    "CSRUN_CONTAINER_OPTIONS": ["cleanenv", "--env 'A", "--a -- b"],
+    "MOUNT_DIRS": ["data", "/data:/mnt", "/data,home"],
+    "GRES_RESOURCE": ["cs 1", "cs:1;rm", ":1", "cs:1:2:3"],
+    "GRES_NODE": ["a b", "a,b"],
+    "CSRUN_LICENCE": ["cs 1", "cs:x"],
+    "CS_IP": ["a b", "host:", "host:x", "host:65536", ":9000"],
+    "CSRUN_PARTITION": ["a b"],
+    "CSRUN_TIME_LIMIT": ["1h", "1:2:3:4", "-1", "1:99", "1.5"],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in WRONG.items() for text in texts])
+def test_a_wrong_variable_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(SiteError, match=rf"^the environment variable {name} is .*; expected .*: set it"):
+        load_site({name: text})
+
+
+@pytest.mark.parametrize("text", ["90", "12:30", "4:00:00", "1-12", "1-12:30", "1-12:30:15", "UNLIMITED"])
+def test_slurms_forms_of_a_time_limit(tmp_path: Path, text: str) -> None:
+    assert load_site({}, site_file(tmp_path, f"time_limit: {text}\n")).site.time_limit == text
+
+
+@pytest.mark.parametrize("text", ["cs", "cs:1", "gres:cs:1", "gres/cs:1", "--gres=cs:1", "--gres=gres:cs:1"])
+def test_a_resource_however_a_site_has_written_it(text: str) -> None:
+    assert load_site({"GRES_RESOURCE": text}).site.gres_resource == ("cs" if text == "cs" else "cs:1")
+
+
+def test_the_example_is_right_as_it_is_and_with_every_key_uncommented(tmp_path: Path) -> None:
+    example = config_file("site.example.yaml")
+    assert load_site({}, example).site == Site()
+    lines = example.read_text(encoding="utf-8").splitlines()
+    keys = [line.removeprefix("# ") for line in lines if line.split(":")[0].removeprefix("# ") in VARIABLES]
+    assert [key.split(":")[0] for key in keys] == list(VARIABLES)
+    site = load_site({}, site_file(tmp_path, "\n".join(keys))).site
+    for field in fields(Site):
+        if field.name != "launcher":
+            assert getattr(site, field.name) != field.default, field.name
+    for names in VARIABLES.values():
+        assert f"[{', '.join(names)}]" in example.read_text(encoding="utf-8")

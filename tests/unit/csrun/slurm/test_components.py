@@ -1,0 +1,100 @@
+"""Layouts as components of a Slurm job, and the words that ask for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from csrun.layout import JobLayout
+from csrun.schedulers.slurm.allocation import Allocation
+from csrun.schedulers.slurm.arguments import request_words, srun_cpu, srun_job, srun_step
+from csrun.schedulers.slurm.components import Component, components
+from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.site.model import Site
+
+AGENT = ("agent",)
+STEP = "--input=none --mpi=none --chdir=/ --wait=0 --kill-on-bad-exit=0"
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        (JobLayout(1, 4, 2), [Component(1, 4, 2, holds_system=True)]),
+        (
+            JobLayout(3, 5, 16, cyclic=True),
+            [Component(1, 5, 16, holds_system=True, exclusive=False), Component(2, 5, 16, cyclic=True)],
+        ),
+        (JobLayout(2, 4, 8, 1), [Component(1, 1, holds_system=True), Component(1, 4, 8)]),
+        (
+            JobLayout(5, 4, 8, 2, cyclic=True),
+            [Component(1, 1, holds_system=True), Component(1, 1), Component(3, 4, 8, cyclic=True)],
+        ),
+        (JobLayout(5, 4, None, 4), [Component(1, 1, holds_system=True), Component(3, 1), Component(1, 4)]),
+    ],
+)
+def test_the_components_of_a_layout(layout: JobLayout, expected: list[Component]) -> None:
+    assert list(components(layout)) == expected
+
+
+def test_srun_for_nodes_of_its_own() -> None:
+    options = SlurmOptions(time_limit="1:00:00", account="a b", gres="cs:1", extra=("--mem=0",))
+    words = srun_job("job", components(JobLayout(5, 4, 8, 2, cyclic=True)), options, AGENT)
+    wishes = "--account=a b --time=1:00:00 --mem=0 agent"
+    assert " ".join(words) == (
+        f"srun --job-name=job {STEP} --nodes=1 --gres=cs:1 --exclusive --ntasks=1 --ntasks-per-node=1 "
+        f"{wishes} "
+        f": --job-name=job {STEP} --nodes=1 --exclusive --ntasks=1 --ntasks-per-node=1 {wishes} "
+        f": --job-name=job {STEP} --nodes=3 --exclusive --ntasks=12 --ntasks-per-node=4 --cpus-per-task=8 "
+        f"--distribution=cyclic {wishes}"
+    )
+    assert "--account=a b" in words  # one word
+
+
+def test_a_licence_and_the_node_of_the_system_are_asked_for_once() -> None:
+    options = SlurmOptions(licence="cs:1", gres_node="node1")
+    first, second = components(JobLayout(2, 1))
+    assert "--licenses=cs:1 --nodelist=node1" in " ".join(request_words(first, options))
+    assert not {"--licenses=cs:1", "--nodelist=node1"} & set(request_words(second, options))
+
+
+def test_srun_in_a_plain_allocation_leaves_the_places_to_the_host_file() -> None:
+    allocation = Allocation("7", (("a", "b"),))
+    words = srun_step("job", components(JobLayout(2, 3, 2, 1)), allocation, AGENT)
+    assert " ".join(words) == (
+        f"srun --jobid=7 --job-name=job {STEP} --overlap --nodes=2 --ntasks=4 --distribution=arbitrary "
+        f"--cpus-per-task=2 agent"
+    )
+
+
+def test_srun_in_a_heterogeneous_allocation_has_a_step_in_every_component() -> None:
+    allocation = Allocation("7", (("a",), ("b", "c")), heterogeneous=True)
+    words = srun_step("job", components(JobLayout(3, 2)), allocation, AGENT)
+    assert " ".join(words) == (
+        f"srun --jobid=7 --job-name=job --het-group=0 {STEP} --overlap --nodes=1 --ntasks=2 "
+        f"--ntasks-per-node=2 agent "
+        f": --het-group=1 {STEP} --overlap --nodes=2 --ntasks=4 --ntasks-per-node=2 agent"
+    )
+
+
+def test_srun_for_one_command() -> None:
+    options = SlurmOptions(partition="cpu", gres_node="node1")
+    words = srun_cpu(options, ("python", "a b"), exclude_gres=True, terminal=True)
+    begin = "--nodes=1 --ntasks=1 --exclusive --mpi=none"
+    assert " ".join(words) == f"srun --pty {begin} --exclude=node1 --partition=cpu python a b"
+    words = srun_cpu(options, ("echo", "a", ":", "$b"), exclude_gres=False, terminal=False)
+    assert " ".join(words[:-3]) == f"srun --quit-on-interrupt {begin} --partition=cpu"
+    assert words[-3:] == ("/bin/sh", "-c", "exec echo a : '$b'")
+
+
+def test_what_the_user_says_beats_the_site() -> None:
+    site = Site(
+        partition="site", account="site", time_limit="60", gres_resource="cs:1", slurm_options=("-v",)
+    )
+    options = SlurmOptions.of_site(site, partition="mine", dependency="afterok:3")
+    assert options.words == (
+        "--partition=mine",
+        "--account=site",
+        "--time=60",
+        "--dependency=afterok:3",
+        "-v",
+    )
+    assert options.gres == "cs:1"

@@ -1,0 +1,74 @@
+"""What is refused because it can never run on a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from csrun.errors import CsrunError
+from csrun.layout import JobLayout
+from csrun.schedulers.slurm.client import Node, Partition, SlurmClient
+from csrun.schedulers.slurm.errors import SlurmRequestError
+from csrun.schedulers.slurm.facts import ClusterFacts, look_around
+from csrun.schedulers.slurm.options import SlurmOptions
+
+FACTS = ClusterFacts("main", (64, 64, 16), frozenset({"cs"}))
+
+
+@pytest.mark.parametrize(
+    ("layout", "gres", "text"),
+    [
+        (JobLayout(4, 1), "", "--total-nodes=4: the partition 'main' has 3 nodes"),
+        (JobLayout(3, 17), "", "--tasks-per-node=17 needs 17 CPUs on a node, and the nodes .* have 16"),
+        (JobLayout(2, 5, 13), "", "--tasks-per-node=5 with --cpus-per-task=13 needs 65 CPUs"),
+        (JobLayout(1, 1), "gpu:1", "no generic resource 'gpu' .it has: cs."),
+    ],
+)
+def test_what_would_wait_for_ever_is_refused(layout: JobLayout, gres: str, text: str) -> None:
+    with pytest.raises(CsrunError, match=text) as refusal:
+        FACTS.check(layout, SlurmOptions(gres=gres))
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize("layout", [JobLayout(3, 16), JobLayout(2, 4, 16), JobLayout(3, 2, 8, 1)])
+def test_what_fits_is_taken(layout: JobLayout) -> None:
+    FACTS.check(layout, SlurmOptions(gres="cs:1"))
+
+
+class Cluster(SlurmClient):
+    """A cluster of two partitions that answers from here."""
+
+    settings = {"SrunPortRange": "0-0", "SlurmctldHost[0]": "head(10.0.0.1)"}
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def partitions(self) -> list[Partition]:
+        return [Partition("main", True, True, "infinite", 2), Partition("other", False, True, "1:00:00", 1)]
+
+    def nodes(self) -> list[Node]:
+        return [
+            Node("n1", 8, 1000, "cs:1,gpu:4", "main", "idle"),
+            Node("n2", 16, 1000, "", "main", "alloc"),
+            Node("n2", 16, 1000, "", "other", "alloc"),
+        ]
+
+    def configuration(self) -> dict[str, str]:
+        return self.settings
+
+
+def test_the_partition_that_counts_is_the_one_asked_for_else_the_default() -> None:
+    facts = look_around(Cluster(), SlurmOptions())
+    assert facts == ClusterFacts("main", (16, 8), frozenset({"cs", "gpu"}))
+    assert look_around(Cluster(), SlurmOptions(partition="other")).cpus == (16,)
+    assert look_around(Cluster(), SlurmOptions(partition="main,other")).cpus == (16, 8)
+    with pytest.raises(SlurmRequestError, match="no partition 'gpu'; expected one of: main, other"):
+        look_around(Cluster(), SlurmOptions(partition="gpu"))
+
+
+def test_how_nodes_reach_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not look_around(Cluster(), SlurmOptions()).loopback
+    settings = {"SrunPortRange": "60001-63000", "SlurmctldHost[0]": "localhost(127.0.0.1)"}
+    monkeypatch.setattr(Cluster, "settings", settings)
+    facts = look_around(Cluster(), SlurmOptions())
+    assert facts.ports == (60001, 63000)
+    assert facts.loopback

@@ -1,0 +1,115 @@
+"""What a waiting user is told, from what squeue shows."""
+
+from dataclasses import replace
+
+import pytest
+
+from csrun.schedulers.slurm.client import QueuedJob, parse_queue
+from csrun.schedulers.slurm.queue import holders, reason_sentence, waiting, will_never_start
+
+JOB = QueuedJob(
+    job_id="12",
+    component=0,
+    state="PENDING",
+    reason="Resources",
+    nodes="",
+    user="ada",
+    name="mine",
+    resources="cs:1",
+    licences="",
+    start="",
+    time_left="UNLIMITED",
+    partition="all",
+    priority=100,
+    submitted="2026-11-20T16:00:00",
+)
+HOLDER = replace(
+    JOB, job_id="7", state="RUNNING", reason="", user="bob", name="bert", nodes="n1", time_left="1:02:03"
+)
+
+
+def test_a_waiting_job_has_place_reason_holder_and_start() -> None:
+    mine = replace(JOB, start="2026-11-20T17:00:00")
+    before = replace(JOB, job_id="13", priority=200)
+    found = waiting([mine], [before, mine, HOLDER], "cs:1")
+    assert found is not None
+    assert found.place == 2
+    assert found.sentence() == (
+        "job 12 waits in partition all, place 2: it is next, and waits for nodes, CPUs or resources that "
+        "running jobs use; the CS system is held by job 7 of bob (bert, 1:02:03 left); "
+        "expected start 2026-11-20 17:00:00"
+    )
+
+
+def test_equal_priorities_go_by_job_number() -> None:
+    queue = [replace(JOB, job_id=number) for number in ("9", "12", "10", "100")]
+    found = waiting([JOB], queue, "")
+    assert found is not None
+    assert found.place == 3
+
+
+def test_jobs_of_other_partitions_and_own_components_are_not_before_it() -> None:
+    components = [JOB, replace(JOB, component=1, resources="", priority=150)]
+    other = replace(JOB, job_id="3", partition="gpu", priority=900)
+    found = waiting(components, [other, *components], "cs:1")
+    assert found is not None
+    assert found.place == 1
+
+
+def test_the_reason_of_another_component_counts_where_the_first_has_none() -> None:
+    components = [replace(JOB, reason=""), replace(JOB, component=1, reason="Priority")]
+    found = waiting(components, components, "")
+    assert found is not None
+    assert found.reason == "Priority"
+
+
+def test_a_running_job_does_not_wait() -> None:
+    assert waiting([HOLDER], [HOLDER], "cs:1") is None
+
+
+def test_a_free_cs_system_is_said_to_be_free() -> None:
+    found = waiting([JOB], [JOB], "cs:1")
+    assert found is not None
+    assert "nobody holds the CS system" in found.sentence()
+
+
+@pytest.mark.parametrize("resource", ["cs:1", "cs:cerebras:1", "cs"])
+def test_holders_have_the_resource_or_the_licence(resource: str) -> None:
+    by_licence = replace(HOLDER, resources="", licences="cs:1,matlab:2")
+    other = replace(HOLDER, job_id="8", resources="gpu:4")
+    assert holders([HOLDER, other, JOB], resource) == (HOLDER,)
+    assert holders([by_licence, other], resource) == (by_licence,)
+    assert holders([HOLDER], "") == ()
+
+
+def test_what_can_never_start_is_said_to_be_so() -> None:
+    stuck = replace(JOB, reason="PartitionNodeLimit")
+    found = waiting([stuck], [stuck], "")
+    assert found is not None
+    assert "it asks for more nodes than its partition has or allows" in found.sentence()
+    assert "'scancel 12' removes it" in found.sentence()
+    assert will_never_start("DependencyNeverSatisfied")
+    assert not will_never_start("Priority")
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        ("QOSMaxCpuPerUserLimit", "a limit of its QOS is reached (QOSMaxCpuPerUserLimit)"),
+        ("AssocGrpCPUMinutesLimit", "a limit of its account or user is reached (AssocGrpCPUMinutesLimit)"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n3",
+            "a node that it must have is down, drained or reserved (UnavailableNodes:n3)",
+        ),
+        ("SomethingNew", "Slurm's reason is 'SomethingNew'"),
+    ],
+)
+def test_reasons_of_any_kind_become_words(reason: str, sentence: str) -> None:
+    assert reason_sentence(reason) == sentence
+
+
+def test_squeue_lines_become_jobs() -> None:
+    fields = "4+1|RUNNING|None|n[2-3]|root|a b|gres/cs:1(S:0)|(null)|2026-11-20T16:24:56|N/A|all|17|2026"
+    (job,) = parse_queue(fields.replace("|", "\x1f") + "\nbroken by a line end in a name\n")
+    assert (job.job_id, job.component, job.reason, job.nodes) == ("4", 1, "", "n[2-3]")
+    assert (job.resources, job.licences, job.priority) == ("cs:1", "", 17)

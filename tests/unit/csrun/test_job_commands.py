@@ -1,0 +1,191 @@
+"""csrun status, logs and cancel on jobs of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csrun.job_registry import KnownJob, find_job, known_jobs, register
+from csrun.job_state import SlurmView, job_status
+
+BIN = Path(__file__).resolve().parents[3] / "bin"
+FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """One that knows no job."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    return {**clean, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.fixture
+def csrun(environment: dict[str, str], tmp_path: Path) -> Call:
+    """Runs csrun from a directory that is not that of the job."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "csrun", *words],
+            cwd=elsewhere,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture
+def job(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A running job of a chief and a worker, and its launcher."""
+    script = 'echo "$CSRUN_ROLE is here"; while true; do sleep 0.05; done'
+    launcher = subprocess.Popen(
+        [BIN / "csrun_wse", "--log-dir=logs with blanks", "sh", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        record = _wait_for(lambda: _running(tmp_path / "logs with blanks"))
+        yield record["job_id"], launcher
+    finally:
+        launcher.send_signal(signal.SIGTERM)
+        launcher.wait(30)
+
+
+def _running(log_dir: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads((log_dir / "job.json").read_text())
+        written = [(log_dir / task["log"]).stat().st_size for task in record["tasks"]]
+    except (OSError, ValueError):
+        return None
+    return record if all(written) else None
+
+
+def _wait_for(look: Callable[[], Any]) -> Any:
+    deadline_s = time.monotonic() + 30
+    while (found := look()) is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return found
+
+
+def test_a_running_job_is_found_from_anywhere_and_cancelled(
+    csrun: Call, job: tuple[str, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    job_id, launcher = job
+    shown = csrun("status", job_id[-4:])
+    assert "state     running" in shown.stdout
+    assert "worker 0" in shown.stdout
+    assert job_id in csrun("status").stdout
+    assert csrun("logs", job_id, "worker-0").stdout == "worker is here\n"
+    both = csrun("logs", job_id, "all").stdout
+    assert both.index("==> chief-0.log <==") < both.index("==> worker-0.log <==")
+
+    cancelled = csrun("cancel", job_id)
+    assert cancelled.returncode == 0
+    assert "cancelled, exit code 143" in cancelled.stderr
+    assert launcher.wait(30) == 143
+    found = json.loads(csrun("status", "--json", str(tmp_path / "logs with blanks")).stdout)
+    assert (found["state"], found["exit_code"]) == ("cancelled", 143)
+    assert "has ended already" in csrun("cancel", job_id).stderr
+
+
+def test_a_followed_log_ends_with_the_job_and_its_exit_code(
+    csrun: Call, environment: dict[str, str], tmp_path: Path
+) -> None:
+    command = [BIN / "csrun_wse", "--log-dir=logs", "--tasks-per-node=1", "sh", "-c", "seq 30; exit 5"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 5
+    followed = csrun("logs", "--follow", "-n", "3", str(tmp_path / "logs"))
+    assert followed.stdout == "28\n29\n30\n"
+    assert followed.returncode == 5
+    assert "failed, exit code 5" in followed.stderr
+
+
+def test_a_launcher_that_was_killed_leaves_a_lost_job(
+    csrun: Call, job: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    job_id, launcher = job
+    launcher.kill()
+    launcher.wait()
+    assert "state     lost: its launcher has ended without a word" in csrun("status", job_id).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["status", "nope"], "no job 'nope' is known"),
+        (["logs", "nope"], "no job 'nope' is known"),
+        (["cancel", "nope"], "no job 'nope' is known"),
+        (["status", "--last=0"], "--last: got '0'"),
+    ],
+)
+def test_jobs_that_are_not_known_are_refused(csrun: Call, words: list[str], message: str) -> None:
+    refused = csrun(*words)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+
+
+def test_without_jobs_the_list_says_so(csrun: Call) -> None:
+    assert csrun("status").stdout == "no jobs are known; csrun_wse starts one\n"
+    assert json.loads(csrun("status", "--json").stdout) == []
+
+
+def test_unreadable_entries_are_left_out(environment: dict[str, str], tmp_path: Path) -> None:
+    for number in (1, 2):
+        register(KnownJob(f"local-{number}", str(tmp_path), "local", ("true",), "", number), environment)
+    (tmp_path / "state" / "csrun" / "jobs" / "local-3.json").write_text("{")
+    assert [job.job_id for job in known_jobs(environment)] == ["local-2", "local-1"]
+
+
+def test_an_id_of_several_jobs_is_refused(environment: dict[str, str], tmp_path: Path) -> None:
+    for name in ("slurm-20261120-101530-1a2b", "slurm-20261120-101531-1a2c"):
+        register(KnownJob(name, str(tmp_path / name), "slurm", ("true",), name[-2:]), environment)
+    assert find_job("1a2b", environment).job_id.endswith("1a2b")
+    assert find_job("2c", environment).job_id.endswith("1a2c")
+    with pytest.raises(Exception, match="means several jobs"):
+        find_job("slurm-20261120", environment)
+
+
+JOB = KnownJob("slurm-1", "/logs", "slurm", ("true",), "12")
+ENDED = {"ended": "2026-11-20T16:00:00", "exit_code": 7}
+
+
+@pytest.mark.parametrize(
+    ("record", "slurm", "state"),
+    [
+        (None, SlurmView("PENDING", "", "job 12 waits"), "waiting"),
+        ({**ENDED, "exit_code": 75}, SlurmView("PENDING"), "waiting"),  # requeued
+        ({**ENDED, "exit_code": 75}, SlurmView("COMPLETING"), "running"),  # about to be
+        ({}, SlurmView("RUNNING", "n1"), "running"),
+        ({}, SlurmView("COMPLETING", "n1"), "running"),
+        (ENDED, SlurmView("FAILED"), "failed"),
+        (ENDED, None, "failed"),
+        ({**ENDED, "exit_code": 0}, SlurmView("COMPLETED"), "done"),
+        ({**ENDED, "exit_code": 143}, SlurmView("CANCELLED"), "cancelled"),
+        ({}, SlurmView("TIMEOUT"), "failed"),
+        ({}, SlurmView("NODE_FAIL"), "failed"),
+        ({}, SlurmView("CANCELLED"), "cancelled"),
+        (None, None, "lost"),
+    ],
+)
+def test_state_of_a_slurm_job(record: dict[str, Any] | None, slurm: SlurmView | None, state: str) -> None:
+    found = job_status(JOB, record, slurm, None)
+    assert found.state == state
+    assert found.over == (state not in ("waiting", "running"))

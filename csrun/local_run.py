@@ -23,8 +23,9 @@ from csrun.job_registry import register
 from csrun.job_report import CONSOLE_POLL_S, JobReport, cast
 from csrun.jobs import JobRecord, known_job, prepare_log_dir
 from csrun.output import PROGRESS_INTERVAL_S
-from csrun.processes import Guard, adopt_orphans, catching, descendants, reap, signal_processes, start_task
+from csrun.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.schedulers.base import LaunchPlan, PlannedTask
+from csrun.signal_relay import LOOK_INTERVAL_S, SignalRelay
 from csrun.signals import INTERRUPTS, PASSED_ON, SignalPipe
 from csrun.supervisor import Supervisor
 from csrun.system_watch import PATIENCE_S, SystemWatch
@@ -106,6 +107,7 @@ class _LocalRun:
         self._plan = plan
         self._signals = signals
         self._guard_pid = guard_pid
+        self._relay = SignalRelay(guard_pid)
         self._supervisor = Supervisor([task.label for task in plan.tasks], plan.grace_s, plan.wind_down_s)
         self._record = JobRecord.of(plan)
         self._tasks: list[_RunningTask] = []
@@ -165,10 +167,11 @@ class _LocalRun:
                 if signum in INTERRUPTS:
                     self._report.act(self._supervisor.interrupted(signum, now_s))
                 elif signum in PASSED_ON:
-                    signal_processes(catching(signum, os.getpid()), signum)
+                    self._relay.send(signum, now_s)
             for pid, exit_code in reap():
                 if pid in self._rank_by_pid:
                     self._task_ended(self._rank_by_pid[pid], exit_code, now_s)
+            self._relay.tick(now_s)
             self._report.act(self._supervisor.tick(now_s))
             self._report.tick(now_s)
 
@@ -206,6 +209,8 @@ class _LocalRun:
         if self._supervisor.ending_signal is not None:
             return ENDING_POLL_S
         waits = [PROGRESS_INTERVAL_S / 2] if self._report.waiting else []
+        if self._relay.waiting:
+            waits.append(LOOK_INTERVAL_S)
         if self._supervisor.deadline_s is not None:
             waits.append(max(0.0, self._supervisor.deadline_s - time.monotonic()))
         return min(waits, default=None)

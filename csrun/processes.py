@@ -19,7 +19,7 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def start_task(
     environment: Mapping[str, str],
     cpus: Collection[int] = (),
     dies_with_us: bool = True,
+    output: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Starts a task in a session of its own; its stdout and stderr come through one pipe, its stdin is empty.
 
@@ -54,6 +55,7 @@ def start_task(
         environment: all of the task's environment.
         cpus: CPUs that the task is pinned to; empty: not pinned.
         dies_with_us: the kernel kills it when this process dies.
+        output: a descriptor that takes its stdout and stderr instead of the pipe.
 
     Raises:
         CommandNotExecutableError: the kernel does not execute the file.
@@ -65,7 +67,7 @@ def start_task(
             executable=file,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             bufsize=0,
             start_new_session=True,
@@ -110,6 +112,11 @@ def reap() -> Iterator[tuple[int, int]]:
         yield pid, code if code >= 0 else 128 - code
 
 
+def children_of(pid: int) -> list[int]:
+    """Its living children."""
+    return _children()[pid]
+
+
 def descendants(root: int) -> set[int]:
     """All living processes below `root`, itself excluded."""
     children = _children()
@@ -134,27 +141,50 @@ def _children() -> dict[int, list[int]]:
     return children
 
 
-def catching(signum: int, root: int) -> list[int]:
-    """The processes below `root` that have a handler for the signal; the others would end by most signals.
+def catching(signum: int, branches: Iterable[int]) -> dict[int, list[int]]:
+    """Who has a handler for the signal among `branches` and all below; most signals would end the others.
 
     Of a process and those below it only the upper one: a forked child of a program inherits its handlers, and
     what the signal means is for the program to tell it.
+
+    Returns:
+        For every branch that is still there, what was found in it.
     """
     children = _children()
+    living = {pid for below in children.values() for pid in below}
+    return {branch: _catching(signum, branch, children) for branch in branches if branch in living}
+
+
+def _catching(signum: int, branch: int, children: Mapping[int, list[int]]) -> list[int]:
     found: list[int] = []
-    queue = [root]
+    queue = [branch]
     while queue:
-        for pid in children[queue.pop()]:
-            (found if _catches(signum, pid) else queue).append(pid)
+        pid = queue.pop()
+        if _handles(signum, pid):
+            found.append(pid)
+        else:
+            queue.extend(children.get(pid, ()))
     return found
 
 
-def _catches(signum: int, pid: int) -> bool:
+def _handles(signum: int, pid: int) -> bool:
+    """Whether the process has a handler for the signal that does more than to tidy up and end.
+
+    A bash script with `trap ... EXIT` catches every signal that would end it, and ends.
+    """
     with suppress(OSError, ValueError):
         status = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
         mask = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-        return bool(int(mask.split()[1], 16) >> (signum - 1) & 1)
+        caught = int(mask.split()[1], 16)
+        return bool(caught & _bit(signum)) and caught & _TIDYING != _TIDYING
     return False
+
+
+def _bit(signum: int) -> int:
+    return 1 << (signum - 1)
+
+
+_TIDYING = sum(map(_bit, (signal.SIGILL, signal.SIGTRAP, signal.SIGALRM, signal.SIGXCPU, signal.SIGSYS)))
 
 
 def signal_processes(pids: Collection[int], signum: int) -> None:

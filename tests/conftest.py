@@ -23,6 +23,8 @@ os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so, and processes of tests would inherit it: Ctrl-C could not be tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup, with the same consequence
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 MODELS = Path(__file__).parents[1] / "models"
 MODULES = ("params", "run", "data", "model")

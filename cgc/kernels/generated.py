@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from collections.abc import Set as AbstractSet
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
@@ -15,7 +16,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import graph_function
-from cgc.cirh.ops import ConstOp
+from cgc.cirh.ops import BroadcastInDimOp, ConstOp
 from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.text import print_module
 from cgc.kernels.graph import KernelGraph
@@ -42,6 +43,7 @@ def generate(program: Program, members: Sequence[int]) -> GeneratedKernel:
         program: the step.
         members: positions of its ops, ascending.
     """
+    members = _with_repeats(program, members)
     inputs, outputs = _border(program, members)
     nests = _lowered(program, members, inputs, outputs)[1]
     arguments = [number for number, value in enumerate(nests.values) if value.argument is not None]
@@ -73,7 +75,8 @@ def lair_text(module: ModuleOp, graph: KernelGraph) -> str:
     found: dict[int, ModuleOp] = {}
     for kernel in graph.kernels:
         if kernel.loops is not None:
-            lowered, _ = _lowered(program, kernel.op_indices, *_border(program, kernel.op_indices))
+            members = _with_repeats(program, kernel.op_indices)
+            lowered, _ = _lowered(program, members, *_border(program, members))
             users.setdefault(id(lowered), []).append(kernel.name)
             found[id(lowered)] = lowered
     ops: list[FuncOp] = []
@@ -104,6 +107,22 @@ def _renamed(module: ModuleOp, name: str) -> list[FuncOp]:
     return functions
 
 
+def _with_repeats(program: Program, members: Sequence[int]) -> list[int]:
+    """The members with the broadcasts of other kernels that they read, ascending.
+
+    Every kernel repeats elements itself: what comes to it is what is repeated, such as one loss scale.
+    """
+    found = set(members)
+    waiting = list(members)
+    while waiting:
+        for operand in program.ops[waiting.pop()].operands:
+            producer = program.producer(operand)
+            if producer is not None and producer not in found and isinstance(operand.owner, BroadcastInDimOp):
+                found.add(producer)
+                waiting.append(producer)
+    return sorted(found)
+
+
 def _border(program: Program, members: Sequence[int]) -> tuple[list[SSAValue], list[SSAValue]]:
     """What a group reads of others, with the constants of different elements; what others read of it."""
     inside = set(members)
@@ -122,9 +141,15 @@ def _border(program: Program, members: Sequence[int]) -> tuple[list[SSAValue], l
         for index in members
         if not isinstance(program.ops[index], ConstOp)
         for result in program.ops[index].results
-        if result in returned or any(user not in inside for user in program.users(result))
+        if result in returned or _leaves(program, result, inside)
     ]
     return list(inputs), outputs
+
+
+def _leaves(program: Program, result: SSAValue, inside: AbstractSet[int]) -> bool:
+    """Whether another kernel gets a result from this one; what is only repeated it repeats itself."""
+    repeated = isinstance(result.owner, BroadcastInDimOp)
+    return not repeated and any(user not in inside for user in program.users(result))
 
 
 def _lowered(

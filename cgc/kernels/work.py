@@ -23,7 +23,7 @@ MOVES = frozenset(
 
 RANDOM = frozenset({"RandomUniform", "RandomNormal", "StatelessRandomUniform"})
 LOSSES = frozenset({"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"})
-OPTIMIZERS = frozenset({"GradientDescent", "Momentum", "Adam", "RMSProp", "Adagrad"})
+OPTIMIZERS = frozenset({"GradientDescent", "Momentum", "Adam", "AdamW", "RMSProp", "Adagrad"})
 NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormGrad"})
 REDUCTIONS = frozenset({"Reduce", "ArgMax", "CumSum", "Softmax", "LogSoftmax", "BiasAddGrad"}) | NORMS
 
@@ -41,6 +41,7 @@ _KINDS: tuple[tuple[frozenset[str], dict[str, float]], ...] = (
     (LOSSES, {"transcendental": 1, "simple": 6}),
     (frozenset({"SigmoidGrad", "TanhGrad", "EluGrad"}), {"simple": 3}),
     (frozenset({"Adam"}), {"divide": 2, "simple": 12}),
+    (frozenset({"AdamW"}), {"divide": 2, "simple": 14}),
     (frozenset({"RMSProp"}), {"divide": 2, "simple": 8}),
     (frozenset({"Adagrad"}), {"divide": 2, "simple": 4}),
     (frozenset({"Momentum"}), {"simple": 4}),

@@ -47,7 +47,8 @@ from csrun.agent.protocol import (
 from csrun.commandline import find_command
 from csrun.errors import CsrunError
 from csrun.jobs import timestamp
-from csrun.processes import Guard, adopt_orphans, catching, descendants, reap, signal_processes, start_task
+from csrun.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
+from csrun.signal_relay import SignalRelay
 from csrun.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
 PROGRAM = "csrun_task"
@@ -123,6 +124,8 @@ class _Task:
         self._link = link
         self._signals = signals
         self._guard_pid = guard_pid
+        self._relay = SignalRelay(guard_pid)
+        self._early_signals: list[signal.Signals] = []
         self._environment = environment
         self._rank = int(environment["SLURM_PROCID"])
         self._node = environment["SLURMD_NODENAME"]
@@ -278,6 +281,8 @@ class _Task:
         # Only now: with a second thread the fork of the start would be unsafe.
         self._log = LogWriter(log, self._complaints.append)
         self._link.send(Started(self._process.pid))
+        for signum in self._early_signals:
+            self._pass_on(signum)
 
     def _refuse(self, text: str, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -340,10 +345,14 @@ class _Task:
             self._pass_on(signum)
 
     def _pass_on(self, signum: signal.Signals) -> None:
-        signal_processes(catching(signum, os.getpid()), signum)
+        if self._process is None:
+            self._early_signals.append(signum)
+        else:
+            self._relay.send(signum, time.monotonic())
 
     def _look_around(self, now_s: float) -> None:
         """What nobody tells: the time, a launcher or a step daemon that is not there any more."""
+        self._relay.tick(now_s)
         while self._complaints:
             text = f"{self._node}: cannot write {self._start and self._start.log}: {self._complaints.pop(0)}"
             self._link.send(Note(f"{text}; the task goes on without it"))

@@ -141,16 +141,22 @@ def test_a_command_that_a_node_cannot_execute(cluster: Any, run: Any, tmp_path: 
     assert "csrun_wse: cs-node" in job.stderr
 
 
-def test_signals_for_checkpoints_reach_those_who_ask_for_them(cluster: Any, start: Any) -> None:
-    """A shell without a trap would die of SIGUSR1; the program below it wants it."""
+def test_signals_for_checkpoints_reach_those_who_ask_for_them(
+    cluster: Any, start: Any, wait: Any, tmp_path: Path
+) -> None:
+    """SIGUSR1 would end a shell without a trap; the program below gets it, also one that starts later."""
     program = (
         "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: print('checkpoint', flush=True)); "
         "print('ready', flush=True); time.sleep(1); time.sleep(1000)"
     )
-    job = start(cluster, "--total-nodes=2", "--tasks-per-node=1", "sh", "-c", f'python -c "{program}"; true')
-    job.wait_for("chief | ready", "worker 0 | ready")
+    shell = f"""echo starting; until [ -e go ]; do sleep 0.05; done; python -c "{program}"; true"""
+    job = start(cluster, "--total-nodes=2", "--tasks-per-node=1", "sh", "-c", shell)
+    job.wait_for("chief | starting", "worker 0 | starting")
     job.signal(signal.SIGUSR1)
+    (tmp_path / "go").touch()
     job.wait_for("chief | checkpoint", "worker 0 | checkpoint")
+    job.signal(signal.SIGUSR1)
+    wait(lambda: job.stdout.count("checkpoint") == 4, job.shown)
     job.signal(signal.SIGTERM)
     assert job.end() == 143
 

@@ -123,6 +123,7 @@ class SlurmRun:
         self._visitors: dict[Link, tuple[str, float]] = {}
         self._agents: dict[int, _Agent] = {}
         self._started = False
+        self._early_signals: list[signal.Signals] = []
         self._first_at_s: float | None = None
         self._began_at_s = time.monotonic()
         self._looked_at_s = self._began_at_s
@@ -163,6 +164,8 @@ class SlurmRun:
         for signum in self._signals.read():
             if signum in INTERRUPTS:
                 self._report.act(self._supervisor.interrupted(signum, now_s))
+            elif signum in PASSED_ON and not self._started:
+                self._early_signals.append(signum)
             elif signum in PASSED_ON:
                 self._tell_all(Signal(signum))
         if self._srun_ended_at_s is None and self._srun.poll() is not None:
@@ -269,6 +272,8 @@ class SlurmRun:
             )
             proof = launcher_proof(self._token, agent.launcher_nonce, agent.hello.nonce, start)
             agent.link.send(replace(start, proof=proof))
+        for signum in self._early_signals:
+            self._tell_all(Signal(signum))
         if self._plan.system is not None:
             self._system = SystemWatch(*self._plan.system)
             self._selector.register(self._system, selectors.EVENT_READ)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -30,6 +29,21 @@ def test_the_uppermost_process_with_a_handler_gets_it() -> None:
         assert shell.stdout is not None
         program = int(shell.stdout.readline())
         assert program != shell.pid
-        assert catching(signal.SIGUSR1, shell.pid) == [program]
-        assert program in catching(signal.SIGUSR1, os.getpid())
-        assert catching(signal.SIGUSR2, shell.pid) == []
+        assert catching(signal.SIGUSR1, [shell.pid]) == {shell.pid: [program]}
+        assert catching(signal.SIGUSR1, [program]) == {program: [program]}
+        assert catching(signal.SIGUSR2, [shell.pid]) == {shell.pid: []}
+    assert catching(signal.SIGUSR1, [shell.pid]) == {}
+
+
+def test_a_script_that_tidies_up_at_its_end_is_no_handler() -> None:
+    """Bash catches every signal for a trap on EXIT, and ends by it; the program below has to get it."""
+    script = 'trap "echo tidied" EXIT; "$@"; true'
+    with subprocess.Popen(
+        ["bash", "-c", script, "bash", sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None
+        program = int(shell.stdout.readline())
+        assert catching(signal.SIGUSR1, [shell.pid]) == {shell.pid: [program]}

@@ -135,6 +135,7 @@ class SlurmClient:
         Raises:
             SlurmError: it is missing, fails, or does not answer; the class says which, the text what to do.
         """
+        self._require_configuration()
         try:
             done = subprocess.run(
                 argv,
@@ -158,6 +159,15 @@ class SlurmClient:
         if done.returncode != 0:
             raise explain(argv[0], done.stderr.decode(errors="replace") or output)
         return output
+
+    def _require_configuration(self) -> None:
+        """Slurm's commands wait for a minute for a file that is not there, and then say less than this."""
+        named = self._environment.get("SLURM_CONF")
+        if named and not Path(named).is_file():
+            raise SlurmUnavailableError(
+                f"SLURM_CONF names {named!r}, and there is no such file; expected slurm.conf of the cluster: "
+                f"correct the variable, or unset it where Slurm finds its configuration by itself"
+            )
 
     def jobs(
         self, job_id: str | None = None, name: str | None = None, limit_s: float = COMMAND_LIMIT_S

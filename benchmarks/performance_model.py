@@ -16,24 +16,26 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.example_step import example_step
 from cgc.performance.published import OverallRow, overall_rows
-from cgc.precision import Precision
+from models.common.tf.params import Params
+from toolkit_config.loader import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance-model.md"
 BEGIN, END = "<!-- predictions: begin -->", "<!-- predictions: end -->"
-_FILES: dict[str, tuple[str, Precision]] = {
-    "transformer": ("params_transformer_d256_6_6.yaml", "mixed_float16"),
-    "gpt2": ("params_gpt2_small.yaml", "mixed_float16"),
-    "fc_mnist": ("params_fc_mnist.yaml", "float32"),
+_FILES = {
+    "transformer": "params_transformer_d256_6_6.yaml",
+    "gpt2": "params_gpt2_small.yaml",
+    "fc_mnist": "params_fc_mnist.yaml",
 }
-"""Parameter file of each model, and the precision: that of the published reports, FC-MNIST's by its file."""
+"""Parameter file of each model; it says the precision as well."""
 
 _FIGURES = (
     "samples_per_s",
@@ -118,15 +120,27 @@ def changes(row: OverallRow) -> dict[str, dict[str, Any]]:
 
 def compiled(row: OverallRow) -> dict[str, Any]:
     """The compile report of a row as `compile_report.json` has it."""
+    return report_of(row.sizes["model"], _FILES[row.sizes["model"]], changes(row))
+
+
+def parameters_of(model: str, params_file: str) -> Params:
+    """A parameter file of an example model as the model's own schema reads it."""
+    schema: type[Params] = import_module(f"models.{model}.tf.params").Params
+    return load_model(ROOT / "models" / model / "tf" / "configs" / params_file, schema)
+
+
+def report_of(
+    model: str, params_file: str, different: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The compile report of a parameter file, with other values in places."""
     from cgc.driver import CompileOptions, validate_step
     from cgc.fabric import load_fabric
     from cgc.placement import place
     from cgc.report import compile_report, report_json
 
     fabric = load_fabric()
-    model = row.sizes["model"]
-    params_file, precision = _FILES[model]
-    module = example_step(model, params_file, changes(row))
+    precision = parameters_of(model, params_file).runconfig.precision or "float32"
+    module = example_step(model, params_file, different)
     graph = validate_step(module, CompileOptions(precision=precision), fabric).graph
     return report_json(compile_report(graph, place(graph, fabric), fabric))
 

@@ -72,33 +72,59 @@ def centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation 
     nothing else reads them or what the mean is made of. The mean may be that of the direct term alone, since
     that of the other is 0.
     """
+    return _centring(direct_op, by_variance_op, 1)
+
+
+def opposed_centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
+    """The same where one of the two terms is made with the other sign, and so subtracted from the other."""
+    return _centring(direct_op, by_variance_op, -1)
+
+
+def _centring(direct_op: Operation, by_variance_op: Operation, relation: int) -> Operation | None:
+    """The mean for terms that have the same sign in the sum (`relation` 1) or opposite ones (-1)."""
     direct, by_variance = direct_op.results[0], by_variance_op.results[0]
-    for total, path in _row_sums(direct, by_variance):
+    for total, path, sign in _row_sums(direct, by_variance, relation):
         for spread in _users(total, ops.BroadcastInDimOp):
             for mean in _users(spread.result, (ops.DivOp, ops.MulOp)):
                 inside = {*path, spread, mean}
                 alone = all(use.operation in inside for op in (*path, spread) for use in op.results[0].uses)
                 if alone and _is_mean(mean, direct):
-                    places = [_place_in_sum(v, inside) for v in (direct, by_variance, mean.result)]
-                    if _is_difference(*places):
+                    first, second, third = (
+                        _place_in_sum(v, inside) for v in (direct, by_variance, mean.result)
+                    )
+                    if _stand_together(first, (second, relation), (third, -sign)):
                         found: Operation = mean
                         return found
     return None
 
 
-def _row_sums(direct: SSAValue, by_variance: SSAValue) -> Iterator[tuple[SSAValue, list[Operation]]]:
-    """Sums of each row of `direct`, or of both terms, with the ops that make them."""
+def _row_sums(
+    direct: SSAValue, by_variance: SSAValue, relation: int
+) -> Iterator[tuple[SSAValue, list[Operation], int]]:
+    """Sums of each row of `direct`, or of both terms; the ops that make them; the sign of `direct` there."""
     first, second = _totals(direct), _totals(by_variance)
     for one in first:
-        yield one.result, [one]
+        yield one.result, [one], 1
         for other in second:
-            for addition in _users(one.result, ops.AddOp):
-                if other.result in (addition.lhs, addition.rhs):
-                    yield addition.result, [one, other, addition]
-    for addition in _users(direct, ops.AddOp):
-        if by_variance in (addition.lhs, addition.rhs):
-            for both in _totals(addition.result):
-                yield both.result, [both]
+            for both, sign in _combined(one.result, other.result, relation):
+                yield both.result, [one, other, both], sign
+    for both, sign in _combined(direct, by_variance, relation):
+        for total in _totals(both.result):
+            yield total.result, [total], sign
+
+
+def _combined(
+    first: SSAValue, second: SSAValue, relation: int
+) -> Iterator[tuple[ops.AddOp | ops.SubOp, int]]:
+    """Sums of two values, or their differences for a relation of -1, with the sign of the first there."""
+    if relation > 0:
+        for addition in _users(first, ops.AddOp):
+            if second in (addition.lhs, addition.rhs):
+                yield addition, 1
+        return
+    for difference in _users(first, ops.SubOp):
+        if second in (difference.lhs, difference.rhs):
+            yield difference, 1 if difference.lhs is first else -1
 
 
 def _totals(value: SSAValue) -> list[ops.ReduceOp]:
@@ -121,10 +147,9 @@ def _is_mean(op: ops.DivOp | ops.MulOp, row: SSAValue) -> bool:
 _Place: TypeAlias = tuple[Operation, int] | None
 
 
-def _is_difference(direct: _Place, by_variance: _Place, mean: _Place) -> bool:
-    if direct is None or mean is None:
-        return False
-    return direct == by_variance and mean == (direct[0], -direct[1])
+def _stand_together(first: _Place, *others: tuple[_Place, int]) -> bool:
+    """Whether terms are of one sum, the others there with the sign of the first times the one given."""
+    return first is not None and all(place == (first[0], sign * first[1]) for place, sign in others)
 
 
 def _place_in_sum(value: SSAValue, inside: set[Operation]) -> _Place:
@@ -150,13 +175,13 @@ def _users(value: SSAValue, kind: type[Any] | tuple[type[Any], ...]) -> list[Any
 def are_added(first: Operation, second: Operation, *readers: Operation) -> bool:
     """Whether two ops make terms of one sum with one sign; besides the sum only `readers` read them."""
     places = [_place_in_sum(op.results[0], set(readers)) for op in (first, second)]
-    return places[0] is not None and places[0] == places[1]
+    return _stand_together(places[0], (places[1], 1))
 
 
 def are_subtracted(first: Operation, second: Operation) -> bool:
     """Whether two ops make terms of one sum with opposite signs, which nothing else reads."""
     places = [_place_in_sum(op.results[0], set()) for op in (first, second)]
-    return _is_difference(places[0], places[0], places[1])
+    return _stand_together(places[0], (places[1], -1))
 
 
 def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
@@ -239,5 +264,12 @@ def global_norm(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
     return made.result
 
 
-SUM_CONSTRAINTS = (variance_term, centring_term, are_added, are_subtracted, is_sum_of_squares)
+SUM_CONSTRAINTS = (
+    variance_term,
+    centring_term,
+    opposed_centring_term,
+    are_added,
+    are_subtracted,
+    is_sum_of_squares,
+)
 SUM_REWRITES = (neutral_term, global_norm)

@@ -4,12 +4,21 @@
 //   by variance: 2 / N * (x - mean) * variance_grad, where variance_grad is [..., 1]
 //   centring:    less the mean of a row of these
 // The first becomes the result of the op, the others leave the sum.
-// choices: (folded|scaled|rooted|divided)
+//
+// Where the norm is subtracted from something, as in x - norm(x), the gradient of y is -grad. Negations have then
+// gone into constants and sums (see signs.mlir), and by variance has another sign than direct:
+//   negated: 1/2 in the place of -1/2
+//   turned:  in folded, grad_centred is the difference taken the other way round, and so is the gradient of scale;
+//            the other forms have no such difference and are negated
+// choices: (folded|scaled|rooted|divided) [negated|turned]
 pdl.pattern @layer_norm_grad : benefit(1) {
   %add = pdl.attribute = "ADD"
-  %minus_half = pdl.attribute = -0.5 : f32
+  %factor = pdl.attribute = -0.5 : f32  // if !negated|turned
+  %factor = pdl.attribute = -0.5 : f32  // if folded, turned
+  %factor = pdl.attribute = 0.5 : f32  // if negated
+  %factor = pdl.attribute = 0.5 : f32  // if !folded, turned
   %half = pdl.operand
-  pdl.apply_native_constraint "is_number"(%half, %minus_half : !pdl.value, !pdl.attribute)
+  pdl.apply_native_constraint "is_number"(%half, %factor : !pdl.value, !pdl.attribute)
   %grad = pdl.operand
   %x = pdl.operand
   %scale = pdl.operand
@@ -38,7 +47,8 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   %grad_x = pdl.result 0 of %grad_x_op  // if folded
   %grad_mean_op = pdl.operation "cirh.Mul"(%mean_rows, %grad : !pdl.value, !pdl.value)  // if folded
   %grad_mean = pdl.result 0 of %grad_mean_op  // if folded
-  %grad_centred_op = pdl.operation "cirh.Sub"(%grad_x, %grad_mean : !pdl.value, !pdl.value)  // if folded
+  %grad_centred_op = pdl.operation "cirh.Sub"(%grad_x, %grad_mean : !pdl.value, !pdl.value)  // if folded, !turned
+  %grad_centred_op = pdl.operation "cirh.Sub"(%grad_mean, %grad_x : !pdl.value, !pdl.value)  // if folded, turned
   %grad_centred_op = pdl.operation "cirh.Mul"(%grad, %centred : !pdl.value, !pdl.value)  // if scaled
   %grad_centred = pdl.result 0 of %grad_centred_op  // if !rooted, !divided
   %grad_scales_op = pdl.operation "cirh.Mul"(%grad, %scales : !pdl.value, !pdl.value)  // if !folded, !scaled
@@ -75,7 +85,8 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   %direct_op = pdl.operation "cirh.Div"(%grad_scales, %root_rows : !pdl.value, !pdl.value)  // if divided
   %direct = pdl.result 0 of %direct_op
   %by_variance_op = pdl.apply_native_constraint "variance_term"(%variance_grad, %centred : !pdl.value, !pdl.value) : !pdl.operation
-  %centring_op = pdl.apply_native_constraint "centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation
+  %centring_op = pdl.apply_native_constraint "centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if !negated|turned
+  %centring_op = pdl.apply_native_constraint "opposed_centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if negated|turned
   //
   // the gradients of scale and offset
   %scale_parts_op = pdl.operation "cirh.Mul"(%root_rows, %grad_centred : !pdl.value, !pdl.value)  // if !rooted, !divided
@@ -88,12 +99,16 @@ pdl.pattern @layer_norm_grad : benefit(1) {
     %x_backprop = pdl.result 0 of %gradient
     %scale_backprop = pdl.result 1 of %gradient
     %offset_backprop = pdl.result 2 of %gradient
+    %negative_op = pdl.operation "cirh.Neg"(%scale_backprop : !pdl.value)  // if folded, turned
+    %negative = pdl.result 0 of %negative_op  // if folded, turned
     %nothing = pdl.apply_native_rewrite "neutral_term"(%by_variance_op : !pdl.operation) : !pdl.value
     %nothing_less = pdl.apply_native_rewrite "neutral_term"(%centring_op : !pdl.operation) : !pdl.value
     pdl.replace %by_variance_op with (%nothing : !pdl.value)
     pdl.replace %centring_op with (%nothing_less : !pdl.value)
     pdl.replace %direct_op with (%x_backprop : !pdl.value)
-    pdl.replace %scale_grad_op with (%scale_backprop : !pdl.value)
+    pdl.replace %scale_grad_op with (%negative : !pdl.value)  // if folded, turned
+    pdl.replace %scale_grad_op with (%scale_backprop : !pdl.value)  // if !folded
+    pdl.replace %scale_grad_op with (%scale_backprop : !pdl.value)  // if folded, !turned
     pdl.replace %offset_grad_op with (%offset_backprop : !pdl.value)
   }
 }

@@ -36,6 +36,11 @@ def written_out_softmax(x: Any) -> Any:
     return powers / tf.reduce_sum(powers, -1, keepdims=True)
 
 
+def subtracted(form: p.Form, outside: bool) -> p.Form:
+    """A form less than its input, or negated: the gradient that comes to the norm has another sign."""
+    return (lambda x: x - form(x)) if outside else (lambda x: -form(x))
+
+
 VECTORS: p.Input = ((3, 8), tf.float32)
 LABELS: p.Input = ((3,), tf.int32)
 
@@ -46,6 +51,15 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[p.Input], dict[str, Any], di
         {},
         {"LayerNorm": len(p.LAYER_NORMS), "LayerNormGrad": len(p.LAYER_NORMS), "Rsqrt": 0, "Sqrt": 0},
     ),
+    **{
+        f"subtracted_layer_norm_{outside}": (
+            p.squares_of({name: subtracted(form, outside) for name, form in p.LAYER_NORMS.items()}),
+            [ROWS],
+            {},
+            {"LayerNorm": len(p.LAYER_NORMS), "LayerNormGrad": len(p.LAYER_NORMS), "Rsqrt": 0, "Sqrt": 0},
+        )
+        for outside in (True, False)
+    },
     "gelu": (
         p.squares_of(p.GELUS),
         [ROWS],

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from cgc.cirh import ops
+from cgc.cirh.optimizer import OptimizerOp
 from cgc.cirh.text import parse_module
 from cgc.errors import KernelGraphError
 from cgc.fabric import load_fabric
 from cgc.kernels import Kernel, KernelGraph, match_kernels
+from cgc.kernels.work import _PER_ELEMENT, OPTIMIZERS
 from cgc.placement import place
 
 FC_MNIST = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
@@ -286,3 +289,43 @@ def test_a_constant_that_two_kernels_share_is_no_stream_between_them() -> None:
     assert len(order) >= 2
     assert all(order.index(edge.dst) == order.index(edge.src) + 1 for edge in graph.edges)
     assert all(edge.elements_per_sample == 16 for edge in graph.edges)
+
+
+def test_a_number_that_two_kernels_repeat_is_not_held_repeated() -> None:
+    """Of a loss scale each kernel gets one number, not a tensor as large as all gradients of a batch."""
+    rows = "tensor<4096x4096xf32>"
+    sums = "tensor<4096x1xf32>"
+    graph = matched(
+        f'%x : {rows} {{cs.input_name = "input_0"}}, %s : tensor<f32> {{tf.resource_name = "state.model.s"}}',
+        f'{rows} {{cs.output_name = "output_y"}}, {rows} {{cs.output_name = "output_z"}}',
+        f"""
+        %scales = cirh.BroadcastInDim %s {{broadcast_dimensions = array<i64>}} : (tensor<f32>) -> {rows}
+        %a = cirh.Mul %x, %scales {{cs.name = "first/mul"}} : ({rows}, {rows}) -> {rows}
+        %t = cirh.Reduce %a {{reduce_kind = "ADD", dimensions = array<i64: 1>, keep_dims = true,
+          cs.name = "second/sum"}} : ({rows}) -> {sums}
+        %b = cirh.BroadcastInDim %t {{broadcast_dimensions = array<i64: 0, 1>}} : ({sums}) -> {rows}
+        %c = cirh.Div %b, %scales {{cs.name = "third/div"}} : ({rows}, {rows}) -> {rows}
+        return %a, %c : {rows}, {rows}
+        """,
+        mode="infer",
+    )
+    readers = [kernel for kernel in graph.kernels if {"Mul", "Div"} & set(ops_of(kernel))]
+    assert len(readers) == 2
+    placement = place(graph, load_fabric())
+    for kernel in readers:
+        layout = placement.layouts[kernel.name]
+        assert layout.area * layout.memory_per_pe_bytes < 4096 * 4096 * 4 / 2
+
+
+def test_all_optimizers_have_their_work_counted() -> None:
+    """One that is not known would count as one simple operation for each element."""
+    mnemonics = {
+        kind.name.removeprefix("cirh.")
+        for kind in vars(ops).values()
+        if isinstance(kind, type) and issubclass(kind, OptimizerOp) and "name" in vars(kind)
+    }
+    assert "AdamW" in mnemonics
+    assert mnemonics == OPTIMIZERS
+    assert set(_PER_ELEMENT) >= OPTIMIZERS
+    # The decay is a product and a difference more.
+    assert _PER_ELEMENT["AdamW"]["simple"] == _PER_ELEMENT["Adam"]["simple"] + 2

@@ -90,6 +90,28 @@ def test_convolution_of_few_channels_is_that_of_its_columns(
     np.testing.assert_allclose(y, convolved(x, kernel, *geometry), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("channels", [(8, 4), (1, 8), (3, 9)], ids=str)
+@pytest.mark.parametrize("padding", [(1, 1, 0, 1), (0, 0, 0, 0), (4, 0, 1, 2)], ids=str)
+def test_gradient_by_the_kernel_of_large_images(
+    channels: Any, padding: Any, run_op: Any, rng: np.random.Generator
+) -> None:
+    inputs, outputs = channels
+    x = rng.normal(size=(3, 16, 14, inputs)).astype(np.float32)
+    top, bottom, left, right = padding
+    padded = np.pad(x.astype(np.float64), [(0, 0), (top, bottom), (left, right), (0, 0)])
+    kernel = (3, 2, inputs, outputs)
+    height, width = padded.shape[1] - 2, padded.shape[2] - 1
+    grad = rng.normal(size=(3, height, width, outputs)).astype(np.float32)
+    expected = np.zeros(kernel)
+    for i, j in np.ndindex(*kernel[:2]):
+        place = padded[:, i : i + height, j : j + width]
+        expected[i, j] = np.einsum("nhwc,nhwk->ck", place, grad.astype(np.float64))
+    got = run_op(
+        lambda a, b: ops.ConvolutionOp(a, b, (1, 1), padding, (1, 1), 1, "BWD_KERNEL", kernel), x, grad
+    )
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
 def repeated(op: Any, prepare: Callable[[Any], Any], *operands: Array) -> str:
     """What XLA makes of an op in a loop, the first operand prepared in each turn."""
 
@@ -126,11 +148,44 @@ def test_what_computes_the_image_is_not_fused_into_its_transposition() -> None:
     assert not [c for c in moved if "multiply(" in c or "maximum(" in c]
 
 
+@pytest.mark.parametrize("channels", [(16, 16), (2, 24)], ids=str)
+def test_gradient_by_the_kernel_of_large_images_takes_one_sample_at_a_time(channels: Any) -> None:
+    image, grad, kernel = (4, 16, 20, channels[0]), (4, 16, 20, channels[1]), (3, 3, *channels)
+    op = ops.ConvolutionOp(*symbolic(image, grad), (1, 1), (1, 1, 1, 1), (1, 1), 1, "BWD_KERNEL", kernel)
+    text = repeated(op, lambda x: x, *(np.ones(shape, np.float32) for shape in (image, grad)))
+    # the three columns of the window are channels of x; the operand with more channels is the kernel
+    result = {(16, 16): "1,3,16,48", (2, 24): "1,3,6,24"}[channels]
+    assert re.findall(r"= f32\[([\d,]+)\]\S* convolution\(", text) == [result]
+    assert re.findall(r"dim_labels=(\S+?)[,\s]", text) == ["b01f_01io->b01f"]
+
+
+def test_places_of_windows_that_tile_the_image_are_no_array_of_its_size() -> None:
+    image, window = (4, 8, 8, 24), ((2, 2), (2, 2), (0, 0, 0, 0))
+    op = ops.MaxPoolGradOp(*symbolic(image, (4, 4, 4, 24)), *window)
+    text = repeated(op, jnp.cos, np.ones(image, np.float32), np.ones((4, 4, 4, 24), np.float32))
+    loops = [line for line in text.splitlines() if " while(" in line]
+    assert loops
+    # what the loop reads in each turn without changing it would be among its operands
+    assert not [line for line in loops if re.search(r"[su]\d+\[4,", line)]
+
+
+def test_windows_that_overlap_are_searched_once() -> None:
+    image, window = (2, 12, 12, 8), ((3, 3), (2, 2), (0, 1, 0, 1))
+    op = ops.MaxPoolGradOp(*symbolic(image, (2, 6, 6, 8)), *window)
+    text = repeated(op, jnp.cos, np.ones(image, np.float32), np.ones((2, 6, 6, 8), np.float32))
+    computations = re.split(r"\n(?=%|ENTRY)", text)
+    compared = [c for c in computations if "direction=EQ" in c]
+    assert compared
+    assert not [c for c in compared if "cosine(" in c]
+
+
 WINDOWS = [
     ((2, 2), (2, 2), (0, 0, 0, 0)),
     ((3, 2), (1, 2), (1, 0, 0, 1)),
     ((3, 3), (2, 2), (1, 1, 1, 1)),
     ((1, 2), (2, 3), (0, 0, 1, 0)),
+    ((3, 2), (3, 1), (0, 0, 0, 0)),
+    ((2, 3), (1, 2), (1, 0, 1, 2)),
 ]
 
 

@@ -6,10 +6,32 @@ import statistics
 
 import pytest
 
-from benchmarks.performance_model import BEGIN, END, PAGE, Prediction, predict, summary, table
+from benchmarks.performance_model import (
+    BEGIN,
+    END,
+    PAGE,
+    Prediction,
+    changes,
+    parameters_of,
+    predict,
+    report_of,
+    summary,
+    table,
+)
 from cgc.performance.published import OverallRow, overall_rows
 
 ROWS = {row.name: row for row in overall_rows()}
+
+
+PUBLISHED_FILES = {
+    "gpt2_small": ("gpt2", "params_gpt2_small.yaml"),
+    "transformer_6_6": ("transformer", "params_transformer_d256_6_6.yaml"),
+    "transformer_12_12": ("transformer", "params_transformer_d256_12_12.yaml"),
+    "transformer_18_18": ("transformer", "params_transformer_d256_18_18.yaml"),
+    "fc_mnist": ("fc_mnist", "params_fc_mnist.yaml"),
+}
+"""Rows that a user gets with a parameter file as it is."""
+_DROPOUT = ("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate")
 
 
 def prediction(row: OverallRow, factor: float) -> Prediction:
@@ -36,6 +58,30 @@ def test_the_page_keeps_the_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
     begin, end = text.index(BEGIN), text.index(END)
     assert all(name in text[begin:end] for name in ROWS)
+
+
+@pytest.mark.parametrize("name", PUBLISHED_FILES)
+def test_parameter_files_are_the_published_networks(name: str) -> None:
+    """Sizes and precision; dropout costs little, and published reports of GPT-2 have none."""
+    params = parameters_of(*PUBLISHED_FILES[name]).plain()
+    for group, values in changes(ROWS[name]).items():
+        wanted = {key: value for key, value in values.items() if key not in _DROPOUT}
+        assert {key: params[group][key] for key in wanted} == wanted
+    if name != "fc_mnist":
+        assert params["runconfig"]["precision"] == "mixed_float16"
+        assert params["optimizer"]["loss_scaling_factor"] == "dynamic"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", PUBLISHED_FILES)
+def test_parameter_files_compile_to_the_published_figures(name: str) -> None:
+    """What `--mode=compile_only` of a parameter file says is what is published."""
+    row, overall = ROWS[name], report_of(*PUBLISHED_FILES[name])["overall"]
+    most = 0.35 if name == "fc_mnist" else 0.01
+    assert overall["samples_per_s"] == pytest.approx(row.samples_per_s, rel=most)
+    if row.active_pes is not None:
+        assert overall["active_pes_percent"] == pytest.approx(100 * row.active_pes / 307_840, rel=0.05)
 
 
 @pytest.mark.soak

@@ -18,9 +18,9 @@ CLASSES = 10
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """The graph of a training step; `params` are those of the optimizer, see `minimize`."""
+    """The graph of a training step; `params`: `optimizer`, see `minimize`, and `filters` per convolution."""
     hidden = features
-    for index, filters in enumerate((16, 32)):
+    for index, filters in enumerate(params["filters"]):
         with v1.variable_scope(f"conv{index}"):
             hidden = conv2d("conv", hidden, filters, 3, use_bias=False)
             hidden = tf.nn.relu(batch_norm("norm", hidden, True, momentum=0.9, epsilon=1e-5))

@@ -21,6 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def example(
     return Case(name or params_file.removeprefix("params_"), load)
 
 
-def small_cnn() -> Workload:
+def small_cnn(batch_size: int = 32, filters: Sequence[int] = (16, 32)) -> Workload:
     """The network of `benchmarks.small_cnn` on noise."""
     from benchmarks import small_cnn as cnn
     from models.common.tf.params import Optimizer
@@ -115,13 +116,13 @@ def small_cnn() -> Workload:
     random = np.random.default_rng(0)
     batches: list[tuple[np.ndarray, ...]] = [
         (
-            random.random((32, cnn.SIDE, cnn.SIDE, 1), np.float32),
-            random.integers(0, cnn.CLASSES, 32).astype(np.int32),
+            random.random((batch_size, cnn.SIDE, cnn.SIDE, 1), np.float32),
+            random.integers(0, cnn.CLASSES, batch_size).astype(np.int32),
         )
         for _ in range(CHUNK)
     ]
     optimizer = Optimizer(optimizer_type="adam", learning_rate=1e-3).model_dump()
-    return Workload(cnn.model_fn, {"optimizer": optimizer}, batches, tuple)
+    return Workload(cnn.model_fn, {"optimizer": optimizer, "filters": filters}, batches, tuple)
 
 
 CASES = (
@@ -139,6 +140,7 @@ _TOKENS = {"batch_size": 8, "max_sequence_length": 128}
 _LAYERS = {"hidden_size": 256, "num_hidden_layers": 4, "filter_size": 1024, "vocab_size": 8192}
 
 MID_SIZE = (
+    Case("cnn_mid", partial(small_cnn, 128, (32, 64))),
     example(
         "resnet",
         "params_resnet_tiny",

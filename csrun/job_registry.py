@@ -91,10 +91,12 @@ def find_job(text: str, environment: Mapping[str, str]) -> KnownJob:
             return job
     if (path / "job.json").is_file():
         return _of_directory(path)
-    near = [job for job in jobs if job.job_id.startswith(text) or job.job_id.endswith(text)]
-    if len(near) == 1 and text:
+    # A number is one of Slurm's, be it of somebody else's job: `csrun cancel 34` must not end slurm-...-1a34.
+    is_part = bool(text) and not text.isdigit()
+    near = [job for job in jobs if is_part and (job.job_id.startswith(text) or job.job_id.endswith(text))]
+    if len(near) == 1:
         return near[0]
-    if near and text:
+    if near:
         shown = ", ".join(job.job_id for job in near[:5])
         raise UsageError(f"{text!r} means several jobs: {shown}; expected one: write more of its id")
     raise UsageError(

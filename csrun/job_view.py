@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from shlex import join
 from typing import Any
 
+from csrun.errors import CsrunError
 from csrun.job_registry import KnownJob, read_record
 from csrun.job_state import JobStatus, SlurmView, job_status
 from csrun.jobs import start_ticks
@@ -22,15 +23,27 @@ def status_of(job: KnownJob) -> JobStatus:
     return statuses_of([job])[0]
 
 
-def statuses_of(jobs: Iterable[KnownJob]) -> list[JobStatus]:
+def statuses_of(
+    jobs: Iterable[KnownJob], complain: Callable[[CsrunError], None] | None = None
+) -> list[JobStatus]:
     """How several jobs fare; Slurm is asked once for all of them.
 
+    Args:
+        jobs: which.
+        complain: gets the error if Slurm cannot be asked; what the jobs' own records say has to do then.
+
     Raises:
-        CsrunError: there are jobs of Slurm among them, and Slurm cannot be asked.
+        CsrunError: there are jobs of Slurm among them, Slurm cannot be asked, and there is no `complain`.
     """
     records = [(job, read_record(job)) for job in jobs]
     numbers = {job.job_id: _slurm_number(job, record) for job, record in records}
-    views = _slurm_views({number for number in numbers.values() if number})
+    try:
+        views = _slurm_views({number for number in numbers.values() if number})
+    except CsrunError as error:
+        if complain is None:
+            raise
+        complain(error)
+        views = {}
     return [
         job_status(job, record, views.get(numbers[job.job_id]), launcher_lives(record))
         for job, record in records

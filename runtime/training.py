@@ -126,7 +126,8 @@ class _Loop:
         saved_step, saved_at = progress.step, time.monotonic()
         input_ended = stop = False
         while progress.step < last_step and not input_ended and not stop:
-            asked = self.requests.pending
+            # Without a step a job that is always asked too early would be put back into the queue for ever.
+            asked = self.requests.pending and progress.step > self.session.first_step
             if not asked:
                 input_ended = self._steps(_segment_end(progress.step, last_step, settings))
                 asked = self.requests.pending

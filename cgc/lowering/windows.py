@@ -7,7 +7,9 @@ becomes), 1.7 as the comparison of positions below; 16 x 56 x 56 x 64, 3 x 3 wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import numpy as np
@@ -54,15 +56,41 @@ def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array
     place = _first_largest(taps(x, op.ksize, op.strides, op.padding, -jnp.inf))[1]
     if op.ksize == op.strides and not any(op.padding) and _tiles(op, x.shape):
         return _at_place(op.ksize, x.shape, place, grad)
-    # computed once and kept: fused, each of the terms below would search its windows again
-    (place,) = lax.optimization_barrier((place,))  # type: ignore[no-untyped-call]  # jax leaves it untyped
-    count = op.ksize[0] * op.ksize[1]
-    wide = grad.astype(jnp.float32)
-    found = [jnp.where(place == i, wide, np.float32(0)) for i in range(count)]
-    result = transposed(
-        lambda value: taps(value, op.ksize, op.strides, op.padding), jnp.zeros(x.shape, jnp.float32), found
-    )
+    spread = partial(_spread, op, x.shape)
+    # XLA fuses nothing into a branch, does not see that both are the same, and removes an optimization
+    # barrier before it fuses: without this every element would search all windows that it is in
+    any_place = lax.slice(place, (0,) * place.ndim, (1,) * place.ndim).reshape(())
+    result: jax.Array = lax.cond(lax.gt(any_place, 0), spread, spread, place, grad.astype(jnp.float32))
     return result.astype(grad.dtype)
+
+
+def _spread(op: WindowOp, shape: Sizes, place: jax.Array, grad: jax.Array) -> jax.Array:
+    """For windows that overlap: the sums of the gradients, `[N, H, W, C]`.
+
+    The elements of x whose row and column leave the same remainders by the strides are an image each, a sum
+    of few shifted gradients; these are then interleaved.
+    """
+    zero = np.float32(0)
+    reach = [-(-length // stride) for length, stride in zip(op.ksize, op.strides, strict=True)]
+
+    def image(row: int, column: int) -> jax.Array:
+        terms = []
+        for i, j in np.ndindex(*reach):
+            at = row + i * op.strides[0], column + j * op.strides[1]
+            here = at[0] < op.ksize[0] and at[1] < op.ksize[1]
+            own = place == at[0] * op.ksize[1] + at[1] if here else jnp.zeros(place.shape, bool)
+            shift = [(0, 0, 0), (i, reach[0] - 1 - i, 0), (j, reach[1] - 1 - j, 0), (0, 0, 0)]
+            terms.append(lax.pad(jnp.where(own, grad, zero), zero, shift))
+        return sum(terms[1:], terms[0])
+
+    rows = [jnp.stack([image(i, j) for j in range(op.strides[1])], 3) for i in range(op.strides[0])]
+    batch, height, width, _, channels = rows[0].shape
+    whole = jnp.stack(rows, 2).reshape(batch, height * op.strides[0], width * op.strides[1], channels)
+    borders = [
+        (-low, size + low - covered, 0)
+        for size, covered, low in zip(shape[1:3], whole.shape[1:3], op.padding[::2], strict=True)
+    ]
+    return lax.pad(whole, zero, [(0, 0, 0), *borders, (0, 0, 0)])
 
 
 def _tiles(op: WindowOp, shape: Sizes) -> bool:
@@ -73,7 +101,9 @@ def _at_place(ksize: Sizes, shape: Sizes, place: jax.Array, grad: jax.Array) -> 
     """For windows that tile x: every element compares its own place with its window's."""
     batch, height, width, channels = place.shape
     tiled = (batch, height, ksize[0], width, ksize[1], channels)
-    own = lax.broadcasted_iota(place.dtype, tiled, 2) * ksize[1] + lax.broadcasted_iota(place.dtype, tiled, 4)
+    # a small constant: XLA would take what it computes of the shape of x alone out of the engine's loop, and
+    # read it from memory in each step
+    own = lax.broadcast_in_dim(np.arange(math.prod(ksize), dtype=place.dtype).reshape(ksize), tiled, (2, 4))
 
     def spread(value: jax.Array) -> jax.Array:
         return lax.broadcast_in_dim(value, tiled, (0, 1, 3, 5))

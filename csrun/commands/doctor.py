@@ -53,8 +53,9 @@ def _examine(launcher: Launcher | None, cs_ip: str, nodes: int | None, *, probe:
     site, toolkit, cwd = loaded.site, this_toolkit(), working_directory()
     chosen = choose_launcher(launcher, site, os.environ)
     yield here.site_finding(loaded, chosen)
-    yield here.python_finding(os.environ, toolkit, site, cwd)
-    yield here.container_finding(os.environ, site, cwd)
+    if chosen != "slurm" or site.container == "none":  # else only the nodes need to have it
+        yield here.python_finding(os.environ, toolkit, site, cwd)
+        yield here.container_finding(os.environ, toolkit, site, cwd)
     yield here.system_finding(cs_ip or site.cs_ip, toolkit)
     yield from here.logs_finding(cwd)
     if chosen == "slurm":
@@ -69,7 +70,7 @@ def _examine_cluster(
     # Only here: a site without Slurm needs none of it.
     from csrun.doctor import cluster
     from csrun.doctor import nodes as on_nodes
-    from csrun.schedulers.slurm.client import SlurmClient
+    from csrun.schedulers.slurm.client import SlurmClient, submission_environment
     from csrun.schedulers.slurm.errors import SlurmError
     from csrun.schedulers.slurm.facts import port_range
     from csrun.schedulers.slurm.options import SlurmOptions
@@ -92,10 +93,17 @@ def _examine_cluster(
         yield from cluster.resource_findings(site, members, licences)
     ports = port_range(configuration.get("SrunPortRange", ""))
     yield here.port_finding(ports)
+    if site.container != "none" and not (probe and members):
+        text = "not checked: only the nodes need to have runtime and image"
+        yield Finding("container", "note", text, "leave --no-probe out")
     if probe and members:
         amount = min(nodes or site.def_nodes, len(members))
         needed = [str(toolkit.python), *site.mount_dirs]
         needed += [site.container_image] if site.container_image else []
         options = SlurmOptions.of_site(site)
+        if site.container != "none":
+            srun, own = on_nodes.srun_words(1, options), submission_environment(os.environ)
+            yield here.container_finding(own, toolkit, site, cwd, srun)
+            yield here.python_finding(own, toolkit, site, cwd, srun)
         run = on_nodes.probe_nodes(amount, options, os.environ, toolkit, cwd, needed, ports)
         yield from on_nodes.node_findings(run, amount)

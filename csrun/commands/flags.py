@@ -21,7 +21,6 @@ EXIT_USAGE = 2
 EXIT_BUG = 3
 EXIT_CTRL_C = 130
 DAY_S = 86_400
-DEFAULT_WARN_S = 120
 
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
@@ -45,8 +44,10 @@ def count(minimum: int = 1) -> Callback:
     return parse
 
 
-def seconds(context: click.Context, param: click.Parameter, text: str) -> float:
-    """Parses a time, 0 to a day."""
+def seconds(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """Parses a time, 0 to a day; None where the flag is not given."""
+    if text is None:
+        return None
     try:
         value = float(text)
     except ValueError:
@@ -131,10 +132,9 @@ def batch_options(function: Function) -> Function:
                 "--warn-before",
                 callback=seconds,
                 metavar="SECONDS",
-                default=str(DEFAULT_WARN_S),
-                show_default=True,
                 help="With --use-sbatch: so long before its time limit the job is asked for a checkpoint "
-                "(SIGUSR1); Slurm may be up to a minute early. 0: never.",
+                "(SIGUSR1); Slurm may be up to a minute early. 0: never. Default: 120, and half of the time "
+                "limit at most.",
             ),
             click.option("--job-id", hidden=True),
         )
@@ -155,6 +155,22 @@ def sbatch_launcher(launcher: Launcher | None) -> Launcher:
             "one of them out"
         )
     return "slurm"
+
+
+def refuse_without_sbatch(given: Mapping[str, bool]) -> None:
+    """Refuses flags that say something about a batch job where there is none.
+
+    Args:
+        given: whether the user has given the flag, by its name.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for flag in (name for name, is_given in given.items() if is_given):
+        raise UsageError(
+            f"{flag} without --use-sbatch: it is about batch jobs; expected both: add --use-sbatch, or leave "
+            f"{flag} out"
+        )
 
 
 def require_batch_job(environment: Mapping[str, str]) -> None:

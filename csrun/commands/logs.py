@@ -58,12 +58,14 @@ def follow_log(job: KnownJob, path: Path, lines: int) -> int:
 
     While the job waits, what it waits for is said at every change.
     """
+    from csrun.schedulers.slurm.queue import news  # only here: a finished job needs nothing of Slurm's
+
     found, looked_s, said = status_of(job), time.monotonic(), ""
     position: int | None = None
     while True:
-        if found.state == "waiting" and found.detail not in ("", said):
-            said = found.detail
-            say(PROGRAM, said)
+        if found.state == "waiting" and found.detail and news(found.detail) != said:
+            said = news(found.detail)
+            say(PROGRAM, found.detail)
         if position is None and path.is_file():
             data, position = _last_lines(path, lines)
             _write(data)

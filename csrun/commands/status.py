@@ -9,11 +9,12 @@ from shlex import join
 import click
 
 from csrun.commands.flags import count
-from csrun.console import STDOUT, write_text
+from csrun.console import STDOUT, say, write_text
 from csrun.job_registry import find_job, known_jobs
 from csrun.job_state import JobStatus
 from csrun.job_view import columns, state_text, status_of, status_text, statuses_of
 
+PROGRAM = "csrun"
 DEFAULT_JOBS = "10"
 COMMAND_WIDTH = 60
 
@@ -35,7 +36,7 @@ def status(job: str | None, as_json: bool, last: int) -> int:
     JOB is an id that csrun_wse has printed (or its beginning or end), Slurm's number, or a log directory.
     """
     if job is None:
-        found = statuses_of(known_jobs(os.environ)[:last])
+        found = statuses_of(known_jobs(os.environ)[:last], lambda error: say(PROGRAM, str(error)))
         text = json.dumps([one.to_json() for one in found], indent=2) + "\n" if as_json else list_text(found)
     else:
         one = status_of(find_job(job, os.environ))

@@ -17,6 +17,7 @@ from csrun.commands.flags import (
     count,
     directories,
     launcher_name,
+    refuse_without_sbatch,
     require_batch_job,
     require_command,
     run_main,
@@ -177,7 +178,7 @@ def build_command(site: Site) -> click.Command:
         use_sbatch: bool,
         follow: bool,
         requeue: bool,
-        warn_before: float,
+        warn_before: float | None,
         job_id: str | None,
         recommendation: Path | None,
         log_dir: Path | None,
@@ -221,8 +222,11 @@ def build_command(site: Site) -> click.Command:
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         surroundings = Surroundings(job_id, cwd, environment, this_toolkit(), site, cpus)
         if use_sbatch and options is not None:
-            batch = BatchJob(options, follow, int(warn_before))
+            from csrun.schedulers.slurm.batch import warning_time
+
+            batch = BatchJob(options, follow, warning_time(warn_before, options.time_limit))
             return _submit(scheduler, batch, request, surroundings, dry_run)
+        refuse_without_sbatch({"--no-follow": not follow, "--warn-before": warn_before is not None})
         if requeue:
             require_batch_job(environment)
         return _launch(scheduler, request, surroundings, dry_run)

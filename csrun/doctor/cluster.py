@@ -46,9 +46,8 @@ def partition_findings(site: Site, partitions: Sequence[Partition]) -> Iterator[
         text = f"time_limit of the site is {site.time_limit}, {above}"
         yield Finding("time limit", "fail", text, "lower time_limit, or choose another partition")
     else:
-        yield Finding(
-            "time limit", "ok", f"{site.time_limit or 'the default'} of at most {partition.time_limit}"
-        )
+        text = f"{site.time_limit or 'none configured'}; {partition.name} allows {partition.time_limit}"
+        yield Finding("time limit", "ok", text)
 
 
 def node_findings(site: Site, nodes: Sequence[Node]) -> Iterator[Finding]:

@@ -7,9 +7,11 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import join
+from shutil import which
 
 from csrun.container_images import containerise, require_container
-from csrun.doctor.findings import Finding
+from csrun.doctor.findings import Finding, is_busy
 from csrun.environment import Toolkit, program_environment
 from csrun.errors import CsrunError
 from csrun.site.loading import LoadedSite
@@ -34,52 +36,82 @@ def site_finding(loaded: LoadedSite, launcher: str) -> Finding:
     """Which settings count, and where jobs run."""
     source = str(loaded.path) if loaded.path else "no site file, only the environment"
     text = f"{source}; jobs run on the launcher {launcher}"
+    if launcher == "local" and loaded.site.launcher is None and which("srun"):
+        text += " (Slurm is installed here: 'launcher: slurm' or 'gres_resource' would make them use it)"
     if loaded.notes:
         return Finding("site", "note", text, "; ".join(loaded.notes))
     return Finding("site", "ok", text)
 
 
-def python_finding(environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path) -> Finding:
-    """Whether `python` in a job is an interpreter with at least one front end."""
-    words = containerise(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
+def python_finding(
+    environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, srun: tuple[str, ...] = ()
+) -> Finding:
+    """Whether `python` in a job is an interpreter with at least one front end.
+
+    Args:
+        environment: of the caller; where `srun` is given, without the variables of an enclosing job.
+        toolkit: whose interpreter it is where the site has no container.
+        site: container settings.
+        cwd: working directory.
+        srun: words that run a command on a node; empty: on this machine.
+    """
+    words = srun + containerise(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
     env = program_environment(environment, toolkit, site.container).apply(environment)
     where = "the container" if site.container != "none" else str(toolkit.bin_dir)
+    advice = _IMAGE if site.container != "none" else _SETUP
     try:
         done = subprocess.run(
             words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("python", "fail", f"python of {where} cannot be run: {error}", _SETUP)
+        return Finding("python", "fail", f"python of {where} cannot be run: {error}", advice)
+    if done.returncode and is_busy(done.stderr):
+        return Finding("python", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
-        return Finding("python", "fail", f"python of {where} fails: {last}", _SETUP)
+        return Finding("python", "fail", f"python of {where} fails: {_last_words(done.stderr)}", advice)
     versions = json.loads(done.stdout.splitlines()[-1])
     there = [f"{name} {versions[name]}" for name in FRONT_ENDS if versions[name]]
     if not there:
-        return Finding("python", "fail", f"Python {versions['python']} of {where} has no front end", _SETUP)
+        return Finding("python", "fail", f"Python {versions['python']} of {where} has no front end", advice)
     return Finding("python", "ok", f"Python {versions['python']} of {where} with {', '.join(there)}")
 
 
 _SETUP = "install the toolkit with a front end: 'make setup', or pip install 'cs-toolkit[tf]'"
+_IMAGE = "use an image with Python and TensorFlow or PyTorch: container_image of the site"
 
 
-def container_finding(environment: Mapping[str, str], site: Site, cwd: Path) -> Finding:
-    """Whether the site's container runtime starts a program in its image."""
+def _last_words(stderr: str) -> str:
+    """What a command has said last; srun's own summary only where there is nothing else."""
+    lines = stderr.strip().splitlines()
+    own = [line for line in lines if "Exited with exit code" not in line]
+    return (own or lines or ["without a word"])[-1]
+
+
+def container_finding(
+    environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, srun: tuple[str, ...] = ()
+) -> Finding:
+    """Whether the site's container runtime starts a program in its image; arguments as above."""
     if site.container == "none":
         return Finding("container", "ok", "none: programs run in the toolkit's own environment")
     try:
-        require_container(site, environment.get("PATH", ""))
-        words = containerise(("true",), site, cwd)
+        if not srun:
+            require_container(site, environment.get("PATH", ""))
+        words = srun + containerise(("true",), site, cwd)
+        env = program_environment(environment, toolkit, site.container).apply(environment)
         done = subprocess.run(
-            words, env=dict(environment), cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+            words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (CsrunError, OSError, subprocess.TimeoutExpired) as error:
         return Finding("container", "fail", str(error), "correct container and container_image of the site")
+    if done.returncode and is_busy(done.stderr):
+        return Finding("container", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
-        text = f"{site.container} does not start a program in {site.container_image}: {last}"
-        return Finding("container", "fail", text, f"try it by hand: {' '.join(words)}")
-    return Finding("container", "ok", f"{site.container}, {site.container_image}")
+        text = (
+            f"{site.container} does not start a program in {site.container_image}: {_last_words(done.stderr)}"
+        )
+        return Finding("container", "fail", text, f"try it by hand: {join(words)}")
+    where = ", on a node" if srun else ""
+    return Finding("container", "ok", f"{site.container}, {site.container_image}{where}")
 
 
 def system_finding(address: str, toolkit: Toolkit) -> Finding:
@@ -97,8 +129,7 @@ def system_finding(address: str, toolkit: Toolkit) -> Finding:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding("CS system", "fail", f"{address} was not reached: {error}", _START)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
-        return Finding("CS system", "fail", last, _START)
+        return Finding("CS system", "fail", _last_words(done.stderr), _START)
     status = json.loads(done.stdout.splitlines()[0])
     who = f"{status['name']} {status['version']}"
     text = f"{address} answers: {who}, {status['state']}, fabric {status['fabric']}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from csrun.doctor.findings import Finding
+from csrun.doctor.findings import Finding, is_busy
 from csrun.environment import Toolkit
 from csrun.schedulers.slurm.arguments import STEP_WORDS
 from csrun.schedulers.slurm.client import submission_environment
@@ -51,6 +51,20 @@ class ProbeRun:
     complaint: str
 
 
+def srun_words(count: int, options: SlurmOptions) -> tuple[str, ...]:
+    """What in front of a command runs it on `count` nodes; a cluster that is busy is not waited for."""
+    return (
+        "srun",
+        *STEP_WORDS,
+        "--job-name=csrun-doctor",
+        f"--nodes={count}",
+        f"--ntasks={count}",
+        "--ntasks-per-node=1",
+        f"--immediate={START_LIMIT_S}",
+        *options.words,
+    )
+
+
 def probe_nodes(
     count: int,
     options: SlurmOptions,
@@ -78,14 +92,7 @@ def probe_nodes(
         with _listen(ports) as listener:
             script = Path(__file__).with_name("probe.py")
             words = [
-                "srun",
-                *STEP_WORDS,
-                "--job-name=csrun-doctor",
-                f"--nodes={count}",
-                f"--ntasks={count}",
-                "--ntasks-per-node=1",
-                f"--immediate={START_LIMIT_S}",
-                *options.words,
+                *srun_words(count, options),
                 *[str(toolkit.python), "-I", "-S", str(script)],
                 *[str(token_file), str(listener.getsockname()[1]), secret, *needed],
             ]
@@ -99,7 +106,7 @@ def node_findings(run: ProbeRun, count: int) -> Iterator[Finding]:
     """What the answers mean; pure."""
     if not run.answers:
         said = shortened_complaint(run.complaint) or "no node has answered"
-        if "busy" in run.complaint or "Immediate execution" in run.complaint:
+        if is_busy(run.complaint):
             text = f"not checked: {count} nodes were not free within {START_LIMIT_S} s"
             yield Finding("on the nodes", "note", text, "run it again later, or with fewer --nodes")
             return

@@ -219,9 +219,14 @@ class SlurmCluster:
 
     def stop(self) -> None:
         """Ends all jobs and daemons and removes the directory; does nothing the second time."""
-        if not (self.folder / "slurm.conf").exists():  # without it every command would wait for a minute
-            self._end_daemons()
-            return
+        if self._isolate:  # a node takes everything on it along: nothing has to be asked, or waited for
+            for name in [name for name in self._daemons if name != "munged"]:
+                self._daemons[name].kill()
+        elif (self.folder / "slurm.conf").exists():  # without it every command would wait for a minute
+            self._shut_down()
+        self._end_daemons()
+
+    def _shut_down(self) -> None:
         with suppress(subprocess.SubprocessError, OSError):
             self.run("scancel", "--full", "--user", self._user)
         limit_s = time.monotonic() + DRAIN_LIMIT_S
@@ -230,7 +235,6 @@ class SlurmCluster:
         with suppress(subprocess.SubprocessError, OSError):
             # Ends slurmctld and every slurmd, those in a namespace too, which no signal from outside reaches.
             self.run("scontrol", "shutdown")
-        self._end_daemons()
 
     def _end_daemons(self) -> None:
         munged = self._daemons.pop("munged", None)

@@ -173,6 +173,9 @@ def test_a_job_whose_node_is_lost_goes_on_on_another_one(
         (["--use-sbatch", "--dependency=after the rain", "--total-nodes=1"], 2, "dependency cannot be used"),
         (["--use-sbatch", "--time=never", "--total-nodes=1"], 2, "time limit cannot be used"),
         (["--use-sbatch", "--log-dir=back\\slash", "--total-nodes=1"], 2, "without a backslash"),
+        (["--use-sbatch", "--time=1", "--warn-before=60"], 2, "as soon as it starts"),
+        (["--no-follow"], 2, "--no-follow without --use-sbatch"),
+        (["--warn-before=9"], 2, "--warn-before without --use-sbatch"),
         (["--use-sbatch", "--warn-before=-1"], 2, "--warn-before: got '-1'"),
     ],
 )

@@ -57,7 +57,7 @@ def test_every_wrong_setting_is_a_failing_line_with_advice(cluster: Any, doctor:
 
 def test_a_node_that_is_down_is_noted(make_cluster: Any, doctor: Any, wait: Any) -> None:
     cluster = make_cluster()
-    cluster.kill_node("cs-node4")
+    cluster.run("scontrol", "update", "nodename=cs-node4", "state=down", "reason=repair")
     wait(lambda: cluster.states()["cs-node4"].startswith("down"))
     job = doctor(cluster, DEF_NODES="3")
     assert job.process.returncode == 0, job.shown()
@@ -80,3 +80,14 @@ def test_a_site_file_with_faults_fails_line_by_line(cluster: Any, doctor: Any, t
     assert job.process.returncode == 1
     assert job.stdout.count("FAIL  site") == 3
     assert "site.yaml:2" in job.stdout
+
+
+def test_a_container_is_tried_on_a_node(cluster: Any, doctor: Any) -> None:
+    """The submitting machine need not have the runtime; what is missing on the nodes is said by them."""
+    site = {"CSRUN_CONTAINER": "apptainer", "SINGULARITY_IMAGE": "/nowhere/image.sif"}
+    job = doctor(cluster, "--nodes=1", **site)
+    assert job.process.returncode == 1
+    (line,) = [line for line in job.stdout.splitlines() if line.startswith("FAIL  container")]
+    assert "apptainer does not start a program in /nowhere/image.sif: slurmstepd" in line
+    assert "/nowhere/image.sif is not there on cs-node" in job.stdout
+    assert "note  container        not checked" in doctor(cluster, "--no-probe", **site).stdout

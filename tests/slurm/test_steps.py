@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,10 @@ def test_the_launcher_listens_where_the_site_lets_nodes_connect(make_cluster: An
 
 def listening_port(pid: int) -> int:
     """The TCP port at which a process listens."""
-    inodes = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()}
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(link.readlink().name)
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from csrun.console import STDOUT, say, write_text
 from csrun.environment import Toolkit
-from csrun.errors import LogDirError
+from csrun.errors import LogDirError, UsageError
 from csrun.job_registry import KnownJob, register
 from csrun.jobs import prepare_log_dir
 from csrun.roles import EXIT_REQUEUE
@@ -20,12 +21,14 @@ from csrun.schedulers.slurm.components import components
 from csrun.schedulers.slurm.lost_nodes import await_lost_nodes
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.script import BatchScript, render
+from csrun.schedulers.slurm.times import limit_seconds
 from csrun.schedulers.tasks import job_log_dir
 
 PROGRAM = "csrun_wse"
 SCRIPT_NAME = "job.sh"
 OUTPUT_NAME = "slurm-%j.out"
 EXIT_CTRL_C = 130
+WARN_S = 120
 
 
 def batch_script(
@@ -74,6 +77,28 @@ def batch_script(
         requeue=requeue,
         warn_s=warn_s,
     )
+
+
+def warning_time(asked_s: float | None, time_limit: str) -> int:
+    """Seconds before its time limit at which a job is asked for a checkpoint. Pure.
+
+    Args:
+        asked_s: what the user wants; None: `WARN_S`, or half of a short time limit.
+        time_limit: as for --time; "": not known.
+
+    Raises:
+        UsageError: the time limit is no longer than that.
+    """
+    limit_s = limit_seconds(time_limit) or math.inf  # what is no time is refused by sbatch, in its own words
+    if asked_s is None:
+        return int(min(WARN_S, limit_s / 2))
+    if asked_s >= limit_s:
+        raise UsageError(
+            f"--warn-before={asked_s:g} with --time={time_limit}: the job would be asked for its last "
+            f"checkpoint as soon as it starts; expected fewer seconds than the time limit has: lower "
+            f"--warn-before or raise --time"
+        )
+    return int(asked_s)
 
 
 def launcher_file(toolkit: Toolkit) -> Path:

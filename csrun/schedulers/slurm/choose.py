@@ -10,6 +10,7 @@ from csrun.schedulers.slurm.client import SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
 from csrun.schedulers.slurm.facts import ClusterFacts, look_around, network_facts
 from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.schedulers.slurm.queue import holders
 from csrun.schedulers.slurm.scheduler import SlurmScheduler
 from csrun.site.model import Site
 
@@ -57,9 +58,24 @@ def slurm_scheduler(
         def_tasks_per_node=allocation.tasks_per_node or site.def_tasks_per_node,
         def_cpus_per_task=allocation.cpus_per_task or site.def_cpus_per_task,
     )
+    notices += _unreserved(client, allocation.job_id, options.gres or options.licence)
     node_cpus = min((allocation.cpus_per_node or {"": 1}).values(), default=1)
     holder = _system_node(client, allocation, options)
     return SlurmScheduler(options, facts, allocation, holder), defaults, node_cpus, notices
+
+
+def _unreserved(client: SlurmClient, job_id: str, resource: str) -> list[str]:
+    """What the user should know if his job does not hold the CS system, which is then free for others too."""
+    try:
+        jobs = client.jobs(job_id) if resource else []
+    except SlurmError:
+        return []
+    if not jobs or holders(jobs, resource):
+        return []
+    return [
+        f"job {job_id} does not hold {resource}: Slurm may give the CS system to another job meanwhile; ask "
+        f"for it with the nodes (--gres or --licenses of salloc and sbatch)"
+    ]
 
 
 def _system_node(client: SlurmClient, allocation: Allocation, options: SlurmOptions) -> str:

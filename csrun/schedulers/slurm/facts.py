@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from csrun.errors import UsageError
 from csrun.layout import JobLayout
-from csrun.schedulers.slurm.client import SlurmClient
+from csrun.schedulers.slurm.client import Partition, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmRequestError
 from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.schedulers.slurm.times import limit_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
     """Asks the cluster.
 
     Raises:
-        SlurmError: it does not answer, or has no such partition.
+        SlurmError: it does not answer, has no such partition or node, or allows no job so much time.
     """
     partitions = client.partitions()
     named = options.partition or next((each.name for each in partitions if each.default), "")
@@ -79,7 +81,14 @@ def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
             f"--partition: there is no partition {', '.join(map(repr, sorted(missing)))}; expected one of: "
             f"{', '.join(each.name for each in partitions)}"
         )
-    nodes = {node.name: node for node in client.nodes() if node.partition in wanted}
+    _check_time(options, [each for each in partitions if each.name in wanted])
+    everything = client.nodes()
+    nodes = {node.name: node for node in everything if node.partition in wanted}
+    if options.gres_node and options.gres_node not in {node.name for node in everything}:
+        raise SlurmRequestError(
+            f"there is no node {options.gres_node!r}; expected the owner of the CS system as 'sinfo -N' "
+            f"lists it: correct 'gres_node' of the site configuration or GRES_NODE"
+        )
     network = network_facts(client)
     return replace(
         network,
@@ -89,6 +98,20 @@ def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
             item.partition(":")[0] for node in nodes.values() for item in node.resources.split(",") if item
         ),
     )
+
+
+def _check_time(options: SlurmOptions, partitions: Sequence[Partition]) -> None:
+    """Refuses a time limit that no partition allows: the job would wait for ever. A QOS may allow more."""
+    asked_s = limit_seconds(options.time_limit)
+    if not options.time_limit or asked_s is None or options.qos:
+        return
+    limits = {each.name: limit_seconds(each.time_limit) for each in partitions}
+    if partitions and all(limit_s is not None and limit_s < asked_s for limit_s in limits.values()):
+        allowed = ", ".join(f"{each.name} {each.time_limit}" for each in partitions)
+        raise SlurmRequestError(
+            f"--time={options.time_limit} is more than the partition allows ({allowed}); expected no more: "
+            f"lower it, or choose another --partition"
+        )
 
 
 def network_facts(client: SlurmClient) -> ClusterFacts:

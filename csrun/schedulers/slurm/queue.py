@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -95,6 +96,11 @@ class Waiting:
         if will_never_start(self.reason):
             parts.append(f"it will not start by itself: 'scancel {self.job.job_id}' removes it")
         return "; ".join(parts)
+
+
+def news(sentence: str) -> str:
+    """What of a sentence is news when it changes: all but the start, which Slurm keeps reckoning anew."""
+    return re.sub(r"; expected start [^;]*", "", sentence)
 
 
 def waiting(components: Sequence[QueuedJob], queue: Iterable[QueuedJob], resource: str) -> Waiting | None:

@@ -308,7 +308,10 @@ class SlurmRun:
             self._report.say(message.text)
         elif isinstance(message, Refused):
             if self._supervisor.phase is Phase.RUNNING:
-                self._report.act(self._supervisor.job_failed(message.text, message.exit_code, now_s))
+                text, runtime = message.text, self._plan.executed[0]
+                if runtime != self._plan.command[0]:  # the user has typed another word
+                    text += f" ({runtime} is the site's container runtime, which starts the command)"
+                self._report.act(self._supervisor.job_failed(text, message.exit_code, now_s))
             self._ended(rank, agent, message.exit_code, now_s)
         elif isinstance(message, Ended):
             self._ended(rank, agent, message.exit_code, now_s)

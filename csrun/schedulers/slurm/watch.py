@@ -7,7 +7,7 @@ import threading
 
 from csrun.schedulers.slurm.client import QueuedJob, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
-from csrun.schedulers.slurm.queue import waiting
+from csrun.schedulers.slurm.queue import news, waiting
 
 FIRST_LOOK_S = 1.0
 LOOK_INTERVAL_S = 5.0
@@ -59,9 +59,9 @@ class QueueWatch:
                 line = self._line()
             except SlurmError as error:
                 line = str(error)
-            if line and line != said:
+            if line and news(line) != said:
                 self._lines.put(line)
-            said = line
+            said = news(line)
 
     def _line(self) -> str:
         components = [job for job in self._client.jobs(name=self._name) if job.active]

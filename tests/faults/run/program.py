@@ -26,6 +26,8 @@ def records() -> Iterator[tuple[np.ndarray, np.int32]]:
                 raise RuntimeError("record 160 cannot be parsed")
             if FAULT == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
+        if number == 0 and FAULT == "asked early":
+            os.kill(os.getpid(), signal.SIGUSR1)
         if FAULT == "slow":
             time.sleep(0.002)
         yield generator.random(4, dtype=np.float32), np.int32(number % 3)

@@ -115,3 +115,18 @@ def test_another_job_in_the_same_model_dir_trains_its_own_steps(
         training = start(system.address, "m", 20, **settings)
         assert training.wait(LIMIT_S) == 0
         assert (tmp_path / "m" / f"model.ckpt-{20 * number}.index").exists()
+
+
+@pytest.mark.parametrize("place", ["cs", "cpu"])
+def test_a_job_that_is_always_asked_too_early_gets_on_all_the_same(
+    system: RunningSystem, start: Start, tmp_path: Path, place: str
+) -> None:
+    """A start without a step would be put back into the queue for ever."""
+    last_step = 0
+    for number in range(2):
+        settings = {"LIMIT": "steps", "CSRUN_REQUEUE": "1", "FAULT": "asked early"}
+        training = start(places(system)[place], "m", 1_000_000, **settings)
+        assert training.wait(LIMIT_S) == 75, (tmp_path / f"m-{number}.log").read_text()
+        left_at = wait_for(tmp_path / f"m-{number}.log", r"leaving at global step (\d+);", training)
+        assert int(left_at[1]) > last_step
+        last_step = int(left_at[1])

@@ -163,6 +163,13 @@ def test_an_id_of_several_jobs_is_refused(environment: dict[str, str], tmp_path:
         find_job("slurm-20261120", environment)
 
 
+def test_a_number_is_slurms_and_never_the_end_of_an_id(environment: dict[str, str], tmp_path: Path) -> None:
+    register(KnownJob("slurm-20261120-101530-1a34", str(tmp_path), "slurm", ("true",), "12"), environment)
+    assert find_job("12", environment).job_id.endswith("1a34")
+    with pytest.raises(Exception, match="no job '34' is known"):
+        find_job("34", environment)
+
+
 JOB = KnownJob("slurm-1", "/logs", "slurm", ("true",), "12")
 ENDED = {"ended": "2026-11-20T16:00:00", "exit_code": 7}
 

@@ -14,6 +14,7 @@ from xdsl.utils.test_value import create_ssa_value
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_type, tensor_type
+from cgc.lowering import convolution
 from cgc.lowering.jax_table import lower
 
 Array = Any
@@ -93,8 +94,10 @@ def test_convolution_of_few_channels_is_that_of_its_columns(
 @pytest.mark.parametrize("channels", [(8, 4), (1, 8), (3, 9)], ids=str)
 @pytest.mark.parametrize("padding", [(1, 1, 0, 1), (0, 0, 0, 0), (4, 0, 1, 2)], ids=str)
 def test_gradient_by_the_kernel_of_large_images(
-    channels: Any, padding: Any, run_op: Any, rng: np.random.Generator
+    channels: Any, padding: Any, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for limit in ("_WORK", "_CACHED"):
+        monkeypatch.setattr(convolution, limit, 0)
     inputs, outputs = channels
     x = rng.normal(size=(3, 16, 14, inputs)).astype(np.float32)
     top, bottom, left, right = padding
@@ -148,13 +151,13 @@ def test_what_computes_the_image_is_not_fused_into_its_transposition() -> None:
     assert not [c for c in moved if "multiply(" in c or "maximum(" in c]
 
 
-@pytest.mark.parametrize("channels", [(16, 16), (2, 24)], ids=str)
+@pytest.mark.parametrize("channels", [(16, 16), (3, 24)], ids=str)
 def test_gradient_by_the_kernel_of_large_images_takes_one_sample_at_a_time(channels: Any) -> None:
-    image, grad, kernel = (4, 16, 20, channels[0]), (4, 16, 20, channels[1]), (3, 3, *channels)
+    image, grad, kernel = (32, 24, 24, channels[0]), (32, 24, 24, channels[1]), (3, 3, *channels)
     op = ops.ConvolutionOp(*symbolic(image, grad), (1, 1), (1, 1, 1, 1), (1, 1), 1, "BWD_KERNEL", kernel)
     text = repeated(op, lambda x: x, *(np.ones(shape, np.float32) for shape in (image, grad)))
     # the three columns of the window are channels of x; the operand with more channels is the kernel
-    result = {(16, 16): "1,3,16,48", (2, 24): "1,3,6,24"}[channels]
+    result = {(16, 16): "1,3,16,48", (3, 24): "1,3,9,24"}[channels]
     assert re.findall(r"= f32\[([\d,]+)\]\S* convolution\(", text) == [result]
     assert re.findall(r"dim_labels=(\S+?)[,\s]", text) == ["b01f_01io->b01f"]
 
@@ -172,11 +175,11 @@ def test_places_of_windows_that_tile_the_image_are_no_array_of_its_size() -> Non
 def test_windows_that_overlap_are_searched_once() -> None:
     image, window = (2, 12, 12, 8), ((3, 3), (2, 2), (0, 1, 0, 1))
     op = ops.MaxPoolGradOp(*symbolic(image, (2, 6, 6, 8)), *window)
-    text = repeated(op, jnp.cos, np.ones(image, np.float32), np.ones((2, 6, 6, 8), np.float32))
+    text = repeated(op, lambda x: x * 2, np.ones(image, np.float32), np.ones((2, 6, 6, 8), np.float32))
     computations = re.split(r"\n(?=%|ENTRY)", text)
     compared = [c for c in computations if "direction=EQ" in c]
     assert compared
-    assert not [c for c in compared if "cosine(" in c]
+    assert not [c for c in compared if "maximum(" in c]
 
 
 WINDOWS = [

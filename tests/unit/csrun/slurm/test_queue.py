@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from csrun.schedulers.slurm.client import QueuedJob, parse_queue
-from csrun.schedulers.slurm.queue import holders, reason_sentence, waiting, will_never_start
+from csrun.schedulers.slurm.queue import holders, news, reason_sentence, waiting, will_never_start
 
 JOB = QueuedJob(
     job_id="12",
@@ -113,3 +113,11 @@ def test_squeue_lines_become_jobs() -> None:
     (job,) = parse_queue(fields.replace("|", "\x1f") + "\nbroken by a line end in a name\n")
     assert (job.job_id, job.component, job.reason, job.nodes) == ("4", 1, "", "n[2-3]")
     assert (job.resources, job.licences, job.priority) == ("cs:1", "", 17)
+
+
+def test_a_start_that_is_reckoned_anew_is_no_news() -> None:
+    sentence = "job 7 waits in partition all, place 1: it is next; nobody holds the CS system"
+    later = [f"{sentence}; expected start 2026-11-20 10:00:0{second}" for second in (1, 2)]
+    assert news(later[0]) == news(later[1]) == sentence
+    assert news(later[0].replace("place 1", "place 2")) != sentence
+    assert news(f"{later[0]}; it will not start by itself") == f"{sentence}; it will not start by itself"

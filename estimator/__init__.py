@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from estimator.run_config import CSRunConfig, RunConfig
     from estimator.spec import CSEstimatorSpec, EstimatorSpec, EvalSpec, TrainSpec, WarmStartSettings
 
+CS_AUTOTUNE = -1
+"""The value of `tf.data.AUTOTUNE`, by the name that programs for CS systems use."""
+
 __all__ = [
+    "CS_AUTOTUNE",
     "CSEstimatorSpec",
     "CSRunConfig",
     "CerebrasEstimator",

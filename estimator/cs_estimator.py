@@ -7,6 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from estimator import checkpoints, logs, tasks
 from estimator.calling import check_model_fn
 from estimator.errors import InputFnError, UnsupportedOnCsError, UsageError
 from estimator.files import write_params
-from estimator.input import InputSource
+from estimator.input import FEATURES_AND_LABELS, InputSource
+from estimator.input_analysis import hand_over
+from estimator.input_report import log_report
 from estimator.modes import MODES, ModeKeys
 from estimator.run_config import CSRunConfig, as_cs_config
 from estimator.spec import SINGLE, checked_hooks
@@ -51,6 +54,8 @@ class CerebrasEstimator:
     Raises:
         ValueError: `model_fn` has the wrong arguments, or `model_dir` contradicts the config.
     """
+
+    _parts: tuple[str, ...] = FEATURES_AND_LABELS  # members that a batch may have
 
     def __init__(
         self,
@@ -138,6 +143,7 @@ class CerebrasEstimator:
         """
         if mode not in MODES:
             raise UsageError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        self._hand_over(input_fn, mode, compiles=not validate_only)
         if not tasks.is_chief():
             log.info("nothing to do for worker %d: the chief compiles", tasks.current().index)
             return
@@ -148,6 +154,7 @@ class CerebrasEstimator:
 
         place = self._place("validate_only" if validate_only else "compile_only")
         source = InputSource(input_fn, mode, self._params, self._config, {})
+        log_report(source, shared=mode == ModeKeys.TRAIN)
         on_cs.compile_program(self._front_end(source), place, validate_only)
 
     def train(
@@ -176,6 +183,7 @@ class CerebrasEstimator:
             EstimatorError: the model, the input or a checkpoint cannot be used.
         """
         _check_limits(steps, max_steps)
+        self._hand_over(input_fn, ModeKeys.TRAIN)
         on_system = use_cs and self._config.cs_ip is not None
         if on_system and steps is None and max_steps is None:
             raise UnsupportedOnCsError(
@@ -283,7 +291,10 @@ class CerebrasEstimator:
 
         self._announce("train", hooks)
         options = StateOptions(None, self._warm_start, tuple(saving_listeners or ()))
-        front_end = self._front_end(self._shared_source(input_fn, ModeKeys.TRAIN), options)
+        source = self._shared_source(input_fn, ModeKeys.TRAIN)
+        if tasks.is_chief():
+            log_report(source)
+        front_end = self._front_end(source, options)
         on_cs.train(front_end, self._place("train"), steps, max_steps)
 
     def _train_on_cpu(
@@ -302,6 +313,7 @@ class CerebrasEstimator:
             task = TaskInfo.from_environment()
             last_step = last_step_of_job(self._model_dir, task, first_step, steps, max_steps)
         write_params(self._model_dir, self._params)
+        log_report(self._whole_source(input_fn, ModeKeys.TRAIN), shared=False)
         job = self._cpu_job(input_fn, ModeKeys.TRAIN, hooks)
         cpu.train(job, last_step, tuple(saving_listeners or ()), self._warm_start)
 
@@ -357,6 +369,11 @@ class CerebrasEstimator:
     def _whole_source(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         """The input of a run in which one task reads all records, in their order."""
         return InputSource(input_fn, mode, self._params, self._config, tasks.alone_config())
+
+    def _hand_over(self, input_fn: Callable[..., Any], mode: str, *, compiles: bool = False) -> None:
+        """To cs_input_analyzer, where that has started this process; it goes no further then."""
+        source = replace(self._whole_source(input_fn, mode), parts=self._parts)
+        hand_over(source, (self._compile_dir or self._model_dir,), compiles=compiles)
 
     def _shared_source(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         task = tasks.current()

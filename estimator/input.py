@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from estimator import tasks
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, DynamicShapeError, InputFnError
 from estimator.modes import ModeKeys
+from input_analyzer.applying import ordered
+
+log = logging.getLogger("estimator")
 
 # What the device computes in 32 bits travels in 32 bits.
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
@@ -47,9 +51,22 @@ class InputSource:
     def call(self) -> Any:
         """Calls the function in the present graph."""
         with tasks.exported(self.tf_config):
-            return call_input_fn(
+            result = call_input_fn(
                 self.input_fn, self.mode, self.params, self.config, self.num_shards, self.shard
             )
+        return self._mended(result)
+
+    def _mended(self, result: Any) -> Any:
+        """A Dataset with what `cs_input_analyzer --apply` found, where the environment orders that."""
+        import tensorflow as tf
+
+        if not (findings := ordered()) or not isinstance(result, tf.data.Dataset):
+            return result
+        from input_analyzer.tf.mend import mend
+
+        mended = mend(result, findings, self.num_shards, self.shard)
+        log.debug("mended the input: %s", "; ".join(mended.changes) or "nothing could be")
+        return mended.dataset
 
 
 @dataclass(frozen=True)

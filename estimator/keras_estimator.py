@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from estimator.front_end import StateOptions, TensorFlowFrontEnd
 
 
-_PARTS = ("features", "labels", "sample_weight")
-
-
 class KerasEstimator(CerebrasEstimator):
     """Compiles, trains, evaluates and predicts on the CS system what `fit` does on a CPU.
 
@@ -37,6 +34,8 @@ class KerasEstimator(CerebrasEstimator):
         params: Given to `input_fn`; copied.
     """
 
+    _parts = ("features", "labels", "sample_weight")
+
     def __init__(
         self,
         model: Any,
@@ -51,7 +50,7 @@ class KerasEstimator(CerebrasEstimator):
     def _front_end(self, source: InputSource, options: StateOptions | None = None) -> TensorFlowFrontEnd:
         from estimator.keras_front_end import KerasFrontEnd
 
-        source = replace(source, parts=_PARTS)
+        source = replace(source, parts=self._parts)
         return KerasFrontEnd(self.model, source, self._params, self._config, self._model_dir, options)
 
     def _train_on_cpu(self, *args: Any, **kwargs: Any) -> None:

@@ -49,7 +49,7 @@ def _dataset(params: dict[str, Any], group: str, *, training: bool) -> tf.data.D
     def shaped(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, LABEL: tf.reshape(batch[LABEL], [settings["batch_size"]])}
 
-    return dataset.map(shaped).map(with_label(LABEL))
+    return dataset.map(shaped).map(with_label(LABEL)).prefetch(tf.data.AUTOTUNE)
 
 
 def _features(settings: dict[str, Any]) -> dict[str, tuple[int, Any]]:

@@ -15,6 +15,8 @@ from models.common.tf.input import DataError, task_shard
 
 Tokens = NDArray[np.int32]
 
+FILES_AT_ONCE = 4
+"""Files that a training reads side by side."""
 SUCCESSORS = 4
 """Each token of the chain is followed by one of so many; the likeliest follows in 70 % of all places."""
 _LIKELIHOODS = (0.7, 0.15, 0.1, 0.05)
@@ -51,6 +53,8 @@ def own_shard(records: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_arrays(records: Mapping[str, Any], settings: Mapping[str, Any], *, training: bool) -> Any:
     """A dataset of batches of this task's records: shuffled and without end, or in order and once.
+
+    What is done last to its batches is to prefetch them, so the caller does.
 
     Raises:
         DataError: not one batch can be filled.
@@ -93,7 +97,9 @@ def from_tf_records(
         return {name: tf.cast(examples[name], dtype) for name, (_, dtype) in shapes.items()}
 
     shards, index = task_shard()
-    dataset = tf.data.TFRecordDataset(files).shard(shards, index)
+    # A fixed number: the order of the records must not depend on the machine.
+    reads = FILES_AT_ONCE if training and len(files) > 1 else None
+    dataset = tf.data.TFRecordDataset(files, num_parallel_reads=reads).shard(shards, index)
     return _batches(dataset, settings, 16 * settings["batch_size"], training=training).map(
         parse, num_parallel_calls=tf.data.AUTOTUNE
     )
@@ -134,7 +140,7 @@ def check_first_record(path: Path, lengths: Mapping[str, int]) -> None:
 def _batches(dataset: Any, settings: Mapping[str, Any], buffer: int, *, training: bool) -> Any:
     if training:
         dataset = dataset.shuffle(buffer, seed=settings["shuffle_seed"]).repeat()
-    return dataset.batch(settings["batch_size"], drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    return dataset.batch(settings["batch_size"], drop_remainder=True)
 
 
 def with_label(name: str) -> Any:

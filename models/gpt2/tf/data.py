@@ -44,7 +44,7 @@ def _dataset(params: dict[str, Any], split: str, *, training: bool) -> tf.data.D
     else:
         shapes = dict.fromkeys(FEATURES, (length, tf.int32))
         dataset = from_tf_records(data_dir, shapes, settings, training=training)
-    return dataset.map(with_label(LABEL))
+    return dataset.map(with_label(LABEL)).prefetch(tf.data.AUTOTUNE)
 
 
 def _records(text: NDArray[np.int32]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ CELLS = 4
 """Generated patterns have so many cells of one colour in each direction."""
 
 PATTERN_SEED = 20
+SHUFFLED_BATCHES = 10
+"""Photographs are mixed in a buffer of so many batches."""
 MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 """Of ImageNet; colours are 0 to 255."""
@@ -96,16 +98,18 @@ def _photographs(settings: dict[str, Any], model: dict[str, Any], training: bool
         names = names.shuffle(len(files), seed=seed).repeat()
     records = names.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
     if training:
-        records = records.shuffle(1024, seed=seed)
+        records = records.shuffle(SHUFFLED_BATCHES * settings["batch_size"], seed=seed)
 
-    def convert(record: Any) -> tuple[Any, Any]:
+    def convert(number: Any, record: Any) -> tuple[Any, Any]:
         parsed = tf.io.parse_single_example(record, FEATURES)
+        # Random numbers of its own for every record, which parallel calls and a fresh input do not change.
+        key = tf.stack([tf.constant(seed or 0, tf.int64), number]) if training else None
         return (
-            _image(parsed["image/encoded"], model["image_size"], training),
+            _image(parsed["image/encoded"], model["image_size"], key),
             tf.cast(parsed["image/class/label"], tf.int32) - 1,
         )
 
-    images = records.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
+    images = records.enumerate().map(convert, num_parallel_calls=tf.data.AUTOTUNE)
     return images.batch(settings["batch_size"], drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
@@ -116,19 +120,24 @@ def _files(data_dir: Path, split: str) -> list[str]:
     return found
 
 
-def _image(encoded: Any, size: int, training: bool) -> Any:
-    """A random part, perhaps mirrored, for training; the middle of the image for tests."""
+def _image(encoded: Any, size: int, key: Any) -> Any:
+    """A part, perhaps mirrored, that a key of two numbers chooses; the middle of the image without a key."""
     shape = tf.image.extract_jpeg_shape(encoded)
-    if training:
+    if key is not None:
         whole = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
-        begin, extent, _ = tf.image.sample_distorted_bounding_box(
-            shape, whole, min_object_covered=0.1, area_range=(0.08, 1.0), aspect_ratio_range=(3 / 4, 4 / 3)
+        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            whole,
+            seed=key,
+            min_object_covered=0.1,
+            area_range=(0.08, 1.0),
+            aspect_ratio_range=(3 / 4, 4 / 3),
         )
         window = tf.concat([begin[:2], extent[:2]], 0)
     else:
         side = tf.cast(0.875 * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
         window = tf.stack([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
     image = tf.image.resize(tf.image.decode_and_crop_jpeg(encoded, window, channels=3), [size, size])
-    if training:
-        image = tf.image.random_flip_left_right(image)
+    if key is not None:
+        image = tf.image.stateless_random_flip_left_right(image, seed=key + 1)
     return (tf.ensure_shape(image, [size, size, 3]) - MEAN_RGB) / STDDEV_RGB

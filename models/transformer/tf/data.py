@@ -43,7 +43,7 @@ def _dataset(params: dict[str, Any], group: str, *, training: bool) -> tf.data.D
         lengths = _lengths(settings)
         shapes = {name: (length, tf.int32) for name, length in lengths.items()}
         dataset = from_tf_records(settings["data_dir"], shapes, settings, training=training)
-    return dataset.map(with_label(LABEL))
+    return dataset.map(with_label(LABEL)).prefetch(tf.data.AUTOTUNE)
 
 
 def _lengths(settings: dict[str, Any]) -> dict[str, int]:

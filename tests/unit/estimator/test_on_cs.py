@@ -88,7 +88,12 @@ def test_compile_shows_an_empty_tf_config_to_the_input(
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
     estimator = tiny(cs_ip=cs_ip)
     estimator.compile(watching)
-    assert set(seen) == {None}
+    # The Input Function Report asks for what two workers would read; all other calls are of no job.
+    of_report = [json.loads(text) for text in seen if text is not None]
+    assert [config["task"]["index"] for config in of_report] == [0, 1]
+    assert all(len(config["cluster"]["worker"]) == 2 for config in of_report)
+    assert seen[0] is None
+    assert seen[-1] is None
     model_dir = Path(estimator.model_dir)
     assert [path.name for path in model_dir.glob("cs_*/compile_report.txt")] == ["compile_report.txt"]
     assert (model_dir / "params.yaml").is_file()

@@ -1,0 +1,61 @@
+"""The seam to cs_input_analyzer: it runs the user's program, which comes here instead of to a training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from csrun.roles import tf_config
+from estimator.input import InputSource, describe, read
+
+if TYPE_CHECKING:
+    from input_analyzer.handover import Shard
+
+VARIABLE = "CSRUN_INPUT_ANALYSIS"
+
+
+def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False) -> None:
+    """Gives the input function to the analyzer that has started this process; nothing without one.
+
+    Ends the process, except before a compilation (`compiles`) whose report the analyzer wants.
+
+    Args:
+        source: the input of the run that would begin here.
+        artifact_dirs: folders with the artifacts of compilations.
+        compiles: a compilation would begin here, not a training.
+    """
+    if not os.environ.get(VARIABLE):
+        return
+    # Only here: a program that is not analysed does not need the analyzer.
+    from input_analyzer.handover import InputProgram, take_over
+
+    def build(shard: Shard) -> Any:
+        return _as_worker(source, shard).call()
+
+    def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
+        return read(_as_worker(source, shard), source.config.tf_random_seed, 0)
+
+    def names() -> tuple[str, ...]:
+        # Refuses what cannot be streamed, as a run does.
+        return tuple(component.name for component in describe(source).components)
+
+    program = InputProgram(
+        framework="tensorflow",
+        function=source.input_fn,
+        build=build,
+        batches=batches,
+        component_names=names,
+        artifact_dirs=artifact_dirs,
+        seed=source.config.tf_random_seed,
+    )
+    take_over(program, compiles=compiles)
+
+
+def _as_worker(source: InputSource, shard: Shard) -> InputSource:
+    """The input as one worker of a job reads it; alone, as a job of one task does."""
+    hosts = ["127.0.0.1"] * (shard.count + 1 if shard.count > 1 else 1)
+    rank = shard.index + 1 if shard.count > 1 else 0
+    return replace(source, tf_config=tf_config(rank, hosts), num_shards=shard.count, shard=shard.index)

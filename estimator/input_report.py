@@ -1,0 +1,47 @@
+"""The Input Function Report of a run, in its log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from csrun.roles import tf_config
+from estimator.input import InputSource
+from estimator.modes import ModeKeys
+
+log = logging.getLogger("estimator")
+
+
+def log_report(source: InputSource, *, shared: bool = True) -> None:
+    """Logs what the input function could do better. A report never ends a run.
+
+    Args:
+        source: The input of the run.
+        shared: Whether several workers may read it; each has to read a part of its own then.
+
+    An input function that raises does so again when the run reads its input, which tells the user.
+    """
+    from input_analyzer.input_report import lines
+    from input_analyzer.tf.inspection import inspect
+
+    try:
+        inspection = inspect(
+            lambda workers, index: as_worker(source, workers, index).call(),
+            workers=source.num_shards,
+            training=source.mode == ModeKeys.TRAIN,
+            shared=shared,
+            seed=source.config.tf_random_seed,
+        )
+    except Exception as error:
+        log.debug("no Input Function Report: %s: %s", type(error).__name__, error)
+        return
+    for level, line in lines(inspection.findings):
+        log.log(level, "%s", line)
+
+
+def as_worker(source: InputSource, workers: int, index: int) -> InputSource:
+    """The input as one of several workers calls it; with one worker, as it is."""
+    if workers == 1:
+        return source
+    config = tf_config(index + 1, ["localhost"] * (workers + 1))
+    return replace(source, tf_config=config, num_shards=workers, shard=index)

@@ -1,0 +1,287 @@
+"""The result of an analysis: typed data, and the JSON that `cs_input_analyzer --json FILE` writes. Pure.
+
+docs/input-analyzer.md describes the JSON member by member.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+FORMAT_VERSION = 1
+"""Of the JSON; a change that breaks a reader raises it, further members do not."""
+
+Framework = Literal["tensorflow", "torch"]
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One step of the pipeline and what it costs; see `pipeline.Stage` and `pipeline.StageTime`.
+
+    Attributes:
+        name: tells it from the others of its kind, for example "map_2".
+        op: the operation.
+        position: place in pipeline order; 0 is a source.
+        self_time_us_per_sample: microseconds of this stage alone per sample; None where it was not measured.
+        cpu_us_per_sample: the part of it that keeps a CPU busy.
+        wait_us_per_sample: the part of it that waits for files, network or a sleep.
+        once: it is paid in the first epoch only, because a cache stands behind it.
+        source: the user's line as "file:line"; None where no line of the user's made it.
+    """
+
+    name: str
+    op: str
+    position: int
+    self_time_us_per_sample: float | None = None
+    cpu_us_per_sample: float | None = None
+    wait_us_per_sample: float | None = None
+    once: bool = False
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The stage that bounds the rate, and the reason in one sentence."""
+
+    stage: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in the input function that could be better.
+
+    Attributes:
+        id: stable name of the rule.
+        severity: "error" for wrong training data or a run that fails, "warning" for lost speed, "info".
+        op: the operation it is about.
+        source: the user's line as "file:line"; None where it concerns the pipeline as a whole.
+        message: what was found and why it matters, one sentence.
+        recommended: what to write instead.
+        gain: what that was measured to give, or is expected to; None where speed is not the point.
+    """
+
+    id: str
+    severity: Severity
+    op: str
+    source: str | None
+    message: str
+    recommended: str
+    gain: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Copies of the input function that ran side by side on one node.
+
+    Attributes:
+        tasks: number of copies.
+        cpus_per_task: CPUs of each copy.
+        samples_per_s: rate of all copies together in the steady state.
+        low: lower end of the 95 % confidence interval of that rate.
+        high: upper end.
+        pinned: every copy had CPUs of its own.
+        settled: the rate had come to rest and the interval was as tight as asked for.
+        warm_up_s: seconds until the steady state.
+        first_epoch_samples_per_s: rate of the copies during their first epoch; None where it was too short to
+            be measured, or never ended.
+        cpu_us_per_sample: CPU time of a copy's process per sample.
+        bytes_per_sample: size of a sample as the worker gets it.
+        memory_per_task_bytes: largest resident memory of a copy.
+        other_cpus: CPUs that programs other than the copies kept busy meanwhile.
+    """
+
+    tasks: int
+    cpus_per_task: int
+    samples_per_s: float
+    low: float
+    high: float
+    pinned: bool = True
+    settled: bool = True
+    warm_up_s: float = 0.0
+    first_epoch_samples_per_s: float | None = None
+    cpu_us_per_sample: float | None = None
+    bytes_per_sample: float = 0.0
+    memory_per_task_bytes: int = 0
+    other_cpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A job of csrun_wse: `nodes` times `tasks_per_node` tasks, of which the first is the chief."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+
+    @property
+    def workers(self) -> int:
+        """Tasks that stream; the chief of a job of one task has its worker in the same process."""
+        return max(1, self.nodes * self.tasks_per_node - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The rate that all workers of a layout are expected to reach together."""
+
+    layout: Layout
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The layout to train with.
+
+    Attributes:
+        layout: nodes, tasks, CPUs.
+        samples_per_s: expected rate of its workers.
+        headroom: by what part that is above the target, 0.25 for a quarter; negative where it is below; None
+            without a target.
+        utilization: part of the time for which the accelerator is expected to have input, 0 to 1; None
+            without a target.
+    """
+
+    layout: Layout
+    samples_per_s: float
+    headroom: float | None
+    utilization: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Samples per second that the training could use, and where that number is from."""
+
+    samples_per_s: float
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One tensor of a batch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The machine that was measured on."""
+
+    name: str
+    cpus: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was analysed.
+
+    Attributes:
+        command: the user's words.
+        function: name of the input function.
+        source: where it is defined, "file:line".
+        framework: whose pipeline it returns.
+        batch_size: samples of a batch.
+        components: tensors of a batch in streaming order.
+        epoch_samples: samples of one epoch of one task; None where they cannot be counted.
+    """
+
+    command: tuple[str, ...]
+    function: str
+    source: str | None
+    framework: Framework
+    batch_size: int
+    components: tuple[Component, ...]
+    epoch_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentionModel:
+    """The fitted model of the rate of one node, see `input_analyzer.rate_model`; its formula and error.
+
+    Attributes:
+        formula: for a reader, with the fitted numbers.
+        relative_error: root mean square of the relative distance from the measurements.
+        curves: by CPUs per task, points (tasks, samples per second) of the fitted curve.
+    """
+
+    formula: str
+    relative_error: float
+    curves: dict[int, tuple[tuple[int, float], ...]]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All that a report says.
+
+    Attributes:
+        available_nodes: nodes that a layout may have.
+        stages: in pipeline order.
+        bottleneck: None where the stages were not timed.
+        measurements: in the order in which they were made.
+        predictions: of all layouts that were considered.
+        input_bound: the training will wait for input even with the recommended layout; None without a target.
+        notes: what a reader must know about this analysis, one sentence each.
+        elapsed_s: seconds that the analysis took.
+    """
+
+    subject: Subject
+    node: Node
+    available_nodes: int
+    stages: tuple[StageCost, ...]
+    bottleneck: Bottleneck | None
+    findings: tuple[Finding, ...]
+    measurements: tuple[Measurement, ...]
+    model: ContentionModel
+    predictions: tuple[Prediction, ...]
+    recommendation: Recommendation
+    target: Target | None
+    input_bound: bool | None
+    notes: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON value of `--json FILE`; every number in full."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "recommendation": _recommendation(self.recommendation),
+            "target_samples_per_s": None if self.target is None else self.target.samples_per_s,
+            "target_origin": None if self.target is None else self.target.origin,
+            "input_bound": self.input_bound,
+            "bottleneck": None if self.bottleneck is None else asdict(self.bottleneck),
+            "stages": [asdict(stage) for stage in self.stages],
+            "findings": [asdict(finding) for finding in self.findings],
+            "measurements": [asdict(measurement) for measurement in self.measurements],
+            "predictions": [_prediction(prediction) for prediction in self.predictions],
+            "model": {"formula": self.model.formula, "relative_error": self.model.relative_error},
+            "subject": _subject(self.subject),
+            "node": asdict(self.node),
+            "available_nodes": self.available_nodes,
+            "notes": list(self.notes),
+            "elapsed_s": self.elapsed_s,
+        }
+
+
+def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
+    return {
+        **asdict(recommendation.layout),
+        "samples_per_s": recommendation.samples_per_s,
+        "headroom": recommendation.headroom,
+        "utilization": recommendation.utilization,
+    }
+
+
+def _prediction(prediction: Prediction) -> dict[str, Any]:
+    return {**asdict(prediction.layout), "samples_per_s": prediction.samples_per_s}
+
+
+def _subject(subject: Subject) -> dict[str, Any]:
+    value = asdict(subject)
+    value["command"] = list(subject.command)
+    value["components"] = [
+        {"name": part.name, "dtype": part.dtype, "shape": list(part.shape)} for part in subject.components
+    ]
+    return value

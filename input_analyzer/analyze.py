@@ -1,0 +1,307 @@
+"""An analysis from its begin to its end: examine, measure, fit, recommend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from input_analyzer.analysis import (
+    Analysis,
+    Component,
+    ContentionModel,
+    Finding,
+    Measurement,
+    Node,
+    StageCost,
+    Subject,
+    Target,
+)
+from input_analyzer.applying import order
+from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.measure import node
+from input_analyzer.measure.copies import Copies, Copy, Launch
+from input_analyzer.measure.link import Order
+from input_analyzer.measure.rates import Effort, Plan, Rates, plans
+from input_analyzer.rate_model import Point, RateModel, fit
+from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
+from input_analyzer.target import target_of_report
+
+Say = Callable[[str, float], None]
+"""Is told what is being done, and what part of the whole analysis is over, 0 to 1."""
+
+_STARTS = 0.35  # of the whole, for the examination
+_BUSY_CPUS = 0.25
+_UNMEASURED_ERROR = 0.15
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for.
+
+    Attributes:
+        command: the user's words.
+        launch: how they are started.
+        cpus: CPU numbers of this node that may be used.
+        available_nodes: nodes that a layout may have.
+        cpus_per_task: candidates; empty: chosen by the number of CPUs.
+        target: the rate to reach; None: that of the compile report.
+        effort: time of each measurement.
+        stage_seconds: time for the stages.
+        apply: mend mechanically what can be, before measuring.
+    """
+
+    command: tuple[str, ...]
+    launch: Launch
+    cpus: tuple[int, ...]
+    available_nodes: int
+    cpus_per_task: tuple[int, ...] = ()
+    target: Target | None = None
+    effort: Effort = field(default_factory=Effort)
+    stage_seconds: float = 8.0
+    apply: bool = False
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the first process has said of the input.
+
+    Attributes:
+        facts: see `input_analyzer.examine.examine`.
+        memory_bytes: most memory that it had.
+    """
+
+    facts: dict[str, Any]
+    memory_bytes: int
+
+    def subject(self, command: tuple[str, ...]) -> Subject:
+        """What is analysed."""
+        facts = self.facts
+        return Subject(
+            command,
+            facts["function"],
+            facts["source"],
+            facts["framework"],
+            facts["batch_size"],
+            tuple(Component(c["name"], c["dtype"], tuple(c["shape"])) for c in facts["components"]),
+            facts["epoch_samples"],
+        )
+
+    @property
+    def stages(self) -> tuple[StageCost, ...]:
+        """In pipeline order."""
+        return tuple(StageCost(**stage) for stage in self.facts["stages"])
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The gravest first."""
+        return tuple(Finding(**finding) for finding in self.facts["findings"])
+
+    def epoch_of_copy(self, copies: int) -> int | None:
+        """Samples of an epoch of one of several copies."""
+        epoch: int | None = self.facts["epoch_samples"]
+        return epoch // copies if epoch is not None and self.facts["sharded"] else epoch
+
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """What is mended in the graph with --apply, one line each."""
+        return tuple(self.facts["applied"])
+
+
+def default_candidates(cpus: int) -> tuple[int, ...]:
+    """CPUs per task that are tried on a node: powers of two from a sixteenth of the node to all of it."""
+    powers = [2**power for power in range(cpus.bit_length()) if 2**power <= cpus]
+    return tuple(power for power in powers if power * 16 >= cpus)
+
+
+def examine(request: Request, say: Say) -> Examined:
+    """Runs the program up to its input function and examines that.
+
+    Raises:
+        InputAnalyzerError: the program or its input cannot be analysed.
+    """
+    first = Order(
+        purpose="examine",
+        socket="",
+        compile=request.target is None,
+        stage_seconds=request.stage_seconds,
+    )
+    with Copies(request.launch, [first], [request.cpus]) as copies:
+        say("starting the program", 0.0)
+        facts = None
+        started = time.monotonic()
+        while facts is None:
+            for _, message in copies.messages():
+                if message["event"] == "alive":
+                    part = min(1.0, (time.monotonic() - started) / (request.stage_seconds + 10))
+                    say(message["doing"], _STARTS * part)
+                elif message["event"] == "examined":
+                    facts = message
+        if facts["compiles"]:
+            _wait_for_compilation(copies, copies.all[0], say)
+        return Examined(facts, copies.all[0].peak_bytes)
+
+
+def _wait_for_compilation(copies: Copies, copy: Copy, say: Say) -> None:
+    copy.waited_for = False
+    while copy.process.poll() is None:
+        say("compiling, for the target rate", _STARTS)
+        for _ in copies.messages():
+            pass
+
+
+def analyze(request: Request, say: Say) -> Analysis:
+    """The whole analysis.
+
+    Raises:
+        InputAnalyzerError: the program or its input cannot be analysed.
+    """
+    return conclude(request, examine(request, say), say)
+
+
+def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
+    """Measures what was examined and recommends.
+
+    Raises:
+        InputAnalyzerError: the input fails while it is measured.
+    """
+    began = time.monotonic()
+    memory = node.memory()
+    usable = int(USABLE_MEMORY * memory.available_bytes)
+    if request.launch.memory_bytes is not None:
+        usable = min(usable, request.launch.memory_bytes)
+    candidates = request.cpus_per_task or default_candidates(len(request.cpus))
+    if request.apply:
+        request = replace(request, launch=_mending(request.launch, examined.findings))
+    todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes)
+    measurements, notes = _measure(request, examined, todo, say)
+    if request.apply:
+        mended = "; ".join(examined.applied) or "nothing, as no finding can be mended so"
+        notes.insert(0, f"Measured with --apply: {mended}. The times of the stages are those without it.")
+    model = fit([Point(m.tasks, m.cpus_per_task, m.samples_per_s) for m in measurements])
+    limits = Limits(
+        request.available_nodes,
+        len(request.cpus),
+        min(memory.total_bytes, request.launch.memory_bytes or memory.total_bytes),
+        max(m.memory_per_task_bytes for m in measurements),
+        candidates,
+    )
+    target = request.target or target_of_report(map(Path, examined.facts["artifact_dirs"]))
+    found = predictions(model, limits)
+    recommendation = recommend(found, None if target is None else target.samples_per_s)
+    stages = examined.stages
+    say("done", 1.0)
+    return Analysis(
+        subject=examined.subject(request.command),
+        node=Node(request.launch.host, len(request.cpus), memory.total_bytes),
+        available_nodes=request.available_nodes,
+        stages=stages,
+        bottleneck=bottleneck_of(stages),
+        findings=examined.findings,
+        measurements=measurements,
+        model=_described(model, limits),
+        predictions=found,
+        recommendation=recommendation,
+        target=target,
+        input_bound=None if target is None else recommendation.samples_per_s < target.samples_per_s,
+        notes=(*examined.facts["notes"], *notes, *_reservations(measurements, model, limits, target, todo)),
+        elapsed_s=time.monotonic() - began,
+    )
+
+
+def _mending(launch: Launch, findings: Sequence[Finding]) -> Launch:
+    """A launch whose processes mend what was found."""
+    ordered = order([finding.id for finding in findings])
+    return replace(launch, environment={**launch.environment, **ordered})
+
+
+def _measure(
+    request: Request, examined: Examined, todo: Sequence[Plan], say: Say
+) -> tuple[tuple[Measurement, ...], list[str]]:
+    measurements: list[Measurement] = []
+    notes: list[str] = []
+    total = sum(len(plan.counts) for plan in todo)
+    restarts, epoch_ended = 0, True
+    for plan in todo:
+        rates = Rates(request.effort, examined.epoch_of_copy(plan.most), request.cpus)
+
+        def progress(doing: str, part: float, plan: Plan = plan) -> None:
+            done = (len(measurements) + part) / total
+            say(
+                f"{doing}, {plan.most} x {plan.cpus_per_task} CPUs, measurement {len(measurements) + 1} of "
+                f"{total}",
+                _STARTS + (1 - _STARTS) * done,
+            )
+
+        for measurement in rates.measure(request.launch, plan, progress):
+            measurements.append(measurement)
+        restarts = max(restarts, rates.restarts)
+        epoch_ended = epoch_ended and rates.epoch_ended
+    if restarts:
+        notes.append(
+            f"The input ended and was read again from its start, up to {restarts} times; its building is "
+            "not counted."
+        )
+    if not epoch_ended:
+        notes.append(
+            "No epoch ended while it was measured: the rates are those of the first epoch; a cache, or "
+            "files that "
+            "stay in memory, may make later ones faster."
+        )
+    return tuple(measurements), notes
+
+
+def _described(model: RateModel, limits: Limits) -> ContentionModel:
+    curves = {
+        cpus: tuple((tasks, model.rate(tasks, cpus)) for tasks in range(1, limits.most_tasks(cpus) + 1))
+        for cpus in limits.cpus_per_task
+    }
+    return ContentionModel(model.formula, model.relative_error, curves)
+
+
+def _reservations(
+    measurements: Sequence[Measurement],
+    model: RateModel,
+    limits: Limits,
+    target: Target | None,
+    todo: Sequence[Plan],
+) -> list[str]:
+    """What takes from the trust in an analysis, one sentence each."""
+    notes = []
+    busy = max(m.other_cpus for m in measurements)
+    if busy > _BUSY_CPUS:
+        notes.append(
+            f"Other programs kept up to {busy:.1f} of the {limits.node_cpus} CPUs busy while it was "
+            "measured: on a "
+            "quiet node the rates are higher."
+        )
+    loose = sum(not m.settled for m in measurements)
+    if loose:
+        notes.append(
+            f"{loose} of {len(measurements)} measurements did not become as tight as asked for in their "
+            "time; their "
+            "confidence intervals say how wide they are. More time: --seconds."
+        )
+    if model.relative_error > _UNMEASURED_ERROR:
+        notes.append(
+            f"The fitted model is {100 * model.relative_error:.0f} % away from the measurements: trust the "
+            "rows that "
+            "were measured."
+        )
+    if any(limits.memory_binds(plan.cpus_per_task) for plan in todo):
+        each = limits.memory_per_task_bytes / 2**30
+        notes.append(f"A task needs {each:.1f} GiB: memory, not CPUs, limits the tasks of a node.")
+    if limits.nodes > 1:
+        notes.append(
+            "One node was measured; what several share, a file server for instance, is not in the "
+            "predictions."
+        )
+    if target is None:
+        notes.append(
+            "There is no target: compile first (--mode=compile_only), or give --target-samples-per-s; the "
+            "layout "
+            "with the highest rate is recommended."
+        )
+    return notes

@@ -1,0 +1,435 @@
+"""cs_input_analyzer: measures an input pipeline and recommends nodes, tasks and CPUs for a training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from csrun.commands.flags import (
+    context_settings,
+    count,
+    directories,
+    flag_name,
+    launcher_name,
+    require_command,
+    run_main,
+    seconds,
+    slurm_options,
+    working_directory,
+)
+from csrun.commands.site_flag import command_site, site_config_option
+from csrun.console import STDERR, STDOUT, say, wants_colour, write_text
+from csrun.container_images import containerise, require_container
+from csrun.environment import program_environment, this_toolkit
+from csrun.errors import CsrunError, UsageError
+from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.site.model import Launcher, Site, choose_launcher
+from csrun.version import __version__
+from input_analyzer.errors import InputAnalyzerError
+
+if TYPE_CHECKING:
+    from input_analyzer.analysis import Analysis
+    from input_analyzer.analyze import Request, Say
+
+PROGRAM = "cs_input_analyzer"
+DEFAULT_TIME_LIMIT_S = 120
+DEFAULT_SECONDS = 4
+
+_HELP = """Runs COMMAND up to its input function, measures copies of that side by side on one node, and tells
+how fast the input is, which stage bounds it, what to change, and how many nodes, tasks and CPUs a training
+needs.
+
+COMMAND is a program that trains or compiles with `estimator`; nothing is trained. Or it is one word,
+MODULE:FUNCTION or FILE.py:FUNCTION, a function without arguments that returns a tf.data.Dataset or a torch
+DataLoader.
+
+The rate to reach is that of the newest compile report of the program, unless --target-samples-per-s says
+another. With --mode=compile_only in COMMAND the program is compiled for that.
+
+Flags may be written with _ or -, as --flag VALUE or --flag=VALUE.
+"""
+
+_EPILOG = """\b
+Examples:
+  cs_input_analyzer python run.py --mode=compile_only
+  cs_input_analyzer --available-nodes=4 --cpus-per-task=2,4,8 --json=input.json python run.py --mode=train
+  csrun_wse --recommendation=input.json python run.py --mode=train --cs_ip=192.0.2.7
+  cs_input_analyzer --target-samples-per-s=50000 --html=input.html data.py:train_input
+"""
+
+
+def main() -> NoReturn:
+    """Entry point."""
+    run_main(PROGRAM, lambda: build_command(command_site(build_command, sys.argv[1:]).site))
+
+
+def build_command(site: Site) -> click.Command:
+    """The command line; `site` fills in what the user leaves open."""
+
+    @click.command(
+        PROGRAM, context_settings=context_settings(), help=_HELP, epilog=_EPILOG, options_metavar="[FLAGS]"
+    )
+    @click.option(
+        "--available-nodes",
+        callback=count(),
+        metavar="N",
+        default=str(site.def_nodes),
+        show_default=True,
+        help="Nodes that a training may use, all like the measured one.",
+    )
+    @click.option(
+        "--mount-dirs",
+        callback=directories,
+        multiple=True,
+        metavar="DIR,DIR",
+        help="Directories that the program needs to see, separated by commas.",
+    )
+    @click.option(
+        "--cpus-per-task",
+        callback=_counts,
+        metavar="C,C",
+        help="CPUs per task that are tried. Default: powers of two, from a sixteenth of the node to all.",
+    )
+    @click.option(
+        "--target-samples-per-s",
+        callback=_positive,
+        metavar="R",
+        help="Rate to reach. Default: what the compile report of the program estimates.",
+    )
+    @click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write the analysis for programs.")
+    @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the analysis for a browser.")
+    @click.option(
+        "--apply",
+        is_flag=True,
+        help="Mend what can be mended mechanically in the dataset graph, for this analysis.",
+    )
+    @click.option(
+        "--apply-dry-run",
+        is_flag=True,
+        help="Print the changes of the source that would mend it, as a diff, and measure nothing.",
+    )
+    @click.option(
+        "--seconds",
+        "longest_s",
+        callback=seconds,
+        metavar="SECONDS",
+        default=str(DEFAULT_SECONDS),
+        show_default=True,
+        help="Longest time of a measurement; it ends earlier when its interval is within 5 %.",
+    )
+    @click.option(
+        "--time-limit",
+        "limit_s",
+        callback=seconds,
+        metavar="SECONDS",
+        default=str(DEFAULT_TIME_LIMIT_S),
+        show_default=True,
+        help="So long the program may be without a batch before it counts as hanging.",
+    )
+    @click.option(
+        "--memory",
+        callback=_positive,
+        metavar="GIB",
+        help="Memory that the tasks of a node may take. Default: what is free on it.",
+    )
+    @click.option(
+        "--launcher",
+        metavar="NAME",
+        callback=launcher_name,
+        help="local: measure on this machine; slurm: on a node of a cluster. Default: the site's.",
+    )
+    @slurm_options
+    @site_config_option
+    @click.version_option(__version__, prog_name=PROGRAM)
+    @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")
+    @click.pass_context
+    def cs_input_analyzer(
+        context: click.Context,
+        available_nodes: int,
+        mount_dirs: tuple[Path, ...],
+        cpus_per_task: tuple[int, ...],
+        target_samples_per_s: float | None,
+        json_file: Path | None,
+        html_file: Path | None,
+        apply: bool,
+        apply_dry_run: bool,
+        longest_s: float,
+        limit_s: float,
+        memory: float | None,
+        launcher: Launcher | None,
+        time_limit: str,
+        partition: str,
+        account: str,
+        qos: str,
+        dependency: str,
+        command: tuple[str, ...],
+    ) -> int:
+        words = require_command(command, context)
+        check_writable("--json", json_file)
+        check_writable("--html", html_file)
+        environment = dict(os.environ)
+        on_slurm = choose_launcher(launcher, site, environment) == "slurm"
+        if on_slurm and not environment.get("SLURM_JOB_ID"):
+            options = SlurmOptions.of_site(
+                site,
+                time_limit=time_limit,
+                partition=partition,
+                account=account,
+                qos=qos,
+                dependency=dependency,
+            )
+            _on_own_node(site, options, environment)
+        with _expected_errors():
+            request = _request(
+                site,
+                words,
+                mount_dirs,
+                limit_s,
+                available_nodes=available_nodes,
+                cpus_per_task=cpus_per_task,
+                target=target_samples_per_s,
+                longest_s=longest_s,
+                memory_bytes=None if memory is None else int(memory * 2**30),
+                apply=apply,
+            )
+            if apply_dry_run:
+                return _show_diff(request)
+            return _report(request, json_file, html_file)
+
+    return cs_input_analyzer
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def _counts(context: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Parses whole numbers separated by commas, each once, ascending; none where the flag is not given."""
+    if text is None:
+        return ()
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        flag = flag_name(param)
+        raise UsageError(
+            f"{flag}: got {text!r}, expected whole numbers of at least 1 separated by commas: {flag}=1,2,4"
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _positive(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """Parses a number above 0."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 and math.isfinite(value)):
+        raise UsageError(f"{flag_name(param)}: got {text!r}, expected a number above 0, for example 50000")
+    return value
+
+
+def check_writable(flag: str, path: Path | None) -> None:
+    """Whether a report can be written, before the time for it is spent.
+
+    Raises:
+        UsageError: its folder does not exist, or we may not write.
+    """
+    if path is None:
+        return
+    import tempfile  # only here, so that --help does not pay for it
+
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{flag}: there is no folder {str(folder)!r}; expected one that exists: create it")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{flag}: {str(path)!r} cannot be written: {error.strerror}; expected a folder that we may write"
+        ) from error
+
+
+def _request(
+    site: Site,
+    words: tuple[str, ...],
+    mount_dirs: tuple[Path, ...],
+    limit_s: float,
+    *,
+    available_nodes: int,
+    cpus_per_task: tuple[int, ...],
+    target: float | None,
+    longest_s: float,
+    memory_bytes: int | None,
+    apply: bool,
+) -> Request:
+    # Only here, so that --help does not pay for it.
+    import tempfile
+
+    from input_analyzer.analysis import Target
+    from input_analyzer.analyze import Request
+    from input_analyzer.measure.copies import Launch
+    from input_analyzer.measure.rates import Effort
+    from input_analyzer.standalone import looks_like_function
+
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    too_many = [each for each in cpus_per_task if each > len(cpus)]
+    if too_many:
+        raise UsageError(
+            f"--cpus-per-task: got {too_many[0]}, expected at most {len(cpus)}, the CPUs of "
+            f"{socket.gethostname()}: "
+            "leave it out, or measure on a larger node"
+        )
+    cwd = working_directory()
+    program = words
+    if len(words) == 1 and looks_like_function(words[0]):
+        program = ("python", "-m", "input_analyzer.standalone", words[0])
+    environment = dict(os.environ)
+    change = program_environment(environment, this_toolkit(), site.container)
+    require_container(site, environment.get("PATH", ""))
+    directories = [*(path.absolute() for path in mount_dirs), Path(tempfile.gettempdir())]
+    executed = containerise(program, site, cwd, directories)
+    launch = Launch(executed, change.apply(environment), limit_s, memory_bytes, socket.gethostname())
+    return Request(
+        command=words,
+        launch=launch,
+        cpus=cpus,
+        available_nodes=available_nodes,
+        cpus_per_task=cpus_per_task,
+        target=None if target is None else Target(target, "given with --target-samples-per-s"),
+        effort=Effort(shortest_s=min(1.0, longest_s), longest_s=longest_s),
+        apply=apply,
+    )
+
+
+def _report(request: Request, json_file: Path | None, html_file: Path | None) -> int:
+    import time
+
+    from input_analyzer.analyze import analyze
+
+    began = time.monotonic()
+    with _progress() as tell:
+        analysis = analyze(request, tell)
+    analysis = replace(analysis, elapsed_s=time.monotonic() - began)
+    _print(analysis)
+    if json_file is not None:
+        _write(json_file, json.dumps(analysis.to_json(), indent=2) + "\n")
+    if html_file is not None:
+        from input_analyzer.report.page import render_html
+
+        _write(html_file, render_html(analysis))
+    return 0
+
+
+def _show_diff(request: Request) -> int:
+    from input_analyzer.analyze import examine
+    from input_analyzer.source_diff import diff
+
+    with _progress() as tell:
+        examined = examine(replace(request, stage_seconds=0.0), tell)
+    text = diff(examined.findings)
+    if text:
+        write_text(STDOUT, text)
+    else:
+        say(PROGRAM, "nothing in the source can be mended mechanically")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """In one step, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CsrunError(
+            f"{path} cannot be written: {error.strerror}; expected room and permission"
+        ) from error
+
+
+def _print(analysis: Analysis) -> None:
+    from rich.console import Console
+
+    from input_analyzer.report.text import print_report
+
+    width = None if os.isatty(STDOUT) else 120
+    print_report(analysis, Console(width=width, no_color=not wants_colour(STDOUT), highlight=False))
+
+
+@contextmanager
+def _progress() -> Iterator[Say]:
+    """A bar on a terminal; elsewhere a line on stderr whenever something new begins."""
+    if not os.isatty(STDERR):
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda doing, part: bar.update(task, description=doing, completed=part)
+
+
+def _lines() -> Say:
+    last = ""
+
+    def tell(doing: str, part: float) -> None:
+        nonlocal last
+        step = doing.partition(", round ")[0]
+        if step != last:
+            say(PROGRAM, f"{100 * part:3.0f} % {step}")
+            last = step
+
+    return tell
+
+
+@contextmanager
+def _expected_errors() -> Iterator[None]:
+    """Errors of the analyzer as those of a launcher: one message, an exit code."""
+    try:
+        yield
+    except InputAnalyzerError as error:
+        failure = CsrunError(str(error))
+        failure.exit_code = error.exit_code
+        raise failure from error
+
+
+def _on_own_node(site: Site, options: SlurmOptions, environment: dict[str, str]) -> NoReturn:
+    """Becomes an srun that runs this command on a whole node of its own."""
+    from csrun.commands.cpu import replace_process
+    from csrun.schedulers.slurm.arguments import srun_cpu
+    from csrun.schedulers.slurm.client import SlurmClient, submission_environment
+    from csrun.schedulers.slurm.facts import look_around
+
+    look_around(SlurmClient(environment), options)
+    again = own_command(sys.argv[1:], this_toolkit().python, Path(__file__).resolve().parents[1])
+    terminal = os.isatty(0) and os.isatty(1)
+    words = srun_cpu(options, again, exclude_gres=True, terminal=terminal)
+    replace_process(words, submission_environment(environment))
+
+
+def own_command(arguments: Sequence[str], python: Path, root: Path) -> tuple[str, ...]:
+    """This command for another machine, which then measures on that machine."""
+    start = (
+        "import sys; sys.path[0] = sys.argv.pop(1); from csrun.bootstrap import run; "
+        "run('cs_input_analyzer', 'input_analyzer.commands')"
+    )
+    # Inside the job that srun makes, SLURM_JOB_ID says that the node is there.
+    return (str(python), "-E", "-c", start, str(root), *arguments)

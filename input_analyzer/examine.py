@@ -1,0 +1,173 @@
+"""What the first process of an analysis finds out: what the input is, its stages with their time, findings.
+
+Imports a framework only through the folder of that framework, and only when it is asked for one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from input_analyzer.analysis import Component, Finding, StageCost
+from input_analyzer.findings.context import BATCHES, records_at
+from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
+from input_analyzer.measure.link import Link, Order
+from input_analyzer.measure.session import FEWEST_BATCHES, check_length
+from input_analyzer.pipeline import Pipeline, StageTime
+
+FIRST_BATCHES_S = 3.0
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What a framework's part finds.
+
+    Attributes:
+        pipeline: the stages.
+        times: of the stages that were timed.
+        findings: of all rules.
+        sharded: two workers read different data; None where that is not known.
+        notes: what a reader must know, one sentence each.
+        applied: changes that `apply` makes to the graph, one line each.
+    """
+
+    pipeline: Pipeline
+    times: tuple[StageTime, ...]
+    findings: tuple[Finding, ...]
+    sharded: bool | None = None
+    notes: tuple[str, ...] = ()
+    applied: tuple[str, ...] = ()
+
+
+class _Examiner(Protocol):
+    def examine(self, program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
+        """Examines an input as ordered; `say` is told what is being done."""
+        ...
+
+
+def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
+    """All that the analyzer gets to know of the input, as a JSON object; `Examined.of` reads it.
+
+    Raises:
+        WrongTypeError: it is no dataset.
+        VaryingShapesError: its batches differ.
+        InputEndedError: there are too few of them.
+        Exception: whatever the input function raises, unchanged.
+    """
+
+    def say(doing: str) -> None:
+        link.send(event="alive", doing=doing)
+
+    say("reading the first batches")
+    first = _first_batches(program, say)
+    say("looking at the pipeline")
+    examiner = cast("_Examiner", import_module(f"input_analyzer.{_FOLDER[program.framework]}.examine"))
+    found = examiner.examine(program, order, say)
+    return {
+        "function": function_name(program.function),
+        "source": function_source(program.function),
+        "framework": program.framework,
+        "artifact_dirs": [str(path.absolute()) for path in program.artifact_dirs],
+        "epoch_samples": epoch_samples(found.pipeline),
+        "sharded": found.sharded,
+        "stages": [asdict(cost) for cost in stage_costs(found.pipeline, found.times)],
+        "findings": [asdict(finding) for finding in found.findings],
+        "notes": list(found.notes),
+        "applied": list(found.applied),
+        **first,
+    }
+
+
+_FOLDER = {"tensorflow": "tf", "torch": "torch"}
+
+
+def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[str, Any]:
+    shapes = Shapes(program.component_names())
+    shard = Shard(1, 0)
+    count = samples = size = 0
+    end = time.monotonic() + FIRST_BATCHES_S
+    batches: Iterator[tuple[Any, ...]] = program.batches(shard)
+    for batch in batches:
+        shapes.check(batch)
+        count, samples, size = count + 1, samples + sample_count(batch), size + size_bytes(batch)
+        say("reading the first batches")
+        # A slow pipeline is judged by what comes in that time, a fast one by as many batches as are needed.
+        if count > FEWEST_BATCHES or (count > 1 and time.monotonic() > end):
+            break
+    else:
+        check_length(count, samples, shard)
+    components = [
+        asdict(Component(shapes.name(index), dtype, shape))
+        for index, (dtype, shape) in enumerate(shapes.first)
+    ]
+    first_shape = shapes.first[0][1] if shapes.first else ()
+    return {
+        "batch_size": first_shape[0] if first_shape else 1,
+        "components": components,
+        "bytes_per_sample": size / samples if samples else 0.0,
+    }
+
+
+def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[StageCost, ...]:
+    """The stages with their times, in pipeline order."""
+    by_name = {time.stage: time for time in times}
+    costs = []
+    for stage in pipeline.stages:
+        time = by_name.get(stage.name)
+        costs.append(
+            StageCost(stage.name, stage.op, stage.position, source=stage.source)
+            if time is None
+            else StageCost(
+                stage.name,
+                stage.op,
+                stage.position,
+                time.self_time_us,
+                time.cpu_us,
+                time.wait_us,
+                time.once,
+                stage.source,
+            )
+        )
+    return tuple(costs)
+
+
+def epoch_samples(pipeline: Pipeline) -> int | None:
+    """Samples of one epoch: what comes to the first `repeat`, or out of a pipeline without one."""
+    if not pipeline.stages:
+        return None
+    repeat = next((stage for stage in pipeline.stages if stage.op == "repeat"), None)
+    if repeat is not None and len(repeat.inputs) != 1:
+        return None
+    end = pipeline.last if repeat is None else pipeline.by_name[repeat.inputs[0]]
+    elements = records_at(pipeline, end)
+    if elements is None:
+        return None
+    batched = any(stage.op in BATCHES for stage in (end, *pipeline.before(end)))
+    return elements * (pipeline.samples_per_element if batched else 1)
+
+
+def function_name(function: Any) -> str:
+    """The name that the user knows an input function by."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def function_source(function: Any) -> str | None:
+    """Where an input function is defined, "file:line"; None for one that is in no file."""
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        function = inspect.unwrap(function)
+        return (
+            f"{Path(inspect.getsourcefile(function) or '').absolute()}:{inspect.getsourcelines(function)[1]}"
+        )
+    except (TypeError, OSError):
+        return None

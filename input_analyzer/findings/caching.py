@@ -1,0 +1,99 @@
+"""What a cache in memory would hold, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from input_analyzer.analysis import Finding
+from input_analyzer.findings.context import Context, finding, flag, number, records_at
+from input_analyzer.pipeline import Pipeline, Stage
+
+FITS = 0.5
+"""Part of a worker's memory that a cache may take for it to be recommended."""
+FULL = 0.9
+"""Part of a worker's memory from which a cache is said not to fit."""
+MUCH = 0.25
+"""Part of the measured time that a cache must save to be recommended."""
+
+
+def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A cache that fills the memory."""
+    for stage in pipeline.stages:
+        if stage.op != "cache" or stage.attributes.get("filename"):
+            continue
+        size = _size(pipeline, stage)
+        if size is not None and context.memory_bytes is not None and size > FULL * context.memory_bytes:
+            yield finding(
+                "cache-does-not-fit",
+                "error",
+                stage,
+                f"an epoch takes {_gb(size)} here, a worker may use {_gb(context.memory_bytes)}: it will be "
+                "killed before the first epoch ends",
+                "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
+            )
+
+
+def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Random changes are made once and kept."""
+    for stage in pipeline.stages:
+        if stage.op != "cache":
+            continue
+        before = list(pipeline.before(stage))
+        cause = next((other for other in before if other.op == "shuffle" or flag(other, "random")), None)
+        if cause is not None and context.training:
+            yield finding(
+                "cache-after-random",
+                "warning",
+                stage,
+                f"the {cause.op} of {cause.source or 'a library'} before it is random: from the second epoch "
+                "on all its results are those of the first one",
+                f"cache() before {cause.op}()",
+            )
+
+
+def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """What every epoch computes anew fits into the memory, and takes much of the time."""
+    if any(stage.op == "cache" for stage in pipeline.stages) or context.memory_bytes is None:
+        return
+    best: tuple[float, Stage, int] | None = None
+    for stage in pipeline.stages:
+        before = (*pipeline.before(stage), stage)
+        if any(_varies(other) for other in before):
+            continue
+        # What is in memory already is read from there as it would be from a cache.
+        spared = tuple(other for other in before if other.op not in _IN_MEMORY)
+        size, share = _size(pipeline, stage), context.share(spared)
+        if size is None or share is None or size > FITS * context.memory_bytes or share < MUCH:
+            continue
+        if best is None or share > best[0]:
+            best = (share, stage, size)
+    if best is not None and best[0] < 1:
+        share, stage, size = best
+        yield finding(
+            "cache-would-fit",
+            "info",
+            stage,
+            f"an epoch takes {_gb(size)} here and is the same every time, but is read and computed anew",
+            f"cache() behind this {stage.op}()",
+            f"{1 / (1 - share):.1f} times the rate from the second epoch on, expected",
+        )
+
+
+_IN_MEMORY = frozenset({"from_tensor_slices", "from_tensors", "range"})
+
+
+def _varies(stage: Stage) -> bool:
+    return stage.op in ("shuffle", "repeat", "from_generator") or flag(stage, "random")
+
+
+def _size(pipeline: Pipeline, stage: Stage) -> int | None:
+    """Bytes of an epoch at a stage."""
+    records, size = records_at(pipeline, stage), number(stage, "element_bytes")
+    return None if records is None or size is None else records * size
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+RULES = (too_large, frozen, would_fit)

@@ -1,0 +1,99 @@
+"""What rules know beside the pipeline, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from input_analyzer.analysis import Finding, Severity
+from input_analyzer.pipeline import Pipeline, Stage, StageTime
+
+BATCHES = frozenset({"batch", "padded_batch", "ragged_batch", "rebatch", "bucket_by_sequence_length"})
+READERS = frozenset({"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"})
+AUTOTUNE_NAME = "CS_AUTOTUNE"
+
+
+@dataclass(frozen=True)
+class Context:
+    """The run that an input is for.
+
+    Attributes:
+        training: Whether it is read for training; evaluation and prediction end with their data.
+        workers: Tasks that read it, each with an input function of its own.
+        sharded: Whether the inputs of two workers differ; None where that was not tried.
+        files_by_worker: Files that the source of each worker has; empty where that is not known.
+        memory_bytes: What the input of a worker may use; None where that is not known.
+        times: Measured time of the stages by name; empty where they were not measured.
+    """
+
+    training: bool = True
+    workers: int = 1
+    sharded: bool | None = None
+    files_by_worker: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+    times: Mapping[str, StageTime] = field(default_factory=dict)
+
+    def share(self, stages: tuple[Stage, ...]) -> float | None:
+        """Part of the measured time of all stages that some take, 0 to 1; None without measurements."""
+        total = sum(time.self_time_us for time in self.times.values())
+        if not total:
+            return None
+        return sum(self.times[s.name].self_time_us for s in stages if s.name in self.times) / total
+
+
+def finding(
+    identifier: str,
+    severity: Severity,
+    stage: Stage,
+    message: str,
+    recommended: str,
+    gain: str | None = None,
+) -> Finding:
+    """A finding about a stage."""
+    return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain)
+
+
+def number(stage: Stage, name: str) -> int | None:
+    """A whole number among the attributes of a stage."""
+    value = stage.attributes.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def flag(stage: Stage, name: str) -> bool:
+    """Whether an attribute of a stage is there and true."""
+    return stage.attributes.get(name) is True
+
+
+def batch_size(pipeline: Pipeline) -> int:
+    """Records of a batch."""
+    return pipeline.samples_per_element
+
+
+def is_random_access(stage: Stage) -> bool:
+    """Whether the elements of a stage are in memory or are computed, and nothing is read from files."""
+    return "reads" not in stage.attributes and "files" not in stage.attributes
+
+
+def records_at(pipeline: Pipeline, stage: Stage) -> int | None:
+    """Elements of an epoch at a stage, where they follow from the size of the source and batches alone."""
+    own = number(stage, "records")
+    if not stage.inputs:
+        return own
+    if len(stage.inputs) > 1 or stage.op not in _SIZES_KEPT | BATCHES | {"shard", "take"}:
+        return None
+    before = records_at(pipeline, pipeline.by_name[stage.inputs[0]])
+    if before is None:
+        return None
+    if stage.op in BATCHES:
+        size = number(stage, "batch_size")
+        return None if not size else before // size if flag(stage, "drop_remainder") else -(-before // size)
+    if stage.op == "shard":
+        shards = number(stage, "num_shards")
+        return None if not shards else -(-before // shards)
+    if stage.op == "take":
+        count = number(stage, "count")
+        return before if count is None or count < 0 else min(before, count)
+    return before
+
+
+_SIZES_KEPT = frozenset({"map", "shuffle", "cache", "prefetch", "enumerate", "with_options", "repeat"})

@@ -1,0 +1,61 @@
+"""A training that is continued sees the batches that an unbroken one would have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from input_analyzer.analysis import Finding
+from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.pipeline import Pipeline, Stage
+
+
+def any_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Elements come in the order in which they happen to be ready."""
+    for stage in pipeline.stages:
+        if stage.attributes.get("deterministic") == "false" or flag(stage, "sloppy"):
+            yield finding(
+                "order-not-deterministic",
+                "warning",
+                stage,
+                "its results come in the order in which they happen to be ready, so a training that is "
+                "continued leaves out other batches than those it has seen",
+                "deterministic=True, or the argument left out",
+            )
+
+
+def random_state(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Random numbers out of a state."""
+    for stage in pipeline.stages:
+        if flag(stage, "random"):
+            yield finding(
+                "random-state",
+                "warning",
+                stage,
+                "it draws random numbers out of a state: with parallel calls, and after a restart, a record "
+                "gets other numbers",
+                "tf.random.stateless_* and tf.image.stateless_* with a seed made of the number of the record",
+            )
+
+
+def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Another order in every run."""
+    if not context.training:
+        return
+    for stage in pipeline.stages:
+        if stage.op in ("shuffle", "list_files") and _unseeded(stage):
+            yield finding(
+                "shuffle-without-seed",
+                "info",
+                stage,
+                "without a seed the order differs from run to run, so a training that is continued leaves "
+                "out other batches than those it has seen",
+                f"{stage.op}(..., seed=...), or tf_random_seed in the configuration",
+            )
+
+
+def _unseeded(stage: Stage) -> bool:
+    shuffles = stage.op == "shuffle" or "ShuffleDataset" in str(stage.attributes.get("kinds"))
+    return shuffles and number(stage, "seed") == 0 and number(stage, "seed2") == 0
+
+
+RULES = (any_order, random_state, unseeded_shuffle)

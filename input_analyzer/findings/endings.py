@@ -1,0 +1,105 @@
+"""How a pipeline ends: it repeats, and prefetches what it delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from input_analyzer.analysis import Finding
+from input_analyzer.findings.context import Context, finding, number
+from input_analyzer.pipeline import Pipeline, Stage
+
+ENDLESS = 1 << 40
+"""A count of elements that no training reaches."""
+_HARMLESS = frozenset({"prefetch", "with_options", "options", "take", "skip"})
+
+
+def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """The data end before the training does."""
+    if not context.training or _endless(pipeline, pipeline.last):
+        return
+    repeats = [
+        stage for stage in pipeline.stages if stage.op == "repeat" and (number(stage, "count") or -1) >= 0
+    ]
+    if repeats:
+        yield finding(
+            "repeat-finite",
+            "warning",
+            repeats[-1],
+            f"the data are repeated {number(repeats[-1], 'count')} times, then the training ends, whatever "
+            "number of steps it was asked for",
+            "repeat() without a count, and the number of steps to train()",
+        )
+    else:
+        yield finding(
+            "repeat-missing",
+            "warning",
+            pipeline.last,
+            "the data end after one epoch, and with them the training, whatever number of steps it was asked "
+            "for",
+            "repeat() behind shuffle(), and the number of steps to train()",
+        )
+
+
+def _endless(pipeline: Pipeline, stage: Stage) -> bool:
+    """Whether a stage delivers without end, as far as is known without running it."""
+    if stage.op == "repeat" and (number(stage, "count") or -1) < 0:
+        return True
+    if stage.op == "take" and (number(stage, "count") or -1) >= 0:
+        return False
+    if not stage.inputs:
+        if stage.op == "range":
+            stop, start = number(stage, "stop"), number(stage, "start")
+            return stop is not None and stop - (start or 0) > ENDLESS
+        # A generator may go on for ever.
+        return stage.op in ("from_generator", "random", "counter")
+    ways = [_endless(pipeline, other) for other in pipeline.inputs_of(stage)]
+    return all(ways) if stage.op in ("zip", "enumerate") else any(ways)
+
+
+def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """The next batch is made only when it is asked for, or what was made ahead is worked on after that."""
+    tail = _chain_from_end(pipeline)
+    last_prefetch = next((stage for stage in tail if stage.op == "prefetch"), None)
+    if last_prefetch is None:
+        yield finding(
+            "prefetch-missing",
+            "warning",
+            pipeline.last,
+            "nothing is prefetched: the next batch is made only when the last one has been sent",
+            "prefetch(CS_AUTOTUNE) as the last call",
+        )
+        return
+    behind = [s for s in tail if s.position > last_prefetch.position and s.op not in _HARMLESS]
+    for stage in reversed(behind):
+        yield finding(
+            "prefetch-not-last",
+            "warning",
+            stage,
+            f"it stands behind the prefetch of {last_prefetch.source or 'a library'}: what it does is not "
+            "done ahead",
+            "prefetch(CS_AUTOTUNE) as the last call",
+        )
+
+
+def prefetch_fixed(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A prefetch of nothing."""
+    for stage in pipeline.stages:
+        if stage.op == "prefetch" and number(stage, "buffer_size") == 0:
+            yield finding(
+                "prefetch-empty",
+                "warning",
+                stage,
+                "a buffer of 0 elements prefetches nothing",
+                "prefetch(CS_AUTOTUNE)",
+            )
+
+
+def _chain_from_end(pipeline: Pipeline) -> list[Stage]:
+    """The stages from the last one back, as long as each reads one other."""
+    chain = [pipeline.last]
+    while len(chain[-1].inputs) == 1:
+        chain.append(pipeline.by_name[chain[-1].inputs[0]])
+    return chain
+
+
+RULES = (repeat, prefetch, prefetch_fixed)

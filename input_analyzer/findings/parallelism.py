@@ -1,0 +1,70 @@
+"""Calls that run one at a time, or a fixed number of times at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from input_analyzer.analysis import Finding
+from input_analyzer.findings.batching import MUCH
+from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
+
+_NAMES = {"map": "map()", "interleave": "interleave()"}
+
+
+def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """`num_parallel_calls` is left out, or fixed."""
+    for stage in pipeline.stages:
+        if stage.op not in _NAMES or flag(stage, "free") or flag(stage, "python"):
+            continue
+        share = context.share((stage,))
+        if share is not None and share < MUCH:
+            continue
+        calls = number(stage, "num_parallel_calls")
+        gain = (
+            None
+            if share is None
+            else f"up to {1 / (1 - 0.5 * share):.2f} times the rate on two CPUs, expected"
+        )
+        if calls is None and not _is_parallel(stage):
+            yield finding(
+                "parallel-calls-missing",
+                "warning",
+                stage,
+                "its calls run one after the other, on one CPU, however many the worker has",
+                f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
+                gain,
+            )
+        elif calls is not None and calls != AUTOTUNE:
+            yield finding(
+                "parallel-calls-fixed",
+                "info",
+                stage,
+                f"{calls} calls run at once, whatever number of CPUs the worker gets",
+                f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
+            )
+
+
+def _is_parallel(stage: Stage) -> bool:
+    kinds = stage.attributes.get("kinds") or ()
+    return isinstance(kinds, tuple) and any("Parallel" in str(kind) for kind in kinds)
+
+
+def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """An interleave over a fixed number of files, though it could be tuned."""
+    for stage in pipeline.stages:
+        length = number(stage, "cycle_length")
+        if stage.op != "interleave" or length is None or length == AUTOTUNE:
+            continue
+        if number(stage, "num_parallel_calls") is None:
+            continue
+        yield finding(
+            "cycle-length-fixed",
+            "info",
+            stage,
+            f"it reads {length} files at once, whatever number of CPUs the worker gets",
+            "interleave(..., cycle_length=CS_AUTOTUNE, num_parallel_calls=CS_AUTOTUNE)",
+        )
+
+
+RULES = (parallel_calls, cycle_length)

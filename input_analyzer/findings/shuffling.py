@@ -1,0 +1,56 @@
+"""A shuffle mixes records, out of a buffer that is large enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from input_analyzer.analysis import Finding
+from input_analyzer.findings.context import BATCHES, Context, batch_size, finding, number, records_at
+from input_analyzer.pipeline import Pipeline
+
+BATCHES_IN_BUFFER = 10
+"""A buffer of so many batches is what the input functions of the original's model zoo use by default."""
+
+
+def after_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Whole batches are shuffled."""
+    for stage in pipeline.stages:
+        if stage.op == "shuffle" and any(other.op in BATCHES for other in pipeline.before(stage)):
+            yield finding(
+                "shuffle-after-batch",
+                "warning",
+                stage,
+                "it stands behind batch(): the order of batches is mixed, but always the same records are "
+                "together, and the buffer holds whole batches",
+                "shuffle() before batch()",
+            )
+
+
+def small_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A buffer of few batches mixes records only with their neighbours."""
+    for stage in pipeline.stages:
+        before = list(pipeline.before(stage))
+        if stage.op != "shuffle" or any(other.op in BATCHES for other in before):
+            continue
+        size = number(stage, "buffer_size")
+        later = list(pipeline.after(stage))
+        of_files = any(other.attributes.get("reads") for other in later)
+        records = records_at(pipeline, pipeline.by_name[stage.inputs[0]]) if stage.inputs else None
+        wanted = BATCHES_IN_BUFFER * batch_size(pipeline)
+        if of_files:
+            wanted = records or 0
+        elif records is not None:
+            wanted = min(wanted, records)
+        if size is not None and size < wanted:
+            of = "file names" if of_files else "records"
+            yield finding(
+                "shuffle-buffer-small",
+                "warning",
+                stage,
+                f"the buffer holds {size} {of}, batches have {batch_size(pipeline)} records: records are "
+                "mixed only with those near to them, and training sees them almost in the order of the data",
+                f"shuffle({wanted})",
+            )
+
+
+RULES = (after_batch, small_buffer)

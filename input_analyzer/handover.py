@@ -1,0 +1,65 @@
+"""The seam to programs: where a training would begin, the input function is taken over.
+
+A front end (`estimator`; any other in the same way) calls `take_over` when `wanted()`. Importing this module
+imports no framework.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from input_analyzer.analysis import Framework
+from input_analyzer.measure.link import VARIABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Which part of the data a worker reads: the `index`-th of `count`."""
+
+    count: int
+    index: int
+
+
+@dataclass(frozen=True)
+class InputProgram:
+    """An input function with everything that is needed to call it.
+
+    Attributes:
+        framework: whose pipeline it returns.
+        function: the user's function.
+        build: calls it as the worker of that shard would and returns what it returned: a tf.data.Dataset, a
+            torch DataLoader. For TensorFlow it may be called in a graph or eagerly.
+        batches: reads it as that worker would: a freshly built input, one array a component.
+        component_names: names of the arrays in their order; refuses an input that no run could use.
+        artifact_dirs: folders that may hold the artifact of a compilation, with its report.
+        seed: of the graph, for TensorFlow.
+        eager: whether the function is written for eager execution, for TensorFlow.
+    """
+
+    framework: Framework
+    function: Callable[..., Any]
+    build: Callable[[Shard], Any]
+    batches: Callable[[Shard], Iterator[tuple[Any, ...]]]
+    component_names: Callable[[], tuple[str, ...]] = tuple
+    artifact_dirs: tuple[Path, ...] = ()
+    seed: int | None = None
+    eager: bool = False
+
+
+def wanted() -> bool:
+    """Whether the analyzer has started this process."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def take_over(program: InputProgram, *, compiles: bool = False) -> None:
+    """Does what the analyzer has ordered, and ends the process.
+
+    Returns only where the caller was about to compile (`compiles`) and the analyzer wants the report of it.
+    """
+    from input_analyzer.measure.session import serve
+
+    serve(program, Path(os.environ[VARIABLE]), compiles)

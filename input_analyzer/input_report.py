@@ -1,0 +1,59 @@
+"""The Input Function Report: the findings about an input function as lines of a log."""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from input_analyzer.analysis import Finding
+
+TITLE = "Input Function Report"
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
+_WIDTH = 110
+
+
+def lines(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
+    """Lines of the report with the levels of `logging`; those about a finding begin with `[input_fn]`."""
+    if not findings:
+        yield logging.INFO, f"{TITLE}: nothing to improve"
+        return
+    yield logging.INFO, f"---------- {TITLE}: {counted(findings)} ----------"
+    for finding in findings:
+        level = _LEVELS[finding.severity]
+        place = f"{finding.source}: " if finding.source else ""
+        yield level, f"[input_fn] {finding.id} - {place}{finding.op}(): {finding.message}"
+        gain = f" ({finding.gain})" if finding.gain else ""
+        yield level, f"[input_fn] {finding.id} - recommended: {finding.recommended}{gain}"
+    yield logging.INFO, f"---------- end of the {TITLE} ----------"
+
+
+def text(findings: Sequence[Finding]) -> str:
+    """The report as a text of its own, wrapped for a terminal."""
+    if not findings:
+        return f"{TITLE}: nothing to improve\n"
+    parts = [f"{TITLE}: {counted(findings)}\n"]
+    for finding in findings:
+        where = f" ({finding.source})" if finding.source else ""
+        parts.append(f"\n{finding.severity}: {finding.op}{where} [{finding.id}]\n")
+        parts.append(_wrapped(finding.message))
+        parts.append(_wrapped(f"Recommended: {finding.recommended}"))
+        if finding.gain:
+            parts.append(_wrapped(f"Gain: {finding.gain}"))
+    return "".join(parts)
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """`1 error, 2 warnings`."""
+    counts = {level: sum(f.severity == level for f in findings) for level in _LEVELS}
+    plurals = {"error": "errors", "warning": "warnings", "info": "hints"}
+    singular = {"error": "error", "warning": "warning", "info": "hint"}
+    return ", ".join(
+        f"{count} {singular[level] if count == 1 else plurals[level]}"
+        for level, count in counts.items()
+        if count
+    )
+
+
+def _wrapped(content: str) -> str:
+    return textwrap.fill(content, _WIDTH, initial_indent="  ", subsequent_indent="  ") + "\n"

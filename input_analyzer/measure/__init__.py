@@ -1,0 +1,1 @@
+"""Runs copies of an input function side by side and measures them."""

@@ -1,0 +1,75 @@
+"""What a batch is to a measurement: its samples, its bytes, its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from input_analyzer.errors import VaryingShapesError
+
+Batch = tuple[Any, ...]
+
+
+def sample_count(batch: Batch) -> int:
+    """The first size of its first array; 1 for scalars."""
+    first = batch[0] if batch else None
+    return int(first.shape[0]) if first is not None and len(first.shape) else 1
+
+
+def size_bytes(batch: Batch) -> int:
+    """Bytes of all its arrays."""
+    return sum(int(array.nbytes) for array in batch)
+
+
+class Shapes:
+    """Checks that all batches are alike.
+
+    A batch with fewer samples than the first is let pass: the last of an epoch is, without drop_remainder,
+    which is for a finding to say.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._names = tuple(names)
+        self._first: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+        self._seen = 0
+
+    @property
+    def first(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(dtype, shape) of every array of the first batch; empty before it."""
+        return self._first or ()
+
+    def name(self, index: int) -> str:
+        """What the user calls an array."""
+        return self._names[index] if index < len(self._names) else f"component {index}"
+
+    def check(self, batch: Batch) -> None:
+        """Compares with the first batch.
+
+        Raises:
+            VaryingShapesError: another number of arrays, other types, or other shapes.
+        """
+        self._seen += 1
+        now = tuple((str(array.dtype), tuple(map(int, array.shape))) for array in batch)
+        if self._first is None:
+            self._first = now
+        if now == self._first:
+            return
+        if len(now) != len(self._first):
+            raise VaryingShapesError(
+                "the batch", f"{len(self._first)} arrays", f"{len(now)} arrays", self._seen
+            )
+        for index, (before, after) in enumerate(zip(self._first, now, strict=True)):
+            if not _alike(before, after):
+                raise VaryingShapesError(self.name(index), _shown(before), _shown(after), self._seen)
+
+
+def _alike(first: tuple[str, tuple[int, ...]], other: tuple[str, tuple[int, ...]]) -> bool:
+    (dtype, shape), (other_dtype, other_shape) = first, other
+    if dtype != other_dtype or len(shape) != len(other_shape):
+        return False
+    return shape[1:] == other_shape[1:] and (shape[:1] >= other_shape[:1])
+
+
+def _shown(array: tuple[str, tuple[int, ...]]) -> str:
+    dtype, shape = array
+    return f"{dtype}{list(shape)}"

@@ -1,0 +1,329 @@
+"""Processes of the user's program that the analyzer has started, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from csrun.commandline import find_command
+from csrun.processes import descendants, signal_processes, start_task
+from csrun.roles import tf_config
+from input_analyzer.errors import (
+    HangingInputError,
+    InputAnalyzerError,
+    InputFailedError,
+    MemoryLimitError,
+    ProgramError,
+)
+from input_analyzer.measure import node
+from input_analyzer.measure.link import VARIABLE, Link, Order
+from input_analyzer.measure.traces import users_stack
+
+POLL_S = 0.05
+LOOK_AROUND_S = 0.2
+"""How often memory and processes are looked at."""
+
+_STACK_WAIT_S = 1.0
+_END_WAIT_S = 2.0
+_TAIL_LINES = 25
+_RESERVE = 0.03  # of the node's memory is left alone, or so many bytes where that is less
+_RESERVE_BYTES = 512 << 20
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the user's program is started.
+
+    Attributes:
+        words: what is executed.
+        environment: all of it.
+        time_limit_s: so long a process may show no sign of life.
+        memory_bytes: so much memory all copies together may take; None: what the node has.
+        host: name of this machine.
+    """
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    time_limit_s: float
+    memory_bytes: int | None
+    host: str
+
+
+@dataclass
+class Copy:
+    """One process.
+
+    Attributes:
+        index: number among its siblings.
+        cpus: CPUs that it is pinned to; empty: not pinned.
+        pid: what the program says of itself; that of the process we started before it has.
+        peak_bytes: most memory that it, with all below it, was seen to use.
+        waited_for: it is expected to show signs of life.
+    """
+
+    index: int
+    process: subprocess.Popen[bytes]
+    output: Path
+    stacks: Path
+    cpus: tuple[int, ...]
+    pid: int
+    host: str
+    link: Link | None = None
+    peak_bytes: int = 0
+    waited_for: bool = True
+    heard: float = field(default_factory=time.monotonic)
+
+    def tell(self, word: str) -> None:
+        """Sends a command; RUN makes it expected to report."""
+        assert self.link is not None
+        with suppress(OSError):
+            self.link.send(do=word)
+
+    def output_tail(self) -> str:
+        """The last lines that it has written."""
+        text = self.output.read_bytes().decode("utf-8", "replace")
+        return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
+
+
+class Copies:
+    """A group of processes, for a with statement; none is left when it ends."""
+
+    def __init__(self, launch: Launch, orders: Sequence[Order], pins: Sequence[tuple[int, ...]] = ()) -> None:
+        self._launch = launch
+        self._orders = orders
+        self._pins = pins
+        self._looked = 0.0
+        self.all: list[Copy] = []
+
+    def __enter__(self) -> Copies:
+        self._folder = tempfile.TemporaryDirectory(prefix="csia-")
+        path = f"{self._folder.name}/link"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(path)
+        self._listener.listen(len(self._orders))
+        try:
+            for order in self._orders:
+                self.all.append(self._start(order.model_copy(update={"socket": path})))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for copy in self.all:
+            _kill(copy.process.pid)
+        for copy in self.all:
+            copy.process.wait()
+            if copy.link is not None:
+                copy.link.close()
+        self._listener.close()
+        self._folder.cleanup()
+
+    def _start(self, order: Order) -> Copy:
+        folder = Path(self._folder.name)
+        name = f"{order.copy_index}"
+        stacks, output, file = folder / f"stacks{name}", folder / f"out{name}", folder / f"order{name}.json"
+        file.write_text(order.model_copy(update={"stacks": str(stacks)}).model_dump_json(), encoding="utf-8")
+        cpus = self._pins[order.copy_index] if self._pins else ()
+        words = self._launch.words
+        # Errors of TensorFlow come as exceptions; its log would bury the last lines of the program.
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment = {**quiet, **self._launch.environment, VARIABLE: str(file), **_role(order)}
+        with output.open("wb") as sink:
+            found = find_command(words[0], environment["PATH"])
+            process = start_task(words, found, environment, cpus, output=sink.fileno())
+        return Copy(order.copy_index, process, output, stacks, cpus, process.pid, self._launch.host)
+
+    def messages(self) -> Iterator[tuple[Copy, Message]]:
+        """What has come in meanwhile, after a wait of at most POLL_S.
+
+        Raises:
+            InputFailedError: the input function raised.
+            ProgramError: a process has ended that should not.
+            HangingInputError: one has shown no sign of life for the time limit.
+            MemoryLimitError: they fill the memory.
+        """
+        linked = [copy.link for copy in self.all if copy.link is not None]
+        watched: list[socket.socket | Link] = [self._listener, *linked]
+        for ready in select.select(watched, [], [], POLL_S)[0]:
+            if ready is self._listener:
+                yield from self._accept()
+            else:
+                copy = next(one for one in self.all if one.link is ready)
+                yield from self._heard(copy, self._received(copy))
+        if time.monotonic() - self._looked >= LOOK_AROUND_S:
+            self._look_around()
+            self._looked = time.monotonic()
+
+    def _accept(self) -> Iterator[tuple[Copy, Message]]:
+        link = Link(self._listener.accept()[0])
+        hello, *more = link.received(self._launch.time_limit_s)
+        copy = self.all[int(hello["copy"])]
+        copy.link, copy.pid, copy.host, copy.heard = link, hello["pid"], hello["host"], time.monotonic()
+        yield from self._heard(copy, more)
+
+    def _heard(self, copy: Copy, messages: Sequence[Message]) -> Iterator[tuple[Copy, Message]]:
+        for message in messages:
+            copy.heard = time.monotonic()
+            if message["event"] == "failed":
+                raise _failure(copy, message)
+            yield copy, message
+
+    def _received(self, copy: Copy) -> list[Message]:
+        assert copy.link is not None
+        try:
+            return copy.link.received()
+        except ConnectionError:
+            copy.link.close()
+            copy.link = None
+            return []
+
+    def _look_around(self) -> None:
+        self._look_at_memory()
+        now = time.monotonic()
+        for copy in self.all:
+            code = copy.process.poll()
+            if code is not None and copy.waited_for:
+                for _ in self._last_words(copy):  # raises what it has said at its end
+                    pass
+                raise _ended(copy, code)
+            if copy.waited_for and now - copy.heard > self._launch.time_limit_s:
+                raise self._hanging(copy)
+
+    def _last_words(self, copy: Copy) -> Iterator[tuple[Copy, Message]]:
+        if select.select([self._listener], [], [], 0.0)[0]:
+            yield from self._accept()
+        while copy.link is not None:  # until its end closes the connection
+            yield from self._heard(copy, self._received(copy))
+
+    def _look_at_memory(self) -> None:
+        together = 0
+        for copy in self.all:
+            used = node.usage(copy.process.pid).memory_bytes
+            copy.peak_bytes = max(copy.peak_bytes, used)
+            together += used
+        now = node.memory()
+        limit = self._launch.memory_bytes
+        reserve = min(_RESERVE_BYTES, int(_RESERVE * now.total_bytes))
+        if now.available_bytes < reserve or (limit is not None and together > limit):
+            raise MemoryLimitError(_memory_text(self.all, together, limit, now, self._launch.host))
+
+    def _hanging(self, copy: Copy) -> HangingInputError:
+        limit = f"{self._launch.time_limit_s:g} s"
+        what = "the input function hangs" if copy.link else "the program hangs before it hands its input over"
+        stack = self._stack(copy) if copy.link else copy.output_tail()
+        where = f"; it is here:\n{stack}" if stack else ""
+        return HangingInputError(
+            f"{what}: copy {copy.index} on {copy.host} gave no sign of life for {limit}; expected a batch "
+            "now and "
+            f"then: raise --time-limit if it needs longer, or mend what it waits for{where}"
+        )
+
+    def _stack(self, copy: Copy) -> str:
+        with suppress(OSError):
+            os.kill(copy.pid, signal.SIGUSR1)
+        end = time.monotonic() + _STACK_WAIT_S
+        dump = ""
+        while time.monotonic() < end and not dump:
+            time.sleep(POLL_S)
+            dump = copy.stacks.read_text(errors="replace") if copy.stacks.exists() else ""
+        time.sleep(POLL_S)  # for the rest of it
+        return users_stack(copy.stacks.read_text(errors="replace")) if dump else ""
+
+    def cpu_s(self) -> float:
+        """CPU seconds that all of them have used so far."""
+        return sum(node.usage(copy.process.pid).cpu_s for copy in self.all)
+
+
+def _role(order: Order) -> dict[str, str]:
+    """What csrun_wse tells a worker; nothing for an examination, which is a job of its own."""
+    if order.purpose == "examine":
+        return {}
+    rank, tasks = order.copy_index + 1, order.copies + 1
+    config = tf_config(rank, ["127.0.0.1"] * tasks)
+    return {
+        "TF_CONFIG": json.dumps(config),
+        "CSRUN_JOB_ID": f"input-analysis-{os.getpid()}",
+        "CSRUN_JOB_TOKEN": "of an analysis, opens nothing",
+        "CSRUN_RANK": str(rank),
+        "CSRUN_NUM_TASKS": str(tasks),
+        "CSRUN_ROLE": "worker",
+        "CSRUN_TASK_INDEX": str(order.copy_index),
+    }
+
+
+def _kill(pid: int) -> None:
+    """Ends a process and all below it; repeated, as one may start another meanwhile."""
+    end = time.monotonic() + _END_WAIT_S
+    below: Collection[int] = {pid}
+    while below and time.monotonic() < end:
+        below = descendants(pid)
+        signal_processes([pid, *below], signal.SIGKILL)
+
+
+def _failure(copy: Copy, message: Message) -> InputAnalyzerError:
+    if message["memory"]:
+        return MemoryLimitError(
+            f"the input function ran out of memory on {message['host']}: {message['text']}; expected a "
+            "pipeline "
+            "that fits: smaller shuffle and prefetch buffers, or no cache in memory"
+        )
+    if message["expected"]:
+        return InputFailedError(str(message["text"]), message["exit_code"])
+    return InputFailedError(
+        f"the input function raised {message['kind']} on {message['host']}:\n{message['text']}"
+    )
+
+
+def _ended(copy: Copy, code: int) -> InputAnalyzerError:
+    tail = copy.output_tail()
+    said = f"; its last lines:\n{tail}" if tail else ""
+    if code == -signal.SIGKILL:
+        size = copy.peak_bytes / 2**30
+        return MemoryLimitError(
+            f"copy {copy.index} was killed on {copy.host}, most likely by the kernel for want of memory: it "
+            "had "
+            f"{size:.1f} GiB; expected a pipeline that fits: smaller shuffle buffers, no cache in "
+            f"memory{said}"
+        )
+    if code < 0:
+        name = signal.Signals(-code).name
+        return ProgramError(f"the program was ended by {name} on {copy.host}{said}", 128 - code)
+    if code:
+        return ProgramError(f"the program ended with exit code {code} before its input was read{said}", code)
+    return ProgramError(
+        "the program ended without training or compiling, so there is no input function to analyze; expected "
+        "a command that trains or compiles, such as: cs_input_analyzer python run.py --mode=train, or "
+        f"MODULE:FUNCTION{said}"
+    )
+
+
+def _memory_text(
+    copies: Sequence[Copy], together: int, limit: int | None, now: node.Memory, host: str
+) -> str:
+    each = max(copy.peak_bytes for copy in copies) / 2**30
+    allowed = (
+        f"--memory allows {limit / 2**30:.1f} GiB"
+        if limit is not None and together > limit
+        else f"{now.available_bytes / 2**30:.1f} of {now.total_bytes / 2**30:.1f} GiB were left"
+    )
+    return (
+        f"stopped before the memory of {host} was full: {len(copies)} "
+        f"{'copy' if len(copies) == 1 else 'copies'} of the input function had {together / 2**30:.1f} GiB, "
+        "up to "
+        f"{each:.1f} GiB each, and {allowed}; expected a pipeline whose memory stays within bounds: smaller "
+        "shuffle and prefetch buffers, no cache in memory, or more CPUs per task (fewer copies)"
+    )

@@ -1,0 +1,89 @@
+"""What the node has and what its processes use of it, from /proc and the control group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from csrun.processes import descendants
+
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that this process may use together with others: all of them, and those that are left."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and all below it use: resident bytes, CPU seconds since they began."""
+
+    memory_bytes: int
+    cpu_s: float
+
+
+def memory() -> Memory:
+    """The node's memory, or that of the control group if it is smaller."""
+    fields = {}
+    for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        fields[name] = int(rest.split()[0]) * 1024
+    total, available = fields["MemTotal"], fields["MemAvailable"]
+    for limit, used in _group_limits():
+        total, available = min(total, limit), min(available, max(0, limit - used))
+    return Memory(total, available)
+
+
+def _group_limits() -> Iterable[tuple[int, int]]:
+    """(limit, used) of the control groups of this process that have a limit; versions 1 and 2."""
+    with suppress(OSError):
+        for line in (_PROC / "self/cgroup").read_text(encoding="ascii").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds not in ("", "memory"):
+                continue
+            root = _CGROUP / kinds
+            names = ("memory.max", "memory.current") if not kinds else _VERSION_1
+            folder = root / path.lstrip("/")
+            while folder.is_relative_to(root):
+                with suppress(OSError, ValueError):  # "max" is no number
+                    yield int((folder / names[0]).read_text()), int((folder / names[1]).read_text())
+                if folder == root:
+                    break
+                folder = folder.parent
+
+
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def usage(pid: int) -> Usage:
+    """Of a process and all below it; nothing where it has ended."""
+    memory_bytes, ticks = 0, 0
+    for one in (pid, *descendants(pid)):
+        with suppress(OSError, ValueError, IndexError):
+            fields = (_PROC / str(one) / "stat").read_bytes().rpartition(b")")[2].split()
+            # state is field 3 of proc(5), and 0 here: utime 14, stime 15, children's 16 and 17, rss 24
+            ticks += sum(int(fields[index]) for index in (11, 12, 13, 14))
+            memory_bytes += int(fields[21]) * _PAGE_BYTES
+    return Usage(memory_bytes, ticks * _TICK_S)
+
+
+def busy_cpu_s(cpus: Iterable[int]) -> float:
+    """CPU seconds that the given CPUs have worked since the machine started, for whomever."""
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy = 0
+    for line in (_PROC / "stat").read_text(encoding="ascii").splitlines():
+        name, *fields = line.split()
+        if name in wanted:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+            busy += user + nice + system + irq + softirq + steal
+    return busy * _TICK_S

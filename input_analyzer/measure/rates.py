@@ -1,0 +1,225 @@
+"""Rates of copies that run side by side: first one alone, then more and more of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from csrun.layout import pin_cpus
+from input_analyzer.analysis import Measurement
+from input_analyzer.measure import node
+from input_analyzer.measure.copies import Copies, Copy, Launch
+from input_analyzer.measure.link import PAUSE, RUN, Order
+from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate
+
+FEWEST_BATCHES = 10
+_LONGER_FOR_SLOW = 4
+_SHORTEST_EPOCH_S = 0.3
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a measurement may take.
+
+    Attributes:
+        shortest_s: at least so long.
+        longest_s: at most so long; four times that where batches come so slowly that there are too few.
+        half_width: it stops when half of the confidence interval is that part of the rate.
+    """
+
+    shortest_s: float = 1.0
+    longest_s: float = 4.0
+    half_width: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Copies with `cpus_per_task` CPUs each: `most` are started, and so many run at a time."""
+
+    cpus_per_task: int
+    counts: tuple[int, ...]
+
+    @property
+    def most(self) -> int:
+        """Number of processes."""
+        return max(self.counts)
+
+
+def plans(cpus: int, cpus_per_task: Sequence[int], memory_bytes: int, copy_bytes: int) -> tuple[Plan, ...]:
+    """What to measure on a node: 1, 2, 4, ... copies and as many as fit by CPUs and memory."""
+    found = []
+    for each in cpus_per_task:
+        by_memory = memory_bytes // copy_bytes if copy_bytes else cpus
+        most = max(1, min(cpus // each, by_memory))
+        counts = sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
+        found.append(Plan(each, tuple(counts)))
+    return tuple(found)
+
+
+Progress = Callable[[str, float], None]
+"""Is told what is being done, and what part of the present step."""
+
+
+@dataclass
+class _Series:
+    """What one copy has reported since a phase began."""
+
+    first_epoch: int | None
+    counts: list[Count] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    passed_epoch_at: float | None = None
+    epoch_rate: float | None = None
+    _first: tuple[float, float] | None = None
+    _before: tuple[float, float] = (0.0, 0.0)
+    restarts: int = 0
+
+    def add(self, report: dict[str, float]) -> None:
+        samples, active = report["samples"], report["active"]
+        self.counts.append(Count(report["t"], samples))
+        self.bytes.append(int(report["bytes"]))
+        self.batches.append(int(report["batches"]))
+        self.restarts = int(report["restarts"])
+        if self._first is None and samples:
+            self._first = (samples, active)
+        ended = self.restarts > 0 or (self.first_epoch is not None and samples >= self.first_epoch)
+        if ended and self.passed_epoch_at is None:
+            self.passed_epoch_at = report["t"]
+            self.epoch_rate = self._rate_of_epoch(samples, active)
+        self._before = (samples, active)
+
+    def _rate_of_epoch(self, samples: float, active: float) -> float | None:
+        """From its first batch on; None where it was too short, or where its size is not known."""
+        if self.first_epoch is None or self._first is None:
+            return None
+        before_samples, before_active = self._before
+        part = (self.first_epoch - before_samples) / max(1.0, samples - before_samples)
+        elapsed_s = before_active + part * (active - before_active) - self._first[1]
+        return (self.first_epoch - self._first[0]) / elapsed_s if elapsed_s > _SHORTEST_EPOCH_S else None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a batch came since the phase began."""
+        return len(self.batches) > 1 and self.batches[-1] > self.batches[0]
+
+
+class Rates:
+    """Measures one group of copies; `restarts` and `epoch_ended` are what it saw of the input's end."""
+
+    def __init__(self, effort: Effort, epoch_samples: int | None, cpus: tuple[int, ...]) -> None:
+        self._effort = effort
+        self._epoch_samples = epoch_samples
+        self._cpus = cpus
+        self.restarts = 0
+        self.epoch_ended = epoch_samples is None
+        self._passed: dict[int, bool] = {}
+
+    def measure(self, launch: Launch, plan: Plan, progress: Progress) -> Iterator[Measurement]:
+        """One measurement for each of the plan's counts."""
+        pins = pin_cpus(plan.most, plan.cpus_per_task, self._cpus)
+        orders = [
+            Order(purpose="copy", socket="", copy_index=index, copies=plan.most) for index in range(plan.most)
+        ]
+        self._passed = {}
+        with Copies(launch, orders, pins) as copies:
+            self._wait_for_all(copies, progress)
+            for count in plan.counts:
+                yield self._side_by_side(copies, count, plan.cpus_per_task, bool(pins), progress)
+
+    def _wait_for_all(self, copies: Copies, progress: Progress) -> None:
+        while any(copy.link is None for copy in copies.all):
+            for _ in copies.messages():
+                pass
+            started = sum(copy.link is not None for copy in copies.all)
+            progress("starting the program", 0.3 * started / len(copies.all))
+        for copy in copies.all:
+            copy.waited_for = False
+
+    def _side_by_side(
+        self, copies: Copies, count: int, cpus_per_task: int, pinned: bool, progress: Progress
+    ) -> Measurement:
+        running = copies.all[:count]
+        series = {copy.index: _Series(self._epoch_of(copy)) for copy in running}
+        for copy in running:
+            copy.heard, copy.waited_for = time.monotonic(), True
+            copy.tell(RUN)
+        cpu_s, busy_s, began = copies.cpu_s(), node.busy_cpu_s(self._cpus), time.monotonic()
+        rate, start = self._until_tight(copies, series, progress)
+        cpu_s, busy_s = copies.cpu_s() - cpu_s, node.busy_cpu_s(self._cpus) - busy_s
+        elapsed_s = time.monotonic() - began
+        for copy in running:
+            copy.tell(PAUSE)
+        self._wait_for_pause(copies, running)
+        self._remember(series)
+        samples = sum(one.counts[-1].samples - one.counts[0].samples for one in series.values())
+        size = sum(one.bytes[-1] - one.bytes[0] for one in series.values())
+        return Measurement(
+            tasks=count,
+            cpus_per_task=cpus_per_task,
+            samples_per_s=rate.samples_per_s,
+            low=rate.low,
+            high=rate.high,
+            pinned=pinned,
+            settled=rate.settled and rate.relative_half_width <= self._effort.half_width,
+            warm_up_s=start - began + rate.warm_up_s,
+            first_epoch_samples_per_s=series[0].epoch_rate if count == 1 else None,
+            cpu_us_per_sample=1e6 * cpu_s / samples if samples else None,
+            bytes_per_sample=size / samples if samples else 0.0,
+            memory_per_task_bytes=max(copy.peak_bytes for copy in running),
+            other_cpus=max(0.0, (busy_s - cpu_s) / elapsed_s),
+        )
+
+    def _epoch_of(self, copy: Copy) -> int | None:
+        return None if self._passed.get(copy.index) else self._epoch_samples
+
+    def _remember(self, series: dict[int, _Series]) -> None:
+        for index, one in series.items():
+            if one.passed_epoch_at is not None:
+                self._passed[index] = True
+                self.epoch_ended = True
+            self.restarts = max(self.restarts, one.restarts)
+
+    def _until_tight(
+        self, copies: Copies, series: dict[int, _Series], progress: Progress
+    ) -> tuple[SteadyRate, float]:
+        effort = self._effort
+        start: float | None = None
+        looked = 0.0
+        waited = time.monotonic()
+        while True:
+            for copy, message in copies.messages():
+                if message["event"] in ("report", "paused") and copy.index in series:
+                    series[copy.index].add(message)
+            if not all(one.begun for one in series.values()):
+                progress("waiting for the first batches", 0.3)
+                continue
+            start = self._start(series, start, waited)
+            end = min(one.counts[-1].t for one in series.values())
+            now = time.monotonic()
+            progress("measuring", 0.4 + 0.6 * min(1.0, (now - start) / effort.longest_s))
+            if end - start < effort.shortest_s or now - looked < _LOOK_S:
+                continue
+            looked = now
+            rate = steady_rate([one.counts for one in series.values()], start, end)
+            enough = all(one.batches[-1] - one.batches[0] >= FEWEST_BATCHES for one in series.values())
+            tight = enough and rate.settled and rate.relative_half_width <= effort.half_width
+            longest_s = effort.longest_s * (1 if enough else _LONGER_FOR_SLOW)
+            if tight or end - start >= longest_s:
+                return rate, start
+
+    def _start(self, series: dict[int, _Series], start: float | None, waited: float) -> float:
+        """From when on counts are used: all copies run, and have left their first epoch where it is short."""
+        if start is None:
+            start = max(one.counts[1].t for one in series.values())
+        passed = [one.passed_epoch_at for one in series.values() if one.passed_epoch_at is not None]
+        return max([start, *passed])
+
+    def _wait_for_pause(self, copies: Copies, running: Sequence[Copy]) -> None:
+        waiting = {copy.index for copy in running}
+        while waiting:
+            for copy, message in copies.messages():
+                if message["event"] == "paused":
+                    waiting.discard(copy.index)
+                    copy.waited_for = False

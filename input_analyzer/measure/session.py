@@ -1,0 +1,201 @@
+"""What a process of the user's program does for the analyzer: examine its input, or read it as told."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from input_analyzer.errors import InputEndedError
+from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
+from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
+from input_analyzer.measure.traces import users_traceback
+
+REPORT_S = 0.02
+"""Batches that are read faster are reported together: a report costs about 20 us."""
+
+FEWEST_BATCHES = 10
+"""An input with fewer is no input of a training."""
+
+EXIT_INPUT_FAILED = 1
+
+
+def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
+    """Carries out the order; ends the process, except before a compilation that the analyzer wants."""
+    order, link = begin(order_file)
+    try:
+        if order.purpose == "examine":
+            from input_analyzer.examine import examine
+
+            go_on = compiles and order.compile
+            link.send(event="examined", compiles=go_on, **examine(program, order, link))
+            if go_on:
+                return
+        else:
+            read_as_told(program, order, link)
+    except ConnectionError:
+        _leave(EXIT_INPUT_FAILED)  # the analyzer has gone; nobody reads what this process could say
+    except BaseException as error:
+        _fail(link, error)
+    _leave(0)
+
+
+def refuse(order_file: Path, error: BaseException) -> NoReturn:
+    """Ends a process that has no input function to hand over, and tells the analyzer why."""
+    _fail(begin(order_file)[1], error)
+
+
+@cache
+def begin(order_file: Path) -> tuple[Order, Link]:
+    """Reads the order and tells the analyzer that this process is there; once."""
+    order = read_order(order_file)
+    link = Link.connect(order.socket)
+    if order.stacks:
+        # Stays open: the handler writes to its descriptor.
+        stacks = Path(order.stacks).open("w", encoding="utf-8")  # noqa: SIM115
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    link.send(event="hello", copy=order.copy_index, pid=os.getpid(), host=socket.gethostname())
+    return order, link
+
+
+def _fail(link: Link, error: BaseException) -> NoReturn:
+    """Tells the analyzer: an expected error by its message, any other with the user's traceback."""
+    expected = hasattr(error, "exit_code")
+    text = str(error) if expected else users_traceback(error)
+    memory = isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
+    with suppress(OSError):
+        link.send(
+            event="failed",
+            kind=type(error).__name__,
+            text=text,
+            expected=expected,
+            exit_code=getattr(error, "exit_code", EXIT_INPUT_FAILED),
+            memory=memory,
+            host=socket.gethostname(),
+        )
+    _leave(EXIT_INPUT_FAILED)
+
+
+def _leave(code: int) -> NoReturn:
+    # Threads of the pipeline may hang or hold locks; a normal exit would wait for them.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
+    """Reads batches while the analyzer says so and reports how many there were.
+
+    Reports have `t` (CLOCK_MONOTONIC, which all processes of a machine share), `active` (seconds of reading
+    so far), `samples`, `bytes`, `batches` and `restarts`, all counted from the start. An input that ends is
+    built again; its building does not count as reading.
+    """
+    shard = Shard(order.copies, order.copy_index)
+    counts = _Counts()
+    batches: Iterator[tuple[Any, ...]] = iter(())
+    shapes = Shapes()
+    fresh = True
+    while _wait_for(link) == RUN:
+        if fresh:  # built here and not before: a paused copy must not fill its buffers while others run
+            batches, fresh = program.batches(shard), False
+        counts.resume()
+        link.send(event="report", **counts.values())
+        last = time.monotonic()
+        while True:
+            batch = next(batches, None)
+            if batch is None:
+                counts.pause()
+                link.send(event="report", **counts.values())
+                check_length(counts.batches_since_restart, counts.samples, shard)
+                batches = program.batches(shard)
+                counts.restart()
+                counts.resume()
+            else:
+                shapes.check(batch)
+                counts.add(sample_count(batch), size_bytes(batch))
+            now = time.monotonic()
+            if now - last >= REPORT_S:
+                last = now
+                link.send(event="report", **counts.values())
+                if (told := _latest(link)) is not None:
+                    if told == END:
+                        return
+                    break
+        counts.pause()
+        link.send(event="paused", **counts.values())
+
+
+def check_length(batches: int, samples: int, shard: Shard) -> None:
+    """Whether an input that has ended was long enough to be measured.
+
+    Raises:
+        InputEndedError: it was not.
+    """
+    if batches < FEWEST_BATCHES:
+        part = f" in shard {shard.index} of {shard.count}" if shard.count > 1 else ""
+        raise InputEndedError(batches, samples, part)
+
+
+class _Counts:
+    """What has been read, and how long that took."""
+
+    def __init__(self) -> None:
+        self.samples = self.bytes = self.batches = self.restarts = self.batches_since_restart = 0
+        self._active_s = 0.0
+        self._since: float | None = None
+
+    def add(self, samples: int, size: int) -> None:
+        self.samples += samples
+        self.bytes += size
+        self.batches += 1
+        self.batches_since_restart += 1
+
+    def resume(self) -> None:
+        self._since = time.monotonic()
+
+    def pause(self) -> None:
+        if self._since is not None:
+            self._active_s += time.monotonic() - self._since
+        self._since = None
+
+    def restart(self) -> None:
+        self.restarts += 1
+        self.batches_since_restart = 0
+
+    def values(self) -> dict[str, float]:
+        now = time.monotonic()
+        running = 0.0 if self._since is None else now - self._since
+        return {
+            "t": now,
+            "active": self._active_s + running,
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "batches": self.batches,
+            "restarts": self.restarts,
+        }
+
+
+def _wait_for(link: Link) -> str:
+    told = _last_of(link.received(None))
+    while told in (None, PAUSE):
+        told = _last_of(link.received(None))
+    return told or END
+
+
+def _latest(link: Link) -> str | None:
+    told = _last_of(link.received())
+    return None if told == RUN else told
+
+
+def _last_of(messages: list[dict[str, Any]]) -> str | None:
+    return str(messages[-1]["do"]) if messages else None

@@ -1,0 +1,82 @@
+"""The user's part of a traceback: errors in an input function without the frames of the toolkit."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import traceback
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_OURS = tuple(f"{_ROOT / name}/" for name in ("csrun", "estimator", "input_analyzer", "runtime"))
+_LIBRARY = f"python{sys.version_info[0]}.{sys.version_info[1]}/"
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
+
+
+def users_traceback(error: BaseException) -> str:
+    """The traceback of an error and of its causes without the toolkit's own frames."""
+    whole = traceback.TracebackException.from_exception(error)
+    seen: set[int] = set()
+    waiting: list[traceback.TracebackException | None] = [whole]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        kept = [frame for frame in one.stack if not is_ours(frame.filename)]
+        one.stack = traceback.StackSummary.from_list(kept)
+        if one.__context__ is not None and not any(
+            _is_users(frame.filename) for frame in one.__context__.stack
+        ):
+            one.__context__ = None  # the same error as a framework has seen it on its way
+        waiting += [one.__cause__, one.__context__]
+    return _without_framework("".join(whole.format()).rstrip())
+
+
+def _without_framework(text: str) -> str:
+    """Without the frames of installed packages, which an error in a Python function of tf.data brings along.
+
+    The message of such an error holds a traceback as text: of a frame a line with its file, then lines that
+    are indented further.
+    """
+    kept: list[str] = []
+    dropping = False
+    for line in text.splitlines():
+        if line.startswith('  File "'):
+            file = line.split('"')[1]
+            dropping = "site-packages/" in file or is_ours(file)
+        elif not line.startswith("    "):
+            dropping = dropping and not line.strip()
+        if not dropping:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def users_stack(dump: str) -> str:
+    """Where the user's code stands, of what faulthandler has written of all threads; "" if nowhere.
+
+    Frames come innermost first there, and outermost first here, as in a traceback.
+    """
+    best: list[re.Match[str]] = []
+    for thread in re.split(r"\n(?=(?:Current thread|Thread) )", dump):
+        frames = [match for line in thread.splitlines() if (match := _FRAME.match(line))]
+        own = [frame for frame in frames if _is_users(frame["file"])]
+        if own and (not best or "Current thread" in thread):
+            best = own
+    return "\n".join(_shown(frame) for frame in reversed(best))
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file belongs to the toolkit."""
+    return file.startswith(_OURS)
+
+
+def _is_users(file: str) -> bool:
+    return not is_ours(file) and not any(part in file for part in ("-packages/", _LIBRARY, "<"))
+
+
+def _shown(frame: re.Match[str]) -> str:
+    line = linecache.getline(frame["file"], int(frame["line"])).strip()
+    place = f'  File "{frame["file"]}", line {frame["line"]}, in {frame["function"]}'
+    return f"{place}\n    {line}" if line else place

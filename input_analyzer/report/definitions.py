@@ -1,0 +1,39 @@
+"""What the figures of a report mean: for the page, and for docs/input-analyzer.md."""
+
+from __future__ import annotations
+
+DEFINITIONS: dict[str, str] = {
+    "Samples/s": "Samples that all copies, or all workers, deliver together in a second, in the steady "
+    "state: after "
+    "buffers have filled, and after the first epoch where one ended.",
+    "95 % interval": "Confidence interval of a measured rate, from the means of ten stretches of the "
+    "measurement "
+    "(Student's t).",
+    "First epoch": "Rate of a single copy from its first batch to the end of its first epoch: files are "
+    "read for the "
+    "first time, a cache is filled. Empty where an epoch is over at once, does not end in time, or has no "
+    "known size.",
+    "CPU time per sample": "CPU time of the worker's process, all its threads, divided by its samples.",
+    "Bytes per sample": "Size of a sample as the worker gets it and sends it.",
+    "Memory per task": "Most resident memory that a copy, with all processes below it, was seen to have.",
+    "Self time": "Time of a stage alone per sample, without the stages that it reads: computing and waiting.",
+    "Bottleneck": "The stage with the largest self time after the first epoch.",
+    "Target": "Samples per second that the training can use: what the compile report estimates for the "
+    "wafer, or what "
+    "--target-samples-per-s says.",
+    "Predicted": "Sum over the nodes of the fitted rate of as many copies as the node has workers. One "
+    "task of the "
+    "first node is the chief, which streams nothing.",
+    "Model": "rate = n / (t(c) (1 + sigma (n-1) + kappa n (n-1))) for n tasks with c CPUs each on a node; "
+    "t(c) is a "
+    "part that more CPUs do not shorten and a part that they do. sigma is the time that copies wait for "
+    "each other, "
+    "kappa what they cost each other pairwise.",
+    "Headroom": "By what part the expected rate exceeds the target. The smallest layout with at least 10 % "
+    "is taken: "
+    "the rate of the input alone is higher than that of a training, whose workers also send.",
+    "Utilization": "Part of the time for which the accelerator is expected to have input: rate by target, "
+    "at most 1.",
+    "Input-bound": "No layout within the available nodes reaches the target: the accelerator waits for "
+    "input.",
+}

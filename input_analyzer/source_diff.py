@@ -1,0 +1,181 @@
+"""Changes of the user's source that mend findings, as a unified diff. Pure but for reading the files."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from input_analyzer.analysis import Finding
+
+_AUTOTUNE = "tf.data.AUTOTUNE"
+_NO_NEWLINE = "\\ No newline at end of file\n"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Text to put in the place of a part of a source.
+
+    Attributes:
+        start: Line (from 1) and column (from 0, in bytes) where the part begins.
+        end: Where it ends.
+        text: What takes its place.
+    """
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+
+
+def diff(findings: Sequence[Finding], read: Callable[[Path], str] | None = None) -> str:
+    """A unified diff of all files that findings speak of; empty where nothing can be mended in the source.
+
+    Args:
+        findings: Their lines say where.
+        read: Gives the source of a file; an OSError leaves the file as it is.
+    """
+    read = read or (lambda path: path.read_text(encoding="utf-8"))
+    by_file: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.source is not None:
+            by_file.setdefault(finding.source.rpartition(":")[0], []).append(finding)
+    return "".join(_file_diff(name, found, read) for name, found in by_file.items())
+
+
+def _file_diff(name: str, findings: Sequence[Finding], read: Callable[[Path], str]) -> str:
+    try:
+        source = read(Path(name))
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    # A call gets prefetch() behind repeat(), whichever was found first.
+    ordered = sorted(findings, key=lambda finding: finding.id == "prefetch-missing")
+    edits = [edit for finding in ordered for edit in _edits(finding, tree, source)]
+    changed = _edited(source, list(dict.fromkeys(edits)))
+    lines = difflib.unified_diff(
+        source.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
+
+
+def _edits(finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
+    """What mends a finding; nothing where the call cannot be told, or the mend is not mechanical."""
+    line = int((finding.source or "").rpartition(":")[2])
+    mend = _MENDS.get(finding.id)
+    calls = [call for call in _calls(tree, finding.op) if _is_on(call, line)]
+    if mend is None or (finding.id in _AUTOTUNED and not _knows_tf(tree)):
+        return
+    edits = [edit for call in calls if (edit := mend(call, finding, source)) is not None]
+    # Several calls of one name on a line: only where one alone lacks what is missing is it plain which.
+    if len(edits) == 1:
+        yield edits[0]
+
+
+def _calls(tree: ast.Module, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
+            yield node
+
+
+def _is_on(call: ast.Call, line: int) -> bool:
+    """Whether a call is made on a line: that of its method's name, or one of its arguments."""
+    first = call.func.end_lineno or call.lineno
+    return first <= line <= (call.end_lineno or first)
+
+
+def _knows_tf(tree: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.Import) and any(a.name == "tensorflow" and a.asname == "tf" for a in node.names)
+        for node in ast.walk(tree)
+    )
+
+
+def _keyword(name: str, value: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
+    """A mend that sets an argument given by its name, or adds it."""
+
+    def mend(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+        for keyword in call.keywords:
+            if keyword.arg == name:
+                present = ast.get_source_segment(source, keyword.value)
+                return None if present == value else _replace(keyword.value, value)
+            if keyword.arg is None:
+                return None  # **settings may have it
+        return _append(call, f"{name}={value}")
+
+    return mend
+
+
+def _first_argument(
+    value: Callable[[Finding], str | None],
+) -> Callable[[ast.Call, Finding, str], Edit | None]:
+    """A mend that replaces the first argument."""
+
+    def mend(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+        text = value(finding)
+        return _replace(call.args[0], text) if call.args and text is not None else None
+
+    return mend
+
+
+def _behind(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
+    """A mend that appends a call."""
+
+    def mend(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+        end = (call.end_lineno or call.lineno, call.end_col_offset or 0)
+        return Edit(end, end, text)
+
+    return mend
+
+
+def _recommended_size(finding: Finding) -> str | None:
+    match = re.fullmatch(r"shuffle\((\d+)\)", finding.recommended)
+    return match.group(1) if match else None
+
+
+def _replace(node: ast.expr, text: str) -> Edit:
+    end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
+    return Edit((node.lineno, node.col_offset), end, text)
+
+
+def _append(call: ast.Call, text: str) -> Edit:
+    """An argument behind the last one."""
+    given: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if given:
+        last = max(given, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+        end = (last.end_lineno or last.lineno, last.end_col_offset or 0)
+        return Edit(end, end, f", {text}")
+    end = (call.end_lineno or call.lineno, (call.end_col_offset or 1) - 1)
+    return Edit(end, end, text)
+
+
+def _edited(source: str, edits: Sequence[Edit]) -> str:
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    # From the end on; of several at one place the last one first, so that they stand in their order.
+    for _, edit in sorted(enumerate(edits), key=lambda item: (item[1].start, item[0]), reverse=True):
+        (first, begin), (last, end) = edit.start, edit.end
+        head, tail = lines[first - 1][:begin], lines[last - 1][end:]
+        lines[first - 1 : last] = [head + edit.text.encode() + tail]
+    return b"".join(lines).decode()
+
+
+_MENDS: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
+    "drop-remainder-missing": _keyword("drop_remainder", "True"),
+    "parallel-calls-missing": _keyword("num_parallel_calls", _AUTOTUNE),
+    "parallel-calls-fixed": _keyword("num_parallel_calls", _AUTOTUNE),
+    "cycle-length-fixed": _keyword("cycle_length", _AUTOTUNE),
+    "parallel-reads-missing": _keyword("num_parallel_reads", _AUTOTUNE),
+    "order-not-deterministic": _keyword("deterministic", "True"),
+    "prefetch-empty": _first_argument(lambda finding: _AUTOTUNE),
+    "shuffle-buffer-small": _first_argument(_recommended_size),
+    "prefetch-missing": _behind(f".prefetch({_AUTOTUNE})"),
+    "repeat-missing": _behind(".repeat()"),
+}
+_AUTOTUNED = frozenset(
+    {
+        *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed"),
+        *("parallel-reads-missing", "prefetch-empty", "prefetch-missing"),
+    }
+)

@@ -1,0 +1,183 @@
+"""The program of an analysis of `module:function`: imports the function and hands it over."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from csrun.roles import tf_config
+from input_analyzer.analysis import Framework
+from input_analyzer.applying import ordered
+from input_analyzer.errors import UsageError, WrongTypeError
+from input_analyzer.handover import InputProgram, Shard, take_over
+from input_analyzer.measure.link import VARIABLE
+from input_analyzer.measure.session import begin, refuse
+
+
+def looks_like_function(word: str) -> bool:
+    """Whether a word is MODULE:FUNCTION or FILE.py:FUNCTION."""
+    module, colon, function = word.rpartition(":")
+    return bool(module and colon and function.isidentifier() and "=" not in module)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    order_file = Path(os.environ[VARIABLE])
+    begin(order_file)  # from here on the analyzer can tell where this process hangs
+    try:
+        function = load(sys.argv[1])
+        program = program_of(function, function())
+    except Exception as error:
+        refuse(order_file, error)
+    take_over(program)
+
+
+def load(word: str) -> Callable[[], Any]:
+    """The function that a word names.
+
+    Raises:
+        UsageError: there is no such module, file or function, or it needs arguments.
+    """
+    module_name, _, name = word.rpartition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = (
+            _from_file(Path(module_name))
+            if module_name.endswith(".py")
+            else importlib.import_module(module_name)
+        )
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise UsageError(
+            f"{word}: there is no module '{error.name}'; expected MODULE:FUNCTION with a module that Python "
+            "finds "
+            "from here (the working directory and PYTHONPATH), or FILE.py:FUNCTION"
+        ) from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UsageError(
+            f"{word}: {module_name} has no function '{name}'; expected one that returns a dataset; it has "
+            f"{', '.join(known[:10]) or 'none'}"
+        )
+    return cast("Callable[[], Any]", function)
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; expected FILE.py:FUNCTION with a file that exists")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
+    """The program of a function; the framework is that of what it has returned.
+
+    Raises:
+        WrongTypeError: that is no dataset.
+    """
+    framework = framework_of(example)
+
+    def build(shard: Shard) -> Any:
+        with _told(shard):
+            return function()
+
+    def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
+        if framework == "torch":
+            return torch_batches(build(shard))
+        findings = ordered()
+        if findings:
+            return mended_batches(lambda: build(shard), findings, shard)
+        return tensorflow_batches(build(shard))
+
+    return InputProgram(framework, function, build, batches, eager=True)
+
+
+@contextmanager
+def _told(shard: Shard) -> Iterator[None]:
+    """TF_CONFIG of a worker, by which functions shard."""
+    before = os.environ.get("TF_CONFIG")
+    hosts = ["127.0.0.1"] * (shard.count + 1 if shard.count > 1 else 1)
+    rank = shard.index + 1 if shard.count > 1 else 0
+    os.environ["TF_CONFIG"] = json.dumps(tf_config(rank, hosts))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TF_CONFIG"]
+        else:
+            os.environ["TF_CONFIG"] = before
+
+
+def framework_of(made: Any) -> Framework:
+    """Whose dataset something is, without importing a framework that the program has not imported.
+
+    Raises:
+        WrongTypeError: it is no dataset.
+    """
+    torch, tensorflow = sys.modules.get("torch.utils.data"), sys.modules.get("tensorflow")
+    if torch is not None and isinstance(made, torch.DataLoader):
+        return "torch"
+    if tensorflow is not None and isinstance(made, tensorflow.data.Dataset):
+        return "tensorflow"
+    raise WrongTypeError(made)
+
+
+def tensorflow_batches(dataset: Any) -> Iterator[tuple[Any, ...]]:
+    """The elements of a Dataset as arrays."""
+    import tensorflow as tf
+
+    for element in dataset:
+        yield tuple(leaf.numpy() for leaf in tf.nest.flatten(element))
+
+
+def mended_batches(
+    make: Callable[[], Any], findings: frozenset[str], shard: Shard
+) -> Iterator[tuple[Any, ...]]:
+    """The same of a Dataset in whose graph findings are mended."""
+    import tensorflow as tf
+
+    from input_analyzer.tf.eager_graph import EagerGraph
+    from input_analyzer.tf.mend import mend
+
+    with EagerGraph().as_default() as graph:
+        dataset = mend(make(), findings, shard.count, shard.index).dataset
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        leaves = tf.nest.flatten(iterator.get_next())
+        tables = tf.compat.v1.tables_initializer()
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(tables)
+        session.run(iterator.initializer)
+        take = session.make_callable(leaves)
+        while True:
+            try:
+                yield tuple(take())
+            except tf.errors.OutOfRangeError:
+                return
+
+
+def torch_batches(loader: Any) -> Iterator[tuple[Any, ...]]:
+    """The batches of a DataLoader as arrays."""
+    from torch.utils import _pytree  # type: ignore[import-not-found,unused-ignore]
+
+    for batch in loader:
+        leaves, _ = _pytree.tree_flatten(batch)
+        yield tuple(leaf for leaf in leaves if hasattr(leaf, "nbytes"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The examination of a tf.data pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from input_analyzer.examine import Examination
+from input_analyzer.findings import find
+from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.measure import node
+from input_analyzer.measure.link import Order
+from input_analyzer.tf.inspection import inspect
+from input_analyzer.tf.mend import mend
+from input_analyzer.tf.timing import Timing, time_stages
+
+
+def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
+    """Traces the input function, times the stages, applies all rules."""
+
+    def make(count: int, index: int) -> Any:
+        return program.build(Shard(count, index))
+
+    inspection = inspect(
+        make, seed=program.seed, memory_bytes=node.memory().available_bytes, eager=program.eager
+    )
+    seconds = order.stage_seconds
+    timing = time_stages(inspection.traced, seconds, say) if seconds > 0 else Timing(())
+    context = replace(inspection.context, times={time.stage: time for time in timing.times})
+    findings = find(inspection.pipeline, context)
+    identifiers = {finding.id for finding in findings}
+    return Examination(
+        pipeline=inspection.pipeline,
+        times=timing.times,
+        findings=findings,
+        sharded=inspection.context.sharded,
+        notes=timing.notes,
+        # As one of two workers: whether there is a shard to be mended shows only there.
+        applied=mend(inspection.traced.dataset, identifiers, 2, 0).changes,
+    )

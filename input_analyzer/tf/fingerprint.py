@@ -1,0 +1,38 @@
+"""Whether two graphs of an input function read the same data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+# Names differ from one trace to the next; they say nothing about the data.
+_NAMES = frozenset({"token", "container", "shared_name", "metadata", "stateful_state", "f_name"})
+
+
+def fingerprint(graph: Any) -> str:
+    """A digest of all operations and constants of a graph and of its functions, without any names."""
+    definition = graph.as_graph_def()
+    parts = [_digest(definition.node)]
+    # The numbers in names of functions count up, so the order of the library is no order.
+    parts += sorted(_digest(function.node_def) for function in definition.library.function)
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def _digest(nodes: Iterable[Any]) -> str:
+    digest = hashlib.sha256()
+    # Nodes of functions come in an order that differs from one trace to the next.
+    for text in sorted(map(_node, nodes)):
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def _node(node: Any) -> bytes:
+    kept = sorted((name, value) for name, value in node.attr.items() if _says_something(name, value))
+    described = b"".join(name.encode() + value.SerializeToString(deterministic=True) for name, value in kept)
+    return str(node.op).encode() + b"\0" + hashlib.sha256(described).digest()
+
+
+def _says_something(name: str, value: Any) -> bool:
+    is_function = value.HasField("func") or bool(value.list.func)
+    return not (is_function or name in _NAMES or name.startswith("_"))

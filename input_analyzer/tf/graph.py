@@ -1,0 +1,305 @@
+"""The Pipeline of a tf.data Dataset, read from the graph that its input function builds.
+
+In a graph every dataset is an operation: its inputs are the datasets that it reads, its constants the
+arguments of the call, its traceback says who made it. One call may make several operations (`enumerate` makes
+three); they are one stage, named after the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from input_analyzer.errors import WrongTypeError
+from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
+from input_analyzer.tf.eager_graph import EagerGraph
+from input_analyzer.tf.functions import traits
+from input_analyzer.tf.origin import Origin, origin
+
+BATCHING = frozenset({"batch", "padded_batch", "ragged_batch", "rebatch", "bucket_by_sequence_length"})
+"""Calls whose elements are batches of records."""
+_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "GeneratorDataset")
+_MAKE_ONE = frozenset(
+    {
+        *("map", "filter", "batch", "padded_batch", "shuffle", "repeat", "take", "skip", "cache", "prefetch"),
+        *("shard", "interleave", "flat_map", "zip", "concatenate", "scan", "window", "take_while"),
+    }
+)
+"""Calls that make one operation each: several of them on one line are several stages."""
+_DATA = frozenset({"components", "other_arguments", "input_dataset", "filenames"})
+_SMALL = 16
+"""Constants of more elements are data, not settings."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A dataset in the graph that it was built in.
+
+    Attributes:
+        graph: Holds the dataset and what it captured.
+        dataset: What the input function returned.
+        pipeline: Its stages.
+        nodes: The operations of each stage by its name, in pipeline order; the last one is what later
+            stages read.
+    """
+
+    graph: Any
+    dataset: Any
+    pipeline: Pipeline
+    nodes: Mapping[str, tuple[Any, ...]]
+
+
+def trace(
+    make: Callable[[], Any],
+    seed: int | None = None,
+    samples_per_element: int | None = None,
+    *,
+    eager: bool = False,
+) -> Traced:
+    """Calls an input function in a graph of its own and reads what it built.
+
+    Args:
+        make: Returns a Dataset.
+        seed: Of the graph; operations without a seed of their own get one from it.
+        samples_per_element: Records of an element; by default the first size of its first tensor where some
+            stage makes batches, else 1.
+
+        eager: The function is written for eager execution.
+
+    Raises:
+        WrongTypeError: the result is no Dataset.
+        Exception: whatever the function raises, unchanged.
+    """
+    graph = EagerGraph() if eager else tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.set_random_seed(seed)
+        dataset = make()
+        if not isinstance(dataset, tf.data.Dataset):
+            raise WrongTypeError(dataset)
+        last = tf.data.experimental.to_variant(dataset).op
+    groups = _groups(last)
+    functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    stages = _stages(groups, functions)
+    element = _tensors(dataset.element_spec)
+    if samples_per_element is None:
+        samples_per_element = _batch_size(stages, element)
+    pipeline = Pipeline("tensorflow", stages, element, samples_per_element)
+    nodes = {stage.name: tuple(group.nodes) for stage, group in zip(stages, groups, strict=True)}
+    return Traced(graph, dataset, pipeline, nodes)
+
+
+@dataclass
+class _Group:
+    """The operations that one call made."""
+
+    origin: Origin
+    nodes: list[Any] = field(default_factory=list)
+
+    def takes(self, node: Any, made_by: Origin) -> bool:
+        """Whether the call that made this group made the node too.
+
+        A call in a loop makes the same operations again, with the same traceback: another stage.
+        """
+        if made_by.function in _MAKE_ONE:
+            return False
+        return self.origin.call == made_by.call and all(
+            origin(other).frames != made_by.frames for other in self.nodes
+        )
+
+
+def dataset_inputs(node: Any) -> list[Any]:
+    """The operations of the datasets that a dataset reads, in the order of its arguments."""
+    return [tensor.op for tensor in node.inputs if tensor.dtype == tf.variant]
+
+
+def in_order(last: Any) -> Iterator[Any]:
+    """All dataset operations that one depends on, and itself, inputs first."""
+    seen: set[str] = set()
+    stack: list[tuple[Any, bool]] = [(last, False)]
+    while stack:
+        node, inputs_done = stack.pop()
+        if inputs_done:
+            yield node
+        elif node.name not in seen:
+            seen.add(node.name)
+            stack.append((node, True))
+            stack.extend((other, False) for other in reversed(dataset_inputs(node)))
+
+
+def _groups(last: Any) -> list[_Group]:
+    """Groups in pipeline order."""
+    of_node: dict[str, _Group] = {}
+    groups: list[_Group] = []
+    for node in in_order(last):
+        made_by = origin(node)
+        read = [of_node[other.name] for other in dataset_inputs(node)]
+        joined = [group for group in dict.fromkeys(map(id, read)) if _by_id(read, group).takes(node, made_by)]
+        group = _Group(made_by)
+        for part in (_by_id(read, key) for key in joined):
+            group.nodes += part.nodes
+            groups.remove(part)
+        group.nodes.append(node)
+        groups.append(group)
+        of_node.update((member.name, group) for member in group.nodes)
+    return groups
+
+
+def _by_id(groups: list[_Group], key: int) -> _Group:
+    return next(group for group in groups if id(group) == key)
+
+
+def _stages(groups: list[_Group], functions: Mapping[str, Any]) -> tuple[Stage, ...]:
+    name_of_node: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    stages = []
+    for position, group in enumerate(groups):
+        attributes = _merged(group, functions)
+        op = _op_name(group, attributes)
+        counts[op] = counts.get(op, 0) + 1
+        name = op if counts[op] == 1 else f"{op}_{counts[op]}"
+        inside = {node.name for node in group.nodes}
+        read = [other.name for node in group.nodes for other in dataset_inputs(node)]
+        inputs = tuple(name_of_node[other] for other in read if other not in inside)
+        name_of_node.update(dict.fromkeys(inside, name))
+        stages.append(Stage(name, op, position, inputs, group.origin.source, attributes))
+    return tuple(stages)
+
+
+def _op_name(group: _Group, attributes: Mapping[str, Value]) -> str:
+    """Name of the call; that of the class where a class was called."""
+    called = group.origin.function
+    if called and called != "apply" and not called.startswith("_"):
+        return called
+    reads = str(attributes.get("reads") or "")
+    if called == "__init__" and reads:
+        return reads
+    kind = group.nodes[-1].type
+    stem = re.sub(r"(Dataset)?(V\d+)?$", "", kind)
+    return kind if not stem else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+
+
+def _merged(group: _Group, functions: Mapping[str, Any]) -> dict[str, Value]:
+    """Arguments of the operation that delivers, and what the others read and do."""
+    merged: dict[str, Value] = {}
+    for node in group.nodes:
+        merged.update(_source_size(node))
+        merged.update(traits(node, functions))
+        if node.type.startswith(_READERS):
+            merged["reads"] = re.sub(r"V\d+$", "", node.type)
+    merged.update(arguments(group.nodes[-1]))
+    if group.origin.function == "__init__" and merged.get("reads"):
+        merged["files"] = merged.pop("records", None)
+    merged["kinds"] = tuple(node.type for node in group.nodes)
+    merged.update(_shape(group.nodes[-1]))
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def arguments(node: Any) -> dict[str, Value]:
+    """The constant arguments of a dataset operation by their names in its definition; no data."""
+    found: dict[str, Value] = {}
+    for name, tensors in input_lists(node).items():
+        if name in _DATA or len(tensors) != 1 or tensors[0].dtype == tf.variant:
+            continue
+        value = tf.get_static_value(tensors[0])
+        if value is not None and value.size <= _SMALL:
+            found[name] = _plain(value.tolist())
+    for attribute in node.op_def.attr:
+        if attribute.name in ("deterministic", "sloppy", "reshuffle_each_iteration"):
+            found[attribute.name] = _plain(node.get_attr(attribute.name))
+    return found
+
+
+def input_lists(node: Any) -> dict[str, list[Any]]:
+    """The inputs of an operation by the names of its definition; each is a list."""
+    tensors = list(node.inputs)
+    result = {}
+    for argument in node.op_def.input_arg:
+        count = 1
+        if argument.number_attr:
+            count = node.get_attr(argument.number_attr)
+        elif argument.type_list_attr:
+            count = len(node.get_attr(argument.type_list_attr))
+        result[argument.name], tensors = tensors[:count], tensors[count:]
+    return result
+
+
+def _source_size(node: Any) -> dict[str, Value]:
+    """`records`: how many elements slices of tensors have; `files` as well where they are paths."""
+    if not node.type.startswith("TensorSlice"):
+        return {}
+    first = input_lists(node)["components"][0]
+    count = first.shape[0] if first.shape.rank else None
+    if count is None:
+        return {}
+    return {"records": int(count), "files": int(count) if _is_paths(first) else None}
+
+
+def _is_paths(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor) if tensor.dtype == tf.string else None
+    return value is not None and value.size > 0 and b"/" in bytes(value.reshape(-1)[0])
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list):
+        return tuple(v.decode(errors="replace") if isinstance(v, bytes) else v for v in value)
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _shape(node: Any) -> dict[str, Value]:
+    """`element_bytes`: size of one element; `fixed_shape`: whether it is known."""
+    known = {attribute.name for attribute in node.op_def.attr}
+    kinds = next((name for name in ("output_types", "Toutput_types") if name in known), None)
+    if kinds is None:
+        return {}
+    shapes, types = node.get_attr("output_shapes"), node.get_attr(kinds)
+    total = 0
+    for shape, dtype in zip(shapes, types, strict=True):
+        sizes = [] if shape.unknown_rank else [dim.size for dim in shape.dim]
+        if shape.unknown_rank or -1 in sizes or dtype in (tf.string, tf.variant, tf.resource):
+            return {"fixed_shape": False}
+        count = 1
+        for size in sizes:
+            count *= size
+        total += count * tf.as_dtype(dtype).size
+    return {"fixed_shape": True, "element_bytes": total}
+
+
+def _tensors(spec: Any) -> tuple[Tensor, ...]:
+    return tuple(_tensor(name, leaf) for name, leaf in _named("element", spec))
+
+
+def _named(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(spec, Mapping):
+        for key in sorted(spec):
+            yield from _named(f"{name}/{key}", spec[key])
+    elif isinstance(spec, tuple | list):
+        keys = getattr(spec, "_fields", range(len(spec)))
+        for key, item in zip(keys, spec, strict=True):
+            yield from _named(f"{name}/{key}", item)
+    else:
+        yield name, spec
+
+
+def _tensor(name: str, spec: Any) -> Tensor:
+    dtype = getattr(spec, "dtype", None)
+    shape = getattr(spec, "shape", None)
+    rank = getattr(shape, "rank", None)
+    sizes = None if shape is None or rank is None else tuple(shape.as_list())
+    return Tensor(name, dtype.name if dtype is not None else type(spec).__name__, sizes)
+
+
+def _batch_size(stages: tuple[Stage, ...], element: tuple[Tensor, ...]) -> int:
+    batches = [stage for stage in stages if stage.op in BATCHING or "batch_size" in stage.attributes]
+    if not batches:
+        return 1
+    for tensor in element:
+        if tensor.shape and tensor.shape[0]:
+            return tensor.shape[0]
+    size = batches[-1].attributes.get("batch_size")
+    return size if isinstance(size, int) and size > 0 else 1

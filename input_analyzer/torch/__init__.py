@@ -1,0 +1,1 @@
+"""What the analyzer knows of PyTorch's DataLoader; the only part of it that imports torch."""

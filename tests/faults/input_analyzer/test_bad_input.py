@@ -1,0 +1,229 @@
+"""Input functions that fail, hang, or take all memory: one message, the right exit code, nothing left."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+HEAD = """
+import os, signal, sys, time
+import numpy as np
+from input_analyzer.handover import InputProgram, take_over
+
+def batch(size=4, width=3):
+    return (np.zeros([size, width], np.float32), np.zeros([size], np.int32))
+"""
+TAIL = """
+take_over(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
+"""
+
+
+def analyze(tmp_path: Path, function: str, *flags: str, tail: str = TAIL) -> tuple[int, str]:
+    """Exit code and stderr of an analysis of a program with that input function."""
+    program = tmp_path / "run.py"
+    program.write_text(HEAD + function + tail, encoding="utf-8")
+    command = [str(ROOT / "bin/cs_input_analyzer"), *flags, "python", str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == ""
+    assert not processes_of(program)
+    return done.returncode, done.stderr
+
+
+def processes_of(program: Path) -> list[str]:
+    """Command lines of the processes that run the program after a while."""
+    deadline = time.monotonic() + 5
+    while (found := running(program)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def running(program: Path) -> list[str]:
+    """Command lines of the processes that run the program now."""
+    found = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if str(program) in line and "cs_input_analyzer" not in line]
+
+
+def test_an_error_of_the_user_shows_the_users_traceback_and_no_frame_of_the_toolkit(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def records():
+    raise ValueError("no such column: age")
+
+def train_input(shard):
+    records()
+    yield batch()
+""",
+    )
+    assert code == 1
+    assert "the input function raised ValueError on " in text
+    assert 'in records\n    raise ValueError("no such column: age")' in text
+    assert text.rstrip().endswith("ValueError: no such column: age")
+    assert "input_analyzer" not in text.replace("cs_input_analyzer", "")
+
+
+def test_an_input_that_ends_after_three_batches(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def train_input(shard):
+    yield from [batch()] * 3
+""",
+    )
+    assert code == 1
+    assert "the input ended after 3 batches (12 samples)" in text
+    assert "add repeat()" in text
+
+
+def test_batches_whose_shapes_vary(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def train_input(shard):
+    for index in range(100):
+        yield batch(width=3 + index % 5)
+""",
+    )
+    assert code == 1
+    assert (
+        "varying shapes: 'component 0' of the first batch is float32[4, 3], of batch 2 it is float32[4, 4]"
+        in text
+    )
+
+
+def test_a_hanging_input_is_shown_with_the_line_that_it_hangs_at(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def train_input(shard):
+    yield batch()
+    time.sleep(600)
+    yield batch()
+""",
+        "--time-limit=4",
+    )
+    assert code == 1
+    assert "the input function hangs" in text
+    assert "gave no sign of life for 4 s" in text
+    assert re.search(r'File ".*run\.py", line \d+, in train_input\n    time\.sleep\(600\)', text)
+
+
+def test_a_program_that_hangs_before_its_input(tmp_path: Path) -> None:
+    code, text = analyze(tmp_path, "print('loading', flush=True)\ntime.sleep(600)", "--time-limit=3", tail="")
+    assert code == 1
+    assert "the program hangs before it hands its input over" in text
+    assert "loading" in text
+
+
+def test_an_input_that_takes_all_memory_is_stopped_before(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+kept = []
+
+def train_input(shard):
+    yield batch()
+    while True:
+        kept.append(np.ones(4 << 20))
+        time.sleep(0.02)
+    yield batch()
+""",
+        "--memory=0.4",
+    )
+    assert code == 1
+    assert "stopped before the memory of" in text
+    assert "--memory allows 0.4 GiB" in text
+
+
+def test_an_input_that_says_itself_that_it_has_no_memory(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def train_input(shard):
+    raise MemoryError("cannot allocate 7 TiB")
+    yield
+""",
+    )
+    assert code == 1
+    assert "ran out of memory" in text
+    assert "cannot allocate 7 TiB" in text
+
+
+def test_a_program_that_the_kernel_kills(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def train_input(shard):
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield batch()
+""",
+    )
+    assert code == 1
+    assert "was killed on" in text
+    assert "want of memory" in text
+
+
+def test_a_program_that_never_trains(tmp_path: Path) -> None:
+    code, text = analyze(tmp_path, "print('evaluated')", tail="")
+    assert code == 1
+    assert "ended without training or compiling" in text
+    assert "evaluated" in text
+
+
+def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path: Path) -> None:
+    code, text = analyze(tmp_path, "sys.exit('run.py: there is no file params.yaml')", tail="")
+    assert code == 1
+    code, text = analyze(tmp_path, "print('bad flag', file=sys.stderr); sys.exit(7)", tail="")
+    assert code == 7
+    assert "ended with exit code 7" in text
+    assert "bad flag" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--cpus-per-task=0"], "--cpus-per-task: got '0'"),
+        (["--cpus_per_task", "1,x"], "--cpus-per-task: got '1,x'"),
+        (["--cpus-per-task=100000"], "expected at most"),
+        (["--target-samples-per-s=-5"], "--target-samples-per-s: got '-5'"),
+        (["--target-samples-per-s=nan"], "expected a number above 0"),
+        (["--available-nodes=0"], "--available-nodes: got '0'"),
+        (["--json=/nowhere/at/all.json"], "there is no folder '/nowhere/at'"),
+        (["--html=/proc/x.html"], "cannot be written"),
+        (["--memory=0"], "--memory: got '0'"),
+        (["--target"], "unknown flag '--target'"),
+    ],
+)
+def test_flags_that_cannot_be_used(tmp_path: Path, flags: list[str], said: str) -> None:
+    command = [str(ROOT / "bin/cs_input_analyzer"), *flags, "python", "run.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_no_command_at_all(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(ROOT / "bin/cs_input_analyzer")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "no command to run" in done.stderr
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    program = tmp_path / "run.py"
+    program.write_text(HEAD + "print('up', flush=True)\ntime.sleep(600)", encoding="utf-8")
+    command = [str(ROOT / "bin/cs_input_analyzer"), "python", str(program)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 30
+        while not running(program):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert not processes_of(program)

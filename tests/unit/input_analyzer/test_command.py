@@ -1,0 +1,111 @@
+"""cs_input_analyzer from its command line to its reports, on an example program and on a function."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from csrun.recommendation import read_recommendation
+from input_analyzer.commands import own_command
+
+ROOT = Path(__file__).parents[3]
+ANALYZER = str(ROOT / "bin/cs_input_analyzer")
+
+
+def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ANALYZER, *words], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+    )
+
+
+@pytest.mark.timeout(240)
+def test_a_program_with_estimator_is_analysed_and_not_trained(tmp_path: Path) -> None:
+    flags = ["--seconds=1", "--cpus_per_task", "1", "--available-nodes=1", "--json=a.json", "--html=a.html"]
+    program = str(ROOT / "models/fc_mnist/tf/run.py")
+    done = run(tmp_path, *flags, "--target-samples-per-s=1e9", "python", program, "--mode=train", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["subject"]["function"] == "train_input_fn"
+    assert found["subject"]["batch_size"] == 256
+    assert [part["name"] for part in found["subject"]["components"]] == ["features", "labels"]
+    assert [stage["name"] for stage in found["stages"]] == [
+        "from_tensor_slices", "shuffle", "repeat", "batch", "map", "prefetch",
+    ]  # fmt: skip
+    assert found["bottleneck"]["stage"] in {"from_tensor_slices", "shuffle", "batch", "map"}
+    assert found["input_bound"] is True
+    assert all(m["low"] <= m["samples_per_s"] <= m["high"] for m in found["measurements"])
+    assert found["measurements"][0]["bytes_per_sample"] == 3140
+    assert read_recommendation(tmp_path / "a.json").cpus_per_task == 1
+    assert "The training will be input-bound" in done.stdout
+    assert "<h1>The training will be input-bound</h1>" in (tmp_path / "a.html").read_text()
+    assert "% measuring, " in done.stderr
+    assert not list(tmp_path.glob("out/model.ckpt*")), "nothing was trained"
+
+
+@pytest.mark.timeout(240)
+def test_a_function_is_analysed_without_a_program(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import tensorflow as tf\n\n"
+        "def train_input():\n"
+        "    return tf.data.Dataset.range(1000).batch(10, drop_remainder=True).repeat()\n"
+    )
+    done = run(tmp_path, "--seconds=1", "--cpus-per-task=1", "--json=a.json", "mine.py:train_input")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["subject"]["function"] == "train_input"
+    assert found["subject"]["source"] == f"{tmp_path}/mine.py:3"
+    assert found["input_bound"] is None
+    assert found["target_samples_per_s"] is None
+    assert "Without a target" in done.stdout
+
+
+def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:
+    python = ROOT / ".venv/bin/python"
+    words = own_command(["--nonsense", "python", "run.py"], python, ROOT)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "cs_input_analyzer: unknown flag '--nonsense'" in done.stderr
+
+
+def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    partition, node = r"cpu*\037up\0371:00:00\0374\n", r"n1\0374\0378000\037(null)\037cpu*\037idle\n"
+    for name, body in {
+        "srun": 'echo srun "$@"',
+        "scontrol": "echo SrunPortRange = 0-0",
+        "sinfo": f"case \"$*\" in *%D*) printf '{partition}';; *) printf '{node}';; esac",
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tools / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [ANALYZER, "--launcher=slurm", "--partition=cpu", "python", "run.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
+    assert done.stdout.startswith("srun "), done.stderr
+    assert "--nodes=1 --ntasks=1 --exclusive" in done.stdout
+    assert done.stdout.rstrip().endswith("--launcher=slurm --partition=cpu python run.py")
+
+
+@pytest.mark.timeout(240)
+def test_findings_are_shown_as_a_diff_and_mended_for_the_analysis(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import tensorflow as tf\n\n"
+        "def train_input():\n"
+        "    return tf.data.Dataset.range(1000).repeat().batch(10)\n"
+    )
+    done = run(tmp_path, "--apply_dry_run", "mine.py:train_input")
+    assert done.returncode == 0, done.stderr
+    assert "+    return tf.data.Dataset.range(1000).repeat().batch(10, drop_remainder=True)" in done.stdout
+    assert (tmp_path / "mine.py").read_text().endswith(".batch(10)\n"), "the source stays as it is"
+    done = run(
+        tmp_path, "--apply", "--seconds=1", "--cpus-per-task=1", "--json=a.json", "mine.py:train_input"
+    )
+    assert done.returncode == 0, done.stderr
+    notes = json.loads((tmp_path / "a.json").read_text())["notes"]
+    assert any(note.startswith("Measured with --apply: ") and "drop_remainder=True" in note for note in notes)

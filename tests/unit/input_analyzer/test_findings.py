@@ -1,0 +1,240 @@
+"""Every rule: a pipeline that it speaks of, with the line, and one that it is silent about."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from input_analyzer.analysis import Finding
+from input_analyzer.findings import find
+from input_analyzer.findings.context import Context
+from input_analyzer.input_report import lines, text
+from input_analyzer.pipeline import Pipeline, StageTime
+from input_analyzer.tf.graph import trace
+
+AUTOTUNE = tf.data.AUTOTUNE
+RECORDS = np.zeros((100, 4), np.float32)
+
+
+def slices(array: Any = RECORDS) -> Any:
+    return tf.data.Dataset.from_tensor_slices(array)
+
+
+def good() -> Any:
+    dataset = slices().shuffle(100, seed=1).repeat().batch(8, drop_remainder=True)
+    return dataset.map(tf.nn.relu, num_parallel_calls=AUTOTUNE).prefetch(AUTOTUNE)
+
+
+def finish(dataset: Any) -> Any:
+    return dataset.repeat().batch(8, drop_remainder=True).prefetch(AUTOTUNE)
+
+
+def pipeline_of(make: Callable[[], Any]) -> Pipeline:
+    return trace(make).pipeline
+
+
+def found(make: Callable[[], Any], **context: Any) -> dict[str, Finding]:
+    return {finding.id: finding for finding in find(pipeline_of(make), Context(**context))}
+
+
+def from_generator() -> Any:
+    spec = tf.TensorSpec([4], tf.float32)
+    return tf.data.Dataset.from_generator(lambda: iter(RECORDS), output_signature=spec)
+
+
+def files() -> Any:
+    return tf.data.Dataset.from_tensor_slices([f"/data/{number}" for number in range(5)])
+
+
+def parsed(dataset: Any, **settings: Any) -> Any:
+    return dataset.map(lambda record: tf.io.decode_png(record)[:4, 0, 0], **settings)
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "shard-after-shuffle": lambda: finish(slices().shuffle(100, seed=1).shard(2, 0)),
+    "shard-after-batch": lambda: slices().repeat().batch(8, drop_remainder=True).shard(2, 0).prefetch(2),
+    "shuffle-after-batch": lambda: slices().repeat().batch(8, drop_remainder=True).shuffle(9, 1).prefetch(2),
+    "shuffle-buffer-small": lambda: finish(slices().shuffle(79, seed=1)),
+    "drop-remainder-missing": lambda: slices().repeat().batch(8).prefetch(2),
+    "map-before-batch": lambda: finish(slices().map(tf.nn.relu, num_parallel_calls=AUTOTUNE)),
+    "repeat-missing": lambda: slices().batch(8, drop_remainder=True).prefetch(2),
+    "repeat-finite": lambda: slices().repeat(3).batch(8, drop_remainder=True).prefetch(2),
+    "prefetch-missing": lambda: slices().repeat().batch(8, drop_remainder=True),
+    "prefetch-not-last": lambda: finish(slices()).map(tf.nn.relu, num_parallel_calls=AUTOTUNE),
+    "prefetch-empty": lambda: slices().repeat().batch(8, drop_remainder=True).prefetch(0),
+    "parallel-calls-missing": lambda: finish(slices()).map(tf.nn.relu).prefetch(2),
+    "parallel-calls-fixed": lambda: finish(slices()).map(tf.nn.relu, num_parallel_calls=4).prefetch(2),
+    "cycle-length-fixed": lambda: finish(
+        parsed(
+            files().interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=AUTOTUNE),
+            num_parallel_calls=AUTOTUNE,
+        )
+    ),
+    "flat-map-of-files": lambda: finish(files().flat_map(tf.data.TextLineDataset)),
+    "parallel-reads-missing": lambda: finish(tf.data.TextLineDataset(["/data/1", "/data/2"])),
+    "cache-after-random": lambda: finish(slices().shuffle(100, seed=1).cache()),
+    "python-generator": lambda: finish(from_generator()),
+    "python-function": lambda: finish(
+        slices().map(lambda x: tf.ensure_shape(tf.numpy_function(np.sin, [x], tf.float32), [4]))
+    ),
+    "order-not-deterministic": lambda: finish(
+        slices().map(tf.nn.relu, num_parallel_calls=AUTOTUNE, deterministic=False)
+    ),
+    "random-state": lambda: finish(slices().map(lambda x: x + tf.random.normal([4]))),
+    "shuffle-without-seed": lambda: finish(slices().shuffle(100)),
+    "dtype-wide": lambda: finish(slices(RECORDS.astype(np.float64))),
+}
+
+
+def test_nothing_is_said_of_a_good_pipeline() -> None:
+    assert find(pipeline_of(good), Context(workers=4, sharded=True, memory_bytes=1 << 30)) == ()
+
+
+@pytest.mark.parametrize("identifier", CASES)
+def test_rule_speaks_of_its_pipeline(identifier: str) -> None:
+    pipeline = pipeline_of(CASES[identifier])
+    finding = {f.id: f for f in find(pipeline, Context())}[identifier]
+    assert finding.source is not None
+    assert Path(finding.source.rpartition(":")[0]).name == Path(__file__).name
+    assert finding.op in {stage.op for stage in pipeline.stages}
+    assert finding.message.count(". ") == 0
+    assert not finding.message.endswith(".")
+    assert finding.recommended
+
+
+def test_no_shard_is_grave_where_there_are_several_workers() -> None:
+    assert found(good, sharded=False)["shard-missing"].severity == "warning"
+    grave = found(good, sharded=False, workers=4)["shard-missing"]
+    assert grave.severity == "error"
+    assert "all 4 workers read the same records" in grave.message
+    assert "shard-missing" not in found(good, sharded=None, workers=4)
+    assert "shard-missing" not in found(lambda: finish(slices().shard(4, 0)), sharded=False, workers=4)
+
+
+def test_files_are_counted_for_the_workers() -> None:
+    def by_file() -> Any:
+        return finish(files().shard(2, 0).interleave(tf.data.TextLineDataset))
+
+    def by_record() -> Any:
+        return finish(files().interleave(tf.data.TextLineDataset).shard(2, 0))
+
+    assert "5 files for 2 workers" in found(by_file, workers=2)["files-not-divisible"].message
+    assert "files-not-divisible" not in found(by_file, workers=5)
+    assert "files-not-divisible" not in found(by_record, workers=2)
+    assert "files-not-divisible" in found(by_record, workers=2, files_by_worker=(3, 2))
+
+
+def test_the_size_of_a_shuffle_buffer() -> None:
+    assert "shuffle(80)" in found(CASES["shuffle-buffer-small"])["shuffle-buffer-small"].recommended
+    assert "shuffle-buffer-small" not in found(lambda: finish(slices().shuffle(80, seed=1)))
+    assert "shuffle-buffer-small" not in found(lambda: finish(slices(RECORDS[:20]).shuffle(20, seed=1)))
+    assert (
+        "shuffle(5)"
+        in found(lambda: finish(files().shuffle(2, seed=1).interleave(tf.data.TextLineDataset)))[
+            "shuffle-buffer-small"
+        ].recommended
+    )
+
+
+def test_maps_that_need_single_records_may_stand_before_batch() -> None:
+    def make() -> Any:
+        return finish(parsed(files().map(tf.io.read_file, num_parallel_calls=AUTOTUNE)))
+
+    assert "map-before-batch" not in found(make)
+    assert "map-before-batch" not in found(lambda: finish(slices().map(lambda x: {"x": x})))
+
+
+def test_caches_are_weighed_against_the_memory() -> None:
+    def cached() -> Any:
+        return finish(slices().cache())
+
+    def uncached() -> Any:
+        return finish(slices().map(tf.nn.relu, num_parallel_calls=AUTOTUNE))
+
+    size = RECORDS.nbytes
+    assert found(cached, memory_bytes=size)["cache-does-not-fit"].severity == "error"
+    assert "cache-does-not-fit" not in found(cached, memory_bytes=2 * size)
+    times = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
+    fits = found(uncached, memory_bytes=10 * size, times=times)["cache-would-fit"]
+    assert fits.gain == "10.0 times the rate from the second epoch on, expected"
+    assert "cache-would-fit" not in found(uncached, memory_bytes=size, times=times)
+    assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size)
+    in_memory = {"from_tensor_slices": StageTime("from_tensor_slices", 90.0, 0.0)}
+    assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size, times=in_memory)
+
+
+def test_what_takes_no_time_is_not_worth_a_change() -> None:
+    make = CASES["parallel-calls-missing"]
+    dear = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
+    cheap = {"map": StageTime("map", 1.0, 0.0), "batch": StageTime("batch", 99.0, 0.0)}
+    assert "expected" in str(found(make, times=dear)["parallel-calls-missing"].gain)
+    assert "parallel-calls-missing" not in found(make, times=cheap)
+
+
+def test_calls_on_one_line_are_said_once() -> None:
+    twice = find(pipeline_of(lambda: finish(slices()).map(tf.nn.relu).map(tf.nn.relu)), Context())
+    assert [finding.id for finding in twice].count("parallel-calls-missing") == 1
+
+
+def test_evaluation_ends_with_its_data() -> None:
+    def make() -> Any:
+        return slices().batch(8, drop_remainder=True).prefetch(AUTOTUNE)
+
+    assert found(make, training=False) == {}
+
+
+def test_endless_ranges_and_inner_repeats_need_no_repeat() -> None:
+    def endless() -> Any:
+        numbers = tf.data.Dataset.range(1, np.iinfo(np.int64).max, 2)
+        return numbers.map(lambda x: tf.cast(x, tf.float32), num_parallel_calls=AUTOTUNE)
+
+    assert "repeat-missing" not in found(endless)
+    assert "repeat-missing" in found(lambda: endless().take(5))
+    assert "repeat-missing" in found(lambda: tf.data.Dataset.zip((slices().repeat(), slices())))
+
+
+def test_datasets_that_the_user_did_not_write_are_left_out() -> None:
+    def make() -> Any:
+        # Slices, flat_map over files and a map of a constant are made inside of these calls.
+        one = tf.data.TFRecordDataset("/data/1").map(
+            lambda r: tf.strings.length(r), num_parallel_calls=AUTOTUNE
+        )
+        mixed = tf.data.Dataset.sample_from_datasets([one, one], seed=1)
+        return mixed.repeat().batch(8, drop_remainder=True).prefetch(AUTOTUNE)
+
+    assert {f.id for f in found(make).values()} <= {"map-before-batch"}
+
+
+def finding(severity: Any, gain: str | None = None) -> Finding:
+    return Finding("rule", severity, "map", "data.py:7", "it is slow", "map(fast)", gain)
+
+
+def test_lines_of_the_report() -> None:
+    assert list(lines(())) == [(logging.INFO, "Input Function Report: nothing to improve")]
+    report = list(lines([finding("error"), finding("warning", "2 times the rate"), finding("warning")]))
+    assert report[0] == (logging.INFO, "---------- Input Function Report: 1 error, 2 warnings ----------")
+    assert report[1] == (logging.ERROR, "[input_fn] rule - data.py:7: map(): it is slow")
+    assert report[4] == (logging.WARNING, "[input_fn] rule - recommended: map(fast) (2 times the rate)")
+    assert len(report) == 8
+
+
+def test_text_of_the_report() -> None:
+    assert text(()) == "Input Function Report: nothing to improve\n"
+    assert text([finding("info", "2 times")]) == (
+        "Input Function Report: 1 hint\n\ninfo: map (data.py:7) [rule]\n"
+        "  it is slow\n  Recommended: map(fast)\n  Gain: 2 times\n"
+    )
+
+
+def test_graver_findings_come_first() -> None:
+    pipeline = pipeline_of(lambda: slices().shuffle(3).batch(8))
+    ranks = [f.severity for f in find(pipeline, replace(Context(), workers=2, sharded=False))]
+    assert ranks == sorted(ranks, key=["error", "warning", "info"].index)
+    assert len(set(ranks)) == 3

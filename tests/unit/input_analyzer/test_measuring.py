@@ -1,0 +1,124 @@
+"""Rates of copies whose true rate is known: they sleep, so that a busy machine changes little."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from csrun.environment import program_environment, this_toolkit
+from input_analyzer.analysis import Measurement
+from input_analyzer.measure.copies import Launch
+from input_analyzer.measure.rates import Effort, Plan, Rates, plans
+from input_analyzer.rate_model import Point, fit
+
+PROGRAM = """
+import os, sys, time
+import numpy as np
+from input_analyzer.handover import InputProgram, take_over
+
+def batch():
+    return np.zeros([10, 5], np.float32), np.zeros([10], np.int32)
+
+def batches(shard):
+    assert shard.count == int(os.environ["CSRUN_NUM_TASKS"]) - 1
+    assert shard.index == int(os.environ["CSRUN_TASK_INDEX"])
+    {body}
+
+take_over(InputProgram("tensorflow", batches, lambda shard: None, batches))
+"""
+
+
+def measure(
+    tmp_path: Path, body: str, plan: Plan, epoch: int | None = None, effort: Effort | None = None
+) -> tuple[list[Measurement], Rates]:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM.format(body=body.replace("\n", "\n    ")), encoding="utf-8")
+    environment = dict(os.environ)
+    environment = program_environment(environment, this_toolkit()).apply(environment)
+    launch = Launch((sys.executable, str(file)), environment, 60.0, None, "here")
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    rates = Rates(effort or Effort(1.0, 3.0), epoch, cpus)
+    return list(rates.measure(launch, plan, lambda doing, part: None)), rates
+
+
+def test_copies_that_sleep_add_up(tmp_path: Path) -> None:
+    body = """
+while True:
+    time.sleep(0.05)
+    yield batch()
+"""
+    found, rates = measure(tmp_path, body, Plan(1, (1, 2)))
+    assert [(one.tasks, one.cpus_per_task) for one in found] == [(1, 1), (2, 1)]
+    for one in found:
+        truth = one.tasks * 10 / 0.05
+        assert 0.7 * truth < one.samples_per_s < 1.02 * truth
+        assert one.low <= one.samples_per_s <= one.high
+        assert one.bytes_per_sample == 24
+        assert 5 << 20 < one.memory_per_task_bytes < 1 << 30
+    assert found[1].samples_per_s / found[0].samples_per_s == pytest.approx(2, rel=0.2)
+    assert not rates.restarts
+
+
+def test_the_first_epoch_is_told_from_those_that_read_from_a_cache(tmp_path: Path) -> None:
+    body = """
+for index in range(1_000_000):
+    time.sleep(0.05 if index < 20 else 0.01)
+    yield batch()
+"""
+    (one,), rates = measure(tmp_path, body, Plan(1, (1,)), epoch=200)
+    assert one.first_epoch_samples_per_s == pytest.approx(200, rel=0.25)
+    assert one.samples_per_s > 2.5 * 200
+    assert one.warm_up_s > 0.9
+    assert rates.epoch_ended
+
+
+def test_a_warm_up_is_cut_off(tmp_path: Path) -> None:
+    body = """
+for index in range(1_000_000):
+    time.sleep(0.0 if index < 50 else 0.05)  # what a full buffer delivers at once
+    yield batch()
+"""
+    (one,), _ = measure(tmp_path, body, Plan(1, (1,)), effort=Effort(2.0, 3.0))
+    assert one.samples_per_s == pytest.approx(200, rel=0.2)
+
+
+def test_an_input_that_ends_is_read_again(tmp_path: Path) -> None:
+    body = """
+for index in range(40):
+    time.sleep(0.01)
+    yield batch()
+"""
+    (one,), rates = measure(tmp_path, body, Plan(1, (1,)))
+    assert rates.restarts >= 2
+    assert one.samples_per_s == pytest.approx(1000, rel=0.3)
+
+
+def test_a_layout_that_was_not_measured_is_predicted_within_20_percent(tmp_path: Path) -> None:
+    body = """
+while True:
+    time.sleep(0.05)
+    yield batch()
+"""
+    found, _ = measure(tmp_path, body, Plan(1, (1, 2, 4)))
+    by_tasks = {one.tasks: one for one in found}
+    model = fit([Point(m.tasks, 1, m.samples_per_s) for m in (by_tasks[1], by_tasks[2])])
+    assert model.rate(4, 1) == pytest.approx(by_tasks[4].samples_per_s, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "candidates", "memory", "copy", "counts"),
+    [
+        (2, (1, 2), 100, 1, [(1, 2), (1,)]),
+        (16, (1, 4), 100, 1, [(1, 2, 4, 8, 16), (1, 2, 4)]),
+        (12, (1,), 100, 1, [(1, 2, 4, 8, 12)]),
+        (16, (1,), 100, 30, [(1, 2, 3)]),
+        (16, (1,), 100, 1000, [(1,)]),
+    ],
+)
+def test_what_is_measured_on_a_node(
+    cpus: int, candidates: tuple[int, ...], memory: int, copy: int, counts: list[tuple[int, ...]]
+) -> None:
+    assert [plan.counts for plan in plans(cpus, candidates, memory, copy)] == counts

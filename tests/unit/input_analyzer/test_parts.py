@@ -1,0 +1,152 @@
+"""Small parts: the target, batches, tracebacks, the words that name a function, the candidates."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from input_analyzer.analyze import default_candidates
+from input_analyzer.errors import UsageError, VaryingShapesError, WrongTypeError
+from input_analyzer.examine import epoch_samples, function_name, function_source
+from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
+from input_analyzer.measure.node import memory, usage
+from input_analyzer.measure.traces import users_stack, users_traceback
+from input_analyzer.pipeline import Pipeline, Stage
+from input_analyzer.standalone import framework_of, load, looks_like_function
+from input_analyzer.target import target_of_report
+
+
+def report(folder: Path, name: str, rate: object, age: float) -> Path:
+    path = folder / name / "compile_report.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"overall": {"samples_per_s": rate}}))
+    os.utime(path, (age, age))
+    return path
+
+
+def test_the_target_is_that_of_the_newest_report_that_can_be_read(tmp_path: Path) -> None:
+    assert target_of_report([tmp_path]) is None
+    report(tmp_path, "cs_old", 100.0, 1000)
+    newest = report(tmp_path, "cs_new", 200.0, 2000)
+    report(tmp_path, "cs_broken", "fast", 3000)
+    found = target_of_report([tmp_path, tmp_path / "nowhere"])
+    assert found is not None
+    assert found.samples_per_s == 200
+    assert str(newest) in found.origin
+
+
+def test_samples_and_bytes_of_a_batch() -> None:
+    batch = (np.zeros([4, 3], np.float32), np.zeros([4], np.int32))
+    assert sample_count(batch) == 4
+    assert size_bytes(batch) == 64
+    assert sample_count((np.zeros([]),)) == 1
+
+
+def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:
+    shapes = Shapes(["features", "labels"])
+    whole = (np.zeros([4, 3], np.float32), np.zeros([4], np.int32))
+    shapes.check(whole)
+    shapes.check((whole[0][:2], whole[1][:2]))
+    for other in (
+        (np.zeros([4, 5], np.float32), whole[1]),
+        (np.zeros([8, 3], np.float32), whole[1]),
+        (whole[0].astype(np.float64), whole[1]),
+        (whole[0][:, :, None], whole[1]),
+    ):
+        with pytest.raises(VaryingShapesError, match=r"'features' of the first batch is float32\[4, 3\]"):
+            shapes.check(other)
+    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 7 it is 1 arrays"):
+        shapes.check(whole[:1])
+
+
+def test_a_traceback_has_the_users_frames_and_causes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def parse(x):\n    try:\n        return {}[x]\n    except KeyError as error:\n"
+        "        raise ValueError('no column') from error\n"
+    )
+    parse = load(f"{file}:parse")
+    try:
+        looks_like_function("a:b")
+        parse("age")  # type: ignore[call-arg]
+    except ValueError as error:
+        text = users_traceback(error)
+    assert "KeyError: 'age'" in text
+    assert "raise ValueError('no column') from error" in text
+    assert text.endswith("ValueError: no column")
+
+
+def test_a_stack_of_faulthandler_is_shown_like_a_traceback() -> None:
+    dump = (
+        'Thread 0x1 (most recent call first):\n  File "/lib/python3/dist-packages/a.py", line 3 in wait\n\n'
+        "Current thread 0x2 (most recent call first):\n"
+        '  File "/home/u/data.py", line 9 in read\n  File "/home/u/run.py", line 4 in <module>\n'
+    )
+    assert users_stack(dump) == (
+        '  File "/home/u/run.py", line 4, in <module>\n  File "/home/u/data.py", line 9, in read'
+    )
+
+
+@pytest.mark.parametrize("word", ["data:train_input", "pkg.data:train", "a/b.py:f"])
+def test_words_that_name_a_function(word: str) -> None:
+    assert looks_like_function(word)
+
+
+@pytest.mark.parametrize("word", ["python", "run.py", ":f", "a:", "http://x:80", "--cs_ip=a:b", "a:b c"])
+def test_words_that_name_none(word: str) -> None:
+    assert not looks_like_function(word)
+
+
+def test_functions_that_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def train():\n    pass\n")
+    with pytest.raises(UsageError, match=r"no function 'tain'.*it has train"):
+        load(f"{tmp_path}/mine.py:tain")
+    with pytest.raises(UsageError, match="no such file"):
+        load(f"{tmp_path}/none.py:train")
+    with pytest.raises(UsageError, match="no module 'nowhere_at_all'"):
+        load("nowhere_at_all:train")
+
+
+def test_what_is_no_dataset_is_refused() -> None:
+    with pytest.raises(WrongTypeError, match=r"returned list, expected a tf\.data\.Dataset"):
+        framework_of([1, 2])
+
+
+def test_candidates_go_up_to_the_whole_node() -> None:
+    assert default_candidates(1) == (1,)
+    assert default_candidates(2) == (1, 2)
+    assert default_candidates(6) == (1, 2, 4)
+    assert default_candidates(64) == (4, 8, 16, 32, 64)
+
+
+def test_an_epoch_is_what_comes_to_repeat() -> None:
+    source = Stage("range", "range", 0, attributes={"records": 1000})
+    batch = Stage("batch", "batch", 1, ("range",), attributes={"batch_size": 32, "drop_remainder": True})
+    repeat = Stage("repeat", "repeat", 2, ("batch",))
+    assert epoch_samples(Pipeline("tensorflow", (source, batch, repeat), (), 32)) == 31 * 32
+    early = Stage("repeat", "repeat", 1, ("range",))
+    late = Stage("batch", "batch", 2, ("repeat",), attributes={"batch_size": 32})
+    assert epoch_samples(Pipeline("tensorflow", (source, early, late), (), 32)) == 1000
+    unknown = Stage("range", "range", 0)
+    assert epoch_samples(Pipeline("tensorflow", (unknown, early, late), (), 32)) is None
+
+
+def test_the_name_and_place_of_a_function() -> None:
+    assert function_name(test_the_name_and_place_of_a_function) == "test_the_name_and_place_of_a_function"
+    source = function_source(test_the_name_and_place_of_a_function)
+    assert source is not None
+    assert source.startswith(__file__)
+    assert function_source(len) is None
+
+
+def test_memory_of_this_node_and_process() -> None:
+    now = memory()
+    assert 0 < now.available_bytes <= now.total_bytes
+    held = np.ones(16 << 20)
+    assert usage(os.getpid()).memory_bytes > held.nbytes
+    assert usage(os.getpid()).cpu_s > 0
+    assert usage(2**22 + 1).memory_bytes == 0

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from input_analyzer.rate_model import Point, RateModel, fit
+
+times = st.floats(1e-7, 1e-2)
+contention = st.floats(0, 0.3)
+models = st.builds(RateModel, times, times, st.just(1.0), contention, st.floats(0, 0.01))
+points = st.lists(
+    st.builds(Point, st.integers(1, 16), st.integers(1, 16), st.floats(1e-2, 1e7)), min_size=1, max_size=8
+)
+GRID = [(n, c) for c in (1, 2, 4, 8) for n in (1, 2, 4, 8, 16) if n * c <= 16]
+
+
+def measured(model: RateModel, layouts: list[tuple[int, int]]) -> list[Point]:
+    return [Point(n, c, model.law(n, c)) for n, c in layouts]
+
+
+@settings(deadline=None, max_examples=40)
+@given(models)
+def test_a_law_is_found_again_from_what_it_predicts(model: RateModel) -> None:
+    found = fit(measured(model, GRID))
+    for n, c in [(3, 1), (6, 2), (3, 4), (12, 1), (1, 16)]:
+        assert found.law(n, c) == pytest.approx(model.law(n, c), rel=0.03)
+
+
+@settings(deadline=None, max_examples=40)
+@given(times, times, st.sampled_from([2.0, 4.0, 16.0]))
+def test_stages_that_overlap_are_told_from_stages_that_queue(
+    serial: float, parallel: float, overlap: float
+) -> None:
+    model = RateModel(serial, parallel, overlap)
+    found = fit(measured(model, [(1, 1), (1, 2), (1, 4), (1, 8), (1, 16)]))
+    for c in (1, 3, 6, 12, 16):
+        assert found.law(1, c) == pytest.approx(model.law(1, c), rel=0.13)
+
+
+@settings(deadline=None, max_examples=40)
+@given(points)
+def test_whatever_is_measured_the_model_keeps_to_what_is_possible(measurements: list[Point]) -> None:
+    model = fit(measurements)
+    for c in (1, 2, 4, 16):
+        assert model.rate(0, c) == 0
+        rates = [model.rate(n, c) for n in range(1, 17)]
+        assert all(math.isfinite(rate) and rate > 0 for rate in rates)
+        assert rates == sorted(rates), "a further worker never lowers the rate of a node"
+        assert all(rate <= n * rates[0] * (1 + 1e-9) for n, rate in enumerate(rates, 1))
+        assert model.rate(2, 2 * c) >= model.rate(2, c) * (1 - 1e-9), "more CPUs never lower it"
+
+
+@settings(deadline=None, max_examples=40)
+@given(points, st.floats(1e-3, 1e3))
+def test_the_unit_of_the_rate_does_not_matter(measurements: list[Point], unit: float) -> None:
+    scaled = [Point(p.tasks, p.cpus_per_task, p.samples_per_s * unit) for p in measurements]
+    assert fit(scaled).rate(3, 2) == pytest.approx(unit * fit(measurements).rate(3, 2), rel=1e-3)
+
+
+def test_one_measurement_promises_neither_gain_of_cpus_nor_contention() -> None:
+    model = fit([Point(1, 1, 1000.0)])
+    assert model.rate(1, 4) == pytest.approx(1000)
+    assert model.rate(4, 1) == pytest.approx(4000)
+
+
+def test_noise_of_five_percent_moves_a_prediction_by_less_than_ten() -> None:
+    truth = RateModel(20e-6, 300e-6, sigma=0.04)
+    noise = [0.95, 1.04, 1.0, 0.97, 1.05, 1.02, 0.96, 1.03, 0.98, 1.01, 1.05, 0.95, 1.0]
+    noisy = [
+        Point(p.tasks, p.cpus_per_task, p.samples_per_s * factor)
+        for p, factor in zip(measured(truth, GRID), noise, strict=False)
+    ]
+    found = fit(noisy)
+    assert 0.01 < found.relative_error < 0.06
+    for n, c in [(3, 1), (6, 2), (3, 4), (12, 1)]:
+        assert found.rate(n, c) == pytest.approx(truth.rate(n, c), rel=0.1)
+
+
+def test_a_node_whose_copies_slow_each_other_down_is_not_predicted_to_lose_by_idle_workers() -> None:
+    model = RateModel(1e-3, 0.0, sigma=0.0, kappa=0.2)
+    assert model.law(8, 1) < model.law(2, 1)
+    assert model.rate(8, 1) == max(model.law(n, 1) for n in range(1, 9))
+
+
+@pytest.mark.parametrize("rates", [[], [0.0], [-1.0], [math.inf], [math.nan]])
+def test_what_is_no_rate_is_refused(rates: list[float]) -> None:
+    with pytest.raises(ValueError, match="positive rates"):
+        fit([Point(1, 1, rate) for rate in rates])

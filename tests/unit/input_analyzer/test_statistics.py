@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate, student_975
+
+
+def counts(
+    rate: float, seconds: float, noise: float = 0.0, seed: int = 0, begin: float = 100.0
+) -> list[Count]:
+    """Reports of a copy every 20 ms."""
+    rng = random.Random(seed)
+    samples, found = 0.0, []
+    for step in range(int(seconds / 0.02) + 1):
+        found.append(Count(begin + 0.02 * step, samples))
+        samples += rate * 0.02 * rng.gauss(1, noise)
+    return found
+
+
+def test_copies_that_never_change_have_a_sharp_rate() -> None:
+    found = steady_rate([counts(1000, 4), counts(500, 4)], 100, 104)
+    assert found.samples_per_s == pytest.approx(1500)
+    assert found.high - found.low < 1e-6
+    assert found.warm_up_s == 0
+    assert found.settled
+
+
+def test_the_interval_holds_the_true_rate_in_19_of_20_cases() -> None:
+    cases: list[SteadyRate] = [
+        steady_rate([counts(1000, 4, noise=0.3, seed=seed)], 100, 104) for seed in range(200)
+    ]
+    hits = sum(case.low <= 1000 <= case.high for case in cases)
+    assert 180 <= hits <= 200
+    assert all(case.relative_half_width < 0.08 for case in cases)
+
+
+def test_a_burst_at_the_begin_is_warm_up() -> None:
+    burst = counts(8000, 0.6)
+    later = [Count(c.t + 0.6, c.samples + burst[-1].samples) for c in counts(1000, 3.4, noise=0.05)]
+    found = steady_rate([burst[:-1] + later], 100, 104)
+    assert found.samples_per_s == pytest.approx(1000, rel=0.03)
+    assert 0.5 < found.warm_up_s < 1.2
+    assert found.settled
+
+
+def test_a_rate_that_still_climbs_has_a_wide_interval() -> None:
+    climbing = [Count(100 + 0.02 * step, (0.02 * step) ** 3) for step in range(201)]
+    assert steady_rate([climbing], 100, 104).relative_half_width > 0.3
+
+
+def test_a_copy_that_stands_still_has_no_rate() -> None:
+    found = steady_rate([[Count(100, 5), Count(104, 5)]], 100, 104)
+    assert found.samples_per_s == 0
+    assert found.relative_half_width == float("inf")
+
+
+# Quantiles from the table of Fisher and Yates, "Statistical Tables", 1963.
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.706), (9, 2.262), (13, 2.160), (14, 2.145), (30, 2.042), (120, 1.980)]
+)
+def test_students_t(freedom: int, t: float) -> None:
+    assert student_975(freedom) == pytest.approx(t, rel=1e-3)

@@ -1,0 +1,245 @@
+"""Self times of stages against what the stages are known to cost.
+
+Functions burn CPU time until the clock of their own thread says so, or sleep: neither depends on what else
+the machine does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from input_analyzer import cpu_clock
+from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.errors import InputEndedError
+from input_analyzer.examine import stage_costs
+from input_analyzer.tf.counting import count
+from input_analyzer.tf.graph import trace
+from input_analyzer.tf.timing import time_stages
+
+AUTOTUNE = tf.data.AUTOTUNE
+TOLERANCE = 0.15
+CALL_US = 150.0
+"""What it takes to call Python from a pipeline, at most."""
+
+
+def _spin(us: int) -> None:
+    end = time.thread_time_ns() + us * 1000
+    while time.thread_time_ns() < end:
+        pass
+
+
+def burn(us: int) -> Callable[[Any], Any]:
+    """A map function that takes so much CPU time."""
+    return _called(lambda: _spin(us))
+
+
+def nap(us: int) -> Callable[[Any], Any]:
+    """A map function that waits for so long."""
+    return _called(lambda: time.sleep(us / 1e6))
+
+
+def read(path: Path, us: int) -> Callable[[Any], Any]:
+    """A map function that reads a file and waits as if it were far away."""
+
+    def action() -> None:
+        path.read_bytes()
+        time.sleep(us / 1e6)
+
+    return _called(action)
+
+
+def _called(action: Callable[[], Any]) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        def run(value: Any) -> Any:
+            action()
+            return value
+
+        return tf.ensure_shape(tf.numpy_function(run, [x], x.dtype), x.shape)
+
+    return function
+
+
+def numbers(count: int = 1000) -> Any:
+    return tf.data.Dataset.range(count)
+
+
+def one_map(_: Path) -> Any:
+    return numbers().map(burn(3000)).repeat().batch(4, drop_remainder=True)
+
+
+def behind_batch(_: Path) -> Any:
+    return numbers().map(burn(2000)).repeat().batch(4, drop_remainder=True).map(burn(20_000)).prefetch(2)
+
+
+def parallel_and_shuffled(_: Path) -> Any:
+    dataset = numbers().map(nap(4000), num_parallel_calls=AUTOTUNE).shuffle(200, seed=1).repeat()
+    return dataset.map(burn(2000), num_parallel_calls=2).batch(8, drop_remainder=True).prefetch(AUTOTUNE)
+
+
+def zipped(_: Path) -> Any:
+    pairs = tf.data.Dataset.zip((numbers().map(burn(2000)), numbers().map(nap(5000))))
+    return pairs.map(lambda a, b: burn(3000)(a) + b).repeat().batch(2, drop_remainder=True)
+
+
+def filtered(_: Path) -> Any:
+    kept = numbers().map(burn(2000)).filter(lambda x: tf.equal(x % 4, 0))
+    return kept.map(burn(3000)).repeat().batch(2, drop_remainder=True)
+
+
+def interleaved(path: Path) -> Any:
+    inner = numbers(4).interleave(
+        lambda x: numbers(10).map(read(path, 3000)), cycle_length=2, num_parallel_calls=AUTOTUNE
+    )
+    return inner.map(burn(2000)).repeat().batch(5, drop_remainder=True).prefetch(1)
+
+
+def sampled(_: Path) -> Any:
+    both = [numbers().map(burn(4000)).repeat(), numbers().map(nap(3000)).repeat()]
+    mixed = tf.data.Dataset.choose_from_datasets(both, numbers(2).repeat())
+    return mixed.batch(4, drop_remainder=True).map(burn(4000))
+
+
+def unbatched(_: Path) -> Any:
+    rows = numbers().batch(10, drop_remainder=True).map(nap(20_000)).unbatch()
+    return rows.map(burn(1500)).repeat().batch(5, drop_remainder=True)
+
+
+def cached(_: Path) -> Any:
+    return numbers().map(burn(4000)).cache().repeat().map(burn(2000)).batch(4, drop_remainder=True)
+
+
+TRUTH: dict[Callable[[Path], Any], tuple[dict[str, float], str]] = {
+    one_map: ({"map": 3000}, "map"),
+    behind_batch: ({"map": 2000, "map_2": 5000}, "map_2"),
+    parallel_and_shuffled: ({"map": 4000, "map_2": 2000}, "map"),
+    zipped: ({"map": 2000, "map_2": 5000, "map_3": 3000}, "map_2"),
+    filtered: ({"map": 8000, "map_2": 3000}, "map"),
+    interleaved: ({"interleave": 3000, "map": 2000}, "interleave"),
+    sampled: ({"map": 2000, "map_2": 1500, "map_3": 1000}, "map"),
+    unbatched: ({"map": 2000, "map_2": 1500}, "map"),
+    cached: ({"map": 4000, "map_2": 2000}, "map_2"),
+}
+"""By pipeline: microseconds of a stage for a sample, and the bottleneck."""
+
+
+# All of them take half a minute: these stand for a chain, a graph and a cache, the others come with `make soak`.
+QUICK = (behind_batch, zipped, cached)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, marks=() if make in QUICK else pytest.mark.soak, id=make.__name__) for make in TRUTH],
+)
+def test_stage_times_are_true(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(10_000))
+    expected, bottleneck = TRUTH[make]
+    traced = trace(lambda: make(path))
+    timing = time_stages(traced, seconds=2.0)
+    assert timing.notes == ()
+    times = {found.stage: found for found in timing.times}
+    assert set(times) == {stage.name for stage in traced.pipeline.stages}
+    for name, true in expected.items():
+        calls = 1.0 if true else 0.0
+        low, high = true * (1 - TOLERANCE), true * (1 + TOLERANCE) + calls * CALL_US
+        assert low <= times[name].self_time_us <= high, (name, times[name], true)
+    for name, found in times.items():
+        assert name in expected or found.self_time_us < 100, found
+    costs = stage_costs(traced.pipeline, timing.times)
+    found_bottleneck = bottleneck_of(costs)
+    assert found_bottleneck is not None
+    assert found_bottleneck.stage == bottleneck
+
+
+def test_waiting_and_computing_are_told_apart(tmp_path: Path) -> None:
+    times = {t.stage: t for t in time_stages(trace(lambda: zipped(tmp_path)), seconds=2.0).times}
+    assert times["map"].cpu_us > 0.8 * times["map"].self_time_us
+    assert times["map_2"].wait_us > 0.8 * times["map_2"].self_time_us
+
+
+def test_functions_for_eager_execution_are_timed() -> None:
+    def make() -> Any:
+        return numbers().filter(lambda x: x % 2 == 0).map(burn(2000)).repeat().batch(2, drop_remainder=True)
+
+    times = {t.stage: t for t in time_stages(trace(make, eager=True), seconds=1.0).times}
+    assert 2000 * (1 - TOLERANCE) <= times["map"].self_time_us <= 2000 * (1 + TOLERANCE) + CALL_US
+
+
+def test_what_a_cache_spares_is_marked(tmp_path: Path) -> None:
+    times = {t.stage: t for t in time_stages(trace(lambda: cached(tmp_path)), seconds=1.0).times}
+    assert {name: found.once for name, found in times.items()} == {
+        "range": True,
+        "map": True,
+        "cache": False,
+        "repeat": False,
+        "map_2": False,
+        "batch": False,
+    }
+
+
+def test_elements_of_stages_are_counted(tmp_path: Path) -> None:
+    counts = count(trace(lambda: filtered(tmp_path)), 0.1)
+    assert counts.per_sample["map"] == pytest.approx(4.0, rel=0.1)
+    assert counts.per_sample["map_2"] == pytest.approx(1.0)
+    assert counts.per_sample["batch"] == pytest.approx(0.5)
+    assert counts.read_per_sample("filter", "map") == pytest.approx(4.0, rel=0.1)
+
+
+def test_errors_of_the_pipeline_are_its_own() -> None:
+    def broken(value: Any) -> Any:
+        raise ValueError("the seventh column is empty")
+
+    def make() -> Any:
+        return numbers().map(lambda x: tf.numpy_function(broken, [x], tf.int64)).batch(2)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the seventh column is empty"):
+        time_stages(trace(make), seconds=0.5)
+
+
+def test_tables_of_the_input_function_are_there() -> None:
+    def make() -> Any:
+        keys = tf.lookup.KeyValueTensorInitializer(np.arange(10), np.arange(10) * 2)
+        table = tf.lookup.StaticHashTable(keys, -1)
+        return numbers(10).map(table.lookup).repeat().batch(2, drop_remainder=True)
+
+    times = {t.stage: t for t in time_stages(trace(make), seconds=0.5).times}
+    assert times["map"].self_time_us > 0
+
+
+def test_the_clock_leaves_out_other_programs() -> None:
+    import threading
+
+    def work() -> None:
+        _spin(30_000)
+        time.sleep(0.02)
+
+    worker_may_begin, done = threading.Event(), threading.Event()
+
+    def wait_then_work() -> None:
+        worker_may_begin.wait()
+        work()
+        done.set()
+        worker_may_begin.clear()
+        time.sleep(0.5)
+
+    thread = threading.Thread(target=wait_then_work)
+    thread.start()
+    before = cpu_clock.start()
+    worker_may_begin.set()
+    done.wait()
+    spent = cpu_clock.spent_since(before)
+    thread.join()
+    assert spent.cpu == pytest.approx(30e6, rel=0.1)
+    assert spent.wait == pytest.approx(20e6, rel=0.25)
+
+
+def test_a_pipeline_that_delivers_nothing() -> None:
+    with pytest.raises(InputEndedError, match="ended after 0 batches"):
+        count(trace(lambda: numbers().filter(lambda x: tf.less(x, 0)).repeat().batch(2)), 0.1)

@@ -129,7 +129,7 @@ TRUTH: dict[Callable[[Path], Any], tuple[dict[str, float], str]] = {
 """By pipeline: microseconds of a stage for a sample, and the bottleneck."""
 
 
-# All of them take half a minute: these stand for a chain, a graph and a cache, the others come with `make soak`.
+# All take half a minute: these stand for a chain, a graph and a cache, the others come with `make soak`.
 QUICK = (behind_batch, zipped, cached)
 
 

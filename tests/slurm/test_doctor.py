@@ -55,6 +55,7 @@ def test_every_wrong_setting_is_a_failing_line_with_advice(cluster: Any, doctor:
     assert "a run would not work: 4 of " in job.stdout
 
 
+@pytest.mark.soak
 def test_a_node_that_is_down_is_noted(make_cluster: Any, doctor: Any, wait: Any) -> None:
     cluster = make_cluster()
     cluster.run("scontrol", "update", "nodename=cs-node4", "state=down", "reason=repair")

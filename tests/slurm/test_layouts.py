@@ -242,6 +242,7 @@ def test_sixty_four_tasks_on_eight_nodes_start_and_stop_clean(make_cluster: Any,
     assert not cluster.jobs()
 
 
+@pytest.mark.soak
 def test_sixty_four_tasks_end_together_when_one_fails(make_cluster: Any, run: Any) -> None:
     cluster = make_cluster(8, 8)
     fail = '[ "$CSRUN_RANK" = 63 ] && exit 9; exec sleep 1000'

@@ -83,6 +83,7 @@ def test_much_output_arrives_whole_and_in_order(cluster: Any, run: Any, tmp_path
         assert (tmp_path / "logs" / log).read_text().splitlines() == expected
 
 
+@pytest.mark.soak
 def test_a_stopped_launcher_holds_the_tasks_and_loses_none(
     cluster: Any, start: Any, tmp_path: Path, wait: Any
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_stopped_launcher_holds_the_tasks_and_loses_none(
     assert job.stdout.count("done") == 2
 
 
+@pytest.mark.soak
 def test_a_job_that_slurm_suspends_is_not_lost(cluster: Any, start: Any, tmp_path: Path, wait: Any) -> None:
     pause = 'echo "ready $CSRUN_RANK"; until [ -e go ]; do sleep 0.05; done; echo done'
     job = start(cluster, "--total-nodes=1", "--tasks-per-node=2", "sh", "-c", pause)

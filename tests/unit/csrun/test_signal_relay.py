@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from csrun.processes import children_of
 from csrun.signal_relay import LOOK_INTERVAL_S, SignalRelay
 
 PROGRAM = """
@@ -22,8 +24,18 @@ while sys.stdin.readline():
 """
 
 
+@pytest.fixture(autouse=True)
+def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests may have other children by now, which are none of a test's programs."""
+    before = set(children_of(os.getpid()))
+    monkeypatch.setattr(
+        "csrun.signal_relay.children_of",
+        lambda pid: [child for child in children_of(pid) if child not in before],
+    )
+
+
 @pytest.fixture
-def program() -> Iterator[Any]:
+def program(only_new_children: None) -> Iterator[Any]:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as started:

@@ -46,6 +46,7 @@ def test_a_program_with_estimator_is_analysed_and_not_trained(tmp_path: Path) ->
     assert not list(tmp_path.glob("out/model.ckpt*")), "nothing was trained"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_function_is_analysed_without_a_program(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
@@ -92,6 +93,7 @@ def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> N
     assert done.stdout.rstrip().endswith("--launcher=slurm --partition=cpu python run.py")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_findings_are_shown_as_a_diff_and_mended_for_the_analysis(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(

@@ -129,14 +129,8 @@ TRUTH: dict[Callable[[Path], Any], tuple[dict[str, float], str]] = {
 """By pipeline: microseconds of a stage for a sample, and the bottleneck."""
 
 
-# All take half a minute: these stand for a chain, a graph and a cache, the others come with `make soak`.
-QUICK = (behind_batch, zipped, cached)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [pytest.param(make, marks=() if make in QUICK else pytest.mark.soak, id=make.__name__) for make in TRUTH],
-)
+@pytest.mark.soak  # true on a machine that does little else
+@pytest.mark.parametrize("make", TRUTH, ids=lambda make: make.__name__)
 def test_stage_times_are_true(make: Callable[[Path], Any], tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(10_000))

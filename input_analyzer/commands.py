@@ -18,9 +18,9 @@ import click
 from csrun.commands.flags import (
     context_settings,
     count,
-    directories,
     flag_name,
     launcher_name,
+    mount_dirs_option,
     require_command,
     run_main,
     seconds,
@@ -87,13 +87,7 @@ def build_command(site: Site) -> click.Command:
         show_default=True,
         help="Nodes that a training may use, all like the measured one.",
     )
-    @click.option(
-        "--mount-dirs",
-        callback=directories,
-        multiple=True,
-        metavar="DIR,DIR",
-        help="Directories that the program needs to see, separated by commas.",
-    )
+    @mount_dirs_option
     @click.option(
         "--cpus-per-task",
         callback=_counts,

@@ -15,9 +15,9 @@ import click
 from csrun.commandline import find_command, start_refused
 from csrun.commands.flags import (
     context_settings,
-    directories,
     flag_name,
     launcher_name,
+    mount_dirs_option,
     require_command,
     run_main,
     slurm_options,
@@ -80,13 +80,7 @@ def build_command(site: Site) -> click.Command:
         help="local: this machine; slurm: a node of a cluster. Default: the site's.",
     )
     @slurm_options
-    @click.option(
-        "--mount-dirs",
-        callback=directories,
-        multiple=True,
-        metavar="DIR,DIR",
-        help="Directories that the program needs to see, separated by commas.",
-    )
+    @mount_dirs_option
     @click.option("--logging", callback=true_or_false, default="True", hidden=True)
     @click.option("--exclude-gres", callback=true_or_false, default="True", hidden=True)
     @site_config_option

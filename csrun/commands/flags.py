@@ -96,6 +96,18 @@ def launcher_name(context: click.Context, param: click.Parameter, text: str | No
     )
 
 
+def mount_dirs_option(function: Function) -> Function:
+    """Declares the directories that a program in a container sees beside its working directory."""
+    option = click.option(
+        "--mount-dirs",
+        callback=directories,
+        multiple=True,
+        metavar="DIR,DIR",
+        help="Directories that the program needs to see, separated by commas.",
+    )
+    return option(function)
+
+
 def slurm_options(function: Function) -> Function:
     """Declares what passes through to srun and sbatch under the same names."""
     flags = {

@@ -15,8 +15,8 @@ from csrun.commands.flags import (
     batch_options,
     context_settings,
     count,
-    directories,
     launcher_name,
+    mount_dirs_option,
     refuse_without_sbatch,
     require_batch_job,
     require_command,
@@ -109,13 +109,7 @@ def build_command(site: Site) -> click.Command:
     @click.option(
         "--cyclic", is_flag=True, help="Workers go round robin over the nodes. Default: node by node."
     )
-    @click.option(
-        "--mount-dirs",
-        callback=directories,
-        multiple=True,
-        metavar="DIR,DIR",
-        help="Directories that the program needs to see, separated by commas.",
-    )
+    @mount_dirs_option
     @click.option(
         "--launcher",
         metavar="NAME",

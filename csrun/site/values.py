@@ -27,13 +27,6 @@ def parse_count(text: str, minimum: int = 1) -> int | None:
     return value if value >= minimum else None
 
 
-def check_count(value: int) -> int:
-    """A whole number from 1."""
-    if not 1 <= value <= MAX_COUNT:
-        raise ValueError("expected a whole number of at least 1")
-    return value
-
-
 def check_path(text: str) -> str:
     """An absolute path; empty: not set. A relative one would mean another file in every directory."""
     if text and (not text.startswith("/") or not text.isprintable()):

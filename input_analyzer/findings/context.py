@@ -69,11 +69,6 @@ def batch_size(pipeline: Pipeline) -> int:
     return pipeline.samples_per_element
 
 
-def is_random_access(stage: Stage) -> bool:
-    """Whether the elements of a stage are in memory or are computed, and nothing is read from files."""
-    return "reads" not in stage.attributes and "files" not in stage.attributes
-
-
 def records_at(pipeline: Pipeline, stage: Stage) -> int | None:
     """Elements of an epoch at a stage, where they follow from the size of the source and batches alone."""
     own = number(stage, "records")

@@ -14,7 +14,6 @@ from pathlib import Path
 from shlex import join
 
 from csrun.schedulers.slurm.errors import NoSuchJobError, SlurmError, SlurmUnavailableError, explain
-from csrun.schedulers.slurm.hostlist import expand_hostlist
 
 COMMAND_LIMIT_S = 20.0
 """A controller that is down makes clients retry; longer than this nobody waits for an answer."""
@@ -37,9 +36,7 @@ ENDED_STATES = (
 )
 
 _SEPARATOR = "\x1f"
-_QUEUE_FORMAT = _SEPARATOR.join(
-    ("%i", "%T", "%r", "%N", "%u", "%j", "%b", "%W", "%S", "%L", "%P", "%Q", "%V")
-)
+_QUEUE_FORMAT = _SEPARATOR.join(("%i", "%T", "%r", "%N", "%u", "%j", "%b", "%W", "%S", "%L", "%P", "%Q"))
 _NODE_FORMAT = _SEPARATOR.join(("%N", "%c", "%m", "%G", "%P", "%T"))
 _PARTITION_FORMAT = _SEPARATOR.join(("%P", "%a", "%l", "%D"))
 
@@ -83,7 +80,6 @@ class QueuedJob:
     time_left: str
     partition: str
     priority: int
-    submitted: str
 
     @property
     def pending(self) -> bool:
@@ -216,14 +212,6 @@ class SlurmClient:
         """(total, used) of every licence, by name."""
         return parse_licences(self.run("scontrol", "--oneliner", "show", "lic"))
 
-    def details(self, job_id: str) -> list[dict[str, str]]:
-        """What scontrol knows of a job, a dictionary for each of its components.
-
-        Raises:
-            NoSuchJobError: the controller has forgotten it, or it never was.
-        """
-        return parse_details(self.run("scontrol", "--oneliner", "show", "job", job_id))
-
     def ended_state(self, job_id: str) -> tuple[str, str] | None:
         """(state, exit code as "code:signal") of a job from the accounting; None where there is none."""
         try:
@@ -262,7 +250,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
     jobs = []
     for line in text.splitlines():
         fields = line.split(_SEPARATOR)
-        if len(fields) != 13:
+        if len(fields) != 12:
             continue  # a job's name may hold a line end
         (
             identity,
@@ -277,7 +265,6 @@ def parse_queue(text: str) -> list[QueuedJob]:
             left,
             partition,
             priority,
-            since,
         ) = fields
         job_id, _, component = identity.partition("+")
         jobs.append(
@@ -295,7 +282,6 @@ def parse_queue(text: str) -> list[QueuedJob]:
                 time_left=left,
                 partition=partition,
                 priority=int(priority) if priority.isdigit() else 0,
-                submitted=_given(since),
             )
         )
     return jobs
@@ -333,16 +319,6 @@ def parse_licences(text: str) -> dict[str, tuple[int, int]]:
         if "LicenseName" in values:
             licences[values["LicenseName"]] = (int(values.get("Total", 0)), int(values.get("Used", 0)))
     return licences
-
-
-def parse_details(text: str) -> list[dict[str, str]]:
-    """The output of `scontrol --oneliner show job`: one line for each component."""
-    return [_pairs(line) for line in text.splitlines() if line.strip()]
-
-
-def nodes_of(job: QueuedJob) -> list[str]:
-    """The names of a job's nodes."""
-    return expand_hostlist(job.nodes)
 
 
 def plain_resources(text: str) -> str:

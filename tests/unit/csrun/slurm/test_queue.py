@@ -21,7 +21,6 @@ JOB = QueuedJob(
     time_left="UNLIMITED",
     partition="all",
     priority=100,
-    submitted="2026-11-20T16:00:00",
 )
 HOLDER = replace(
     JOB, job_id="7", state="RUNNING", reason="", user="bob", name="bert", nodes="n1", time_left="1:02:03"
@@ -109,7 +108,7 @@ def test_reasons_of_any_kind_become_words(reason: str, sentence: str) -> None:
 
 
 def test_squeue_lines_become_jobs() -> None:
-    fields = "4+1|RUNNING|None|n[2-3]|root|a b|gres/cs:1(S:0)|(null)|2026-11-20T16:24:56|N/A|all|17|2026"
+    fields = "4+1|RUNNING|None|n[2-3]|root|a b|gres/cs:1(S:0)|(null)|2026-11-20T16:24:56|N/A|all|17"
     (job,) = parse_queue(fields.replace("|", "\x1f") + "\nbroken by a line end in a name\n")
     assert (job.job_id, job.component, job.reason, job.nodes) == ("4", 1, "", "n[2-3]")
     assert (job.resources, job.licences, job.priority) == ("cs:1", "", 17)

@@ -116,12 +116,15 @@ def avg_pool_grad(op: AvgPoolGradOp, grad: jax.Array) -> jax.Array:
 
 
 def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array:
-    """Every gradient at all largest elements of its window, as TensorFlow has it for volumes."""
+    """Every gradient at all largest elements of its window, as TensorFlow has it for volumes.
+
+    Gradients of windows that overlap are summed in float32 and rounded once.
+    """
     places = _taps(op, x, -jnp.inf)
-    # computed once and kept: fused, each of the terms below would search its windows again
-    (largest,) = lax.optimization_barrier((_largest(places),))  # type: ignore[no-untyped-call]  # as jax has it
-    found = [jnp.where(place == largest, grad, jnp.zeros((), grad.dtype)) for place in places]
-    return transposed(lambda value: _taps(op, value), jnp.zeros(x.shape, grad.dtype), found)
+    largest, wide = _largest(places), grad.astype(jnp.float32)
+    found = [jnp.where(place == largest, wide, jnp.float32(0)) for place in places]
+    by_place = transposed(lambda value: _taps(op, value), jnp.zeros(x.shape, jnp.float32), found)
+    return by_place.astype(grad.dtype)
 
 
 def _largest(places: Sequence[jax.Array]) -> jax.Array:

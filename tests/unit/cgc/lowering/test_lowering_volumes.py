@@ -79,6 +79,14 @@ def test_16_bit_convolution_is_rounded_once(run_op: Any, rng: np.random.Generato
     np.testing.assert_allclose(y.reshape(1, 2), expected, rtol=2**-10, atol=1e-3)
 
 
+def test_16_bit_gradients_of_overlapping_windows_are_rounded_once(run_op: Any) -> None:
+    # 1 + 2^-11 + 2^-11, one after the other in float16, stays 1
+    x = np.array([0, 0, 1, 0, 0], np.float16).reshape(1, 1, 1, 5, 1)
+    grad = np.array([1, 2.0**-11, 2.0**-11], np.float16).reshape(1, 1, 1, 3, 1)
+    got = run_op(lambda a, b: ops.MaxPoolGradOp(a, b, (1, 1, 3), (1, 1, 1), (0,) * 6), x, grad)
+    np.testing.assert_array_equal(got.ravel(), np.float16([0, 0, 1 + 2.0**-10, 0, 0]))
+
+
 @pytest.mark.parametrize("direction", ["FWD", "BWD_INPUT", "BWD_KERNEL"])
 def test_convolutions_in_a_loop_are_those_of_images_in_the_fast_form(direction: str) -> None:
     volume, kernel, grad = (2, 4, 6, 6, 4), (3, 3, 3, 4, 8), (2, 2, 3, 3, 8)

@@ -27,7 +27,14 @@ TaskState = Literal["planned", "running", "ended", "lost"]
 
 def new_job_id(launcher: str) -> str:
     """A readable identity such as local-20261120-101530-1a2b (local time, then random digits)."""
-    return f"{launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{token_hex(2)}"
+    return f"{launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{_short_name()}"
+
+
+def _short_name() -> str:
+    """The end of an identity, by which users call a job: never a number alone, which would be one of Slurm's."""
+    while (name := token_hex(2)).isdigit():
+        pass
+    return name
 
 
 def log_name(role: Role, index: int) -> str:

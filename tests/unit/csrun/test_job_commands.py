@@ -15,6 +15,7 @@ import pytest
 
 from csrun.job_registry import KnownJob, find_job, known_jobs, register
 from csrun.job_state import SlurmView, job_status
+from csrun.jobs import new_job_id
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")
@@ -196,3 +197,10 @@ def test_state_of_a_slurm_job(record: dict[str, Any] | None, slurm: SlurmView | 
     found = job_status(JOB, record, slurm, None)
     assert found.state == state
     assert found.over == (state not in ("waiting", "running"))
+
+
+def test_the_end_of_a_job_id_is_never_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be taken for one of Slurm's."""
+    names = iter(["0998", "1234", "1a2b"])
+    monkeypatch.setattr("csrun.jobs.token_hex", lambda size: next(names))
+    assert new_job_id("local").endswith("-1a2b")

@@ -31,7 +31,7 @@ def new_job_id(launcher: str) -> str:
 
 
 def _short_name() -> str:
-    """The end of an identity, by which users call a job: never a number alone, which would be one of Slurm's."""
+    """The end of an identity, by which users call a job: never a number alone, which is one of Slurm's."""
     while (name := token_hex(2)).isdigit():
         pass
     return name

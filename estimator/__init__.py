@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from estimator.cs_estimator import CerebrasEstimator
     from estimator.files import write_params
     from estimator.keras_estimator import KerasEstimator
+    from estimator.keras_graph import keras_model_fn
     from estimator.logs import import_tensorflow
     from estimator.loss_scaling import loss_scale_optimizer
+    from estimator.model_fusion import ModelInfo, MultiModelFusion
     from estimator.modes import ModeKeys
     from estimator.run_config import CSRunConfig, RunConfig
     from estimator.spec import CSEstimatorSpec, EstimatorSpec, EvalSpec, TrainSpec, WarmStartSettings
@@ -32,10 +34,13 @@ __all__ = [
     "EvalSpec",
     "KerasEstimator",
     "ModeKeys",
+    "ModelInfo",
+    "MultiModelFusion",
     "RunConfig",
     "TrainSpec",
     "WarmStartSettings",
     "import_tensorflow",
+    "keras_model_fn",
     "loss_scale_optimizer",
     "report_errors",
     "train_and_evaluate",
@@ -50,10 +55,13 @@ _HOMES = {
     "EvalSpec": "spec",
     "KerasEstimator": "keras_estimator",
     "ModeKeys": "modes",
+    "ModelInfo": "model_fusion",
+    "MultiModelFusion": "model_fusion",
     "RunConfig": "run_config",
     "TrainSpec": "spec",
     "WarmStartSettings": "spec",
     "import_tensorflow": "logs",
+    "keras_model_fn": "keras_graph",
     "loss_scale_optimizer": "loss_scaling",
     "report_errors": "cli",
     "train_and_evaluate": "alternation",

@@ -6,7 +6,8 @@ import copy
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -333,7 +334,7 @@ class CerebrasEstimator:
 
     def _batches_from_cpu(
         self, input_fn: Callable[..., Any], hooks: Sequence[Any] | None, checkpoint_path: str | None
-    ) -> Iterator[dict[str, np.ndarray]]:
+    ) -> Generator[dict[str, np.ndarray], None, None]:
         from estimator import cpu
 
         if self._is_mine("predict"):
@@ -345,7 +346,7 @@ class CerebrasEstimator:
         hooks: Sequence[Any] | None,
         checkpoint_path: str | None,
         num_samples: int | None,
-    ) -> Iterator[dict[str, np.ndarray]]:
+    ) -> Generator[dict[str, np.ndarray], None, None]:
         from estimator import on_cs
         from estimator.front_end import StateOptions
 
@@ -431,7 +432,7 @@ def _check_limits(steps: int | None, max_steps: int | None) -> None:
 
 
 def _predictions(
-    batches: Iterator[dict[str, np.ndarray]],
+    batches: Generator[dict[str, np.ndarray], None, None],
     keys: Sequence[str] | None,
     single: bool,
     num_samples: int | None,
@@ -444,20 +445,22 @@ def _predictions(
     is closed before counts as stopped.
     """
     left = num_samples
-    for batch in batches:
-        chosen = _chosen(batch, keys)
-        size = _length(chosen) if single or left is not None else 0
-        if left is not None:
-            size = min(size, left)
-            chosen = {name: value[:size] for name, value in chosen.items()}
-            left -= size
-        if single:
-            for index in range(size):
-                yield _unwrapped({name: value[index] for name, value in chosen.items()})
-        else:
-            yield _unwrapped(chosen)
-        if left == 0 and not ends:
-            return
+    # An error here ends the run too: its traceback would keep the run, and the system, open.
+    with closing(batches):
+        for batch in batches:
+            chosen = _chosen(batch, keys)
+            size = _length(chosen) if single or left is not None else 0
+            if left is not None:
+                size = min(size, left)
+                chosen = {name: value[:size] for name, value in chosen.items()}
+                left -= size
+            if single:
+                for index in range(size):
+                    yield _unwrapped({name: value[index] for name, value in chosen.items()})
+            else:
+                yield _unwrapped(chosen)
+            if left == 0 and not ends:
+                return
 
 
 def _chosen(batch: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[str, np.ndarray]:

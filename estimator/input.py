@@ -112,12 +112,12 @@ def describe(source: InputSource) -> Element:
     with tf.Graph().as_default() as graph:
         tf.compat.v1.set_random_seed(source.config.tf_random_seed)
         result = source.call()
-        structure = _parts(_spec(result), source)
+        structure = _parts(_spec(result), source.parts, source.mode)
         leaves = tf.nest.flatten(structure)
         names = component_names(structure, source.parts)
         components = tuple(_component(name, leaf) for name, leaf in zip(names, leaves, strict=True))
         indices = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
-        _read_in_graph(result)
+        read_in_graph(result)
     return Element(indices, components, len(graph.get_operations()))
 
 
@@ -141,7 +141,7 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
             start, element, left_to_skip = [iterator.initializer], iterator.get_next(), 0
         else:
             start, element, left_to_skip = [], result, skip
-        structure = _parts(element, source)
+        structure = _parts(element, source.parts, source.mode)
         names = component_names(structure, source.parts)
         tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
         tables = tf.compat.v1.tables_initializer()
@@ -164,11 +164,20 @@ def in_model_graph(source: InputSource) -> tuple[Any, Any]:
 
     The iterator starts with the graph's tables, so that any session that initializes them can read.
     """
-    parts = _parts(_read_in_graph(source.call()), source)
+    return features_and_labels(read_in_graph(source.call()), source.mode)
+
+
+def features_and_labels(element: Any, mode: str = ModeKeys.TRAIN) -> tuple[Any, Any]:
+    """The two parts of an element; labels are None where there are none, and to predict.
+
+    Raises:
+        InputFnError: it has more members.
+    """
+    parts = _parts(element, FEATURES_AND_LABELS, mode)
     return (parts[0], parts[1]) if len(parts) == 2 else (parts[0], None)
 
 
-def _read_in_graph(result: Any) -> Any:
+def read_in_graph(result: Any) -> Any:
     """The next element of a Dataset as tensors of the present graph; tensors as they are."""
     import tensorflow as tf
 
@@ -224,18 +233,18 @@ def _spec(result: Any) -> Any:
     return result.element_spec if isinstance(result, tf.data.Dataset) else result
 
 
-def _parts(element: Any, source: InputSource) -> tuple[Any, ...]:
+def _parts(element: Any, names: Sequence[str], mode: str) -> tuple[Any, ...]:
     """`(features,)`, `(features, labels)` and so on; to predict, all but the features is left out."""
     if element is None:
         raise InputFnError("input_fn returned None, expected a Dataset, tensors, or (features, labels)")
     if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
-        if not 2 <= len(element) <= len(source.parts):
-            members = " or ".join(f"({', '.join(source.parts[:n])})" for n in range(2, len(source.parts) + 1))
+        if not 2 <= len(element) <= len(names):
+            members = " or ".join(f"({', '.join(names[:n])})" for n in range(2, len(names) + 1))
             raise InputFnError(
                 f"input_fn must give {members}; got a tuple of {len(element)} members. "
                 "Put several features into one dict"
             )
-        if source.mode == ModeKeys.PREDICT:
+        if mode == ModeKeys.PREDICT:
             return (element[0],)
         *others, last = element
         return (*others,) if last is None else (*others, last)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-
-import numpy as np
 
 from estimator.cs_estimator import CerebrasEstimator
 from estimator.errors import UsageError
@@ -59,7 +57,7 @@ class KerasEstimator(CerebrasEstimator):
     def _evaluate_on_cpu(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         _refuse("evaluate", "evaluate")
 
-    def _batches_from_cpu(self, *args: Any, **kwargs: Any) -> Iterator[dict[str, np.ndarray]]:
+    def _batches_from_cpu(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse("predict", "predict")
 
 

@@ -53,6 +53,64 @@ class ImportedKerasStep(ImportedStep):
                 holder.assign(np.asarray(value, holder.dtype.as_numpy_dtype))
 
 
+@dataclass(frozen=True)
+class TracedKerasStep:
+    """What one call of a Keras model's step does, as a graph of TensorFlow.
+
+    Attributes:
+        function: the concrete function of a batch.
+        inputs: the placeholders of its graph for a batch, in tf.nest's order.
+        captured: name of a placeholder that captures a variable -> the variable, and the tf.Variable that
+            holds its value; in the order in which the step uses them first.
+        mode: "train", "eval" or "infer".
+    """
+
+    function: Any
+    inputs: tuple[Any, ...]
+    captured: dict[str, tuple[Variable, Any]]
+    mode: str
+
+    @property
+    def body(self) -> Any:
+        """The FuncGraph."""
+        return self.function.graph
+
+    def named(self, results: Any) -> dict[str, tf.Tensor]:
+        """Tensors of the function's result by name: logs, or predictions as `prediction` or
+        `prediction/<name>`."""
+        return _outputs(results, self.mode)
+
+    def constants(self) -> dict[str, Value]:
+        """Values of eager tensors that the step captures, tables and numbers of the user's program, by the
+        name of the tensor in the body."""
+        return {
+            inner.name: np.asarray(outer.numpy())
+            for outer, inner in self.body.captures
+            if outer.dtype not in (tf.resource, tf.variant)
+        }
+
+
+def trace_keras_step(
+    model: Any, input_specs: Any, *, mode: str = "train", step: Callable[[Any], Any] | None = None
+) -> TracedKerasStep:
+    """Traces a Keras model's step.
+
+    Args:
+        model: see `import_keras_step`.
+        input_specs: see there.
+        mode: see there.
+        step: what to trace instead of the model's own step of that mode; it may do more.
+
+    Raises:
+        GraphImportError: eager execution is off, or the mode is none.
+    """
+    if mode not in MODES:
+        raise GraphImportError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
+    function = _trace(step or getattr(model, _METHODS[mode]), input_specs)
+    inputs = tuple(function.graph.inputs[: len(tf.nest.flatten(input_specs))])
+    return TracedKerasStep(function, inputs, _captured(function.graph, model), mode)
+
+
 def import_keras_step(
     model: Any, input_specs: Any, *, mode: str = "train", seed: int = 0
 ) -> ImportedKerasStep:
@@ -78,19 +136,16 @@ def import_keras_step(
     Raises:
         GraphImportError: everything that is wrong with the step, at once, as for `import_step`.
     """
-    if mode not in MODES:
-        raise GraphImportError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
-    traced = _trace(getattr(model, _METHODS[mode]), input_specs)
-    body = traced.graph
-    inputs = body.inputs[: len(tf.nest.flatten(input_specs))]
+    traced = trace_keras_step(model, input_specs, mode=mode)
+    body, inputs, captured = traced.body, traced.inputs, traced.captured
     check_inputs(inputs, mode)
-    captured = _captured(body, model)
     variables = {key: variable for key, (variable, _) in captured.items()}
     counter, counts_itself = _global_step(body, model, captured) if mode == "train" else (None, False)
     plan = plan_traced(body, variables, counter, counts_itself)
     known: dict[str, Value] = {f"{key}:0": Handle(key) for key in plan.variables if key in captured}
-    known |= _constants(body)
-    module = assemble(plan, inputs, _outputs(traced.structured_outputs, mode), mode, seed, known)
+    known |= traced.constants()
+    outputs = traced.named(traced.function.structured_outputs)
+    module = assemble(plan, inputs, outputs, mode, seed, known)
     names = {variable.resource_name: variable.name for variable in plan.variables.values()}
     holders = {
         plan.variables[key].resource_name: captured[key][1] for key in plan.variables if key in captured
@@ -200,15 +255,6 @@ def _every_step_adds_one(body: Any, key: str) -> bool:
 def _is_one(tensor: Any) -> bool:
     value = tf.get_static_value(tensor)
     return value is not None and value == 1
-
-
-def _constants(body: Any) -> dict[str, Value]:
-    """Values of eager tensors that a traced step captures: tables and numbers of the user's program."""
-    return {
-        inner.name: np.asarray(outer.numpy())
-        for outer, inner in body.captures
-        if outer.dtype not in (tf.resource, tf.variant)
-    }
 
 
 def _outputs(structured: Any, mode: str) -> dict[str, tf.Tensor]:

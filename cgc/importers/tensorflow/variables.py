@@ -29,6 +29,9 @@ _KERAS_OPTIMIZERS = "/keras/src/optimizers/"
 
 GLOBAL_STEP = "state.global_step"
 
+OPTIMIZER_VARIABLES = "optimizer_variables"
+"""Collection of a graph for variables of optimizers that the graph does not show as such."""
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -124,7 +127,7 @@ def name_variables(
     """Names the variables that a step uses.
 
     Args:
-        graph: its collections say which variables are trainable and which belong to metrics.
+        graph: its collections say which variables are trainable and which belong to metrics or optimizers.
         ops: the operations of the step.
         used: keys of the variables that they read or write.
         global_step: the key of the global step.
@@ -135,7 +138,7 @@ def name_variables(
     Raises:
         RefusedError: a used variable has no static shape.
     """
-    slots = frozenset(_slots(ops))
+    slots = frozenset(_slots(ops)) | _collection(graph, OPTIMIZER_VARIABLES)
     metrics = _collection(graph, tf.compat.v1.GraphKeys.METRIC_VARIABLES)
     trainable = _collection(graph, tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
     found: dict[str, Variable] = {}

@@ -144,6 +144,46 @@ def check_helpers():
         assert KerasModelToCerebrasEstimator(model, folder).model is model
 
 
+def check_fused_keras_models_train_as_by_keras():
+    import numpy as np
+    from cerebras.tf.cs_estimator import CerebrasEstimator
+    from cerebras.tf.cs_model_to_estimator import KerasModelToModelFn
+    from cerebras.tf.model_fusion import MULTI_MODEL_STACK_KEY, ModelInfo, MultiModelFusion
+    from cerebras.tf.run_config import CSRunConfig
+
+    def input_fn(params):
+        x = np.random.default_rng(params["seed"]).normal(size=(12, 3)).astype(np.float32)
+        return tf.data.Dataset.from_tensor_slices((x, x[:, :1] + 1)).batch(4, drop_remainder=True)
+
+    def model():
+        layers = tf.keras.layers
+        found = tf.keras.Sequential([layers.Dense(5, "tanh"), layers.BatchNormalization(), layers.Dense(1)])
+        found.build((None, 3))
+        found.compile("adam", "mse", metrics=["mae"])
+        return found
+
+    params = {"left": {"seed": 1}, "right": {"seed": 2}}
+    models = {name: model() for name in params}
+    infos = [ModelInfo(KerasModelToModelFn(models[name]), input_fn, params[name], 1, name) for name in params]
+    fusion = MultiModelFusion(infos)
+    assert list(fusion.stack_params) == [MULTI_MODEL_STACK_KEY]
+    config = CSRunConfig(stack_params={MULTI_MODEL_STACK_KEY: fusion.stack_params}, save_summary_steps=1)
+    with tempfile.TemporaryDirectory() as folder:
+        estimator = CerebrasEstimator(fusion.model_fn, folder, config, fusion.params)
+        estimator.train(fusion.input_fn)
+        evaluated = estimator.evaluate(fusion.input_fn)
+        for name, alone in models.items():
+            alone.fit(input_fn(params[name]), verbose=0)
+            expected = alone.evaluate(input_fn(params[name]), verbose=0, return_dict=True)
+            found = {key: evaluated[f"{name}/{key}"] for key in expected}
+            assert found == pytest.approx(expected, rel=1e-5)
+            for variable in alone.weights:
+                value = estimator.get_variable_value(f"{name}/{variable.name.split(':')[0]}")
+                np.testing.assert_allclose(value, variable.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="expected a Keras model"):
+        KerasModelToModelFn(object())
+
+
 def check_old_tensorflow():
     import tensorflow.compat.v1 as tf1
     from tensorflow.estimator import EstimatorSpec, EvalSpec, RunConfig, TrainSpec, WarmStartSettings

@@ -27,7 +27,7 @@ def test_all_names_are_there_as_programs_use_them(command: Command) -> None:
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[-1] == "Keras tf_keras python"
-    assert len(lines) == 6
+    assert len(lines) == 7
 
 
 @pytest.mark.parametrize(

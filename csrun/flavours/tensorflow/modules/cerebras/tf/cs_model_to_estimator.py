@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from estimator import KerasEstimator
+from estimator import EstimatorSpec, KerasEstimator, keras_model_fn
 
 
 def KerasModelToCerebrasEstimator(  # noqa: N802 - the original name
@@ -13,3 +14,8 @@ def KerasModelToCerebrasEstimator(  # noqa: N802 - the original name
 ) -> KerasEstimator:
     """An estimator for a compiled Keras model; further arguments are those of `estimator.KerasEstimator`."""
     return KerasEstimator(model, model_dir, config=config, **arguments)
+
+
+def KerasModelToModelFn(keras_model: Any) -> Callable[..., EstimatorSpec]:  # noqa: N802 - the original name
+    """A `model_fn(features, labels, mode, params)` for a compiled Keras model, see `keras_model_fn`."""
+    return keras_model_fn(keras_model)

@@ -1,0 +1,189 @@
+"""A compiled Keras model as a `model_fn`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimator.errors import ModelFnError
+from estimator.modes import ModeKeys
+from estimator.spec import EstimatorSpec
+
+_LOSS = "loss"
+_PREDICTION = "prediction"
+_TRACED_MODES = {ModeKeys.TRAIN: "train", ModeKeys.EVAL: "eval", ModeKeys.PREDICT: "infer"}
+
+
+def keras_model_fn(keras_model: Any) -> Callable[..., EstimatorSpec]:
+    """A `model_fn(features, labels, mode, params)` whose step is that of a Keras model.
+
+    A step is one call of the model's `train_step`, `test_step` or `predict_step`, with the optimizer, losses
+    and metrics that it is compiled with, on `features` or `(features, labels)`. `loss` is that of the batch,
+    and so are the other values that `fit` shows, which are written as summaries; metrics of an evaluation run
+    over all its batches. Predictions have the form in which the model gives them. `params` are not used.
+
+    Variables start from the values that the model has, and their Keras paths are their names in checkpoints;
+    the model itself keeps its values (`KerasEstimator` puts the trained ones back).
+
+    Args:
+        keras_model: A Keras 3 or tf_keras model, compiled with optimizer and loss unless it only predicts.
+
+    Raises:
+        ModelFnError: it is no Keras model that this works for; from the `model_fn` when it is not compiled.
+    """
+    has_steps = all(callable(getattr(keras_model, step, None)) for step in ("train_step", "predict_step"))
+    if not has_steps or any("training_v1" in kind.__module__ for kind in type(keras_model).__mro__):
+        raise ModelFnError(
+            "expected a Keras model with train_step and predict_step, as eager execution makes it, "
+            f"got {keras_model!r}. Make it outside of graphs and without tf.compat.v1.disable_v2_behavior()"
+        )
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
+        return _KerasGraph(keras_model, features, labels, mode).spec()
+
+    return model_fn
+
+
+class _KerasGraph:
+    """Builds the step of one mode in the present graph."""
+
+    def __init__(self, model: Any, features: Any, labels: Any, mode: str) -> None:
+        self._model = model
+        self._mode = mode
+        self._batch = features if labels is None else (features, labels)
+        self._variables: dict[int, Any] = {}  # by the identity of the tf.Variable that has the first value
+
+    def spec(self) -> EstimatorSpec:
+        """What the `model_fn` returns."""
+        if self._mode == ModeKeys.PREDICT:
+            predictions = _predictions(self._call(self._model.predict_step, self._batch))
+            return EstimatorSpec(self._mode, predictions=predictions)
+        if not _is_compiled(self._model):
+            raise ModelFnError(
+                f"the Keras model '{self._model.name}' is not compiled; to train or evaluate it call "
+                "model.compile(optimizer, loss) first"
+            )
+        return self._training() if self._mode == ModeKeys.TRAIN else self._evaluation()
+
+    def _training(self) -> EstimatorSpec:
+        import tensorflow as tf
+
+        logs = self._call(_after_reset(self._model, "train_step"), self._batch)
+        loss = _loss(logs, "train_step")
+        for name, value in logs.items():
+            if name != _LOSS and value.shape.rank == 0:
+                tf.compat.v1.summary.scalar(name, value)
+        with tf.control_dependencies([loss]):  # given by the call of the whole step
+            train_op = tf.compat.v1.train.get_or_create_global_step().assign_add(1, read_value=False)
+        return EstimatorSpec(self._mode, loss=loss, train_op=train_op)
+
+    def _evaluation(self) -> EstimatorSpec:
+        loss = _loss(self._call(_after_reset(self._model, "test_step"), self._batch), "test_step")
+        values = self._call(lambda _: self._model.get_metrics_result(), ())
+        # The loss is given by the call of the whole step.
+        metrics = {name: (value, loss.op) for name, value in values.items() if name != _LOSS}
+        return EstimatorSpec(self._mode, loss=loss, eval_metric_ops=metrics)
+
+    def _call(self, step: Callable[[Any], Any], batch: Any) -> dict[str, Any]:
+        """The results by name of a step of the model, called in the present graph on variables of it."""
+        import tensorflow as tf
+
+        from cgc.importers.tensorflow import trace_keras_step
+
+        specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), batch)
+        # The model and its variables live outside of all graphs.
+        with tf.__internal__.eager_context.eager_mode():
+            traced = trace_keras_step(self._model, specs, mode=_TRACED_MODES[self._mode], step=step)
+            constants = traced.constants()
+        captures = [
+            self._captured(outer, inner, traced.captured, constants) for outer, inner in traced.body.captures
+        ]
+        traced.function.set_external_captures(captures)
+        return dict(traced.named(traced.function(batch)))
+
+    def _captured(
+        self, outer: Any, inner: Any, variables: Mapping[str, Any], constants: Mapping[str, Any]
+    ) -> Any:
+        """What takes the place of a tensor from outside in the call."""
+        import tensorflow as tf
+
+        if inner.op.name in variables:
+            variable, holder = variables[inner.op.name]
+            return self._variable(variable.name, variable.resource_name, holder).handle
+        if inner.name in constants:
+            return tf.constant(constants[inner.name])
+        raise ModelFnError(
+            f"the Keras model '{self._model.name}' uses {outer!r}, which is no variable and no number; "
+            "look strings up in input_fn"
+        )
+
+    def _variable(self, name: str, resource_name: str, holder: Any) -> Any:
+        """A variable of the present graph that starts from the value of one of the model's."""
+        import tensorflow as tf
+
+        from cgc.importers.tensorflow import OPTIMIZER_VARIABLES
+
+        v1 = tf.compat.v1
+        keys = v1.GraphKeys
+        if id(holder) in self._variables:
+            return self._variables[id(holder)]
+        is_metric = resource_name.startswith("state.metric.")
+        collections = [keys.LOCAL_VARIABLES, keys.METRIC_VARIABLES] if is_metric else [keys.GLOBAL_VARIABLES]
+        if resource_name.startswith("state.optimizer."):
+            collections.append(OPTIMIZER_VARIABLES)
+        dtype = holder.dtype.base_dtype
+        self._variables[id(holder)] = v1.get_variable(
+            name,
+            holder.shape,
+            dtype,
+            # Read when it is needed: as a constant the values of all weights would be part of the graph.
+            lambda shape, dtype, partition_info=None: _value_of(holder, shape, dtype),
+            trainable=holder.trainable and resource_name.startswith("state.model."),
+            collections=collections,
+            use_resource=True,
+        )
+        return self._variables[id(holder)]
+
+
+def _value_of(holder: Any, shape: Any, dtype: Any) -> Any:
+    import tensorflow as tf
+
+    value = tf.numpy_function(lambda: holder.numpy(), [], dtype)
+    value.set_shape(shape)
+    return value
+
+
+def _after_reset(model: Any, step: str) -> Callable[[Any], Any]:
+    """A step of a model that begins with new totals of those metrics that the step gives for the batch alone.
+
+    In an evaluation that is the loss: the estimator makes the mean of all batches itself.
+    """
+
+    def reset_and_step(data: Any) -> Any:
+        for metric in model.metrics:
+            if step == "train_step" or metric.name == _LOSS:
+                metric.reset_state()
+        return getattr(model, step)(data)
+
+    return reset_and_step
+
+
+def _is_compiled(model: Any) -> bool:
+    """Keras 3 says it in public, tf_keras does not."""
+    return bool(getattr(model, "compiled", getattr(model, "_is_compiled", True)))
+
+
+def _loss(logs: Mapping[str, Any], step: str) -> Any:
+    if _LOSS not in logs:
+        raise ModelFnError(
+            f"{step} of the Keras model returns {', '.join(logs) or 'nothing'}, "
+            f"expected the loss among it, as '{_LOSS}'"
+        )
+    return logs[_LOSS]
+
+
+def _predictions(outputs: Mapping[str, Any]) -> Any:
+    """A single tensor as it is, several by name or position."""
+    if _PREDICTION in outputs:
+        return outputs[_PREDICTION]
+    return {name.removeprefix(f"{_PREDICTION}/"): tensor for name, tensor in outputs.items()}

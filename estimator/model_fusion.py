@@ -1,0 +1,313 @@
+"""Several models side by side in one program, each as if it were alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from estimator.calling import call_input_fn, call_model_fn, check_model_fn
+from estimator.capture import check_advances, with_mean_loss
+from estimator.errors import InputFnError, ModelFnError, UsageError
+from estimator.input import features_and_labels, read_in_graph
+from estimator.model_scope import own_scope, start_from
+from estimator.modes import ModeKeys
+from estimator.spec import SINGLE, EstimatorSpec, metrics_of, named_predictions
+
+MULTI_MODEL_STACK_KEY = "multi_model"
+"""Key of `stack_params` under which a fused program tells the compiler's stack about its models."""
+
+_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.-]*")
+_HOOKS = ("training_hooks", "training_chief_hooks", "evaluation_hooks", "prediction_hooks")
+_INFINITE = -1
+
+
+class ModelInfo(NamedTuple):
+    """One model of a fused program.
+
+    Attributes:
+        model_fn: As for an estimator of its own.
+        input_fn: As for an estimator of its own; must give a Dataset, tensors, or `(features, labels)`.
+        params: Given to both.
+        deltat_scaling_factor: How many times longer than that of a model with factor 1 the delta_t of this
+            one (the cycles from one of its samples to the next) may be; positive. It is passed on in
+            `stack_params` and changes nothing here: all models make their steps together, so the compiler
+            gives each kernel of each model room by its work in such a step.
+        name: The scope of the model's variables; `model_<n>` when None.
+        checkpoint: Prefix or directory of a checkpoint of the model alone, or of a fused program that had it
+            under this name: first values of its variables and of its step. None starts anew.
+    """
+
+    model_fn: Callable[..., Any]
+    input_fn: Callable[..., Any]
+    params: Mapping[str, Any] | None = None
+    deltat_scaling_factor: float = 1
+    name: str | None = None
+    checkpoint: str | None = None
+
+
+class MultiModelFusion:
+    """Several models as the one `model_fn`, `input_fn` and `params` of an estimator.
+
+    Every step is one step of each model, on a batch of its own input. Nothing passes between the models: each
+    sees collections of the graph and a global step (`<name>/global_step`) of its own, and comes to the
+    weights that it would come to alone. The estimator's loss is the sum of their losses, which are logged as
+    `<name>/loss`. Metrics are named `<name>/<metric>`, predictions `<name>/<prediction>`, or `<name>` where a
+    model predicts a single tensor. The input ends with the shortest one.
+
+        fusion = MultiModelFusion([ModelInfo(model_fn, input_fn, params, name="left"), ...])
+        config = CSRunConfig(cs_ip, stack_params=fusion.stack_params)
+        CerebrasEstimator(fusion.model_fn, model_dir, config=config, params=fusion.params).train(
+            fusion.input_fn, max_steps=100
+        )
+
+    Args:
+        models: The models, as ModelInfo or tuples of its fields.
+
+    Raises:
+        UsageError: no models, a name twice or one that is no scope, a factor that is not positive.
+        ModelFnError: a `model_fn` has the wrong arguments.
+    """
+
+    def __init__(self, models: Sequence[ModelInfo]) -> None:
+        self._models = _checked(models)
+
+    @property
+    def params(self) -> dict[str, dict[str, Any]]:
+        """The parameters of the models, by name."""
+        return {name: dict(info.params or {}) for name, info in self._models.items()}
+
+    @property
+    def stack_params(self) -> dict[str, Any]:
+        """What the compiler's stack is told about the models: name -> `deltat_scaling_factor`."""
+        factors = {name: info.deltat_scaling_factor for name, info in self._models.items()}
+        return {MULTI_MODEL_STACK_KEY: {"deltat_scaling_factor": factors}}
+
+    def input_fn(
+        self,
+        params: Mapping[str, Any] | None = None,
+        mode: str = ModeKeys.TRAIN,
+        config: Any = None,
+        input_context: Any = None,
+    ) -> Any:
+        """The inputs of all models: features by name, and labels by name where there are any.
+
+        Args:
+            params: Parameters by name; those of a model that is not among them are its own.
+            mode: One of ModeKeys.
+            config: The estimator's configuration.
+            input_context: Which share of the records this task reads.
+
+        Returns:
+            A Dataset if those of all models are, else tensors.
+
+        Raises:
+            InputFnError: an input function cannot be used, or inputs of known length have different ones.
+        """
+        shards, shard = 1, 0
+        if input_context is not None:
+            shards, shard = input_context.num_input_pipelines, input_context.input_pipeline_id
+        inputs = {}
+        for name, info in self._models.items():
+            with _named(name):
+                own = self._params_of(name, params)
+                inputs[name] = call_input_fn(info.input_fn, mode, own, config, shards, shard)
+        return _side_by_side(inputs)
+
+    def model_fn(self, features: Any, labels: Any, mode: str, params: Any, config: Any) -> EstimatorSpec:
+        """Builds all models in the present graph.
+
+        Args:
+            features: Name -> features, as `input_fn` gives them.
+            labels: Name -> labels; those of a model that is not among them are None.
+            mode: One of ModeKeys.
+            params: Parameters by name; those of a model that is not among them are its own.
+            config: The estimator's configuration.
+
+        Raises:
+            ModelFnError: a `model_fn` returned something that cannot be used here.
+            InputFnError: the features are not those of these models.
+            CheckpointReadError: a model cannot start from its checkpoint.
+        """
+        import tensorflow as tf
+
+        self._check_features(features)
+        parts = {}
+        for name, info in self._models.items():
+            with own_scope(name) as counter, _named(name):
+                own_labels = (labels or {}).get(name)
+                own = self._params_of(name, params)
+                spec = call_model_fn(info.model_fn, features[name], own_labels, mode, own, config)
+                parts[name] = _part(spec, mode, counter)
+                if info.checkpoint is not None:
+                    start_from(info.checkpoint, name)
+        return _fused(parts, mode, tf.compat.v1.train.get_or_create_global_step())
+
+    def _params_of(self, name: str, params: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        given = (params or {}).get(name)
+        return dict(self._models[name].params or {}) if given is None else given
+
+    def _check_features(self, features: Any) -> None:
+        names = list(self._models)
+        if not isinstance(features, Mapping) or set(features) != set(names):
+            got = f"a dict of {', '.join(features)}" if isinstance(features, Mapping) else repr(features)
+            raise InputFnError(
+                f"the features of a fused program must be a dict of {', '.join(names)}, one entry a model; "
+                f"got {got}. Use the input_fn of the MultiModelFusion"
+            )
+
+
+class _Part(NamedTuple):
+    """What one model contributes; metrics have the mean loss among them, when it is evaluated."""
+
+    spec: EstimatorSpec
+    metrics: Mapping[str, tuple[Any, Any]]
+
+
+def _checked(models: Sequence[Any]) -> dict[str, ModelInfo]:
+    if not isinstance(models, (list, tuple)) or isinstance(models, ModelInfo) or not models:
+        raise UsageError(f"MultiModelFusion needs a list of at least one ModelInfo, got {models!r}")
+    found: dict[str, ModelInfo] = {}
+    for index, model in enumerate(models):
+        if not isinstance(model, tuple) or not 2 <= len(model) <= len(ModelInfo._fields):
+            raise UsageError(f"models[{index}] of MultiModelFusion must be a ModelInfo, got {model!r}")
+        info = ModelInfo(*model)
+        name = f"model_{index}" if info.name is None else info.name
+        _check_info(info, name)
+        if name in found:
+            raise UsageError(
+                f"MultiModelFusion got the name '{name}' twice; the names tell the models' variables apart"
+            )
+        found[name] = info
+    return found
+
+
+def _check_info(info: ModelInfo, name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"the name of a model is the scope of its variables: letters, digits, '.', '_' and '-', "
+            f"a letter, digit or '.' first; got {name!r}"
+        )
+    factor = info.deltat_scaling_factor
+    if (
+        isinstance(factor, bool)
+        or not isinstance(factor, (int, float))
+        or not (math.isfinite(factor) and factor > 0)
+    ):
+        raise UsageError(f"deltat_scaling_factor of model '{name}' must be a number > 0, got {factor!r}")
+    if info.params is not None and not isinstance(info.params, Mapping):
+        raise UsageError(f"params of model '{name}' must be a dict or None, got {info.params!r}")
+    with _named(name):
+        check_model_fn(info.model_fn, has_params=bool(info.params))
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Says which model it was when one of the user's functions cannot be used."""
+    try:
+        yield
+    except (ModelFnError, InputFnError) as error:
+        if type(error) not in (ModelFnError, InputFnError):
+            raise
+        raise type(error)(f"model '{name}': {error}") from error
+
+
+def _side_by_side(inputs: Mapping[str, Any]) -> Any:
+    import tensorflow as tf
+
+    if all(isinstance(result, tf.data.Dataset) for result in inputs.values()):
+        _check_lengths(inputs)
+        # Errors of functions that AutoGraph has converted lose their words.
+        by_part = tf.autograph.experimental.do_not_convert(_by_part)
+        return tf.data.Dataset.zip(dict(inputs)).map(by_part).prefetch(tf.data.AUTOTUNE)
+    return _by_part({name: read_in_graph(result) for name, result in inputs.items()})
+
+
+def _by_part(elements: Mapping[str, Any]) -> Any:
+    """Name -> (features, labels) as features by name and labels by name."""
+    features, labels = {}, {}
+    for name, element in elements.items():
+        with _named(name):
+            features[name], own_labels = features_and_labels(element)
+        if own_labels is not None:
+            labels[name] = own_labels
+    return (features, labels) if labels else features
+
+
+def _check_lengths(datasets: Mapping[str, Any]) -> None:
+    """Refuses datasets of different known lengths: of the longer ones the last batches would be left out.
+
+    One without an end goes with any other.
+    """
+    lengths = {name: length for name, length in _lengths(datasets).items() if length >= 0}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{length} of '{name}'" for name, length in lengths.items())
+        raise InputFnError(
+            f"the inputs of a fused program have different numbers of batches: {found}. Every step takes "
+            "a batch for each model: repeat() the shorter ones, or take() as many of the longer ones"
+        )
+
+
+def _lengths(datasets: Mapping[str, Any]) -> dict[str, int]:
+    """Number of elements; negative where there is no end or it is not known."""
+    import tensorflow as tf
+
+    counts = {name: dataset.cardinality() for name, dataset in datasets.items()}
+    if tf.executing_eagerly():
+        return {name: int(count) for name, count in counts.items()}
+    with tf.compat.v1.Session(graph=tf.compat.v1.get_default_graph()) as session:
+        found: dict[str, int] = session.run(counts)
+    return found
+
+
+def _part(spec: EstimatorSpec, mode: str, counter: Any) -> _Part:
+    """Checks what a model returned, and adds what is told of each model apart."""
+    import tensorflow as tf
+
+    if spec.scaffold is not None:
+        raise ModelFnError(
+            "it returns a scaffold, but a fused program has one session for all. Give first values with "
+            "ModelInfo.checkpoint"
+        )
+    if spec.mode != mode:
+        raise ModelFnError(f"it returns an EstimatorSpec of mode '{spec.mode}', expected '{mode}'")
+    if mode == ModeKeys.PREDICT:
+        return _Part(spec, {})
+    if mode == ModeKeys.EVAL:
+        return _Part(spec, with_mean_loss(spec))
+    check_advances(spec.train_op, counter)
+    tf.compat.v1.summary.scalar("loss", spec.loss)
+    return _Part(spec, metrics_of(spec))
+
+
+def _fused(parts: Mapping[str, _Part], mode: str, global_step: Any) -> EstimatorSpec:
+    specs = [part.spec for part in parts.values()]
+    metrics = {f"{name}/{key}": pair for name, part in parts.items() for key, pair in part.metrics.items()}
+    hooks: dict[str, Any] = {field: [h for spec in specs for h in getattr(spec, field)] for field in _HOOKS}
+    if mode == ModeKeys.PREDICT:
+        predictions = {
+            name if key == SINGLE else f"{name}/{key}": tensor
+            for name, part in parts.items()
+            for key, tensor in named_predictions(part.spec).items()
+        }
+        return EstimatorSpec(mode, predictions=predictions, **hooks)
+    loss, train_op = _sum(spec.loss for spec in specs), None
+    if mode == ModeKeys.TRAIN:
+        train_op = _one_step([spec.train_op for spec in specs], global_step)
+    return EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=metrics, **hooks)
+
+
+def _sum(losses: Iterator[Any]) -> Any:
+    import tensorflow as tf
+
+    return tf.add_n([tf.cast(loss, tf.float32) for loss in losses])
+
+
+def _one_step(train_ops: Sequence[Any], global_step: Any) -> Any:
+    """All train ops, then one step more."""
+    import tensorflow as tf
+
+    with tf.control_dependencies(train_ops):
+        return global_step.assign_add(1, read_value=False)

@@ -1,6 +1,6 @@
 """Lowerings of convolution, in the forms that XLA compiles well for CPUs.
 
-XLA for CPUs hands a convolution to its fast routine in one form only: NHWC, kernel HWIO, one group, nothing
+XLA for CPUs hands a convolution to its fast routines in one form only: NHWC, kernel HWIO, one group, nothing
 reversed. It brings others into this form in the outermost computation alone, and the engine runs its steps in
 a loop. So gradients are written as such convolutions here. Measured in a loop with the XLA of jax 0.10.2 on
 two cores, float32, milliseconds, as the transpose of the forward convolution and in the forms below:
@@ -10,23 +10,29 @@ two cores, float32, milliseconds, as the transpose of the forward convolution an
     16 x 16 x 16 x 32 -> 32, 3 x 3     73      0.6      70     0.5
     32 x 32 x 32 x 3 -> 16, 7 x 7 / 2  57      0.3      11     1.0
 
-Few channels are slow: with at most 16 of the image and 16 of the result XLA takes the slower of its two
-routines. Adjacent columns of the result are then computed as channels of one, CPU milliseconds:
+It has two of them: one (YNN) computes on a single thread, the other (Eigen) on all. On one thread the engine
+leaves the choice to XLA, on more it chooses the latter (`cs_system.engine.setup.compiler_options`). Few
+channels are slow in it. Adjacent columns of the result are then computed as channels of one; CPU
+milliseconds:
 
     N x H x W x C -> K, 3 x 3      plain    by columns
     32 x 32 x 32 x 16 -> 16         1.80    1.12 (two together)
     32 x 32 x 32 x 3 -> 16          1.36    0.39 (four)
     32 x 16 x 16 x 8 -> 8           0.35    0.15 (four)
 
+Windows of very few elements become rows of a product: 128 x 28 x 28 x 1 -> 32, 3 x 3, takes 3.1 CPU
+milliseconds on two threads as a convolution, 2.0 by two columns, 1.6 as a product.
+
 The gradient by the kernel of large images is summed sample by sample, as both operands of one then stay in
-the cache; CPU milliseconds on one core:
+the cache; CPU milliseconds on two threads:
 
     N x H x W x C -> K, 3 x 3      all samples    one by one
-    128 x 14 x 14 x 32 -> 64          12.5           7.4
-    128 x 28 x 28 x 1 -> 32            4.7           2.4
-    8 x 64 x 64 x 16 -> 16             3.0           1.4
-    16 x 28 x 28 x 128 -> 128         30.0          21.2
-    32 x 8 x 8 x 64 -> 64              1.0           1.3, so not for small images
+    32 x 56 x 56 x 64 -> 64          84.3          54.0
+    8 x 64 x 64 x 32 -> 16            4.0           2.9
+    8 x 64 x 64 x 16 -> 16            2.1           1.6
+    32 x 32 x 32 x 16 -> 16           2.0           2.1
+    16 x 28 x 28 x 128 -> 128        21.6          22.5
+    128 x 14 x 14 x 32 -> 64          7.1          10.1, so not for small images
 
 Windows that do not overlap need no convolution: 4 x 56 x 56 x 64 -> 128, 1 x 1 / 2, by the kernel: 1.8 as a
 convolution, 0.3 as a product. Depthwise, 16 x 28 x 28 x 32, 3 x 3: 11.8 as a grouped convolution, 0.2 as
@@ -53,13 +59,15 @@ Function = Callable[[jax.Array, jax.Array], jax.Array]
 WindowFunction = Callable[["_Window", jax.Array, jax.Array], jax.Array]
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _FEW = 16
-"""As many channels of the image, and as many of the result, are too few for XLA's faster routine."""
+"""As many channels of the image, and as many of the result, are too few for XLA's routines."""
 _WIDE = 64
-"""As many channels of the result keep that routine busy."""
-_LARGE = 144
+"""As many channels of the result keep them busy."""
+_TINY = 16
+"""With at most so many elements a window is worth a row in memory."""
+_LARGE = 1024
 """As many windows of a sample may make its share of a kernel's gradient worth a convolution of its own."""
-_WORK = 1_000_000
-"""So many multiplications that share must have; a fifth of them where the windows are four times as many."""
+_WORK = 200_000
+"""So many multiplications that share must have."""
 _CACHED = 1 << 18
 """With fewer elements the whole gradient that comes in stays in the cache anyway."""
 
@@ -152,7 +160,10 @@ def _canonical(
     groups: int = 1,
 ) -> jax.Array:
     """XLA's convolution; with `spread` - 1 zeros between the elements of x."""
-    if groups == 1 and dilation[1] == 1 and tuple(spread) == (1, 1):
+    is_plain = groups == 1 and tuple(spread) == (1, 1)
+    if is_plain and math.prod(kernel.shape[:2]) > 1 and math.prod(kernel.shape[:3]) <= _TINY:
+        return _as_product(x, kernel, padding, stride, dilation)
+    if is_plain and dilation[1] == 1:
         columns = _columns_at_once(x.shape, kernel.shape, padding, stride)
         if columns > 1:
             return _by_columns(x, kernel, padding, stride, dilation, columns)
@@ -167,6 +178,16 @@ def _canonical(
         feature_group_count=groups,
         precision=lax.Precision.HIGHEST,
     )
+
+
+def _as_product(
+    x: jax.Array, kernel: jax.Array, padding: Pairs, stride: Sequence[int], dilation: Sequence[int]
+) -> jax.Array:
+    """Each window as a row."""
+    sides = (*padding[0], *padding[1])
+    rows = jnp.concatenate(taps(x, kernel.shape[:2], stride, sides, dilation=dilation), 3)
+    columns = kernel.reshape(-1, kernel.shape[3])
+    return lax.dot_general(rows, columns, (((3,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
 
 
 def _columns_at_once(x: Sequence[int], kernel: Sequence[int], padding: Pairs, stride: Sequence[int]) -> int:
@@ -232,8 +253,7 @@ def _by_kernel(window: _Window, x: jax.Array, grad: jax.Array) -> jax.Array:
 
 def _is_large(window: _Window, grad: jax.Array) -> bool:
     windows = math.prod(grad.shape[1:3])
-    least = _WORK if windows < 4 * _LARGE else _WORK // 5
-    return windows >= _LARGE and windows * math.prod(window.wanted) >= least and grad.size >= _CACHED
+    return windows >= _LARGE and windows * math.prod(window.wanted) >= _WORK and grad.size >= _CACHED
 
 
 def _turned(x: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:

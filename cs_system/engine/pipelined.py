@@ -20,6 +20,7 @@ from jax import numpy as jnp
 
 from cgc.cirh.interface import StepInterface, TensorSpec
 from cgc.executable import device_dtype, load_step
+from cs_system.engine.setup import compiler_options, computing_threads
 from cs_system.errors import (
     CsSystemError,
     DeviceMemoryError,
@@ -107,7 +108,8 @@ class Engine:
         chunk = _device_shapes(interface.inputs, self.chunk_batches)
         index = _ShapeDtypeStruct((), np.dtype(np.int32))
         loop = jax.jit(_steps_loop(step, interface.outputs, self.chunk_batches), donate_argnums=0)
-        return loop.lower(state, chunk, index, index).compile()
+        lowered = loop.lower(state, chunk, index, index)
+        return lowered.compile(compiler_options=compiler_options(computing_threads()))
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Copies the whole state to the device.

@@ -185,3 +185,19 @@ def test_an_interface_of_another_program(program):
         Engine(program.executable, interface, K).program()
     with pytest.raises(ProgramError, match="3 output results, its interface 2"):
         Engine(program.executable, dataclasses.replace(interface, outputs=outputs[:2]), K).program()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_convolution_is_given_to_the_routine_that_uses_all_threads(threads):
+    import jax
+
+    from cs_system.engine.setup import compiler_options
+
+    def convolved(image, kernel):
+        return jax.lax.conv_general_dilated(
+            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    arrays = np.ones((4, 16, 16, 32), np.float32), np.ones((3, 3, 32, 32), np.float32)
+    text = jax.jit(convolved).lower(*arrays).compile(compiler_options=compiler_options(threads)).as_text()
+    assert ("__ynn_fusion" in text) == (threads == 1)

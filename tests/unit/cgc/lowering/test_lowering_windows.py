@@ -96,7 +96,7 @@ def test_convolution_of_few_channels_is_that_of_its_columns(
 def test_gradient_by_the_kernel_of_large_images(
     channels: Any, padding: Any, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("_WORK", "_CACHED"):
+    for limit in ("_WORK", "_CACHED", "_LARGE"):
         monkeypatch.setattr(convolution, limit, 0)
     inputs, outputs = channels
     x = rng.normal(size=(3, 16, 14, inputs)).astype(np.float32)
@@ -140,6 +140,14 @@ def test_few_channels_become_many_in_the_form_that_xla_gets() -> None:
     assert re.findall(r"= f32\[([\d,]+)\]\S* convolution\(", text) == ["2,8,4,32"]
 
 
+def test_windows_of_few_elements_are_rows_of_a_product() -> None:
+    image, kernel = (2, 8, 8, 1), (3, 3, 1, 32)
+    op = ops.ConvolutionOp(*symbolic(image, kernel), (1, 1), (1, 1, 1, 1))
+    text = repeated(op, lambda x: x, np.ones(image, np.float32), np.ones(kernel, np.float32))
+    assert " convolution(" not in text
+    assert re.findall(r"= f32\[([\d,]+)\]\S* dot\(", text) == ["128,32"]
+
+
 def test_what_computes_the_image_is_not_fused_into_its_transposition() -> None:
     image, grad, kernel = (4, 8, 8, 32), (4, 8, 8, 24), (3, 3, 32, 24)
     op = ops.ConvolutionOp(*symbolic(image, grad), (1, 1), (1, 1, 1, 1), (1, 1), 1, "BWD_KERNEL", kernel)
@@ -153,7 +161,7 @@ def test_what_computes_the_image_is_not_fused_into_its_transposition() -> None:
 
 @pytest.mark.parametrize("channels", [(16, 16), (3, 24)], ids=str)
 def test_gradient_by_the_kernel_of_large_images_takes_one_sample_at_a_time(channels: Any) -> None:
-    image, grad, kernel = (32, 24, 24, channels[0]), (32, 24, 24, channels[1]), (3, 3, *channels)
+    image, grad, kernel = (32, 32, 32, channels[0]), (32, 32, 32, channels[1]), (3, 3, *channels)
     op = ops.ConvolutionOp(*symbolic(image, grad), (1, 1), (1, 1, 1, 1), (1, 1), 1, "BWD_KERNEL", kernel)
     text = repeated(op, lambda x: x, *(np.ones(shape, np.float32) for shape in (image, grad)))
     # the three columns of the window are channels of x; the operand with more channels is the kernel

@@ -18,6 +18,7 @@ from csrun.commands.flags import (
     flag_name,
     launcher_name,
     mount_dirs_option,
+    no_mounts_notice,
     require_command,
     run_main,
     slurm_options,
@@ -113,8 +114,8 @@ def build_command(site: Site) -> click.Command:
             alloc_node = on_slurm and not environment.get("SLURM_JOB_ID")
         own_node = alloc_node and on_slurm
         if logging:
-            without_effect = bool(mount_dirs) and site.container == "none"
-            _say_notices(environment, change, alloc_node and not on_slurm, without_effect)
+            in_vain = alloc_node and not on_slurm
+            _say_notices(unset_notice(environment, change), in_vain, no_mounts_notice(site, mount_dirs))
         if own_node:
             options = SlurmOptions.of_site(
                 site,
@@ -153,17 +154,22 @@ def _on_own_node(
     Raises:
         CsrunError: there is no such command, no such partition, or no cluster.
     """
-    from csrun.schedulers.slurm.arguments import srun_cpu  # only here: the start-up time of the other way
+    # Only here: the start-up time of the other way.
+    from csrun.schedulers.slurm.arguments import srun_cpu
+    from csrun.schedulers.slurm.client import SlurmClient
+    from csrun.schedulers.slurm.errors import SlurmError
+    from csrun.schedulers.slurm.facts import look_around, whole_node_cpus
 
-    if not dry_run:
-        from csrun.schedulers.slurm.client import SlurmClient
-        from csrun.schedulers.slurm.facts import look_around
-
-        if site.container == "none":  # a container's runtime only the nodes need to have
-            find_command(executed[0], environment["PATH"])  # a typing error is not worth a wait in the queue
-        look_around(SlurmClient(environment), options)
+    if site.container == "none" and not dry_run:  # a container's runtime only the nodes need to have
+        find_command(executed[0], environment["PATH"])  # a typing error is not worth a wait in the queue
+    client, cpus = SlurmClient(environment), None
+    try:
+        cpus = whole_node_cpus(client, options, look_around(client, options).partition)
+    except SlurmError:
+        if not dry_run:
+            raise
     terminal = os.isatty(0) and os.isatty(1)
-    return srun_cpu(options, executed, exclude_gres=exclude_gres, terminal=terminal)
+    return srun_cpu(options, executed, exclude_gres=exclude_gres, terminal=terminal, cpus=cpus)
 
 
 def _cleared(environment: Mapping[str, str]) -> dict[str, str]:
@@ -206,16 +212,11 @@ def replace_process(command: tuple[str, ...], environment: Mapping[str, str]) ->
         raise start_refused(command[0], error) from error
 
 
-def _say_notices(
-    environment: Mapping[str, str], change: EnvironmentChange, alloc_node: bool | None, mounts: bool
-) -> None:
-    hidden = unset_notice(environment, change)
-    if hidden:
-        say(PROGRAM, hidden)
-    if alloc_node:
-        say(PROGRAM, "--alloc-node=True: there is no cluster here, the program runs on this machine")
-    if mounts:
-        say(PROGRAM, "--mount-dirs has no effect here: without a container the program sees all directories")
+def _say_notices(hidden: str | None, alloc_node: bool | None, mounts: str | None) -> None:
+    no_cluster = "--alloc-node=True: there is no cluster here, the program runs on this machine"
+    for notice in (hidden, no_cluster if alloc_node else None, mounts):
+        if notice:
+            say(PROGRAM, notice)
 
 
 def _queries(site: Site) -> list[click.Parameter]:

@@ -14,7 +14,7 @@ import click
 from csrun.commandline import is_directory
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError, UsageError
-from csrun.site.model import LAUNCHERS, Launcher
+from csrun.site.model import LAUNCHERS, Launcher, Site
 from csrun.site.values import parse_count
 
 EXIT_USAGE = 2
@@ -106,6 +106,13 @@ def mount_dirs_option(function: Function) -> Function:
         help="Directories that the program needs to see, separated by commas.",
     )
     return option(function)
+
+
+def no_mounts_notice(site: Site, mount_dirs: Sequence[Path]) -> str | None:
+    """What the user should know of --mount-dirs where it changes nothing."""
+    if not mount_dirs or site.container != "none":
+        return None
+    return "--mount-dirs has no effect here: without a container the program sees all directories"
 
 
 def slurm_options(function: Function) -> Function:

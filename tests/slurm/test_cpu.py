@@ -67,6 +67,11 @@ def test_a_terminal_is_one_on_the_node_too(cluster: Any) -> None:
         os.close(controller)
 
 
+def test_it_has_all_cpus_of_the_node(cluster: Any, run: Any) -> None:
+    job = run(cluster, LAUNCHER, "sh", "-c", "echo $SLURM_CPUS_ON_NODE", program="csrun_cpu")
+    assert job.stdout == "4\n", job.shown()
+
+
 def test_one_ctrl_c_ends_it(cluster: Any, start: Any, wait: Any) -> None:
     job = start(cluster, LAUNCHER, "sh", "-c", "echo ready; exec sleep 1000", program="csrun_cpu")
     job.wait_for("ready")
@@ -96,7 +101,5 @@ def test_without_a_cluster_the_reason_is_said(make_cluster: Any, run: Any) -> No
 def test_dry_run_shows_the_words_of_srun(cluster: Any, run: Any) -> None:
     job = run(cluster, LAUNCHER, "--dry-run", "--time=5", "echo", "a b", ":", program="csrun_cpu")
     assert job.process.returncode == 0
-    words = (
-        "srun --quit-on-interrupt --nodes=1 --ntasks=1 --exclusive --mpi=none --time=5 /bin/sh -c 'exec echo"
-    )
-    assert f"command: {words}" in job.stdout
+    words = "srun --quit-on-interrupt --nodes=1 --ntasks=1 --exclusive --mpi=none --cpus-per-task=4 --time=5 "
+    assert f"command: {words}/bin/sh -c 'exec echo" in job.stdout

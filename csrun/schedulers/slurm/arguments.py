@@ -93,21 +93,57 @@ def srun_step(
 
 
 def srun_cpu(
-    options: SlurmOptions, command: Sequence[str], *, exclude_gres: bool, terminal: bool
+    options: SlurmOptions, command: Sequence[str], *, exclude_gres: bool, terminal: bool, cpus: int | None
 ) -> tuple[str, ...]:
     """The srun that runs one command on a whole node of its own.
 
     Args:
         options: what the site and the user ask for.
         command: the words to execute.
+        cpus: of such a node; None: not known, and Slurm may give the command one of them only.
         exclude_gres: leave the node alone that owns the CS system.
         terminal: give the command a terminal; else one Ctrl-C ends it, not only the second.
     """
-    words = ["srun", "--pty" if terminal else "--quit-on-interrupt", "--nodes=1", "--ntasks=1", "--exclusive"]
-    words += ["--mpi=none"]
+    words = [*_single_task(terminal), "--exclusive", "--mpi=none"]
+    words += [] if cpus is None else [f"--cpus-per-task={cpus}"]
     if exclude_gres and options.gres_node:
         words.append(f"--exclude={options.gres_node}")
+    return (*words, *options.words, *_one_component(command))
+
+
+def srun_cpu_step(
+    allocation: Allocation, command: Sequence[str], *, avoided_node: str, terminal: bool
+) -> tuple[str, ...]:
+    """The srun that runs one command on a node of an allocation, with all that the job has there.
+
+    Args:
+        allocation: of a shell of salloc that is on another machine.
+        command: the words to execute.
+        avoided_node: the node that owns the CS system, taken only where there is no other.
+        terminal: as for `srun_cpu`.
+    """
+    group, node = next(
+        (
+            (number, name)
+            for number, names in enumerate(allocation.groups)
+            for name in names
+            if name != avoided_node
+        ),
+        (0, allocation.nodes[0]),
+    )
+    words = [*_single_task(terminal), "--mpi=none", "--overlap"]
+    words += [f"--jobid={allocation.job_id}", f"--nodelist={node}"]
+    words += [f"--het-group={group}"] if allocation.heterogeneous else []
+    return (*words, *_one_component(command))
+
+
+def _single_task(terminal: bool) -> list[str]:
+    how = "--pty" if terminal else "--quit-on-interrupt"
+    return ["srun", how, "--nodes=1", "--ntasks=1"]
+
+
+def _one_component(command: Sequence[str]) -> Sequence[str]:
     if ":" in command:
         # To srun this word starts the next component of a heterogeneous job, wherever it stands.
-        command = ("/bin/sh", "-c", f"exec {join(command)}")
-    return (*words, *options.words, *command)
+        return ("/bin/sh", "-c", f"exec {join(command)}")
+    return command

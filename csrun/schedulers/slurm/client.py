@@ -197,6 +197,10 @@ class SlurmClient:
         """Every node, once for each of its partitions."""
         return parse_nodes(self.run("sinfo", "--noheader", "--Node", f"--format={_NODE_FORMAT}"))
 
+    def cpus_for_jobs(self) -> dict[str, int]:
+        """CPUs of every node that jobs can have, by name: without those that a site keeps for the system."""
+        return parse_cpus_for_jobs(self.run("scontrol", "--oneliner", "show", "nodes"))
+
     def partitions(self) -> list[Partition]:
         """Every partition."""
         return parse_partitions(self.run("sinfo", "--noheader", f"--format={_PARTITION_FORMAT}"))
@@ -298,6 +302,17 @@ def parse_nodes(text: str) -> list[Node]:
             )
         )
     return nodes
+
+
+def parse_cpus_for_jobs(text: str) -> dict[str, int]:
+    """The output of scontrol show nodes, a node a line; CPUEfctv is there since Slurm 21.08."""
+    found = {}
+    for line in text.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        count = fields.get("CPUEfctv") or fields.get("CPUTot", "")
+        if count.isdigit():
+            found[fields["NodeName"]] = int(count)
+    return found
 
 
 def parse_partitions(text: str) -> list[Partition]:

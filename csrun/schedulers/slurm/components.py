@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from csrun.layout import JobLayout
 
@@ -54,3 +55,21 @@ def components(layout: JobLayout) -> tuple[Component, ...]:
     between = (Component(single - 1, 1),) if single > 1 else ()
     rest = Component(total - single, tasks, cpus, cyclic=layout.cyclic)
     return (Component(1, 1, holds_system=True), *between, rest)
+
+
+def with_whole_nodes(parts: Sequence[Component], node_cpus: int) -> tuple[Component, ...]:
+    """The components with all CPUs of nodes that are theirs alone, where the layout leaves CPUs open. Pure.
+
+    Without a number `srun --exclusive` reserves such a node and gives each task one CPU of it, to which Slurm
+    binds it on most sites.
+
+    Args:
+        parts: the components.
+        node_cpus: CPUs that every node has.
+    """
+    return tuple(
+        replace(part, cpus_per_task=max(1, node_cpus // part.tasks_per_node))
+        if part.exclusive and part.cpus_per_task is None
+        else part
+        for part in parts
+    )

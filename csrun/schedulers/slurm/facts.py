@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ class ClusterFacts:
 
     Attributes:
         partition: that the job will be in.
-        cpus: CPUs of each of its nodes, most first.
+        cpus: CPUs of each of its nodes that jobs can have, most first.
         resources: names of all generic resources there, such as "cs".
         ports: range of TCP ports that nodes may connect to on the submitting host; None: any.
         loopback: the whole cluster is this machine.
@@ -90,14 +91,37 @@ def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
             f"lists it: correct 'gres_node' of the site configuration or GRES_NODE"
         )
     network = network_facts(client)
+    for_jobs = client.cpus_for_jobs()
+    cpus = {name: for_jobs.get(name, node.cpus) for name, node in nodes.items()}
     return replace(
         network,
         partition=named,
-        cpus=tuple(sorted((node.cpus for node in nodes.values()), reverse=True)),
+        cpus=tuple(sorted(cpus.values(), reverse=True)),
         resources=frozenset(
             item.partition(":")[0] for node in nodes.values() for item in node.resources.split(",") if item
         ),
     )
+
+
+def whole_node_cpus(client: SlurmClient, options: SlurmOptions, partition: str) -> int | None:
+    """CPUs that a task on a node of its own asks for: what most nodes have. None where Slurm does not say.
+
+    Without a number `srun --exclusive` reserves the node and gives the task one CPU of it, to which Slurm
+    binds it on most sites. On a node that has more CPUs the task gets so many; nodes with fewer are left out.
+
+    Args:
+        client: the cluster.
+        options: `gres_node` does not count.
+        partition: names separated by commas; "": all.
+
+    Raises:
+        SlurmError: the cluster does not answer.
+    """
+    cpus = client.cpus_for_jobs()
+    wanted = set(partition.split(",")) if partition else None
+    names = {node.name for node in client.nodes() if wanted is None or node.partition in wanted}
+    counts = Counter(cpus[name] for name in names - {options.gres_node} if name in cpus)
+    return max(counts, key=lambda count: (counts[count], count), default=None)
 
 
 def _check_time(options: SlurmOptions, partitions: Sequence[Partition]) -> None:

@@ -12,7 +12,7 @@ from csrun.environment import program_environment, unset_notice
 from csrun.schedulers.base import LaunchPlan, LaunchRequest, Surroundings
 from csrun.schedulers.slurm.allocation import Allocation, host_file
 from csrun.schedulers.slurm.arguments import srun_job, srun_step
-from csrun.schedulers.slurm.components import components
+from csrun.schedulers.slurm.components import components, with_whole_nodes
 from csrun.schedulers.slurm.facts import ClusterFacts
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.tasks import check_number_of_tasks, common_change, job_log_dir, planned_tasks, plural
@@ -81,9 +81,12 @@ class SlurmScheduler:
         agent = agent_command()
         hosts = ""
         if self._allocation is None:
+            asked = parts
             if self._facts is not None:
                 self._facts.check(layout, self._options)
-            srun = srun_job(surroundings.job_id, parts, self._options, agent)
+                # of the smallest node: site and user may ask for any of them (--nodelist, --constraint)
+                asked = with_whole_nodes(parts, min(self._facts.cpus, default=1))
+            srun = srun_job(surroundings.job_id, asked, self._options, agent)
         else:
             self._allocation.check(layout, self._system_node)
             srun = srun_step(surroundings.job_id, parts, self._allocation, agent)

@@ -6,8 +6,8 @@ import pytest
 
 from csrun.layout import JobLayout
 from csrun.schedulers.slurm.allocation import Allocation
-from csrun.schedulers.slurm.arguments import request_words, srun_cpu, srun_job, srun_step
-from csrun.schedulers.slurm.components import Component, components
+from csrun.schedulers.slurm.arguments import request_words, srun_cpu, srun_cpu_step, srun_job, srun_step
+from csrun.schedulers.slurm.components import Component, components, with_whole_nodes
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.model import Site
 
@@ -33,6 +33,15 @@ STEP = "--input=none --mpi=none --chdir=/ --wait=0 --kill-on-bad-exit=0"
 )
 def test_the_components_of_a_layout(layout: JobLayout, expected: list[Component]) -> None:
     assert list(components(layout)) == expected
+
+
+def test_tasks_on_nodes_of_their_own_share_all_cpus_where_nothing_is_said() -> None:
+    chief, between, rest = with_whole_nodes(components(JobLayout(5, 4, None, 2)), 10)
+    assert (chief.cpus_per_task, between.cpus_per_task, rest.cpus_per_task) == (10, 10, 2)
+    assert with_whole_nodes(components(JobLayout(5, 4, 3, 2)), 10)[2].cpus_per_task == 3
+    shared, _ = with_whole_nodes(components(JobLayout(2, 4)), 10)
+    assert shared.cpus_per_task is None
+    assert with_whole_nodes(components(JobLayout(1, 4)), 2)[0].cpus_per_task == 1
 
 
 def test_srun_for_nodes_of_its_own() -> None:
@@ -77,12 +86,24 @@ def test_srun_in_a_heterogeneous_allocation_has_a_step_in_every_component() -> N
 
 def test_srun_for_one_command() -> None:
     options = SlurmOptions(partition="cpu", gres_node="node1")
-    words = srun_cpu(options, ("python", "a b"), exclude_gres=True, terminal=True)
+    words = srun_cpu(options, ("python", "a b"), exclude_gres=True, terminal=True, cpus=None)
     begin = "--nodes=1 --ntasks=1 --exclusive --mpi=none"
     assert " ".join(words) == f"srun --pty {begin} --exclude=node1 --partition=cpu python a b"
-    words = srun_cpu(options, ("echo", "a", ":", "$b"), exclude_gres=False, terminal=False)
-    assert " ".join(words[:-3]) == f"srun --quit-on-interrupt {begin} --partition=cpu"
+    words = srun_cpu(options, ("echo", "a", ":", "$b"), exclude_gres=False, terminal=False, cpus=8)
+    assert " ".join(words[:-3]) == f"srun --quit-on-interrupt {begin} --cpus-per-task=8 --partition=cpu"
     assert words[-3:] == ("/bin/sh", "-c", "exec echo a : '$b'")
+
+
+def test_srun_for_one_command_in_an_allocation_avoids_the_node_of_the_system() -> None:
+    allocation = Allocation("7", (("a", "b"),))
+    words = srun_cpu_step(allocation, ("python", "a b"), avoided_node="a", terminal=False)
+    begin = "srun --quit-on-interrupt --nodes=1 --ntasks=1 --mpi=none --overlap --jobid=7"
+    assert " ".join(words) == f"{begin} --nodelist=b python a b"
+    words = srun_cpu_step(Allocation("7", (("a",),)), ("python",), avoided_node="a", terminal=False)
+    assert " ".join(words) == f"{begin} --nodelist=a python"
+    parts = Allocation("7", (("a",), ("b", "c")), heterogeneous=True)
+    words = srun_cpu_step(parts, ("python",), avoided_node="a", terminal=False)
+    assert " ".join(words) == f"{begin} --nodelist=b --het-group=1 python"
 
 
 def test_what_the_user_says_beats_the_site() -> None:

@@ -8,7 +8,7 @@ from csrun.errors import CsrunError
 from csrun.layout import JobLayout
 from csrun.schedulers.slurm.client import Node, Partition, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmRequestError
-from csrun.schedulers.slurm.facts import ClusterFacts, look_around
+from csrun.schedulers.slurm.facts import ClusterFacts, look_around, whole_node_cpus
 from csrun.schedulers.slurm.options import SlurmOptions
 
 FACTS = ClusterFacts("main", (64, 64, 16), frozenset({"cs"}))
@@ -52,17 +52,26 @@ class Cluster(SlurmClient):
             Node("n2", 16, 1000, "", "other", "alloc"),
         ]
 
+    def cpus_for_jobs(self) -> dict[str, int]:
+        return {"n1": 8, "n2": 14}
+
     def configuration(self) -> dict[str, str]:
         return self.settings
 
 
 def test_the_partition_that_counts_is_the_one_asked_for_else_the_default() -> None:
     facts = look_around(Cluster(), SlurmOptions())
-    assert facts == ClusterFacts("main", (16, 8), frozenset({"cs", "gpu"}))
-    assert look_around(Cluster(), SlurmOptions(partition="other")).cpus == (16,)
-    assert look_around(Cluster(), SlurmOptions(partition="main,other")).cpus == (16, 8)
+    assert facts == ClusterFacts("main", (14, 8), frozenset({"cs", "gpu"}))
+    assert look_around(Cluster(), SlurmOptions(partition="other")).cpus == (14,)
+    assert look_around(Cluster(), SlurmOptions(partition="main,other")).cpus == (14, 8)
     with pytest.raises(SlurmRequestError, match="no partition 'gpu'; expected one of: main, other"):
         look_around(Cluster(), SlurmOptions(partition="gpu"))
+
+
+def test_a_task_on_a_node_of_its_own_asks_for_the_cpus_that_most_nodes_have() -> None:
+    assert whole_node_cpus(Cluster(), SlurmOptions(), "main") == 14
+    assert whole_node_cpus(Cluster(), SlurmOptions(gres_node="n2"), "main,other") == 8
+    assert whole_node_cpus(Cluster(), SlurmOptions(gres_node="n2"), "other") is None
 
 
 def test_how_nodes_reach_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

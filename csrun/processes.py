@@ -119,7 +119,16 @@ def children_of(pid: int) -> list[int]:
 
 def descendants(root: int) -> set[int]:
     """All living processes below `root`, itself excluded."""
+    return _below(root, _children())
+
+
+def branches(roots: Iterable[int]) -> dict[int, set[int]]:
+    """By root all living processes below it; looks once at all processes, however many roots there are."""
     children = _children()
+    return {root: _below(root, children) for root in roots}
+
+
+def _below(root: int, children: Mapping[int, list[int]]) -> set[int]:
     found: set[int] = set()
     queue = [root]
     while queue:
@@ -202,14 +211,19 @@ class Guard:
     Start it before any task and any thread. It waits at a pipe whose other end only this process holds.
     """
 
-    def __init__(self, marks: Mapping[str, str]) -> None:
-        """Args: marks: variables that all processes of the job, and no others, have in their environment."""
+    def __init__(self, marks: Mapping[str, str], folder: Path | None = None) -> None:
+        """Starts it.
+
+        Args:
+            marks: variables that all processes of the job, and no others, have in their environment.
+            folder: removed after them.
+        """
         read_end, self._write_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.close(self._write_end)
-                _guard(read_end, {os.fsencode(f"{name}={value}") for name, value in marks.items()})
+                _guard(read_end, {os.fsencode(f"{name}={value}") for name, value in marks.items()}, folder)
             finally:
                 os._exit(0)
         os.close(read_end)
@@ -233,7 +247,7 @@ def detach() -> None:
         os.dup2(nothing, standard)
 
 
-def _guard(read_end: int, marks: set[bytes]) -> None:
+def _guard(read_end: int, marks: set[bytes], folder: Path | None) -> None:
     detach()
     if os.read(read_end, 1):
         return
@@ -245,6 +259,10 @@ def _guard(read_end: int, marks: set[bytes]) -> None:
         signal_processes(marked, signal.SIGKILL)
         empty_scans = 0 if marked else empty_scans + 1
         time.sleep(_GUARD_SCAN_INTERVAL_S)
+    if folder is not None:
+        import shutil  # no launcher pays for it at its start
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _marked(marks: set[bytes]) -> list[int]:

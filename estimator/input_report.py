@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+
+import numpy as np
 
 from csrun.roles import tf_config
 from estimator.input import InputSource
@@ -19,24 +24,37 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
         source: The input of the run.
         shared: Whether several workers may read it; each has to read a part of its own then.
 
-    An input function that raises does so again when the run reads its input, which tells the user.
+    An input function that raises does so again when the run reads its input, which tells the user. One that
+    draws random numbers while it is called gives the run the batches that it would give without a report.
     """
     from input_analyzer.input_report import lines
     from input_analyzer.tf.inspection import inspect
 
     try:
-        inspection = inspect(
-            lambda workers, index: as_worker(source, workers, index).call(),
-            workers=source.num_shards,
-            training=source.mode == ModeKeys.TRAIN,
-            shared=shared,
-            seed=source.config.tf_random_seed,
-        )
+        with _random_numbers_kept():
+            inspection = inspect(
+                lambda workers, index: as_worker(source, workers, index).call(),
+                workers=source.num_shards,
+                training=source.mode == ModeKeys.TRAIN,
+                shared=shared,
+                seed=source.config.tf_random_seed,
+            )
     except Exception as error:
         log.debug("no Input Function Report: %s: %s", type(error).__name__, error)
         return
     for level, line in lines(inspection.findings):
         log.log(level, "%s", line)
+
+
+@contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """The generators that programs share go on from where they are now, whatever is drawn inside."""
+    plain, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(numpy)
 
 
 def as_worker(source: InputSource, workers: int, index: int) -> InputSource:

@@ -5,8 +5,11 @@ docs/input-analyzer.md describes the JSON member by member.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from input_analyzer.lanes import ONE_LANE, Lane
 
 FORMAT_VERSION = 1
 """Of the JSON; a change that breaks a reader raises it, further members do not."""
@@ -28,6 +31,7 @@ class StageCost:
         wait_us_per_sample: the part of it that waits for files, network or a sleep.
         once: it is paid in the first epoch only, because a cache stands behind it.
         source: the user's line as "file:line"; None where no line of the user's made it.
+        lane: the stages that it takes turns with, and the threads that work on it.
     """
 
     name: str
@@ -38,6 +42,12 @@ class StageCost:
     wait_us_per_sample: float | None = None
     once: bool = False
     source: str | None = None
+    lane: Lane = ONE_LANE
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> StageCost:
+        """A stage from its JSON object."""
+        return cls(**{**value, "lane": Lane(**value["lane"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,32 @@ class Bottleneck:
     stage: str
     op: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What it gives to mend a finding.
+
+    Attributes:
+        kind: "measured": the rates with and without the change were compared; "expected": from the times of
+            the stages; "not-speed": something else is won, or not lost.
+        text: for a reader.
+        times: the rate with the change over that without it; where it is expected, the most that it can be;
+            None where there is no figure.
+        low: lower end of the 95 % confidence interval of a measured one.
+        high: upper end.
+        cpus: CPUs that it was measured with, or is expected with.
+    """
+
+    kind: Literal["measured", "expected", "not-speed"]
+    text: str
+    times: float | None = None
+    low: float | None = None
+    high: float | None = None
+    cpus: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind.replace('-', ' ')}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +96,7 @@ class Finding:
         source: the user's line as "file:line"; None where it concerns the pipeline as a whole.
         message: what was found and why it matters, one sentence.
         recommended: what to write instead.
-        gain: what that was measured to give, or is expected to; None where speed is not the point.
+        gain: what that was measured to give, or is expected to; None where neither could be told.
     """
 
     id: str
@@ -69,7 +105,13 @@ class Finding:
     source: str | None
     message: str
     recommended: str
-    gain: str | None = None
+    gain: Gain | None = None
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Finding:
+        """A finding from its JSON object."""
+        gain = value["gain"]
+        return cls(**{**value, "gain": None if gain is None else Gain(**gain)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +266,7 @@ class Analysis:
         measurements: in the order in which they were made.
         predictions: of all layouts that were considered.
         input_bound: the training will wait for input even with the recommended layout; None without a target.
+        applied_gain: of all together that `--apply` can mend; None where that is not more than one finding.
         notes: what a reader must know about this analysis, one sentence each.
         elapsed_s: seconds that the analysis took.
     """
@@ -240,6 +283,7 @@ class Analysis:
     recommendation: Recommendation
     target: Target | None
     input_bound: bool | None
+    applied_gain: Gain | None = None
     notes: tuple[str, ...] = ()
     elapsed_s: float = 0.0
 
@@ -254,6 +298,7 @@ class Analysis:
             "bottleneck": None if self.bottleneck is None else asdict(self.bottleneck),
             "stages": [asdict(stage) for stage in self.stages],
             "findings": [asdict(finding) for finding in self.findings],
+            "applied_gain": None if self.applied_gain is None else asdict(self.applied_gain),
             "measurements": [asdict(measurement) for measurement in self.measurements],
             "predictions": [_prediction(prediction) for prediction in self.predictions],
             "model": {"formula": self.model.formula, "relative_error": self.model.relative_error},

@@ -19,12 +19,14 @@ from input_analyzer.analysis import (
     Subject,
     Target,
 )
-from input_analyzer.applying import order
+from input_analyzer.applying import order, words_of
 from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.gains import measure_gains
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.rates import Effort, Plan, Rates, plans
+from input_analyzer.pace import pace
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
 from input_analyzer.target import target_of_report
@@ -92,12 +94,12 @@ class Examined:
     @property
     def stages(self) -> tuple[StageCost, ...]:
         """In pipeline order."""
-        return tuple(StageCost(**stage) for stage in self.facts["stages"])
+        return tuple(map(StageCost.of, self.facts["stages"]))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The gravest first."""
-        return tuple(Finding(**finding) for finding in self.facts["findings"])
+        return tuple(map(Finding.of, self.facts["findings"]))
 
     def epoch_of_copy(self, copies: int) -> int | None:
         """Samples of an epoch of one of several copies."""
@@ -116,6 +118,10 @@ def default_candidates(cpus: int) -> tuple[int, ...]:
     return tuple(power for power in powers if power * 16 >= cpus)
 
 
+def _candidates(request: Request) -> tuple[int, ...]:
+    return request.cpus_per_task or default_candidates(len(request.cpus))
+
+
 def examine(request: Request, say: Say) -> Examined:
     """Runs the program up to its input function and examines that.
 
@@ -127,20 +133,23 @@ def examine(request: Request, say: Say) -> Examined:
         socket="",
         compile=request.target is None,
         stage_seconds=request.stage_seconds,
+        cpus_per_task=max(_candidates(request)),
     )
     with Copies(request.launch, [first], [request.cpus]) as copies:
-        say("starting the program", 0.0)
+        doing = "starting the program"
         facts = None
         started = time.monotonic()
         while facts is None:
+            part = min(1.0, (time.monotonic() - started) / (request.stage_seconds + 10))
+            say(doing, _STARTS * part)
             for _, message in copies.messages():
                 if message["event"] == "alive":
-                    part = min(1.0, (time.monotonic() - started) / (request.stage_seconds + 10))
-                    say(message["doing"], _STARTS * part)
+                    doing = message["doing"]
                 elif message["event"] == "examined":
                     facts = message
         if facts["compiles"]:
             _wait_for_compilation(copies, copies.all[0], say)
+            facts["notes"] += _failed_compilation(copies.all[0])
         return Examined(facts, copies.all[0].peak_bytes)
 
 
@@ -150,6 +159,15 @@ def _wait_for_compilation(copies: Copies, copy: Copy, say: Say) -> None:
         say("compiling, for the target rate", _STARTS)
         for _ in copies.messages():
             pass
+
+
+def _failed_compilation(copy: Copy) -> list[str]:
+    """What a reader must know of a compilation that gave no report."""
+    code = copy.process.returncode
+    if not code:
+        return []
+    said = copy.output_tail().splitlines()[-1:]
+    return [f"The compilation failed (exit code {code}), so it gave no target: {' '.join(said)}"]
 
 
 def analyze(request: Request, say: Say) -> Analysis:
@@ -172,15 +190,24 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     usable = int(USABLE_MEMORY * memory.available_bytes)
     if request.launch.memory_bytes is not None:
         usable = min(usable, request.launch.memory_bytes)
-    candidates = request.cpus_per_task or default_candidates(len(request.cpus))
+    candidates = _candidates(request)
+    gains = measure_gains(
+        examined.findings,
+        request.launch,
+        request.cpus[: max(candidates)],
+        request.effort.longest_s,
+        (usable, examined.memory_bytes),
+        lambda doing: say(doing, _STARTS),
+    )
     if request.apply:
-        request = replace(request, launch=_mending(request.launch, examined.findings))
+        request = replace(request, launch=_mending(request.launch, examined.findings, len(request.cpus)))
     todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes)
     measurements, notes = _measure(request, examined, todo, say)
     if request.apply:
         mended = "; ".join(examined.applied) or "nothing, as no finding can be mended so"
         notes.insert(0, f"Measured with --apply: {mended}. The times of the stages are those without it.")
-    model = fit([Point(m.tasks, m.cpus_per_task, m.samples_per_s) for m in measurements])
+    stages = examined.stages
+    model = fit([point_of(measurement) for measurement in measurements], pace(stages))
     limits = Limits(
         request.available_nodes,
         len(request.cpus),
@@ -191,29 +218,34 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     target = request.target or target_of_report(map(Path, examined.facts["artifact_dirs"]))
     found = predictions(model, limits)
     recommendation = recommend(found, None if target is None else target.samples_per_s)
-    stages = examined.stages
     say("done", 1.0)
     return Analysis(
         subject=examined.subject(request.command),
         node=Node(request.launch.host, len(request.cpus), memory.total_bytes),
         available_nodes=request.available_nodes,
         stages=stages,
-        bottleneck=bottleneck_of(stages),
-        findings=examined.findings,
+        bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task),
+        findings=gains.findings,
         measurements=measurements,
         model=_described(model, limits),
         predictions=found,
         recommendation=recommendation,
         target=target,
         input_bound=None if target is None else recommendation.samples_per_s < target.samples_per_s,
-        notes=(*examined.facts["notes"], *notes, *_reservations(measurements, model, limits, target, todo)),
+        applied_gain=gains.together,
+        notes=(
+            *examined.facts["notes"],
+            *gains.notes,
+            *notes,
+            *_reservations(measurements, model, limits, target, todo),
+        ),
         elapsed_s=time.monotonic() - began,
     )
 
 
-def _mending(launch: Launch, findings: Sequence[Finding]) -> Launch:
-    """A launch whose processes mend what was found."""
-    ordered = order([finding.id for finding in findings])
+def _mending(launch: Launch, findings: Sequence[Finding], cpus: int) -> Launch:
+    """A launch whose processes mend what was found; `cpus` are those that the examination had."""
+    ordered = order(words_of(findings, cpus))
     return replace(launch, environment={**launch.environment, **ordered})
 
 
@@ -251,6 +283,17 @@ def _measure(
             "stay in memory, may make later ones faster."
         )
     return tuple(measurements), notes
+
+
+def point_of(measurement: Measurement) -> Point:
+    """A measurement as the model takes it."""
+    cpu_us = measurement.cpu_us_per_sample
+    return Point(
+        measurement.tasks,
+        measurement.cpus_per_task,
+        measurement.samples_per_s,
+        None if cpu_us is None else cpu_us / 1e6,
+    )
 
 
 def _described(model: RateModel, limits: Limits) -> ContentionModel:

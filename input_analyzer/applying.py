@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
+
+from input_analyzer.analysis import Finding
 
 VARIABLE = "CSRUN_INPUT_APPLY"
-"""Identifiers of the findings to mend in the dataset graph of a run, separated by commas."""
+"""Identifiers of the findings to mend in the dataset graph of a run, separated by commas.
+
+One that is about a number may have it behind a colon: `loader-workers-few:2` for two workers a CPU."""
+
+_RECOMMENDED_WORKERS = re.compile(r"num_workers=(\d+)")
+
+PREFETCHING = frozenset({"prefetch-missing", "prefetch-not-last", "prefetch-empty"})
+"""Findings that matter where something is done between two batches."""
+
+COMPARED = PREFETCHING | {
+    *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed", "flat-map-of-files"),
+    *("parallel-reads-missing", "order-not-deterministic", "shuffle-buffer-small"),
+    *("loader-workers-missing", "loader-workers-few", "loader-workers-many", "loader-workers-restarted"),
+}
+"""Findings that can be mended for a run and whose mending may change the rate of a worker."""
 
 
 def ordered() -> frozenset[str]:
     """The findings that this process is told to mend; none for a run as usual."""
-    return frozenset(name for name in os.environ.get(VARIABLE, "").split(",") if name)
+    return frozenset(ordered_values())
+
+
+def ordered_values() -> dict[str, float | None]:
+    """The same with their numbers; None where none is given."""
+    found: dict[str, float | None] = {}
+    for word in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        name, _, value = word.partition(":")
+        found[name] = float(value) if value else None
+    return found
 
 
 def order(findings: Collection[str]) -> dict[str, str]:
-    """The environment that tells a process to mend these findings."""
+    """The environment that tells a process to mend these findings, each with its number where it has one."""
     return {VARIABLE: ",".join(sorted(findings))} if findings else {}
+
+
+def values_of(findings: Iterable[Finding], cpus: int) -> dict[str, float | None]:
+    """The numbers of findings: recommended worker processes of a torch DataLoader for each of the CPUs."""
+    found: dict[str, float | None] = {}
+    for finding in findings:
+        workers = _RECOMMENDED_WORKERS.search(finding.recommended)
+        found[finding.id] = int(workers.group(1)) / cpus if workers else None
+    return found
+
+
+def words_of(findings: Iterable[Finding], cpus: int) -> list[str]:
+    """Findings as `order` takes them, with their numbers."""
+    values = values_of(findings, cpus)
+    return [name if value is None else f"{name}:{value:g}" for name, value in values.items()]

@@ -5,19 +5,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from input_analyzer.analysis import Bottleneck, StageCost
+from input_analyzer.pace import time_us
+
+_ALIKE = 0.02  # gains that differ by so little, as parts of the whole time, are the same
 
 
-def bottleneck_of(stages: Sequence[StageCost]) -> Bottleneck | None:
-    """The stage with the largest self time, once the first epoch is over; None where none was timed."""
+def bottleneck_of(stages: Sequence[StageCost], cpus: int = 1) -> Bottleneck | None:
+    """The stage without which the pipeline would be fastest, once the first epoch is over.
+
+    In one thread, and on one CPU where nothing waits, that is the stage with the largest self time. Where
+    lanes work side by side it is a stage of the slowest one, and where the CPUs are too few for all of them
+    the stage whose CPU time they lack most. Of several that are alike in this the one with the largest self
+    time is taken.
+
+    Args:
+        stages: All stages of a pipeline.
+        cpus: CPUs of a task.
+
+    Returns:
+        None where no stage was timed.
+    """
     timed = [stage for stage in stages if stage.self_time_us_per_sample and not stage.once]
     if not timed:
         return None
-    slowest = max(timed, key=_time)
-    share = 100 * _time(slowest) / sum(map(_time, timed))
-    waits = slowest.wait_us_per_sample or 0.0
-    kind = "waiting" if waits > _time(slowest) / 2 else "computing"
-    reason = f"{_time(slowest):,.4g} us of {kind} per sample, {share:.0f} % of the time of all stages"
-    return Bottleneck(slowest.name, slowest.op, reason)
+    whole = time_us(timed, cpus)
+    spared = {stage.name: whole - time_us(_without(timed, stage), cpus) for stage in timed}
+    most = max(spared.values())
+    chosen = max((s for s in timed if spared[s.name] >= most - _ALIKE * whole), key=_time)
+    return Bottleneck(chosen.name, chosen.op, _reason(chosen, timed, whole - spared[chosen.name], cpus))
+
+
+def _without(stages: Sequence[StageCost], left_out: StageCost) -> list[StageCost]:
+    return [stage for stage in stages if stage is not left_out]
+
+
+def _reason(chosen: StageCost, timed: Sequence[StageCost], left_us: float, cpus: int) -> str:
+    waits = chosen.wait_us_per_sample or 0.0
+    kind = "waiting" if waits > _time(chosen) / 2 else "computing"
+    share = 100 * _time(chosen) / sum(map(_time, timed))
+    threads = chosen.lane.threads_on(cpus)
+    where = "" if threads == 1 else f" in {threads} threads"
+    text = f"{_time(chosen):,.4g} us of {kind} per sample{where}, {share:.0f} % of the time of all stages"
+    on = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
+    whole = time_us(timed, cpus)
+    if len(timed) == 1 or left_us <= 0:
+        return text
+    return f"{text}; without it a task with {on} could be {whole / left_us:,.3g} times as fast"
 
 
 def _time(stage: StageCost) -> float:

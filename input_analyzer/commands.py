@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -21,6 +20,7 @@ from csrun.commands.flags import (
     flag_name,
     launcher_name,
     mount_dirs_option,
+    no_mounts_notice,
     require_command,
     run_main,
     seconds,
@@ -28,9 +28,9 @@ from csrun.commands.flags import (
     working_directory,
 )
 from csrun.commands.site_flag import command_site, site_config_option
-from csrun.console import STDERR, STDOUT, say, wants_colour, write_text
+from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_colour, write_text
 from csrun.container_images import containerise, require_container
-from csrun.environment import program_environment, this_toolkit
+from csrun.environment import program_environment, this_toolkit, unset_notice
 from csrun.errors import CsrunError, UsageError
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.model import Launcher, Site, choose_launcher
@@ -40,10 +40,16 @@ from input_analyzer.errors import InputAnalyzerError
 if TYPE_CHECKING:
     from input_analyzer.analysis import Analysis
     from input_analyzer.analyze import Request, Say
+    from input_analyzer.measure.leaving import Surroundings
 
 PROGRAM = "cs_input_analyzer"
 DEFAULT_TIME_LIMIT_S = 120
 DEFAULT_SECONDS = 4
+
+_ON_NODE = "SLURMD_NODENAME"
+"""Set in every process that Slurm has started on a node; a shell of salloc may be on another machine."""
+
+_REDRAW_S = 0.1
 
 _HELP = """Runs COMMAND up to its input function, measures copies of that side by side on one node, and tells
 how fast the input is, which stage bounds it, what to change, and how many nodes, tasks and CPUs a training
@@ -83,9 +89,8 @@ def build_command(site: Site) -> click.Command:
         "--available-nodes",
         callback=count(),
         metavar="N",
-        default=str(site.def_nodes),
-        show_default=True,
-        help="Nodes that a training may use, all like the measured one.",
+        help="Nodes that a training may use, all like the measured one. Default: those of the allocation of "
+        f"Slurm that it is called in, else the site's, {site.def_nodes}.",
     )
     @mount_dirs_option
     @click.option(
@@ -115,7 +120,7 @@ def build_command(site: Site) -> click.Command:
     @click.option(
         "--seconds",
         "longest_s",
-        callback=seconds,
+        callback=_duration,
         metavar="SECONDS",
         default=str(DEFAULT_SECONDS),
         show_default=True,
@@ -124,7 +129,7 @@ def build_command(site: Site) -> click.Command:
     @click.option(
         "--time-limit",
         "limit_s",
-        callback=seconds,
+        callback=_duration,
         metavar="SECONDS",
         default=str(DEFAULT_TIME_LIMIT_S),
         show_default=True,
@@ -149,7 +154,7 @@ def build_command(site: Site) -> click.Command:
     @click.pass_context
     def cs_input_analyzer(
         context: click.Context,
-        available_nodes: int,
+        available_nodes: int | None,
         mount_dirs: tuple[Path, ...],
         cpus_per_task: tuple[int, ...],
         target_samples_per_s: float | None,
@@ -169,11 +174,20 @@ def build_command(site: Site) -> click.Command:
         command: tuple[str, ...],
     ) -> int:
         words = require_command(command, context)
+        given = {"--json": json_file is not None, "--html": html_file is not None, "--apply": apply}
+        if apply_dry_run and any(given.values()):
+            flag = next(flag for flag in given if given[flag])
+            raise UsageError(
+                f"--apply-dry-run with {flag}: it only prints a diff and measures nothing; expected one of "
+                "the two: leave the other out"
+            )
         check_writable("--json", json_file)
         check_writable("--html", html_file)
         environment = dict(os.environ)
         on_slurm = choose_launcher(launcher, site, environment) == "slurm"
-        if on_slurm and not environment.get("SLURM_JOB_ID"):
+        allocated = _allocated_nodes(environment) if on_slurm else None
+        nodes = available_nodes or allocated or site.def_nodes
+        if on_slurm and not environment.get(_ON_NODE):
             options = SlurmOptions.of_site(
                 site,
                 time_limit=time_limit,
@@ -182,14 +196,15 @@ def build_command(site: Site) -> click.Command:
                 qos=qos,
                 dependency=dependency,
             )
-            _on_own_node(site, options, environment)
-        with _expected_errors():
+            _on_node(options, environment, nodes)
+        with _expected_errors(), _analysis(site) as surroundings:
             request = _request(
                 site,
                 words,
                 mount_dirs,
                 limit_s,
-                available_nodes=available_nodes,
+                surroundings,
+                available_nodes=nodes,
                 cpus_per_task=cpus_per_task,
                 target=target_samples_per_s,
                 longest_s=longest_s,
@@ -203,6 +218,7 @@ def build_command(site: Site) -> click.Command:
     return cs_input_analyzer
 
 
+_ENDING = {"--json": ".json", "--html": ".html"}
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -232,6 +248,14 @@ def _positive(context: click.Context, param: click.Parameter, text: str | None) 
     return value
 
 
+def _duration(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """Parses seconds, more than none."""
+    value = seconds(context, param, text)
+    if value == 0:
+        raise UsageError(f"{flag_name(param)}: got {text!r}, expected seconds above 0, for example 10")
+    return value
+
+
 def check_writable(flag: str, path: Path | None) -> None:
     """Whether a report can be written, before the time for it is spent.
 
@@ -240,6 +264,10 @@ def check_writable(flag: str, path: Path | None) -> None:
     """
     if path is None:
         return
+    if not path.name:
+        raise UsageError(
+            f"{flag}: got no name of a file; expected one, for example {flag}=input{_ENDING[flag]}"
+        )
     import tempfile  # only here, so that --help does not pay for it
 
     folder = path.absolute().parent
@@ -259,6 +287,7 @@ def _request(
     words: tuple[str, ...],
     mount_dirs: tuple[Path, ...],
     limit_s: float,
+    surroundings: Surroundings,
     *,
     available_nodes: int,
     cpus_per_task: tuple[int, ...],
@@ -268,32 +297,34 @@ def _request(
     apply: bool,
 ) -> Request:
     # Only here, so that --help does not pay for it.
-    import tempfile
-
     from input_analyzer.analysis import Target
     from input_analyzer.analyze import Request
     from input_analyzer.measure.copies import Launch
+    from input_analyzer.measure.node import host_name, usable_cpus
     from input_analyzer.measure.rates import Effort
     from input_analyzer.standalone import looks_like_function
 
-    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    environment = dict(os.environ)
+    host, cpus = host_name(environment), usable_cpus(environment)
     too_many = [each for each in cpus_per_task if each > len(cpus)]
     if too_many:
         raise UsageError(
-            f"--cpus-per-task: got {too_many[0]}, expected at most {len(cpus)}, the CPUs of "
-            f"{socket.gethostname()}: "
-            "leave it out, or measure on a larger node"
+            f"--cpus-per-task: got {too_many[0]}, expected at most {len(cpus)}, the CPUs of {host} that may "
+            "be used: leave it out, or measure on a larger node"
         )
     cwd = working_directory()
     program = words
     if len(words) == 1 and looks_like_function(words[0]):
         program = ("python", "-m", "input_analyzer.standalone", words[0])
-    environment = dict(os.environ)
     change = program_environment(environment, this_toolkit(), site.container)
+    for notice in (unset_notice(environment, change), no_mounts_notice(site, mount_dirs)):
+        if notice:
+            say(PROGRAM, notice)
     require_container(site, environment.get("PATH", ""))
-    directories = [*(path.absolute() for path in mount_dirs), Path(tempfile.gettempdir())]
+    directories = [*(path.absolute() for path in mount_dirs), surroundings.folder]
     executed = containerise(program, site, cwd, directories)
-    launch = Launch(executed, change.apply(environment), limit_s, memory_bytes, socket.gethostname())
+    variables = {**change.apply(environment), **surroundings.variables}
+    launch = Launch(executed, variables, limit_s, memory_bytes, host, surroundings.folder)
     return Request(
         command=words,
         launch=launch,
@@ -358,15 +389,20 @@ def _print(analysis: Analysis) -> None:
     from input_analyzer.report.text import print_report
 
     width = None if os.isatty(STDOUT) else 120
-    print_report(analysis, Console(width=width, no_color=not wants_colour(STDOUT), highlight=False))
+    console = Console(width=width, no_color=not wants_colour(STDOUT), highlight=False)
+    with console.capture() as report:
+        print_report(analysis, console)
+    write_text(STDOUT, report.get())  # as text may: to a reader that has gone, in any locale
 
 
 @contextmanager
 def _progress() -> Iterator[Say]:
     """A bar on a terminal; elsewhere a line on stderr whenever something new begins."""
-    if not os.isatty(STDERR):
+    if not os.isatty(STDERR) or os.environ.get("TERM") == "dumb":
         yield _lines()
         return
+    import time
+
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -374,11 +410,21 @@ def _progress() -> Iterator[Say]:
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # No thread that draws: processes are started meanwhile, by forks.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda doing, part: bar.update(task, description=doing, completed=part)
+        drawn = 0.0
+
+        def tell(doing: str, part: float) -> None:
+            nonlocal drawn
+            now = time.monotonic()
+            due = now - drawn >= _REDRAW_S
+            bar.update(task, description=doing, completed=part, refresh=due)
+            drawn = now if due else drawn
+
+        yield tell
 
 
 def _lines() -> Say:
@@ -405,17 +451,43 @@ def _expected_errors() -> Iterator[None]:
         raise failure from error
 
 
-def _on_own_node(site: Site, options: SlurmOptions, environment: dict[str, str]) -> NoReturn:
-    """Becomes an srun that runs this command on a whole node of its own."""
-    from csrun.commands.cpu import replace_process
-    from csrun.schedulers.slurm.arguments import srun_cpu
-    from csrun.schedulers.slurm.client import SlurmClient, submission_environment
-    from csrun.schedulers.slurm.facts import look_around
+def _analysis(site: Site) -> AbstractContextManager[Surroundings]:
+    """What an analysis happens in."""
+    from input_analyzer.measure.copies import folder_for_sockets
+    from input_analyzer.measure.leaving import nothing_left
 
-    look_around(SlurmClient(environment), options)
-    again = own_command(sys.argv[1:], this_toolkit().python, Path(__file__).resolve().parents[1])
+    occupy_closed_descriptors()
+    # An image has /tmp; what TMPDIR names here, it may lack.
+    return nothing_left(folder_for_sockets() if site.container == "none" else Path("/tmp"))
+
+
+def _allocated_nodes(environment: Mapping[str, str]) -> int | None:
+    """Nodes of the allocation that we are in."""
+    from csrun.schedulers.slurm.allocation import read_allocation
+
+    allocation = read_allocation(environment)
+    return None if allocation is None else len(allocation.nodes)
+
+
+def _on_node(options: SlurmOptions, environment: Mapping[str, str], nodes: int) -> NoReturn:
+    """Becomes an srun that runs this command on a whole node of its own, or on one of the allocation."""
+    from csrun.commands.cpu import replace_process
+    from csrun.schedulers.slurm.allocation import read_allocation
+    from csrun.schedulers.slurm.arguments import srun_cpu, srun_cpu_step
+    from csrun.schedulers.slurm.client import SlurmClient, submission_environment
+    from csrun.schedulers.slurm.facts import look_around, whole_node_cpus
+
     terminal = os.isatty(0) and os.isatty(1)
-    words = srun_cpu(options, again, exclude_gres=True, terminal=terminal)
+    allocation = read_allocation(environment)
+    # What holds here does not there, where one node is all that the job has.
+    arguments = [f"--available-nodes={nodes}", *sys.argv[1:]]
+    again = own_command(arguments, this_toolkit().python, Path(__file__).resolve().parents[1])
+    if allocation is None:
+        client = SlurmClient(environment)
+        cpus = whole_node_cpus(client, options, look_around(client, options).partition)
+        words = srun_cpu(options, again, exclude_gres=True, terminal=terminal, cpus=cpus)
+    else:
+        words = srun_cpu_step(allocation, again, avoided_node=options.gres_node, terminal=terminal)
     replace_process(words, submission_environment(environment))
 
 
@@ -425,5 +497,4 @@ def own_command(arguments: Sequence[str], python: Path, root: Path) -> tuple[str
         "import sys; sys.path[0] = sys.argv.pop(1); from csrun.bootstrap import run; "
         "run('cs_input_analyzer', 'input_analyzer.commands')"
     )
-    # Inside the job that srun makes, SLURM_JOB_ID says that the node is there.
     return (str(python), "-E", "-c", start, str(root), *arguments)

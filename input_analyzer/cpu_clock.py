@@ -94,27 +94,3 @@ def _queued_of_caller() -> int:
 def _times(task: Path) -> tuple[int, int]:
     running, waiting, _ = (task / "schedstat").read_text().split()
     return int(running), int(waiting)
-
-
-class Stopwatch:
-    """Adds up what the calling thread itself does between `start` and `stop`."""
-
-    def __init__(self) -> None:
-        self.cpu = 0
-        self.wait = 0
-        self._before = (0, 0, 0)
-
-    def start(self) -> None:
-        """Begins an interval."""
-        queued = _queued_of_caller()
-        self._before = (time.perf_counter_ns(), time.thread_time_ns(), queued)
-
-    def stop(self) -> Spent:
-        """Ends the interval and adds it."""
-        cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
-        began, cpu_before, queued_before = self._before
-        spent_cpu = cpu - cpu_before
-        spent_wait = max(0, wall - began - spent_cpu - (_queued_of_caller() - queued_before))
-        self.cpu += spent_cpu
-        self.wait += spent_wait
-        return Spent(spent_cpu, spent_wait)

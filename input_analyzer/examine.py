@@ -8,16 +8,17 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component, Finding, StageCost
-from input_analyzer.findings.context import BATCHES, records_at
+from input_analyzer.findings.context import BATCHES, number, records_at
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
+from input_analyzer.lanes import lanes
+from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import Link, Order
 from input_analyzer.measure.session import FEWEST_BATCHES, check_length
 from input_analyzer.pipeline import Pipeline, StageTime
@@ -95,8 +96,8 @@ def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[st
     end = time.monotonic() + FIRST_BATCHES_S
     batches: Iterator[tuple[Any, ...]] = program.batches(shard)
     for batch in batches:
-        shapes.check(batch)
-        count, samples, size = count + 1, samples + sample_count(batch), size + size_bytes(batch)
+        own_samples, own_size = shapes.check(batch)
+        count, samples, size = count + 1, samples + own_samples, size + own_size
         say("reading the first batches")
         # A slow pipeline is judged by what comes in that time, a fast one by as many batches as are needed.
         if count > FEWEST_BATCHES or (count > 1 and time.monotonic() > end):
@@ -118,23 +119,20 @@ def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[st
 def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[StageCost, ...]:
     """The stages with their times, in pipeline order."""
     by_name = {time.stage: time for time in times}
+    lane_of = lanes(pipeline)
     costs = []
     for stage in pipeline.stages:
+        cost = StageCost(stage.name, stage.op, stage.position, source=stage.source, lane=lane_of[stage.name])
         time = by_name.get(stage.name)
-        costs.append(
-            StageCost(stage.name, stage.op, stage.position, source=stage.source)
-            if time is None
-            else StageCost(
-                stage.name,
-                stage.op,
-                stage.position,
-                time.self_time_us,
-                time.cpu_us,
-                time.wait_us,
-                time.once,
-                stage.source,
+        if time is not None:
+            cost = replace(
+                cost,
+                self_time_us_per_sample=time.self_time_us,
+                cpu_us_per_sample=time.cpu_us,
+                wait_us_per_sample=time.wait_us,
+                once=time.once,
             )
-        )
+        costs.append(cost)
     return tuple(costs)
 
 
@@ -142,6 +140,8 @@ def epoch_samples(pipeline: Pipeline) -> int | None:
     """Samples of one epoch: what comes to the first `repeat`, or out of a pipeline without one."""
     if not pipeline.stages:
         return None
+    if pipeline.framework == "torch":
+        return number(pipeline.last, "epoch_samples")
     repeat = next((stage for stage in pipeline.stages if stage.op == "repeat"), None)
     if repeat is not None and len(repeat.inputs) != 1:
         return None

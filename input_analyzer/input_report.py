@@ -23,7 +23,8 @@ def lines(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
         level = _LEVELS[finding.severity]
         place = f"{finding.source}: " if finding.source else ""
         yield level, f"[input_fn] {finding.id} - {place}{finding.op}(): {finding.message}"
-        gain = f" ({finding.gain})" if finding.gain else ""
+        # What is won beside speed, the message has said.
+        gain = f" ({finding.gain})" if finding.gain and finding.gain.kind != "not-speed" else ""
         yield level, f"[input_fn] {finding.id} - recommended: {finding.recommended}{gain}"
     yield logging.INFO, f"---------- end of the {TITLE} ----------"
 

@@ -18,7 +18,7 @@ class Stage:
     Attributes:
         name: Unique in the pipeline: the operation, numbered where it occurs again (`map`, `map_2`).
         op: The operation: a tf.data method or class, or a part of a torch DataLoader (`sampler`,
-            `getitem`, `collate`, `workers`).
+            `getitem`, `transform`, `collate`, `workers`).
         position: Index in pipeline order; a stage stands behind all its inputs.
         inputs: Names of the stages that it reads.
         source: The user's line, `file:line`; None where the user did not write it.

@@ -5,21 +5,26 @@ n copies with c CPUs each deliver
     X(n, c) = n / (t(c) * (1 + sigma * (n - 1) + kappa * n * (n - 1)))        samples per second
     t(c)    = (serial**k + (parallel / c)**k) ** (1 / k)                      seconds per sample of one copy
 
+and tasks that share CPUs never more than CPUs / cpu, where cpu is the measured CPU time of a sample.
+
 The second factor is the universal scalability law (N. J. Gunther, "Guerrilla Capacity Planning", 2007,
 chapter 4): sigma is the share of time for which copies queue for what only one can use (disk, memory bus),
 kappa what they cost each other pairwise (caches, coherency). t(c) is Amdahl's law for k = 1, and for larger k
 the law of stages that overlap: `serial` is the pace of the stage that does not profit from more CPUs,
 `parallel` the CPU time of the rest. All parameters are at least 0, so that no fit promises more than n times
-one copy.
+one copy. Where one number of CPUs was measured, what more of them give is taken from the times of the stages
+(`pace`), if they are known: then k is infinite, as the slower of the two parts alone counts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from input_analyzer.pace import Pace
 
 OVERLAPS = (1.0, 2.0, 4.0, 8.0)
 """Values that are tried for k; at 8 the slower of the two parts alone counts, within 9 %."""
@@ -32,11 +37,16 @@ _WORTH_A_PARAMETER = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A measurement: `tasks` copies with `cpus_per_task` CPUs each delivered `samples_per_s` together."""
+    """A measurement: `tasks` copies with `cpus_per_task` CPUs each delivered `samples_per_s` together.
+
+    Attributes:
+        cpu_s: CPU time of a sample, seconds; None where it is not known.
+    """
 
     tasks: int
     cpus_per_task: int
     samples_per_s: float
+    cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ class RateModel:
         sigma: queueing, 0 or more.
         kappa: mutual cost, 0 or more.
         relative_error: root mean square of (predicted - measured) / measured.
+        cpu_s: most CPU time of a sample, which bounds the rate of tasks that share CPUs.
     """
 
     serial_s: float
@@ -58,6 +69,7 @@ class RateModel:
     sigma: float = 0.0
     kappa: float = 0.0
     relative_error: float = 0.0
+    cpu_s: float = 0.0
 
     def sample_time_s(self, cpus_per_task: float) -> float:
         """Seconds per sample of a copy that is alone on the node."""
@@ -66,12 +78,20 @@ class RateModel:
     def rate(self, tasks: int, cpus_per_task: float) -> float:
         """Samples per second of `tasks` copies together; 0 for no copy.
 
-        Where tasks share CPUs, `cpus_per_task` is the part of them that falls to each, for example 0.5.
-
         The law may fall for many copies; the rate of a node is never taken for less than it would be with
         some of its tasks idle, because workers that wait for others do not run.
         """
         return max((self.law(n, cpus_per_task) for n in range(1, tasks + 1)), default=0.0)
+
+    def shared_rate(self, tasks: int, cpus: int) -> float:
+        """Samples per second of `tasks` copies that are not pinned and share so many CPUs, fewer than copies.
+
+        Each has as many threads as if all CPUs were its own. What waits goes on side by side, what computes
+        takes turns: of the two bounds the rate keeps away as a hyperbola does, since it takes a while until a
+        CPU is given to another task.
+        """
+        alone = self.rate(tasks, cpus)
+        return 1 / math.hypot(1 / alone, self.cpu_s / cpus) if tasks else 0.0
 
     def law(self, tasks: int, cpus_per_task: float) -> float:
         """The formula itself."""
@@ -85,21 +105,27 @@ class RateModel:
         """The formula with its numbers, for a reader."""
         serial, parallel = f"{1e6 * self.serial_s:.4g}", f"{1e6 * self.parallel_s:.4g}"
         k = f"{self.overlap:g}"
-        time = (
-            f"{serial} + {parallel}/c"
-            if self.overlap == 1
-            else f"({serial}^{k} + ({parallel}/c)^{k})^(1/{k})"
-        )
+        if self.overlap == 1:
+            time = f"{serial} + {parallel}/c"
+        elif math.isinf(self.overlap):
+            time = f"max({serial}, {parallel}/c)"
+        else:
+            time = f"({serial}^{k} + ({parallel}/c)^{k})^(1/{k})"
         slowdown = f"1 + {self.sigma:.3g} (n-1) + {self.kappa:.3g} n (n-1)"
         return f"rate = 1e6 n / (({time}) us * ({slowdown})) with n tasks of c CPUs on a node"
 
 
-def fit(points: Sequence[Point]) -> RateModel:
+def fit(points: Sequence[Point], pace: Pace | None = None) -> RateModel:
     """The model nearest to the measurements in the sum of squared relative errors of the time per sample.
 
-    Parameters that the measurements cannot tell apart stay 0: without measurements of several CPU numbers
-    all time counts as serial (more CPUs promise nothing that was not seen), without several task numbers
-    there is no contention, and `kappa` needs three of them.
+    Parameters that the measurements cannot tell apart stay 0: without several task numbers there is no
+    contention, and `kappa` needs three of them. Without several CPU numbers the ratio of the two parts of
+    t(c) is that of `pace`; without that all time counts as serial (more CPUs promise nothing that was not
+    seen).
+
+    Args:
+        points: the measurements.
+        pace: what the stages say about more CPUs.
 
     Raises:
         ValueError: no points, or one without a positive rate.
@@ -115,7 +141,41 @@ def fit(points: Sequence[Point]) -> RateModel:
     for model in models[1:]:
         if model.relative_error**2 < _WORTH_A_PARAMETER * best.relative_error**2:
             best = model
-    return best
+    known = [point.cpu_s for point in points if point.cpu_s]
+    if len({point.tasks for point in points}) == 1:
+        best = _contended(best, points)
+    if several_cpus == 1 and pace is not None:
+        with_all = pace.with_overhead(1e6 * max(known)) if known else pace
+        best = _divided(best, points[0].cpus_per_task, with_all)
+    # Side by side, and with more threads, a sample takes more CPU time: tasks that share are near the most.
+    return replace(best, cpu_s=max(known, default=0.0))
+
+
+def _contended(model: RateModel, points: Sequence[Point]) -> RateModel:
+    """With the contention that shows within a task, where tasks were not measured side by side.
+
+    CPUs that wait for memory count as busy: if a sample takes more CPU time in a task with more CPUs, two
+    tasks will hold each other up as two CPUs of one do.
+    """
+    known = {point.cpus_per_task: point for point in points if point.cpu_s}
+    if len(known) < 2:
+        return model
+    fewest, most = known[min(known)], known[max(known)]
+    before, after = fewest.cpu_s or 0.0, most.cpu_s or 0.0
+    growth = (after / before - 1) / (most.cpus_per_task - fewest.cpus_per_task)
+    computes = min(1.0, before * fewest.samples_per_s / fewest.tasks)  # the rest of the time it waits
+    return replace(model, sigma=max(0.0, growth * computes))
+
+
+def _divided(model: RateModel, cpus: int, pace: Pace) -> RateModel:
+    """The same at the measured number of CPUs; of others as the stages say."""
+    expected_us = max(pace.serial_us, pace.parallel_us / cpus)
+    if expected_us <= 0:
+        return model
+    scale = model.sample_time_s(cpus) / expected_us
+    return replace(
+        model, serial_s=scale * pace.serial_us, parallel_s=scale * pace.parallel_us, overlap=math.inf
+    )
 
 
 def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:
@@ -180,7 +240,7 @@ def _squares(columns: np.ndarray, goal: np.ndarray, pair: tuple[float, float]) -
 
 def _overlapped(first: float, second: float, overlap: float) -> float:
     largest = max(first, second)
-    if largest == 0:
-        return 0.0
+    if largest == 0 or math.isinf(overlap):
+        return largest
     # The powers of times in seconds would underflow; those of their ratio do not.
     return largest * float(((first / largest) ** overlap + (second / largest) ** overlap) ** (1 / overlap))

@@ -12,6 +12,12 @@ from pathlib import Path
 from input_analyzer.analysis import Finding
 
 _AUTOTUNE = "tf.data.AUTOTUNE"
+LOADER = "DataLoader"
+_LOADER_ARGUMENTS = (
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
+    *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
+)
+"""Of torch.utils.data.DataLoader, in the order in which they may be given without their names."""
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
@@ -64,8 +70,12 @@ def _file_diff(name: str, findings: Sequence[Finding], read: Callable[[Path], st
 def _edits(finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
     """What mends a finding; nothing where the call cannot be told, or the mend is not mechanical."""
     line = int((finding.source or "").rpartition(":")[2])
-    mend = _MENDS.get(finding.id)
     calls = [call for call in _calls(tree, finding.op) if _is_on(call, line)]
+    if finding.op == LOADER:
+        if len(calls) == 1:
+            yield from _of_loader(calls[0], finding, tree)
+        return
+    mend = _MENDS.get(finding.id)
     if mend is None or (finding.id in _AUTOTUNED and not _knows_tf(tree)):
         return
     edits = [edit for call in calls if (edit := mend(call, finding, source)) is not None]
@@ -76,14 +86,54 @@ def _edits(finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
 
 def _calls(tree: ast.Module, name: str) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
+        if isinstance(node, ast.Call) and _name_of(node.func) == name:
             yield node
+
+
+def _name_of(function: ast.expr) -> str | None:
+    """The name that is called: of a method, or by itself as torch's DataLoader often is."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) and function.id == LOADER else None
 
 
 def _is_on(call: ast.Call, line: int) -> bool:
     """Whether a call is made on a line: that of its method's name, or one of its arguments."""
     first = call.func.end_lineno or call.lineno
     return first <= line <= (call.end_lineno or first)
+
+
+def _of_loader(call: ast.Call, finding: Finding, tree: ast.Module) -> Iterator[Edit]:
+    """The arguments of a DataLoader that a finding recommends, each as it is written there."""
+    wanted = _recommended_arguments(finding, tree)
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if None in given or any(isinstance(value, ast.Starred) for value in call.args):
+        return  # **settings may have it
+    given |= dict(zip(_LOADER_ARGUMENTS, call.args, strict=False))
+    missing = []
+    for name, value in wanted.items():
+        if name not in given:
+            missing.append(f"{name}={value}")
+        elif ast.unparse(given[name]) != value:
+            yield _replace(given[name], value)
+    if missing:
+        yield _append(call, ", ".join(missing))
+
+
+def _recommended_arguments(finding: Finding, tree: ast.Module) -> dict[str, str]:
+    """Of `DataLoader(..., num_workers=2)` the arguments; none where that is not all that there is to do."""
+    try:
+        expression = ast.parse(finding.recommended, mode="eval").body
+    except SyntaxError:
+        return {}
+    if not isinstance(expression, ast.Call) or _name_of(expression.func) != LOADER:
+        return {}
+    values = {str(one.arg): ast.unparse(one.value) for one in expression.keywords}
+    imports_torch = any(
+        isinstance(node, ast.Import) and any(name.name == "torch" and not name.asname for name in node.names)
+        for node in ast.walk(tree)
+    )
+    return {name: value for name, value in values.items() if imports_torch or "torch." not in value}
 
 
 def _knows_tf(tree: ast.Module) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ from typing import Any, cast
 
 from csrun.roles import tf_config
 from input_analyzer.analysis import Framework
-from input_analyzer.applying import ordered
+from input_analyzer.applying import ordered, ordered_values
 from input_analyzer.errors import UsageError, WrongTypeError
 from input_analyzer.handover import InputProgram, Shard, take_over
 from input_analyzer.measure.link import VARIABLE
@@ -33,6 +34,7 @@ def main() -> None:
     begin(order_file)  # from here on the analyzer can tell where this process hangs
     try:
         function = load(sys.argv[1])
+        check_arguments(sys.argv[1], function)
         program = program_of(function, function())
     except Exception as error:
         refuse(order_file, error)
@@ -43,7 +45,7 @@ def load(word: str) -> Callable[[], Any]:
     """The function that a word names.
 
     Raises:
-        UsageError: there is no such module, file or function, or it needs arguments.
+        UsageError: there is no such module, file or function.
     """
     module_name, _, name = word.rpartition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -57,9 +59,8 @@ def load(word: str) -> Callable[[], Any]:
         if error.name is None or not module_name.startswith(error.name):
             raise
         raise UsageError(
-            f"{word}: there is no module '{error.name}'; expected MODULE:FUNCTION with a module that Python "
-            "finds "
-            "from here (the working directory and PYTHONPATH), or FILE.py:FUNCTION"
+            f"{word}: there is no module '{error.name}'; expected MODULE:FUNCTION with a module of the "
+            "working directory or an installed one, or FILE.py:FUNCTION"
         ) from None
     function = getattr(module, name, None)
     if not callable(function):
@@ -69,6 +70,23 @@ def load(word: str) -> Callable[[], Any]:
             f"{', '.join(known[:10]) or 'none'}"
         )
     return cast("Callable[[], Any]", function)
+
+
+def check_arguments(word: str, function: Callable[..., Any]) -> None:
+    """Whether a function can be called as it is.
+
+    Raises:
+        UsageError: it needs arguments.
+    """
+    try:
+        inspect.signature(function).bind()
+    except ValueError:  # a function without a signature, of C: its call will tell
+        return
+    except TypeError as error:
+        raise UsageError(
+            f"{word}: the function needs arguments ({error}); expected one without: write one that calls it "
+            "with them"
+        ) from None
 
 
 def _from_file(path: Path) -> Any:
@@ -91,6 +109,7 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
         WrongTypeError: that is no dataset.
     """
     framework = framework_of(example)
+    ended: dict[Shard, Any] = {}  # loaders that have come to the end of an epoch
 
     def build(shard: Shard) -> Any:
         with _told(shard):
@@ -98,7 +117,7 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         if framework == "torch":
-            return torch_batches(build(shard))
+            return _next_epoch(build, ended, shard)
         findings = ordered()
         if findings:
             return mended_batches(lambda: build(shard), findings, shard)
@@ -109,18 +128,24 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
 
 @contextmanager
 def _told(shard: Shard) -> Iterator[None]:
-    """TF_CONFIG of a worker, by which functions shard."""
-    before = os.environ.get("TF_CONFIG")
-    hosts = ["127.0.0.1"] * (shard.count + 1 if shard.count > 1 else 1)
-    rank = shard.index + 1 if shard.count > 1 else 0
-    os.environ["TF_CONFIG"] = json.dumps(tf_config(rank, hosts))
+    """What csrun_wse tells a worker, by which functions shard: TF_CONFIG, CSRUN_TASK_INDEX and the like."""
+    several = shard.count > 1
+    hosts = ["127.0.0.1"] * (shard.count + 1 if several else 1)
+    rank = shard.index + 1 if several else 0
+    told = {"TF_CONFIG": json.dumps(tf_config(rank, hosts))}
+    if several:
+        told["CSRUN_RANK"], told["CSRUN_NUM_TASKS"] = str(rank), str(len(hosts))
+        told["CSRUN_ROLE"], told["CSRUN_TASK_INDEX"] = "worker", str(shard.index)
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["TF_CONFIG"]
-        else:
-            os.environ["TF_CONFIG"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def framework_of(made: Any) -> Framework:
@@ -170,13 +195,36 @@ def mended_batches(
                 return
 
 
-def torch_batches(loader: Any) -> Iterator[tuple[Any, ...]]:
-    """The batches of a DataLoader as arrays."""
-    from torch.utils import _pytree  # type: ignore[import-not-found,unused-ignore]
+def _next_epoch(
+    build: Callable[[Shard], Any], ended: dict[Shard, Any], shard: Shard
+) -> Iterator[tuple[Any, ...]]:
+    """An epoch of a DataLoader: of the same one again, as a training reads it, so that its workers stay."""
+    from input_analyzer.torch.mend import mend
 
-    for batch in loader:
-        leaves, _ = _pytree.tree_flatten(batch)
-        yield tuple(leaf for leaf in leaves if hasattr(leaf, "nbytes"))
+    loader = known = ended.pop(shard, None)
+    if known is None:
+        loader = mend(build(shard), ordered_values(), shard.count, shard.index).loader
+    made = 0
+    for batch in torch_batches(loader):
+        made += 1
+        yield batch
+    if known is not None and not made:  # it can be read once only
+        yield from _next_epoch(build, {}, shard)
+    else:
+        ended[shard] = loader
+
+
+def torch_batches(loader: Any) -> Iterator[tuple[Any, ...]]:
+    """The batches of a DataLoader as arrays; of lone records batches of 1."""
+    from torch.utils import _pytree
+
+    from input_analyzer.torch.loader import is_batch
+    from input_analyzer.torch.worker_errors import told_plainly
+
+    with told_plainly(loader):
+        for batch in loader:
+            leaves = [leaf for leaf in _pytree.tree_leaves(batch) if hasattr(leaf, "nbytes")]
+            yield tuple(leaves if is_batch(loader, leaves) else (leaf[None] for leaf in leaves))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from input_analyzer.findings import (
     sharding,
     shuffling,
     torch_loader,
+    torch_workers,
     types,
 )
 from input_analyzer.findings.context import Context
@@ -35,7 +36,7 @@ TENSORFLOW_RULES: tuple[Rule, ...] = (
     *determinism.RULES,
     *types.RULES,
 )
-TORCH_RULES: tuple[Rule, ...] = (*torch_loader.RULES, *types.RULES)
+TORCH_RULES: tuple[Rule, ...] = (*torch_loader.RULES, *torch_workers.RULES, *types.RULES)
 _RANK = {"error": 0, "warning": 1, "info": 2}
 
 

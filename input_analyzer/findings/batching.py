@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag
+from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage
 
 MUCH = 0.05
@@ -25,6 +26,9 @@ def drop_remainder(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "the last batch may be smaller, so the size of a batch is not known, and the CS system is "
                 "programmed for one fixed shape",
                 f"{stage.op}(..., drop_remainder=True)",
+                not_speed(
+                    "the program can be compiled; of an epoch at most the last incomplete batch is left out"
+                ),
             )
 
 
@@ -59,7 +63,7 @@ def map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"{called} called for every record, though nothing in it needs single records: a call "
             "for a batch costs little more than one for a record",
             "batch(...) first, then map() with a function for whole batches",
-            None if share is None else f"at most {_percent(share)} of the time of the input, measured",
+            spared(pipeline, context, (stage,)),
         )
 
 
@@ -71,10 +75,6 @@ def _vectorizes(pipeline: Pipeline, stage: Stage) -> bool:
         return False
     before = pipeline.by_name[stage.inputs[0]]
     return before.attributes.get("fixed_shape") is True or before.attributes.get("scalars") is True
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 RULES = (drop_remainder, map_before_batch)

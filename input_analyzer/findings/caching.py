@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number, records_at
+from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage
 
 FITS = 0.5
@@ -30,6 +32,7 @@ def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"an epoch takes {_gb(size)} here, a worker may use {_gb(context.memory_bytes)}: it will be "
                 "killed before the first epoch ends",
                 "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
+                not_speed("the run lives to its end"),
             )
 
 
@@ -48,6 +51,7 @@ def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"the {cause.op} of {cause.source or 'a library'} before it is random: from the second epoch "
                 "on all its results are those of the first one",
                 f"cache() before {cause.op}()",
+                not_speed("every epoch is mixed and changed anew"),
             )
 
 
@@ -55,27 +59,28 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """What every epoch computes anew fits into the memory, and takes much of the time."""
     if any(stage.op == "cache" for stage in pipeline.stages) or context.memory_bytes is None:
         return
-    best: tuple[float, Stage, int] | None = None
+    best: tuple[float, Stage, int, tuple[Stage, ...]] | None = None
     for stage in pipeline.stages:
         before = (*pipeline.before(stage), stage)
         if any(_varies(other) for other in before):
             continue
         # What is in memory already is read from there as it would be from a cache.
-        spared = tuple(other for other in before if other.op not in _IN_MEMORY)
-        size, share = _size(pipeline, stage), context.share(spared)
+        spared_stages = tuple(other for other in before if other.op not in _IN_MEMORY)
+        size, share = _size(pipeline, stage), context.share(spared_stages)
         if size is None or share is None or size > FITS * context.memory_bytes or share < MUCH:
             continue
         if best is None or share > best[0]:
-            best = (share, stage, size)
+            best = (share, stage, size, spared_stages)
     if best is not None and best[0] < 1:
-        share, stage, size = best
+        _, stage, size, spared_stages = best
+        gain = spared(pipeline, context, spared_stages)
         yield finding(
             "cache-would-fit",
             "info",
             stage,
             f"an epoch takes {_gb(size)} here and is the same every time, but is read and computed anew",
             f"cache() behind this {stage.op}()",
-            f"{1 / (1 - share):.1f} times the rate from the second epoch on, expected",
+            gain and replace(gain, text=f"{gain.text} from the second epoch on"),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from input_analyzer.analysis import Finding, Severity
+from input_analyzer.analysis import Finding, Gain, Severity
 from input_analyzer.pipeline import Pipeline, Stage, StageTime
 
 BATCHES = frozenset({"batch", "padded_batch", "ragged_batch", "rebatch", "bucket_by_sequence_length"})
@@ -24,6 +24,7 @@ class Context:
         files_by_worker: Files that the source of each worker has; empty where that is not known.
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
+        cpus: CPUs of a worker, for what is expected of more calls at once; None where that is not known.
     """
 
     training: bool = True
@@ -32,6 +33,7 @@ class Context:
     files_by_worker: tuple[int, ...] = ()
     memory_bytes: int | None = None
     times: Mapping[str, StageTime] = field(default_factory=dict)
+    cpus: int | None = None
 
     def share(self, stages: tuple[Stage, ...]) -> float | None:
         """Part of the measured time of all stages that some take, 0 to 1; None without measurements."""
@@ -47,7 +49,7 @@ def finding(
     stage: Stage,
     message: str,
     recommended: str,
-    gain: str | None = None,
+    gain: Gain | None = None,
 ) -> Finding:
     """A finding about a stage."""
     return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain)

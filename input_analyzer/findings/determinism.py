@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.findings.gains import not_speed
 from input_analyzer.pipeline import Pipeline, Stage
+
+_CONTINUED = "a training that is continued sees each record of an epoch once"
 
 
 def any_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -20,6 +23,7 @@ def any_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "its results come in the order in which they happen to be ready, so a training that is "
                 "continued leaves out other batches than those it has seen",
                 "deterministic=True, or the argument left out",
+                not_speed(_CONTINUED),
             )
 
 
@@ -34,6 +38,7 @@ def random_state(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "it draws random numbers out of a state: with parallel calls, and after a restart, a record "
                 "gets other numbers",
                 "tf.random.stateless_* and tf.image.stateless_* with a seed made of the number of the record",
+                not_speed("a training can be repeated, and continued as if it had not been interrupted"),
             )
 
 
@@ -50,6 +55,7 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "without a seed the order differs from run to run, so a training that is continued leaves "
                 "out other batches than those it has seen",
                 f"{stage.op}(..., seed=...), or tf_random_seed in the configuration",
+                not_speed(_CONTINUED),
             )
 
 

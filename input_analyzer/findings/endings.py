@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, number
+from input_analyzer.findings.gains import not_speed, overlapped
 from input_analyzer.pipeline import Pipeline, Stage
 
 ENDLESS = 1 << 40
 """A count of elements that no training reaches."""
+_ALL_STEPS = "the training makes all steps that it was asked for"
 _HARMLESS = frozenset({"prefetch", "with_options", "options", "take", "skip"})
 
 
 def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The data end before the training does."""
-    if not context.training or _endless(pipeline, pipeline.last):
+    if not context.training or is_endless(pipeline):
         return
     repeats = [
         stage for stage in pipeline.stages if stage.op == "repeat" and (number(stage, "count") or -1) >= 0
@@ -28,6 +30,7 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"the data are repeated {number(repeats[-1], 'count')} times, then the training ends, whatever "
             "number of steps it was asked for",
             "repeat() without a count, and the number of steps to train()",
+            not_speed(_ALL_STEPS),
         )
     else:
         yield finding(
@@ -37,11 +40,17 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "the data end after one epoch, and with them the training, whatever number of steps it was asked "
             "for",
             "repeat() behind shuffle(), and the number of steps to train()",
+            not_speed(_ALL_STEPS),
         )
 
 
+def is_endless(pipeline: Pipeline) -> bool:
+    """Whether a pipeline delivers without end, as far as is known without running it."""
+    return _endless(pipeline, pipeline.last)
+
+
 def _endless(pipeline: Pipeline, stage: Stage) -> bool:
-    """Whether a stage delivers without end, as far as is known without running it."""
+    """The same of a stage."""
     if stage.op == "repeat" and (number(stage, "count") or -1) < 0:
         return True
     if stage.op == "take" and (number(stage, "count") or -1) >= 0:
@@ -67,6 +76,7 @@ def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             pipeline.last,
             "nothing is prefetched: the next batch is made only when the last one has been sent",
             "prefetch(CS_AUTOTUNE) as the last call",
+            overlapped(),
         )
         return
     behind = [s for s in tail if s.position > last_prefetch.position and s.op not in _HARMLESS]
@@ -78,6 +88,7 @@ def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"it stands behind the prefetch of {last_prefetch.source or 'a library'}: what it does is not "
             "done ahead",
             "prefetch(CS_AUTOTUNE) as the last call",
+            overlapped(),
         )
 
 
@@ -91,6 +102,7 @@ def prefetch_fixed(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 stage,
                 "a buffer of 0 elements prefetches nothing",
                 "prefetch(CS_AUTOTUNE)",
+                overlapped(),
             )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.batching import MUCH
 from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.findings.gains import side_by_side
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
 
 _NAMES = {"map": "map()", "interleave": "interleave()"}
@@ -21,11 +22,6 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         if share is not None and share < MUCH:
             continue
         calls = number(stage, "num_parallel_calls")
-        gain = (
-            None
-            if share is None
-            else f"up to {1 / (1 - 0.5 * share):.2f} times the rate on two CPUs, expected"
-        )
         if calls is None and not _is_parallel(stage):
             yield finding(
                 "parallel-calls-missing",
@@ -33,7 +29,7 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 stage,
                 "its calls run one after the other, on one CPU, however many the worker has",
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
-                gain,
+                side_by_side(pipeline, context, stage),
             )
         elif calls is not None and calls != AUTOTUNE:
             yield finding(
@@ -42,6 +38,7 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 stage,
                 f"{calls} calls run at once, whatever number of CPUs the worker gets",
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
+                side_by_side(pipeline, context, stage),
             )
 
 
@@ -64,6 +61,7 @@ def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             stage,
             f"it reads {length} files at once, whatever number of CPUs the worker gets",
             "interleave(..., cycle_length=CS_AUTOTUNE, num_parallel_calls=CS_AUTOTUNE)",
+            side_by_side(pipeline, context, stage),
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag
+from input_analyzer.findings.gains import spared
 from input_analyzer.pipeline import Pipeline
 
 
@@ -16,8 +17,7 @@ def calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     for stage in pipeline.stages:
         if not flag(stage, "python"):
             continue
-        share = context.share((stage,))
-        gain = None if share is None else f"it takes {100 * share:.0f} % of the time of the input, measured"
+        gain = spared(pipeline, context, (stage,))
         if stage.op == "from_generator":
             yield finding(
                 "python-generator",

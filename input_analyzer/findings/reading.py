@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import READERS, Context, finding, number
+from input_analyzer.findings.gains import side_by_side
 from input_analyzer.pipeline import Pipeline
 
 
@@ -20,6 +21,7 @@ def flat_map(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "it reads one file after the other, each to its end, so nothing overlaps with the wait for "
                 "the file system",
                 "interleave(..., cycle_length=CS_AUTOTUNE, num_parallel_calls=CS_AUTOTUNE)",
+                side_by_side(pipeline, context, stage),
             )
 
 
@@ -37,6 +39,7 @@ def reader(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 stage,
                 f"it reads its {files} files one after the other",
                 f"{stage.op}(..., num_parallel_reads=CS_AUTOTUNE)",
+                side_by_side(pipeline, context, stage),
             )
 
 

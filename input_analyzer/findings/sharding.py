@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import BATCHES, Context, finding, number
+from input_analyzer.findings.gains import not_repeated, not_speed
 from input_analyzer.pipeline import Pipeline
 
 
@@ -28,6 +29,7 @@ def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         source,
         message,
         "shard(num_workers, worker_index) right behind the source, both from TF_CONFIG or input_context",
+        not_speed("all workers together read each record once an epoch"),
     )
 
 
@@ -46,6 +48,7 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"it stands behind the shuffle of {shuffles[0].source or 'a library'}: workers shuffle "
                 "differently, so some records are read by several of them and others by none",
                 "shard() before shuffle()",
+                not_speed("all workers together read each record once an epoch"),
             )
         elif any(other.op in BATCHES for other in before):
             yield finding(
@@ -54,6 +57,7 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 stage,
                 "it stands behind batch(): every worker reads and batches all records and throws most away",
                 "shard() right behind the source",
+                not_repeated(pipeline, context, before, max(context.workers, 2)),
             )
 
 
@@ -77,7 +81,19 @@ def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"{files} files for {context.workers} workers: some workers have more records than others, which "
             "are then trained on more often",
             f"a number of files that {context.workers} divides, or another number of workers",
+            not_speed(_least_and_most(files, context.workers)),
         )
+
+
+def _least_and_most(files: int, workers: int) -> str:
+    """How often records are trained on, by whose they are."""
+    least, rest = divmod(files, workers)
+    if not rest or not least:
+        return "every record is trained on as often as any other"
+    more = 100 / least
+    return (
+        f"no record is trained on {more:.0f} % more often than others, as with {least} and {least + 1} files"
+    )
 
 
 RULES = (missing, late, uneven_files)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import BATCHES, Context, batch_size, finding, number, records_at
+from input_analyzer.findings.gains import not_speed
 from input_analyzer.pipeline import Pipeline
 
 BATCHES_IN_BUFFER = 10
@@ -23,6 +24,7 @@ def after_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "it stands behind batch(): the order of batches is mixed, but always the same records are "
                 "together, and the buffer holds whole batches",
                 "shuffle() before batch()",
+                not_speed("batches have other records together in every epoch"),
             )
 
 
@@ -50,6 +52,7 @@ def small_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"the buffer holds {size} {of}, batches have {batch_size(pipeline)} records: records are "
                 "mixed only with those near to them, and training sees them almost in the order of the data",
                 f"shuffle({wanted})",
+                not_speed("records are mixed with those far from them"),
             )
 
 

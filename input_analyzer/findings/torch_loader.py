@@ -1,4 +1,4 @@
-"""What a torch DataLoader could do better."""
+"""Records and batches of a torch DataLoader: which come, in which order, how they are put together."""
 
 from __future__ import annotations
 
@@ -6,28 +6,11 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.findings.gains import not_speed, spared
+from input_analyzer.findings.torch_workers import about_loader
 from input_analyzer.pipeline import Pipeline
 
-
-def workers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """No worker processes."""
-    stage = pipeline.by_name["workers"]
-    if number(stage, "num_workers") == 0:
-        yield finding(
-            "loader-workers-missing",
-            "warning",
-            stage,
-            "num_workers is 0: the next batch is made only when the last one has been sent",
-            "DataLoader(..., num_workers=N) with N the CPUs of a task",
-        )
-    elif not flag(stage, "persistent_workers") and context.training:
-        yield finding(
-            "loader-workers-restarted",
-            "info",
-            stage,
-            "persistent_workers is off: all worker processes are started again for every epoch",
-            "DataLoader(..., persistent_workers=True)",
-        )
+_COLLATE_SHARE = 0.2  # of the time of all stages
 
 
 def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -37,25 +20,108 @@ def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     size = number(stage, "batch_size")
     even = records is not None and size is not None and records % size == 0
     if stage.attributes.get("drop_remainder") is False and not even:
-        yield finding(
+        yield about_loader(
+            pipeline,
             "drop-remainder-missing",
             "error",
-            stage,
             "the last batch may be smaller, and the CS system is programmed for one fixed shape",
-            "DataLoader(..., drop_last=True)",
+            "BatchSampler(..., drop_last=True)"
+            if flag(stage, "batch_sampler")
+            else "DataLoader(..., drop_last=True)",
+            not_speed(
+                "the program can be compiled; of an epoch at most the last incomplete batch is left out"
+            ),
+        )
+
+
+def batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Records one by one."""
+    stage = pipeline.by_name["workers"]
+    if stage.attributes.get("batched_by_dataset") is False:
+        yield about_loader(
+            pipeline,
+            "loader-batch-missing",
+            "warning",
+            "batch_size is None and the dataset does not make batches itself: every step would train on one "
+            "record",
+            "DataLoader(..., batch_size=N) with the batch size of the training",
+            not_speed("the program is compiled for batches"),
         )
 
 
 def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Several tasks, and all of them read the same records."""
-    if context.sharded is False:
+    if context.sharded is not False:
+        return
+    recommended = "DistributedSampler(dataset, num_replicas=tasks, rank=task)"
+    if flag(pipeline.by_name["getitem"], "iterable"):
+        recommended = "islice(records, task, None, tasks), or files split among the tasks, in the dataset"
+    yield finding(
+        "shard-missing",
+        "error" if context.workers > 1 else "warning",
+        pipeline.stages[0],
+        "every task would read the same records: with several of them each record is trained on as often",
+        recommended,
+        not_speed("all tasks together read each record once an epoch"),
+    )
+
+
+def uneven(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Records that cannot be split evenly among the tasks."""
+    stage = pipeline.stages[0]
+    padded, counts = number(stage, "padded"), stage.attributes.get("records_by_task")
+    if padded:
         yield finding(
-            "shard-missing",
-            "error" if context.workers > 1 else "warning",
-            pipeline.stages[0],
-            "every task would read the same records: with several of them each record is trained on as often",
-            "DistributedSampler(dataset, num_replicas=tasks, rank=task)",
+            "records-not-divisible",
+            "info",
+            stage,
+            f"its records do not divide by 2 tasks: {stage.attributes.get('kind')} fills up by reading some "
+            "twice an epoch, with more tasks up to one less than there are tasks",
+            "DistributedSampler(..., drop_last=True), or a number of records that the tasks divide",
+            not_speed("no record is trained on more often than others"),
+        )
+    elif isinstance(counts, tuple) and len(set(counts)) > 1:
+        shown = " and ".join(map(str, counts))
+        yield finding(
+            "records-not-divisible",
+            "info",
+            stage,
+            f"2 tasks would have {shown} records: the epoch of one of them ends before that of the other",
+            "a number of records that the tasks divide, or an endless order of the records",
+            not_speed("no record is trained on more often than others"),
         )
 
 
-RULES = (workers, drop_last, shard)
+def unseeded(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Another order in every run."""
+    stage = pipeline.stages[0]
+    if context.training and flag(stage, "random") and stage.attributes.get("seeded") is False:
+        yield about_loader(
+            pipeline,
+            "shuffle-without-seed",
+            "info",
+            "without a generator of its own the order hangs on all random numbers drawn before, so a "
+            "training that is continued leaves out other batches than those it has seen",
+            "DataLoader(..., generator=torch.Generator().manual_seed(0))",
+            not_speed("a training that is continued sees the batches of an unbroken one"),
+        )
+
+
+def slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Much of the time goes into a collate function of the user's."""
+    stage = pipeline.by_name["collate"]
+    share = context.share((stage,))
+    if flag(stage, "users") and pipeline.samples_per_element > 1 and (share or 0.0) > _COLLATE_SHARE:
+        yield finding(
+            "loader-collate-slow",
+            "warning",
+            stage,
+            f"the collate function takes {100 * (share or 0.0):.0f} % of the time of the input: it goes "
+            "through the records of a batch in Python",
+            "records that torch.stack can put together as they are, or a dataset that makes a whole batch at "
+            "once (__getitems__)",
+            spared(pipeline, context, (stage,)),
+        )
+
+
+RULES = (drop_last, batches, shard, uneven, unseeded, slow_collate)

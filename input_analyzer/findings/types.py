@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
-from input_analyzer.analysis import Finding
+from input_analyzer.analysis import Finding, Gain
 from input_analyzer.findings.context import Context, finding
-from input_analyzer.pipeline import Pipeline
+from input_analyzer.pipeline import Pipeline, Tensor
 
 NARROW = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
@@ -25,7 +26,17 @@ def wide(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"tf.cast(x, tf.{narrow}) as early as possible"
                 if pipeline.framework == "tensorflow"
                 else f"{narrow} in the dataset",
+                _bytes_spared(tensor),
             )
+
+
+def _bytes_spared(tensor: Tensor) -> Gain | None:
+    """Half of the bytes of an element; None where its size is not known."""
+    if tensor.shape is None or None in tensor.shape:
+        return None
+    wide = int("".join(filter(str.isdigit, tensor.dtype))) // 8
+    count = prod(size for size in tensor.shape if size is not None)
+    return Gain("expected", f"{count * wide:,} bytes a batch become {count * wide // 2:,}")
 
 
 RULES = (wide,)

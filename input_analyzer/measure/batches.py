@@ -31,6 +31,8 @@ class Shapes:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = tuple(names)
         self._first: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+        self._usual: list[tuple[Any, Any]] | None = None
+        self._counts = (0, 0)
         self._seen = 0
 
     @property
@@ -42,18 +44,29 @@ class Shapes:
         """What the user calls an array."""
         return self._names[index] if index < len(self._names) else f"component {index}"
 
-    def check(self, batch: Batch) -> None:
-        """Compares with the first batch.
+    def check(self, batch: Batch) -> tuple[int, int]:
+        """Compares with the first batch; returns the samples and bytes of this one.
 
         Raises:
             VaryingShapesError: another number of arrays, other types, or other shapes.
         """
         self._seen += 1
+        # A batch may take 100 us in all: nearly always this comparison, of a microsecond, is enough.
+        plain = [(array.dtype, array.shape) for array in batch]
+        if plain != self._usual:
+            counts = sample_count(batch), size_bytes(batch)
+            if not self._compare(batch):
+                return counts
+            self._usual, self._counts = plain, counts
+        return self._counts
+
+    def _compare(self, batch: Batch) -> bool:
+        """Whether it is just like the first one."""
         now = tuple((str(array.dtype), tuple(map(int, array.shape))) for array in batch)
         if self._first is None:
             self._first = now
         if now == self._first:
-            return
+            return True
         if len(now) != len(self._first):
             raise VaryingShapesError(
                 "the batch", f"{len(self._first)} arrays", f"{len(now)} arrays", self._seen
@@ -61,6 +74,7 @@ class Shapes:
         for index, (before, after) in enumerate(zip(self._first, now, strict=True)):
             if not _alike(before, after):
                 raise VaryingShapesError(self.name(index), _shown(before), _shown(after), self._seen)
+        return False
 
 
 def _alike(first: tuple[str, tuple[int, ...]], other: tuple[str, tuple[int, ...]]) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from csrun.commandline import find_command
-from csrun.processes import descendants, signal_processes, start_task
+from csrun.processes import branches, descendants, signal_processes, start_task
 from csrun.roles import tf_config
 from input_analyzer.errors import (
     HangingInputError,
@@ -33,7 +33,13 @@ from input_analyzer.measure.traces import users_stack
 POLL_S = 0.05
 LOOK_AROUND_S = 0.2
 """How often memory and processes are looked at."""
+SEARCH_S = 1.0
+"""How often processes below the copies are searched: that reads a file of every process of the machine."""
 
+_LONGEST_FOLDER = 74
+"""The kernel takes 107 bytes for a socket; our own folders and the socket's name are the rest."""
+
+_CLEARLY_MORE = 1.1
 _STACK_WAIT_S = 1.0
 _END_WAIT_S = 2.0
 _TAIL_LINES = 25
@@ -53,6 +59,7 @@ class Launch:
         time_limit_s: so long a process may show no sign of life.
         memory_bytes: so much memory all copies together may take; None: what the node has.
         host: name of this machine.
+        folder: for temporary files; None: that of this machine.
     """
 
     words: tuple[str, ...]
@@ -60,6 +67,7 @@ class Launch:
     time_limit_s: float
     memory_bytes: int | None
     host: str
+    folder: Path | None = None
 
 
 @dataclass
@@ -72,6 +80,7 @@ class Copy:
         pid: what the program says of itself; that of the process we started before it has.
         peak_bytes: most memory that it, with all below it, was seen to use.
         waited_for: it is expected to show signs of life.
+        own_part: bytes resident when it was looked at last what its processes share; the part that counts.
     """
 
     index: int
@@ -84,18 +93,36 @@ class Copy:
     link: Link | None = None
     peak_bytes: int = 0
     waited_for: bool = True
+    own_part: tuple[int, float] = (0, 1.0)
     heard: float = field(default_factory=time.monotonic)
 
     def tell(self, word: str) -> None:
         """Sends a command; RUN makes it expected to report."""
-        assert self.link is not None
         with suppress(OSError):
-            self.link.send(do=word)
+            if self.link is not None:  # else it has ended, which `messages` tells
+                self.link.send(do=word)
+
+    def without_sharing(self, resident_bytes: int, pids: Sequence[int]) -> int:
+        """Of the memory of several processes what they have together: a forked worker shares the dataset.
+
+        To find that out takes the kernel long, so it is asked only when there is clearly more than before.
+        """
+        before, part = self.own_part
+        if len(pids) > 1 and resident_bytes > _CLEARLY_MORE * before:
+            part = node.unshared_part(pids)
+            self.own_part = (resident_bytes, part)
+        return int(part * resident_bytes) if len(pids) > 1 else resident_bytes
 
     def output_tail(self) -> str:
         """The last lines that it has written."""
         text = self.output.read_bytes().decode("utf-8", "replace")
         return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
+
+
+def folder_for_sockets() -> Path:
+    """The folder of temporary files, or /tmp where its name leaves no room for that of a socket in it."""
+    folder = Path(tempfile.gettempdir())
+    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else Path("/tmp")
 
 
 class Copies:
@@ -105,11 +132,13 @@ class Copies:
         self._launch = launch
         self._orders = orders
         self._pins = pins
-        self._looked = 0.0
+        self._looked = self._searched = 0.0
+        self._below: dict[int, set[int]] = {}
         self.all: list[Copy] = []
 
     def __enter__(self) -> Copies:
-        self._folder = tempfile.TemporaryDirectory(prefix="csia-")
+        within = self._launch.folder or folder_for_sockets()
+        self._folder = tempfile.TemporaryDirectory(prefix="csia-", dir=within)
         path = f"{self._folder.name}/link"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(path)
@@ -170,7 +199,11 @@ class Copies:
 
     def _accept(self) -> Iterator[tuple[Copy, Message]]:
         link = Link(self._listener.accept()[0])
-        hello, *more = link.received(self._launch.time_limit_s)
+        try:
+            hello, *more = link.received(self._launch.time_limit_s)
+        except (ConnectionError, ValueError):  # it was ended between two words; its exit code tells the rest
+            link.close()
+            return
         copy = self.all[int(hello["copy"])]
         copy.link, copy.pid, copy.host, copy.heard = link, hello["pid"], hello["host"], time.monotonic()
         yield from self._heard(copy, more)
@@ -211,8 +244,13 @@ class Copies:
 
     def _look_at_memory(self) -> None:
         together = 0
+        if time.monotonic() - self._searched >= SEARCH_S:
+            self._below = branches(copy.process.pid for copy in self.all)
+            self._searched = time.monotonic()
         for copy in self.all:
-            used = node.usage(copy.process.pid).memory_bytes
+            pid = copy.process.pid
+            pids = (pid, *self._below.get(pid, ()))
+            used = copy.without_sharing(node.usage_of(pids).memory_bytes, pids)
             copy.peak_bytes = max(copy.peak_bytes, used)
             together += used
         now = node.memory()
@@ -233,8 +271,10 @@ class Copies:
         )
 
     def _stack(self, copy: Copy) -> str:
-        with suppress(OSError):
-            os.kill(copy.pid, signal.SIGUSR1)
+        # A worker process of a DataLoader has the handler, and its user's code, by fork.
+        for pid in (copy.pid, *descendants(copy.pid)):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGUSR1)
         end = time.monotonic() + _STACK_WAIT_S
         dump = ""
         while time.monotonic() < end and not dump:
@@ -245,12 +285,13 @@ class Copies:
 
     def cpu_s(self) -> float:
         """CPU seconds that all of them have used so far."""
-        return sum(node.usage(copy.process.pid).cpu_s for copy in self.all)
+        below = branches(copy.process.pid for copy in self.all)
+        return sum(node.usage_of((pid, *others)).cpu_s for pid, others in below.items())
 
 
 def _role(order: Order) -> dict[str, str]:
-    """What csrun_wse tells a worker; nothing for an examination, which is a job of its own."""
-    if order.purpose == "examine":
+    """What csrun_wse tells a worker; nothing for an examination or a comparison, a job of its own."""
+    if order.purpose != "copy":
         return {}
     rank, tasks = order.copy_index + 1, order.copies + 1
     config = tf_config(rank, ["127.0.0.1"] * tasks)
@@ -303,11 +344,13 @@ def _ended(copy: Copy, code: int) -> InputAnalyzerError:
         name = signal.Signals(-code).name
         return ProgramError(f"the program was ended by {name} on {copy.host}{said}", 128 - code)
     if code:
-        return ProgramError(f"the program ended with exit code {code} before its input was read{said}", code)
+        return ProgramError(
+            f"the program ended with exit code {code} on {copy.host} before its input was read{said}", code
+        )
     return ProgramError(
-        "the program ended without training or compiling, so there is no input function to analyze; expected "
-        "a command that trains or compiles, such as: cs_input_analyzer python run.py --mode=train, or "
-        f"MODULE:FUNCTION{said}"
+        f"the program ended on {copy.host} without training or compiling, so there is no input function to "
+        "analyze; expected a command that trains or compiles, such as: cs_input_analyzer python run.py "
+        f"--mode=train, or MODULE:FUNCTION{said}"
     )
 
 

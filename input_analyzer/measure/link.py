@@ -23,24 +23,29 @@ class Order(BaseModel):
     """What a process of the user's program is to do instead of training.
 
     Attributes:
-        purpose: "examine": look at the input function and time its stages; "copy": read batches as told.
+        purpose: "examine": look at the input function and time its stages; "copy": read batches as told;
+            "compare": measure what mending findings gives.
         socket: path of the analyzer's socket.
         copy_index: number of this copy; 0 for an examination.
         copies: number of copies that are started together: the shards of the data.
         stacks: file for the stacks of all threads, written on SIGUSR1.
         compile: go on to a compilation that the program asked for.
-        stage_seconds: time that the examination may take for the stages.
+        stage_seconds: time that the examination may take for the stages, or each of the comparisons.
+        cpus_per_task: CPUs that a worker may have, for what is expected of them; 0: those of the process.
+        mends: findings to mend, one comparison each.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    purpose: Literal["examine", "copy"]
+    purpose: Literal["examine", "copy", "compare"]
     socket: str
     copy_index: int = 0
     copies: int = 1
     stacks: str = ""
     compile: bool = False
     stage_seconds: float = 20.0
+    cpus_per_task: int = 0
+    mends: tuple[tuple[str, ...], ...] = ()
 
 
 def read_order(path: Path) -> Order:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,22 @@ class Usage:
 
     memory_bytes: int
     cpu_s: float
+
+
+def host_name(environment: Mapping[str, str]) -> str:
+    """The name of this machine, as Slurm knows it where Slurm has started us."""
+    return environment.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def usable_cpus(environment: Mapping[str, str]) -> tuple[int, ...]:
+    """Numbers of the CPUs that we may use.
+
+    On a node that Slurm shares among jobs without binding them, as many as our job has there: a training in
+    the same job has no more.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    granted = environment.get("SLURM_CPUS_ON_NODE", "") if environment.get("SLURMD_NODENAME") else ""
+    return tuple(cpus[: int(granted)] if granted.isdigit() and int(granted) else cpus)
 
 
 def memory() -> Memory:
@@ -67,14 +84,34 @@ _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 def usage(pid: int) -> Usage:
     """Of a process and all below it; nothing where it has ended."""
+    return usage_of((pid, *descendants(pid)))
+
+
+def usage_of(pids: Iterable[int]) -> Usage:
+    """Of some processes together; nothing of those that have ended."""
     memory_bytes, ticks = 0, 0
-    for one in (pid, *descendants(pid)):
+    for one in pids:
         with suppress(OSError, ValueError, IndexError):
             fields = (_PROC / str(one) / "stat").read_bytes().rpartition(b")")[2].split()
             # state is field 3 of proc(5), and 0 here: utime 14, stime 15, children's 16 and 17, rss 24
             ticks += sum(int(fields[index]) for index in (11, 12, 13, 14))
             memory_bytes += int(fields[21]) * _PAGE_BYTES
     return Usage(memory_bytes, ticks * _TICK_S)
+
+
+def unshared_part(pids: Iterable[int]) -> float:
+    """Which part of the resident memory of processes they have once what they share is counted once.
+
+    By `smaps_rollup` of proc(5): "proportional" is resident memory with each page divided by its users. 1
+    where the kernel does not tell. Takes about 0.1 ms for each MiB.
+    """
+    resident = proportional = 0
+    for pid in pids:
+        with suppress(OSError, ValueError, KeyError):
+            lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
+            fields = {name: int(rest.split()[0]) for name, _, rest in (one.partition(":") for one in lines)}
+            resident, proportional = resident + fields["Rss"], proportional + fields["Pss"]
+    return proportional / resident if resident else 1.0
 
 
 def busy_cpu_s(cpus: Iterable[int]) -> float:

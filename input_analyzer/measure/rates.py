@@ -17,6 +17,8 @@ FEWEST_BATCHES = 10
 _LONGER_FOR_SLOW = 4
 _SHORTEST_EPOCH_S = 0.3
 _LOOK_S = 0.2
+_LOOKS = 3
+"""So often in a row the interval must be tight: one that is looked at often enough is so by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,37 @@ class _Series:
         return len(self.batches) > 1 and self.batches[-1] > self.batches[0]
 
 
+@dataclass
+class Stop:
+    """When a measurement ends. Is asked again and again, at every look at the rate."""
+
+    effort: Effort
+    _tight: int = 0
+
+    def now(self, rate: SteadyRate, elapsed_s: float, *, enough: bool) -> bool:
+        """Whether the interval is tight for good, or the time is over.
+
+        Args:
+            rate: as it is known now.
+            elapsed_s: since the begin of the measurement.
+            enough: all copies have delivered enough batches for an interval.
+        """
+        tight = enough and rate.settled and rate.relative_half_width <= self.effort.half_width
+        self._tight = self._tight + 1 if tight else 0
+        longest_s = self.effort.longest_s * (1 if enough else _LONGER_FOR_SLOW)
+        return self._tight >= _LOOKS or elapsed_s >= longest_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    """What had been spent, and read, at a time."""
+
+    time_s: float
+    cpu_s: float
+    busy_s: float
+    samples: float
+
+
 class Rates:
     """Measures one group of copies; `restarts` and `epoch_ended` are what it saw of the input's end."""
 
@@ -129,13 +162,13 @@ class Rates:
                 yield self._side_by_side(copies, count, plan.cpus_per_task, bool(pins), progress)
 
     def _wait_for_all(self, copies: Copies, progress: Progress) -> None:
-        while any(copy.link is None for copy in copies.all):
-            for _ in copies.messages():
-                pass
-            started = sum(copy.link is not None for copy in copies.all)
-            progress("starting the program", 0.3 * started / len(copies.all))
-        for copy in copies.all:
-            copy.waited_for = False
+        ready: set[int] = set()
+        while len(ready) < len(copies.all):
+            for copy, message in copies.messages():
+                if message["event"] == "ready":
+                    ready.add(copy.index)
+                    copy.waited_for = False
+            progress("starting the program", 0.3 * len(ready) / len(copies.all))
 
     def _side_by_side(
         self, copies: Copies, count: int, cpus_per_task: int, pinned: bool, progress: Progress
@@ -145,15 +178,16 @@ class Rates:
         for copy in running:
             copy.heard, copy.waited_for = time.monotonic(), True
             copy.tell(RUN)
-        cpu_s, busy_s, began = copies.cpu_s(), node.busy_cpu_s(self._cpus), time.monotonic()
-        rate, start = self._until_tight(copies, series, progress)
-        cpu_s, busy_s = copies.cpu_s() - cpu_s, node.busy_cpu_s(self._cpus) - busy_s
-        elapsed_s = time.monotonic() - began
+        began = time.monotonic()
+        rate, start, before = self._until_tight(copies, series, progress)
+        after = self._clocks(copies, series)
         for copy in running:
             copy.tell(PAUSE)
         self._wait_for_pause(copies, running)
         self._remember(series)
-        samples = sum(one.counts[-1].samples - one.counts[0].samples for one in series.values())
+        samples = after.samples - before.samples
+        cpu_s, elapsed_s = after.cpu_s - before.cpu_s, after.time_s - before.time_s
+        received = sum(one.counts[-1].samples - one.counts[0].samples for one in series.values())
         size = sum(one.bytes[-1] - one.bytes[0] for one in series.values())
         return Measurement(
             tasks=count,
@@ -166,10 +200,14 @@ class Rates:
             warm_up_s=start - began + rate.warm_up_s,
             first_epoch_samples_per_s=series[0].epoch_rate if count == 1 else None,
             cpu_us_per_sample=1e6 * cpu_s / samples if samples else None,
-            bytes_per_sample=size / samples if samples else 0.0,
+            bytes_per_sample=size / received if received else 0.0,
             memory_per_task_bytes=max(copy.peak_bytes for copy in running),
-            other_cpus=max(0.0, (busy_s - cpu_s) / elapsed_s),
+            other_cpus=max(0.0, (after.busy_s - before.busy_s - cpu_s) / elapsed_s),
         )
+
+    def _clocks(self, copies: Copies, series: dict[int, _Series]) -> _Clocks:
+        samples = sum(one.counts[-1].samples for one in series.values() if one.counts)
+        return _Clocks(time.monotonic(), copies.cpu_s(), node.busy_cpu_s(self._cpus), samples)
 
     def _epoch_of(self, copy: Copy) -> int | None:
         return None if self._passed.get(copy.index) else self._epoch_samples
@@ -183,11 +221,12 @@ class Rates:
 
     def _until_tight(
         self, copies: Copies, series: dict[int, _Series], progress: Progress
-    ) -> tuple[SteadyRate, float]:
+    ) -> tuple[SteadyRate, float, _Clocks]:
+        """The rate, from when on it was measured, and the clocks at that time."""
         effort = self._effort
         start: float | None = None
-        looked = 0.0
-        waited = time.monotonic()
+        before = self._clocks(copies, series)
+        looked, stop = 0.0, Stop(effort)
         while True:
             for copy, message in copies.messages():
                 if message["event"] in ("report", "paused") and copy.index in series:
@@ -195,7 +234,9 @@ class Rates:
             if not all(one.begun for one in series.values()):
                 progress("waiting for the first batches", 0.3)
                 continue
-            start = self._start(series, start, waited)
+            since = self._start(series, start)
+            if since != start:
+                start, before = since, self._clocks(copies, series)
             end = min(one.counts[-1].t for one in series.values())
             now = time.monotonic()
             progress("measuring", 0.4 + 0.6 * min(1.0, (now - start) / effort.longest_s))
@@ -204,12 +245,10 @@ class Rates:
             looked = now
             rate = steady_rate([one.counts for one in series.values()], start, end)
             enough = all(one.batches[-1] - one.batches[0] >= FEWEST_BATCHES for one in series.values())
-            tight = enough and rate.settled and rate.relative_half_width <= effort.half_width
-            longest_s = effort.longest_s * (1 if enough else _LONGER_FOR_SLOW)
-            if tight or end - start >= longest_s:
-                return rate, start
+            if stop.now(rate, end - start, enough=enough):
+                return rate, start, before
 
-    def _start(self, series: dict[int, _Series], start: float | None, waited: float) -> float:
+    def _start(self, series: dict[int, _Series], start: float | None) -> float:
         """From when on counts are used: all copies run, and have left their first epoch where it is short."""
         if start is None:
             start = max(one.counts[1].t for one in series.values())

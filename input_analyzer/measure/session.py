@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from typing import Any, NoReturn
 
 from input_analyzer.errors import InputEndedError
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
+from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
+from input_analyzer.measure.node import host_name
 from input_analyzer.measure.traces import users_traceback
 
 REPORT_S = 0.02
@@ -40,12 +40,20 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
             link.send(event="examined", compiles=go_on, **examine(program, order, link))
             if go_on:
                 return
+        elif order.purpose == "compare":
+            if program.framework == "torch":
+                from input_analyzer.torch.compare import compare
+            else:
+                from input_analyzer.tf.compare import compare
+
+            def say(doing: str) -> None:
+                link.send(event="alive", doing=doing)
+
+            link.send(event="compared", ratios=compare(program, order.mends, order.stage_seconds, say))
         else:
             read_as_told(program, order, link)
-    except ConnectionError:
-        _leave(EXIT_INPUT_FAILED)  # the analyzer has gone; nobody reads what this process could say
     except BaseException as error:
-        _fail(link, error)
+        _fail(link, error)  # where the analyzer has gone, nobody reads it
     _leave(0)
 
 
@@ -63,7 +71,7 @@ def begin(order_file: Path) -> tuple[Order, Link]:
         # Stays open: the handler writes to its descriptor.
         stacks = Path(order.stacks).open("w", encoding="utf-8")  # noqa: SIM115
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    link.send(event="hello", copy=order.copy_index, pid=os.getpid(), host=socket.gethostname())
+    link.send(event="hello", copy=order.copy_index, pid=os.getpid(), host=host_name(os.environ))
     return order, link
 
 
@@ -80,7 +88,7 @@ def _fail(link: Link, error: BaseException) -> NoReturn:
             expected=expected,
             exit_code=getattr(error, "exit_code", EXIT_INPUT_FAILED),
             memory=memory,
-            host=socket.gethostname(),
+            host=host_name(os.environ),
         )
     _leave(EXIT_INPUT_FAILED)
 
@@ -105,6 +113,7 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
     batches: Iterator[tuple[Any, ...]] = iter(())
     shapes = Shapes()
     fresh = True
+    link.send(event="ready")  # the program has been loaded, which would disturb copies that are measured
     while _wait_for(link) == RUN:
         if fresh:  # built here and not before: a paused copy must not fill its buffers while others run
             batches, fresh = program.batches(shard), False
@@ -121,8 +130,7 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
                 counts.restart()
                 counts.resume()
             else:
-                shapes.check(batch)
-                counts.add(sample_count(batch), size_bytes(batch))
+                counts.add(*shapes.check(batch))
             now = time.monotonic()
             if now - last >= REPORT_S:
                 last = now

@@ -6,9 +6,10 @@ DEFINITIONS: dict[str, str] = {
     "Samples/s": "Samples that all copies, or all workers, deliver together in a second, in the steady "
     "state: after "
     "buffers have filled, and after the first epoch where one ended.",
-    "95 % interval": "Confidence interval of a measured rate, from the means of ten stretches of the "
+    "95 % interval": "Confidence interval of a measured rate, from the means of twenty stretches of the "
     "measurement "
     "(Student's t).",
+    "Wide": "The measurement has used up its time before half of its interval was within 5 % of the rate.",
     "First epoch": "Rate of a single copy from its first batch to the end of its first epoch: files are "
     "read for the "
     "first time, a cache is filled. Empty where an epoch is over at once, does not end in time, or has no "
@@ -16,8 +17,15 @@ DEFINITIONS: dict[str, str] = {
     "CPU time per sample": "CPU time of the worker's process, all its threads, divided by its samples.",
     "Bytes per sample": "Size of a sample as the worker gets it and sends it.",
     "Memory per task": "Most resident memory that a copy, with all processes below it, was seen to have.",
+    "Warm-up": "Time until the measurement counts: buffers fill, and the first epoch ends where it is short.",
+    "CPUs of others": "CPUs that programs beside the copies have kept busy meanwhile.",
     "Self time": "Time of a stage alone per sample, without the stages that it reads: computing and waiting.",
-    "Bottleneck": "The stage with the largest self time after the first epoch.",
+    "Share": "Part of a stage in the self time of all stages after the first epoch.",
+    "Bottleneck": "The stage without which a task with the recommended number of CPUs would be fastest after "
+    "the first epoch, by the times of the stages and the threads that work on them.",
+    "Gain": "What mending a finding gives. Measured: the rate with the change over that without it, read in "
+    "turns, with a 95 % interval. Expected: the time of a sample by the times of the stages, before over "
+    "after, which is the most that it can be.",
     "Target": "Samples per second that the training can use: what the compile report estimates for the "
     "wafer, or what "
     "--target-samples-per-s says.",

@@ -25,16 +25,20 @@ _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 def print_report(analysis: Analysis, console: Console) -> None:
     """Prints all of it."""
-    console.print(render(analysis), soft_wrap=False)
+    console.print(render(analysis))
+    # As long as it is: a line break in the middle would be copied along.
+    console.print(Text(f"  {training_command(analysis)}"), soft_wrap=True)
 
 
 def render(analysis: Analysis) -> RenderableType:
-    """The report as one renderable."""
+    """The report as one renderable; the command to train with follows it."""
     parts: list[RenderableType] = [*_head(analysis), "", _measurements(analysis)]
     if analysis.stages:
         parts += ["", _stages(analysis)]
     if analysis.findings:
         parts += ["", _heading("Input Function Report"), *map(_finding, analysis.findings)]
+    if analysis.applied_gain:
+        parts.append(Text(f"All that --apply mends, together: {analysis.applied_gain}"))
     parts += ["", _layouts(analysis)]
     if analysis.notes:
         parts += ["", _heading("To be known"), *(Text(f"- {note}") for note in analysis.notes)]
@@ -178,5 +182,4 @@ def _recommendation(analysis: Analysis) -> list[RenderableType]:
         Text(f"nodes: {layout.nodes}"),
         Text(f"tasks_per_node: {layout.tasks_per_node}"),
         Text(f"cpus_per_task: {layout.cpus_per_task}"),
-        Text(f"  {training_command(analysis)}"),
     ]

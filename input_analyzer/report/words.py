@@ -45,7 +45,8 @@ def verdict(analysis: Analysis) -> str:
     """Whether the training will wait for input, in one or two sentences."""
     found, target = analysis.recommendation, analysis.target
     workers = counted(found.layout.workers, "worker")
-    expected = f"{workers} of the recommended layout deliver {rate(found.samples_per_s)} samples/s"
+    verb = "delivers" if found.layout.workers == 1 else "deliver"
+    expected = f"{workers} of the recommended layout {verb} {rate(found.samples_per_s)} samples/s"
     if target is None or found.headroom is None or found.utilization is None:
         return (
             f"{expected}, the highest rate that was found. Without a target nobody can say whether that is "

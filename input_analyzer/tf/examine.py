@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,11 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
     seconds = order.stage_seconds
     timing = time_stages(inspection.traced, seconds, say) if seconds > 0 else Timing(())
-    context = replace(inspection.context, times={time.stage: time for time in timing.times})
+    context = replace(
+        inspection.context,
+        times={time.stage: time for time in timing.times},
+        cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
+    )
     findings = find(inspection.pipeline, context)
     identifiers = {finding.id for finding in findings}
     return Examination(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tensorflow.python.framework import op_def_registry
 
@@ -26,6 +27,11 @@ _SINGLE = re.compile(
 )
 
 
+# Call their function once for a dataset, which they then read in threads of their own.
+_READING = ("FlatMap", "Interleave", "ParallelInterleave", "LegacyParallelInterleave")
+_CALLING = re.compile(r"(Parallel)?(Map|Filter|Scan|TakeWhile|GroupBy)\w*Dataset")
+
+
 def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
     """What the functions of a dataset operation do; empty where it has none.
 
@@ -35,8 +41,10 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
 
     Returns:
         `function` (the Python function's name), `python` (calls Python for every element), `random` (draws
-        numbers that depend on how often it was called), `free` (computes nothing), `single` (works on one
-        record at a time), `reads` (kind of the files that it reads).
+        numbers that depend on how often it was called), `stateful` (TensorFlow takes care not to call it in
+        another order), `pooled` (functions are called in TensorFlow's pool, not only datasets read), `free`
+        (computes nothing), `single` (works on one record at a time), `reads` (kind of the files that it
+        reads).
     """
     names = [name for value in node.node_def.attr.values() for name in _named(value)]
     if not names:
@@ -49,12 +57,29 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
         "function": _python_name(names[0]),
         "python": bool(kinds & _PYTHON),
         "random": any(_is_random(kind) for kind in kinds),
+        "pooled": not node.type.startswith(_READING) or any(_CALLING.match(kind) for kind in kinds),
+        "stateful": any(_is_stateful(kind) for kind in kinds),
         "free": kinds <= _FREE,
         "single": any(_SINGLE.match(kind) or kind in _PYTHON for kind in kinds),
     }
     if readers:
         found["reads"] = readers[0]
     return found
+
+
+def has_control_flow(node: Any) -> bool:
+    """Whether a function of a dataset operation has a loop or a branch in it."""
+    names = [name for value in node.node_def.attr.values() for name in _named(value)]
+    functions = _LIBRARIES.get(node.graph, {})
+    if not functions.keys() >= set(names):
+        # Only here: with it the graph's data, which may be large, is copied.
+        functions = {f.signature.name: f for f in node.graph.as_graph_def().library.function}
+        _LIBRARIES[node.graph] = functions
+    return any(_CONTROL_FLOW.match(kind) for kind in _operations(names, functions))
+
+
+_LIBRARIES: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
+_CONTROL_FLOW = re.compile(r"(Stateless)?(If|While|Case)$|(Ref)?(Switch|Merge|Enter|Exit)$")
 
 
 def _named(value: Any) -> Iterator[str]:
@@ -89,6 +114,19 @@ def _is_random(kind: str) -> bool:
         return False
     names = {attribute.name for attribute in definition.attr}
     return {"seed", "seed2"} <= names
+
+
+@cache
+def _is_stateful(kind: str) -> bool:
+    """As TensorFlow judges before it makes calls parallel (core/grappler/optimizers/data/function_utils.cc):
+    an assertion is let pass, and what a branch or a loop does shows in its functions."""
+    if kind in _JUDGED_BY_CONTENT:
+        return False
+    definition = op_def_registry.get(kind)
+    return definition is None or definition.is_stateful
+
+
+_JUDGED_BY_CONTENT = frozenset({"Assert", "If", "While", "Case"})
 
 
 def _python_name(name: str) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import dataset_options_pb2
 
 from input_analyzer.errors import WrongTypeError
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
@@ -188,6 +189,8 @@ def _merged(group: _Group, functions: Mapping[str, Any]) -> dict[str, Value]:
     for node in group.nodes:
         merged.update(_source_size(node))
         merged.update(traits(node, functions))
+        if node.type == "OptionsDataset":
+            merged["optimized"] = _optimized(node)
         if node.type.startswith(_READERS):
             merged["reads"] = re.sub(r"V\d+$", "", node.type)
     merged.update(arguments(group.nodes[-1]))
@@ -196,6 +199,15 @@ def _merged(group: _Group, functions: Mapping[str, Any]) -> dict[str, Value]:
     merged["kinds"] = tuple(node.type for node in group.nodes)
     merged.update(_shape(group.nodes[-1]))
     return {name: value for name, value in merged.items() if value is not None}
+
+
+def _optimized(node: Any) -> bool:
+    """Whether options let TensorFlow make calls parallel that were not written so."""
+    options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
+    tuned, changed = options.autotune_options, options.optimization_options
+    rewriting = (changed, "apply_default_optimizations"), (changed, "map_parallelization")
+    switches = ((tuned, "enabled"), *rewriting)
+    return all(getattr(message, name) for message, name in switches if message.HasField(name))
 
 
 def arguments(node: Any) -> dict[str, Value]:

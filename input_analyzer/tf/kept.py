@@ -48,7 +48,7 @@ class Kept:
         return alike and sum(np.asarray(part).nbytes for part in first) <= _LARGE
 
     def _sliced(self) -> tuple[Any, dict[str, Any]]:
-        columns = [np.stack(column) for column in zip(*self.elements, strict=True)]
+        columns = [_stacked(column) for column in zip(*self.elements, strict=True)]
         holders = [
             tf.compat.v1.placeholder(spec.dtype, column.shape)
             for spec, column in zip(self.spec, columns, strict=True)
@@ -65,6 +65,12 @@ class Kept:
             parts.append(tf.data.Dataset.from_tensors(holders))
         chosen = tf.data.Dataset.range(len(parts))
         return (tf.data.Dataset.choose_from_datasets([p.repeat() for p in parts], chosen), fed)
+
+
+def _stacked(column: tuple[Any, ...]) -> Any:
+    # NumPy's own strings lose zeros at their end, which serialized records may have.
+    kind = object if isinstance(column[0], bytes) else None
+    return np.stack([np.asarray(part, kind) for part in column])
 
 
 def is_keepable(node: Any) -> bool:

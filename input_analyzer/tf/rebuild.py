@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from input_analyzer.tf.functions import has_control_flow
 from input_analyzer.tf.graph import dataset_inputs, in_order, input_lists
 
 Change = Callable[[Any, list[Any]], Any]
@@ -97,7 +98,8 @@ def sequential(node: Any, datasets: list[Any]) -> Any:
     lists = input_lists(node)
     if node.type in ("MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2"):
         inputs = [*datasets, *lists["other_arguments"]]
-        inline = {"use_inter_op_parallelism": tf.compat.v1.AttrValue(b=False)}
+        # In the calling thread, where TensorFlow can: its executor for that knows no loops and branches.
+        inline = {"use_inter_op_parallelism": tf.compat.v1.AttrValue(b=has_control_flow(node))}
         return create(node.graph, "MapDataset", inputs, _common(node, "f", "Targuments") | inline)
     if "ParallelInterleaveDataset" in node.type:
         length = _positive(lists["cycle_length"][0])

@@ -76,7 +76,9 @@ def time_stages(traced: Traced, seconds: float = 10.0, say: Callable[[str], None
 
 
 def _one_thread() -> Any:
-    return tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=1)
+    # -1: in the thread that calls. One of a pool that only hands on would wait for a CPU as well, on a busy
+    # machine for as long as a stage takes, and count as one that does not work, so as waiting of the stage.
+    return tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
 
 
 class _Probe:

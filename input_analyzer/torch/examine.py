@@ -2,58 +2,89 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
+from input_analyzer.applying import values_of
 from input_analyzer.examine import Examination
 from input_analyzer.findings import find
 from input_analyzer.findings.context import Context
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
-from input_analyzer.torch.loader import parts_of, pipeline_of
+from input_analyzer.pipeline import Value
+from input_analyzer.torch import probe
+from input_analyzer.torch.loader import (
+    COLLATE,
+    GETITEM,
+    SAMPLER,
+    WORKERS,
+    parts_of,
+    pipeline_of,
+    with_facts,
+)
+from input_analyzer.torch.mend import mend
+from input_analyzer.torch.origin import noting_calls
 from input_analyzer.torch.timing import time_stages
-
-_COMPARED, _COMPARED_RECORDS = 64, 4
+from input_analyzer.torch.worker_errors import told_plainly
 
 
 def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
-    """Reads the parts of the loader, times them, applies all rules."""
-    loader = program.build(Shard(1, 0))
-    pipeline = pipeline_of(loader, _first(loader))
-    times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
-    sharded = _differ(program.build(Shard(2, 0)), program.build(Shard(2, 1)))
+    """Reads the parts of a loader, times them, tries what several workers and tasks do, applies all rules.
+
+    There is never more than one loader at a time: what it needs is taken for the memory of a task.
+    """
+    with noting_calls():
+        loader = program.build(Shard(1, 0))
+    with told_plainly(loader):
+        first = next(iter(loader), None)
+        pipeline = pipeline_of(loader, first)
+        times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
+    unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS}
+    say("comparing what several workers read")
+    pipeline = pipeline_of(loader, first, {GETITEM: _of_workers(loader)}, unused)
+    del loader, first
+    say("comparing what several tasks read")
+    second = probe.task_of(program.build(Shard(2, 1)))
+    loader = program.build(Shard(2, 0))
+    task = probe.task_of(loader)
+    sharded = probe.tasks_differ(task, second)
+    pipeline = with_facts(pipeline, SAMPLER, _division(task, second))
     context = Context(
         sharded=sharded,
         memory_bytes=node.memory().available_bytes,
-        times={time.stage: time for time in times},
+        times={time.stage: time for time in times if time.stage not in unused},
+        cpus=len(os.sched_getaffinity(0)),
     )
-    return Examination(pipeline, times, find(pipeline, context), sharded)
+    findings = find(pipeline, context)
+    return Examination(
+        pipeline,
+        tuple(context.times.values()),
+        findings,
+        sharded,
+        # As one of two tasks: whether there is a shard to be mended shows only there.
+        applied=mend(loader, values_of(findings, context.cpus or 1), 2, 0).changes,
+    )
 
 
-def _first(loader: Any) -> Any:
-    return next(iter(loader), None)
+_ALWAYS = frozenset({SAMPLER, GETITEM, COLLATE, WORKERS})
 
 
-def _differ(first: Any, second: Any) -> bool | None:
-    """Whether two workers read other records; None where their order is random or has no indices."""
-    seen = []
-    for loader in (first, second):
-        if parts_of(loader).iterable:
-            return None
-        order = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
-        if pipeline_of(loader).stages[0].attributes["random"] and not hasattr(order, "rank"):
-            return None
-        indices = list(islice(iter(order), _COMPARED))
-        records = [_content(loader.dataset[index]) for index in indices[:_COMPARED_RECORDS]]
-        seen.append((len(loader.dataset), indices, records))
-    return bool(seen[0] != seen[1])
+def _of_workers(loader: Any) -> dict[str, Value]:
+    """What shows only when a loader's dataset is read by several worker processes."""
+    found: dict[str, Value] = {}
+    if parts_of(loader).iterable:
+        found["split_by_workers"] = probe.splits_among_workers(loader)
+    if loader.num_workers > 1:
+        found["same_random"] = probe.same_random(loader)
+    return found
 
 
-def _content(record: Any) -> list[Any]:
-    """The values in a record, to be compared."""
-    from torch.utils import _pytree
-
-    leaves, _ = _pytree.tree_flatten(record)
-    return [leaf.tolist() if hasattr(leaf, "tolist") else repr(leaf) for leaf in leaves]
+def _division(first: probe.Task, second: probe.Task) -> dict[str, Value]:
+    """How the records divide: by a sampler that knows of tasks, or in the datasets of the tasks."""
+    if first.padded is not None:
+        return {"padded": first.padded}
+    if first.kept is None or second.kept is None:
+        return {}
+    return {"records_by_task": (first.kept, second.kept)}

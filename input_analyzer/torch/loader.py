@@ -1,16 +1,20 @@
-"""The Pipeline of a torch DataLoader: sampler, dataset, collate function, workers."""
+"""The Pipeline of a torch DataLoader: sampler, datasets and their transforms, collate function, workers."""
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
-from input_analyzer.source_lines import is_users, shown
+from input_analyzer.torch.layers import Layer, layers_of
+from input_analyzer.torch.origin import line_of_call, source_of
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"
-"""Stages in pipeline order: indices, records, batches, and the processes that make them."""
+"""Stages of every loader in pipeline order: indices, records, batches, and the processes that make them.
+
+Before `getitem` stand the datasets and transforms that it uses."""
 
 
 @dataclass(frozen=True)
@@ -27,74 +31,174 @@ class Parts:
     iterable: bool
     batches: bool
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The stages of the work on a record; the loader's own dataset is the last."""
+        return layers_of(self.loader.dataset, self.batches and not self.iterable)
+
+    @property
+    def order(self) -> Any:
+        """The sampler of single indices; a batch sampler where that has none."""
+        loader = self.loader
+        if loader.batch_size is None and self.batches:  # the user's own batch sampler
+            return getattr(loader.batch_sampler, "sampler", None) or loader.batch_sampler
+        return loader.sampler
+
 
 def parts_of(loader: Any) -> Parts:
     """Tells the kinds of DataLoader apart."""
     from torch.utils.data import IterableDataset
 
-    batches = loader.batch_size is not None or (
-        loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset)
-    )
-    return Parts(loader, isinstance(loader.dataset, IterableDataset), batches)
+    iterable = isinstance(loader.dataset, IterableDataset)
+    batches = loader.batch_size is not None or (loader.batch_sampler is not None and not iterable)
+    return Parts(loader, iterable, batches)
 
 
-def pipeline_of(loader: Any, first_batch: Any = None) -> Pipeline:
+def pipeline_of(
+    loader: Any,
+    first_batch: Any = None,
+    facts: Mapping[str, Mapping[str, Value]] | None = None,
+    unused: Collection[str] = (),
+) -> Pipeline:
     """The stages of a DataLoader.
 
     Args:
         loader: The DataLoader.
         first_batch: A batch of it, for the tensors; without one there are none.
+        facts: More attributes, by the name of the stage.
+        unused: Names of datasets and transforms that are left out, because nothing calls them.
     """
     parts = parts_of(loader)
+    called = line_of_call(loader)
     stages: list[Stage] = []
     if not parts.iterable:
-        order = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
-        attributes: dict[str, Value] = {"kind": type(order).__name__, "random": _is_random(order)}
-        if (count := _length(order)) is not None:
-            attributes["records"] = count
-        stages.append(_stage(SAMPLER, stages, order, attributes))
-    stages.append(_stage(GETITEM, stages, _record_function(parts), {"iterable": parts.iterable}))
-    collate: dict[str, Value] = {"drop_remainder": bool(loader.drop_last)} if parts.batches else {}
+        stages.append(Stage(SAMPLER, SAMPLER, 0, (), source_of(parts.order) or called, _of_order(parts)))
+    sampler = tuple(stage.name for stage in stages)
+    reads: dict[str, tuple[str, ...]] = {}  # by layer, itself or, of one that is left out, what it reads
+    for layer in parts.layers:
+        before = tuple(dict.fromkeys(name for one in layer.inputs for name in reads[one])) or sampler
+        reads[layer.name] = before if layer.name in unused else (layer.name,)
+        if layer.name in unused:
+            continue
+        attributes: dict[str, Value] = {"iterable": parts.iterable} if layer.name == GETITEM else {}
+        source = source_of(layer.code)
+        stages.append(Stage(layer.name, layer.op, len(stages), before, source, attributes))
+    own = source_of(loader.collate_fn)
+    stages.append(
+        Stage(COLLATE, COLLATE, len(stages), (GETITEM,), own or called, _of_collate(parts, own is not None))
+    )
+    element = () if first_batch is None else tuple(_tensors(first_batch))
+    together = common_size(element)
+    workers = _of_workers(parts, first_batch)
+    if not parts.batches and first_batch is not None:
+        workers["batched_by_dataset"] = together is not None
+    stages.append(Stage(WORKERS, WORKERS, len(stages), (COLLATE,), called, workers))
+    size = next((t.shape[0] for t in element if t.shape and t.shape[0]), None) if parts.batches else together
+    pipeline = Pipeline("torch", tuple(stages), element, size or 1)
+    for name, known in (facts or {}).items():
+        pipeline = with_facts(pipeline, name, known)
+    return pipeline
+
+
+def with_facts(pipeline: Pipeline, name: str, facts: Mapping[str, Value]) -> Pipeline:
+    """A pipeline with more attributes of a stage; where there is no such stage, as it is."""
+    stages = tuple(
+        replace(stage, attributes={**stage.attributes, **facts}) if stage.name == name else stage
+        for stage in pipeline.stages
+    )
+    return replace(pipeline, stages=stages)
+
+
+def _of_order(parts: Parts) -> dict[str, Value]:
+    order = parts.order
+    attributes: dict[str, Value] = {"kind": type(order).__name__, "random": is_random(order)}
+    attributes["seeded"] = is_seeded(order)
+    if (count := _length(order)) is not None:
+        attributes["records"] = count
+    return attributes
+
+
+def _of_collate(parts: Parts, is_users: bool) -> dict[str, Value]:
+    loader = parts.loader
+    attributes: dict[str, Value] = {"users": is_users}
     if loader.batch_size is not None:
-        collate["batch_size"] = int(loader.batch_size)
-    stages.append(_stage(COLLATE, stages, loader.collate_fn, collate))
-    workers: dict[str, Value] = {
+        attributes["batch_size"] = int(loader.batch_size)
+        attributes["drop_remainder"] = bool(loader.drop_last)
+    elif parts.batches and hasattr(loader.batch_sampler, "drop_last"):
+        attributes["batch_size"] = getattr(loader.batch_sampler, "batch_size", None)
+        attributes["drop_remainder"] = bool(loader.batch_sampler.drop_last)
+        attributes["batch_sampler"] = True
+    return attributes
+
+
+def _of_workers(parts: Parts, first_batch: Any) -> dict[str, Value]:
+    from torch import accelerator
+
+    loader = parts.loader
+    attributes: dict[str, Value] = {
         "num_workers": int(loader.num_workers),
         "prefetch_factor": loader.prefetch_factor,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
+        "gpu": accelerator.is_available(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "batch_bytes": sum(int(leaf.nbytes) for leaf in _leaves(first_batch)),
     }
-    stages.append(_stage(WORKERS, stages, None, workers))
-    element = () if first_batch is None else tuple(_tensors(first_batch))
-    size = next((t.shape[0] for t in element if t.shape and t.shape[0]), None) if parts.batches else None
-    return Pipeline("torch", tuple(stages), element, size or 1)
+    if (samples := _epoch_samples(parts)) is not None:
+        attributes["epoch_samples"] = samples
+    return attributes
 
 
-def _stage(op: str, before: list[Stage], made_by: Any, attributes: dict[str, Value]) -> Stage:
-    inputs = (before[-1].name,) if before else ()
-    return Stage(op, op, len(before), inputs, source_of(made_by), attributes)
+def _epoch_samples(parts: Parts) -> int | None:
+    """Records that an epoch delivers; None where the order is one of batches, or without an end."""
+    loader = parts.loader
+    if loader.batch_size is None and parts.batches:
+        return None
+    records = _length(loader.dataset if parts.iterable else parts.order)
+    size = loader.batch_size or 1
+    return records // size * size if records is not None and loader.drop_last else records
 
 
-def _record_function(parts: Parts) -> Any:
-    dataset = parts.loader.dataset
-    if parts.iterable:
-        return type(dataset).__iter__
-    batched = getattr(type(dataset), "__getitems__", None) if parts.batches else None
-    return batched or type(dataset).__getitem__
+def common_size(element: tuple[Tensor, ...]) -> int | None:
+    """The first size that all tensors share, as those of a batch do; None where they have none in common.
+
+    A single tensor has to have two dimensions: a vector more likely is one record.
+    """
+    first = {tensor.shape[0] if tensor.shape else None for tensor in element}
+    single = len(element) == 1 and len(element[0].shape or ()) < 2
+    return next(iter(first)) if len(first) == 1 and not single else None
 
 
-def _is_random(sampler: Any) -> bool:
+def is_batch(loader: Any, leaves: Sequence[Any]) -> bool:
+    """Whether what a loader delivers is a batch: its own, or one that the dataset has made."""
+    made = tuple(Tensor("", "", tuple(leaf.shape)) for leaf in leaves)
+    return parts_of(loader).batches or common_size(made) is not None
+
+
+def is_random(sampler: Any) -> bool:
+    """Whether a sampler shuffles, as far as its class tells."""
     from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
     shuffles = bool(getattr(sampler, "shuffle", False))
     return shuffles or isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler)
 
 
-def _length(sampler: Any) -> int | None:
+def is_seeded(sampler: Any) -> bool:
+    """Whether a sampler has a generator or a seed of its own."""
+    return getattr(sampler, "generator", None) is not None or hasattr(sampler, "seed")
+
+
+def _length(sized: Any) -> int | None:
     try:
-        return len(sampler)
-    except TypeError:
+        return len(sized)
+    except (TypeError, NotImplementedError):
         return None
+
+
+def _leaves(batch: Any) -> list[Any]:
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(batch) if hasattr(leaf, "nbytes")]
 
 
 def _tensors(batch: Any) -> list[Tensor]:
@@ -107,17 +211,3 @@ def _tensors(batch: Any) -> list[Tensor]:
             name = f"element{_pytree.keystr(path)}"
             found.append(Tensor(name, str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)))
     return found
-
-
-def source_of(function: Any) -> str | None:
-    """The user's line where a function, or the class of an object, is defined; None for a library's."""
-    if function is None:
-        return None
-    is_code = inspect.isfunction(function) or inspect.ismethod(function) or inspect.isclass(function)
-    target = inspect.unwrap(function) if is_code else type(function)
-    try:
-        path = inspect.getsourcefile(target)
-        line = inspect.getsourcelines(target)[1]
-    except (TypeError, OSError):
-        return None
-    return f"{shown(path)}:{line}" if path is not None and is_users(path) else None

@@ -1,13 +1,14 @@
 """Self time of the parts of a torch DataLoader.
 
 The parts are called as a worker process calls them, in this process, one thread for torch's operations: the
-sampler for indices, the dataset for records, the collate function for a batch. What it takes to get batches
-from worker processes is measured on the loader itself.
+sampler for indices, the dataset with those within it and their transforms for records, the collate function
+for a batch. What it takes to get batches from worker processes is measured on the loader itself.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from input_analyzer.cpu_clock import Spent, Stopwatch
+from input_analyzer.cpu_clock import Spent
 from input_analyzer.pipeline import Pipeline, StageTime
+from input_analyzer.torch.layers import watched
 from input_analyzer.torch.loader import COLLATE, GETITEM, SAMPLER, WORKERS, Parts, parts_of
+from input_analyzer.torch.profile import Profile
 
 FEWEST_BATCHES = 5
 MOST_BATCHES = 1000
@@ -41,8 +44,8 @@ def time_stages(
     with _as_in_a_worker():
         spent = _in_this_process(parts_of(loader), 0.7 * seconds, tell)
     if loader.num_workers:
-        tell("timing the hand-over from the workers")
-        spent[WORKERS] = _from_workers(loader, 0.3 * seconds)
+        order_ns = [one.cpu for one in spent.get(SAMPLER, [])] or [0]
+        spent[WORKERS] = _from_workers(loader, 0.3 * seconds, float(np.mean(order_ns)), tell)
     return tuple(
         _of_sample(stage.name, spent.get(stage.name, []), pipeline.samples_per_element)
         for stage in pipeline.stages
@@ -62,94 +65,102 @@ def _as_in_a_worker() -> Iterator[None]:
 
 
 def _in_this_process(parts: Parts, seconds: float, tell: Callable[[str], None]) -> dict[str, list[Spent]]:
-    spent: dict[str, list[Spent]] = {SAMPLER: [], GETITEM: [], COLLATE: []}
-    watch = Stopwatch()
+    """What every part has spent, batch after batch."""
+    spent: dict[str, list[Spent]] = defaultdict(list)
+    profile = Profile()
+    layers = parts.layers
     end = time.monotonic() + seconds
-    batches = _records(parts, watch, spent)
-    for number, records in enumerate(batches):
-        if number % 20 == 0:
-            tell("timing the parts of the loader")
-        watch.start()
-        parts.loader.collate_fn(records)
-        spent[COLLATE].append(watch.stop())
-        if number + 1 >= MOST_BATCHES or (number + 1 >= FEWEST_BATCHES and time.monotonic() > end):
-            break
+    try:
+        with watched(layers, profile):
+            for number, records in enumerate(_records(parts, profile)):
+                tell("timing the parts of the loader")
+                profile.enter(COLLATE)
+                parts.loader.collate_fn(records)
+                profile.leave()
+                taken = profile.taken()
+                for part in (SAMPLER, COLLATE, *(layer.name for layer in layers)):
+                    spent[part].append(taken.get(part, Spent(0, 0)))
+                enough = number + 1 >= FEWEST_BATCHES and time.monotonic() > end
+                if enough or number + 1 >= MOST_BATCHES:
+                    break
+    finally:
+        profile.close()
     # The first one opens files and imports modules.
     return {name: values[1:] or values for name, values in spent.items()}
 
 
-def _records(parts: Parts, watch: Stopwatch, spent: dict[str, list[Spent]]) -> Iterator[Any]:
+def _records(parts: Parts, profile: Profile) -> Iterator[Any]:
     """Records of batch after batch, as the collate function gets them; of a short epoch again and again."""
     loader = parts.loader
     while True:
         made = 0
-        if parts.iterable:
-            source = iter(loader.dataset)
-        else:
-            source = iter(loader.batch_sampler if parts.batches else loader.sampler)
-        while True:
-            watch.start()
-            try:
-                if parts.iterable:
-                    records = _some(source, loader.batch_size)
-                    spent[GETITEM].append(watch.stop())
-                else:
-                    records = _fetched(parts, next(source), watch, spent)
-            except StopIteration:
-                break
+        profile.enter(GETITEM if parts.iterable else SAMPLER)
+        source = iter(
+            loader.dataset if parts.iterable else loader.batch_sampler if parts.batches else loader.sampler
+        )
+        profile.leave()
+        # Of a whole batch only: the remainder of an epoch is no measure of a sample.
+        while (records := _next(parts, source, profile)) is not None:
             made += 1
             yield records
         if not made:
             return
 
 
-def _some(source: Iterator[Any], batch_size: int | None) -> Any:
-    """The next record, or as many as make a batch.
+def _next(parts: Parts, source: Iterator[Any], profile: Profile) -> Any:
+    """What is collated next; None where the epoch is over."""
+    loader = parts.loader
+    if parts.iterable:
+        profile.enter(GETITEM)
+        try:
+            if loader.batch_size is None:
+                return next(source, None)
+            records = list(islice(source, loader.batch_size))
+            return records if len(records) == loader.batch_size else None
+        finally:
+            profile.leave()
+    profile.enter(SAMPLER)
+    indices = next(source, None)
+    profile.leave()
+    if indices is None or (loader.batch_size is not None and len(indices) < loader.batch_size):
+        return None
+    return _fetched(parts, indices, profile)
 
-    Raises:
-        StopIteration: there are none.
-    """
-    if batch_size is None:
-        return next(source)
-    records = list(islice(source, batch_size))
-    if len(records) < batch_size:
-        raise StopIteration
-    return records
 
-
-def _fetched(parts: Parts, indices: Any, watch: Stopwatch, spent: dict[str, list[Spent]]) -> Any:
-    spent[SAMPLER].append(watch.stop())
+def _fetched(parts: Parts, indices: Any, profile: Profile) -> Any:
     dataset = parts.loader.dataset
-    watch.start()
-    if not parts.batches:
-        records = dataset[indices]
-    elif getattr(dataset, "__getitems__", None):
-        records = dataset.__getitems__(indices)
-    else:
-        records = [dataset[index] for index in indices]
-    spent[GETITEM].append(watch.stop())
-    return records
+    profile.enter(GETITEM)
+    try:
+        if not parts.batches:
+            return dataset[indices]
+        if getattr(dataset, "__getitems__", None):
+            return dataset.__getitems__(indices)
+        return [dataset[index] for index in indices]
+    finally:
+        profile.leave()
 
 
-def _from_workers(loader: Any, seconds: float) -> list[Spent]:
-    """What this process computes to get a batch from the workers; its waiting is for their work."""
+def _from_workers(loader: Any, seconds: float, order_ns: float, tell: Callable[[str], None]) -> list[Spent]:
+    """What this process computes to get a batch from the workers; its waiting is for their work.
+
+    With every batch it takes one, the sampler gives the indices of a later one, which take `order_ns`.
+    """
     found: list[Spent] = []
     end = time.monotonic() + seconds
     batches = iter(loader)
     next(batches, None)
     while len(found) < MOST_BATCHES and (len(found) < FEWEST_BATCHES or time.monotonic() < end):
+        tell("timing the hand-over from the workers")
         before = time.thread_time_ns()
         if next(batches, None) is None:
             break
-        found.append(Spent(time.thread_time_ns() - before, 0))
+        found.append(Spent(max(0, time.thread_time_ns() - before - round(order_ns)), 0))
     return found
 
 
 def _of_sample(name: str, spent: list[Spent], samples: int) -> StageTime:
-    """Of the better half of all batches the middle one: other programs only ever add."""
+    """The mean: time that other programs took is not in it, and rare records that take long are."""
     if not spent:
         return StageTime(name, 0.0, 0.0)
-    totals = sorted(spent, key=lambda one: one.cpu + one.wait)
-    better = totals[: (len(totals) + 1) // 2]
-    cpu, wait = np.median([(one.cpu, one.wait) for one in better], axis=0)
+    cpu, wait = np.mean([(one.cpu, one.wait) for one in spent], axis=0)
     return StageTime(name, float(cpu) / samples / 1e3, float(wait) / samples / 1e3)

@@ -6,15 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from image import INSTALL, make_image
+from image import INSTALL, make_frame, make_image
 
-BIN = Path(__file__).resolve().parents[2] / "bin"
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "bin"
 FOREIGN = (
     "CSRUN_",
     "TF_CONFIG",
@@ -62,3 +63,28 @@ def run(image: Path, tmp_path: Path) -> Run:
         )
 
     return call
+
+
+@pytest.fixture
+def outside_tmp() -> Iterator[Path]:
+    """A folder that is not below /tmp, which ch-run shares anyway; below a directory that the image has."""
+    folder = Path("/home") / f"csrun test {os.getpid()}"
+    try:
+        folder.mkdir()
+    except PermissionError:
+        pytest.skip("needs a user who may write to /home, as root may")
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def frame(tmp_path: Path, image: Path) -> tuple[Path, str]:
+    """An image without any files, and the directories that make the toolkit's environment of it."""
+    directories = sorted({"/usr", str(ROOT), sys.prefix, sys.base_prefix})
+    return make_frame(tmp_path / "frame", directories), ",".join(directories)
+
+
+@pytest.fixture
+def python() -> str:
+    """The Python of the toolkit's environment, in such an image too."""
+    return str(Path(sys.prefix) / "bin" / "python")

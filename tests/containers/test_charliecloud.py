@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,6 @@ print(json.dumps({
     "image": os.path.exists("/etc/image-of-the-tests"), "words": sys.argv[1:],
 }))
 """
-
-
-@pytest.fixture
-def outside_tmp() -> Iterator[Path]:
-    """A folder that is not below /tmp, which ch-run shares anyway; below a directory that the image has."""
-    folder = Path("/home") / f"csrun test {os.getpid()}"
-    try:
-        folder.mkdir()
-    except PermissionError:
-        pytest.skip("needs a user who may write to /home, as root may")
-    yield folder
-    shutil.rmtree(folder)
 
 
 def test_the_program_sees_the_image_and_its_working_directory(run: Run, tmp_path: Path) -> None:

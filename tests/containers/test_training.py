@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-
-import pytest
-from image import make_frame
 
 from cs_system.testing import running_system
 
@@ -16,17 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN_PY = ROOT / "models" / "fc_mnist" / "tf" / "run.py"
 
 
-@pytest.fixture
-def frame(tmp_path: Path, image: Path) -> tuple[Path, str]:
-    """An image without any files, and the directories that make the toolkit's environment of it."""
-    directories = sorted({"/usr", str(ROOT), sys.prefix, sys.base_prefix})
-    return make_frame(tmp_path / "frame", directories), ",".join(directories)
-
-
 def test_fc_mnist_trains(
-    run: Callable[..., CompletedProcess[str]], frame: tuple[Path, str], tmp_path: Path
+    run: Callable[..., CompletedProcess[str]], frame: tuple[Path, str], python: str, tmp_path: Path
 ) -> None:
-    python = str(Path(sys.prefix) / "bin" / "python")
     flags = ("--tasks-per-node=3", "--cpus-per-task=1")
     with running_system(tmp_path) as system:
         program = (

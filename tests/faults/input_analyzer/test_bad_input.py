@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,22 +36,25 @@ def analyze(tmp_path: Path, function: str, *flags: str, tail: str = TAIL) -> tup
     command = [str(ROOT / "bin/cs_input_analyzer"), *flags, "python", str(program)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == ""
-    assert not processes_of(program)
+    until(lambda: not inside(tmp_path))
     return done.returncode, done.stderr
 
 
-def processes_of(program: Path) -> list[str]:
-    """Command lines of the processes that run the program after a while."""
-    deadline = time.monotonic() + 5
-    while (found := running(program)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+def inside(folder: Path) -> list[str]:
+    """Processes that work in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                found.append((entry / "cmdline").read_text())
     return found
 
 
-def running(program: Path) -> list[str]:
-    """Command lines of the processes that run the program now."""
-    found = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in found.splitlines() if str(program) in line and "cs_input_analyzer" not in line]
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_an_error_of_the_user_shows_the_users_traceback_and_no_frame_of_the_toolkit(tmp_path: Path) -> None:
@@ -172,7 +180,7 @@ def train_input(shard):
 def test_a_program_that_never_trains(tmp_path: Path) -> None:
     code, text = analyze(tmp_path, "print('evaluated')", tail="")
     assert code == 1
-    assert "ended without training or compiling" in text
+    assert f"the program ended on {socket.gethostname()} without training or compiling" in text
     assert "evaluated" in text
 
 
@@ -181,7 +189,7 @@ def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path:
     assert code == 1
     code, text = analyze(tmp_path, "print('bad flag', file=sys.stderr); sys.exit(7)", tail="")
     assert code == 7
-    assert "ended with exit code 7" in text
+    assert f"ended with exit code 7 on {socket.gethostname()}" in text
     assert "bad flag" in text
 
 
@@ -196,6 +204,10 @@ def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path:
         (["--available-nodes=0"], "--available-nodes: got '0'"),
         (["--json=/nowhere/at/all.json"], "there is no folder '/nowhere/at'"),
         (["--html=/proc/x.html"], "cannot be written"),
+        (["--json="], "--json: got no name of a file"),
+        (["--seconds=0"], "--seconds: got '0', expected seconds above 0"),
+        (["--time_limit", "0"], "--time-limit: got '0', expected seconds above 0"),
+        (["--apply-dry-run", "--json=a.json"], "--apply-dry-run with --json"),
         (["--memory=0"], "--memory: got '0'"),
         (["--target"], "unknown flag '--target'"),
     ],
@@ -215,15 +227,38 @@ def test_no_command_at_all(tmp_path: Path) -> None:
     assert "no command to run" in done.stderr
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    program = tmp_path / "run.py"
-    program.write_text(HEAD + "print('up', flush=True)\ntime.sleep(600)", encoding="utf-8")
-    command = [str(ROOT / "bin/cs_input_analyzer"), "python", str(program)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 30
-        while not running(program):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-    assert not processes_of(program)
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+)
+def test_nothing_outlives_the_analyzer(tmp_path: Path, signum: int, code: int) -> None:
+    (tmp_path / "run.py").write_text(DAEMON, encoding="utf-8")
+    command = [str(ROOT / "bin/cs_input_analyzer"), "--json=a.json", "python", "run.py"]
+    # Not below tmp_path: that is too long for the name of a socket.
+    with tempfile.TemporaryDirectory() as name:
+        folder, environment = Path(name), {**os.environ, "TMPDIR": name}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment) as process:
+            until(lambda: (tmp_path / "daemon").exists())
+            assert list(folder.iterdir())
+            process.send_signal(signum)
+            assert process.wait(20) == code
+        until(lambda: not inside(tmp_path) and not list(folder.iterdir()))
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_what_a_failed_program_has_started_is_ended_too(tmp_path: Path) -> None:
+    code, text = analyze(tmp_path, DAEMON.replace("time.sleep(600)  # the program", "sys.exit(7)"), tail="")
+    assert code == 7, text
+
+
+DAEMON = """
+import os, subprocess, sys, time
+from pathlib import Path
+# In a session of its own, and its parent ends: nothing but its environment leads back to the program.
+sleeps = "import time; from pathlib import Path; Path('daemon').touch(); time.sleep(600)"
+starts = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
+subprocess.run([sys.executable, "-c", starts, sys.executable, "-c", sleeps], check=True)
+while not Path("daemon").exists():
+    time.sleep(0.01)
+time.sleep(600)  # the program
+"""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -63,6 +65,28 @@ def test_inputs_that_are_no_datasets_have_no_report(tiny: Tiny, caplog: pytest.L
     with pytest.raises(RuntimeError, match="no data today"):
         tiny().train(failing, steps=1)
     assert report(caplog) == []
+
+
+def test_the_report_changes_no_batch(
+    tiny: Tiny, tiny_input: InputFn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def calls() -> list[tuple[float, float]]:
+        drawn = []
+
+        def input_fn(params: Any, mode: str) -> Any:
+            drawn.append((random.random(), np.random.random()))
+            return tiny_input(params, mode)
+
+        random.seed(3)
+        np.random.seed(3)
+        tiny().train(input_fn, steps=1)
+        return drawn
+
+    reported = calls()
+    monkeypatch.setattr("estimator.cs_estimator.log_report", lambda source, shared: None)
+    plain = calls()
+    assert len(reported) > len(plain) > 0, "the report has not called it"
+    assert reported[-len(plain) :] == plain, "the numbers of the run itself"
 
 
 def test_what_is_ordered_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,10 +75,11 @@ def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:
 def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
+    cpus, ports = "NodeName=n1 CPUEfctv=3 CPUTot=4", "SrunPortRange = 0-0"
     partition, node = r"cpu*\037up\0371:00:00\0374\n", r"n1\0374\0378000\037(null)\037cpu*\037idle\n"
     for name, body in {
         "srun": 'echo srun "$@"',
-        "scontrol": "echo SrunPortRange = 0-0",
+        "scontrol": f'case "$*" in *nodes) echo {cpus};; *) echo {ports};; esac',
         "sinfo": f"case \"$*\" in *%D*) printf '{partition}';; *) printf '{node}';; esac",
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -89,7 +90,7 @@ def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> N
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=environment,
     )  # fmt: skip
     assert done.stdout.startswith("srun "), done.stderr
-    assert "--nodes=1 --ntasks=1 --exclusive" in done.stdout
+    assert "--nodes=1 --ntasks=1 --exclusive --mpi=none --cpus-per-task=3 " in done.stdout
     assert done.stdout.rstrip().endswith("--launcher=slurm --partition=cpu python run.py")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.analysis import Finding
+from input_analyzer.analysis import Finding, Gain
 from input_analyzer.findings import find
 from input_analyzer.findings.context import Context
 from input_analyzer.input_report import lines, text
@@ -107,6 +107,9 @@ def test_rule_speaks_of_its_pipeline(identifier: str) -> None:
     assert finding.message.count(". ") == 0
     assert not finding.message.endswith(".")
     assert finding.recommended
+    times = {stage.name: StageTime(stage.name, 10.0, 5.0) for stage in pipeline.stages}
+    timed = {f.id: f for f in find(pipeline, Context(times=times, cpus=2, memory_bytes=1 << 30))}
+    assert timed[identifier].gain is not None
 
 
 def test_no_shard_is_grave_where_there_are_several_workers() -> None:
@@ -162,8 +165,8 @@ def test_caches_are_weighed_against_the_memory() -> None:
     assert found(cached, memory_bytes=size)["cache-does-not-fit"].severity == "error"
     assert "cache-does-not-fit" not in found(cached, memory_bytes=2 * size)
     times = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
-    fits = found(uncached, memory_bytes=10 * size, times=times)["cache-would-fit"]
-    assert fits.gain == "10.0 times the rate from the second epoch on, expected"
+    fits = found(uncached, memory_bytes=10 * size, times=times, cpus=1)["cache-would-fit"]
+    assert str(fits.gain) == "expected: up to 10 times the rate with 1 CPU from the second epoch on"
     assert "cache-would-fit" not in found(uncached, memory_bytes=size, times=times)
     assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size)
     in_memory = {"from_tensor_slices": StageTime("from_tensor_slices", 90.0, 0.0)}
@@ -174,7 +177,7 @@ def test_what_takes_no_time_is_not_worth_a_change() -> None:
     make = CASES["parallel-calls-missing"]
     dear = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
     cheap = {"map": StageTime("map", 1.0, 0.0), "batch": StageTime("batch", 99.0, 0.0)}
-    assert "expected" in str(found(make, times=dear)["parallel-calls-missing"].gain)
+    assert "expected" in str(found(make, times=dear, cpus=2)["parallel-calls-missing"].gain)
     assert "parallel-calls-missing" not in found(make, times=cheap)
 
 
@@ -212,24 +215,29 @@ def test_datasets_that_the_user_did_not_write_are_left_out() -> None:
     assert {f.id for f in found(make).values()} <= {"map-before-batch"}
 
 
-def finding(severity: Any, gain: str | None = None) -> Finding:
+def finding(severity: Any, gain: Gain | None = None) -> Finding:
     return Finding("rule", severity, "map", "data.py:7", "it is slow", "map(fast)", gain)
+
+
+TWICE, MIXED = Gain("expected", "2 times the rate", 2.0), Gain("not-speed", "records are mixed")
 
 
 def test_lines_of_the_report() -> None:
     assert list(lines(())) == [(logging.INFO, "Input Function Report: nothing to improve")]
-    report = list(lines([finding("error"), finding("warning", "2 times the rate"), finding("warning")]))
+    report = list(lines([finding("error"), finding("warning", TWICE), finding("warning", MIXED)]))
     assert report[0] == (logging.INFO, "---------- Input Function Report: 1 error, 2 warnings ----------")
     assert report[1] == (logging.ERROR, "[input_fn] rule - data.py:7: map(): it is slow")
-    assert report[4] == (logging.WARNING, "[input_fn] rule - recommended: map(fast) (2 times the rate)")
+    advice = "[input_fn] rule - recommended: map(fast)"
+    assert report[4] == (logging.WARNING, f"{advice} (expected: 2 times the rate)")
+    assert report[6] == (logging.WARNING, advice)
     assert len(report) == 8
 
 
 def test_text_of_the_report() -> None:
     assert text(()) == "Input Function Report: nothing to improve\n"
-    assert text([finding("info", "2 times")]) == (
+    assert text([finding("info", TWICE)]) == (
         "Input Function Report: 1 hint\n\ninfo: map (data.py:7) [rule]\n"
-        "  it is slow\n  Recommended: map(fast)\n  Gain: 2 times\n"
+        "  it is slow\n  Recommended: map(fast)\n  Gain: expected: 2 times the rate\n"
     )
 
 

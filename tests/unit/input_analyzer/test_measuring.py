@@ -18,7 +18,7 @@ PROGRAM = """
 import os, sys, time
 import numpy as np
 from input_analyzer.handover import InputProgram, take_over
-
+{head}
 def batch():
     return np.zeros([10, 5], np.float32), np.zeros([10], np.int32)
 
@@ -32,10 +32,15 @@ take_over(InputProgram("tensorflow", batches, lambda shard: None, batches))
 
 
 def measure(
-    tmp_path: Path, body: str, plan: Plan, epoch: int | None = None, effort: Effort | None = None
+    tmp_path: Path,
+    body: str,
+    plan: Plan,
+    epoch: int | None = None,
+    effort: Effort | None = None,
+    head: str = "",
 ) -> tuple[list[Measurement], Rates]:
     file = tmp_path / "program.py"
-    file.write_text(PROGRAM.format(body=body.replace("\n", "\n    ")), encoding="utf-8")
+    file.write_text(PROGRAM.format(head=head, body=body.replace("\n", "\n    ")), encoding="utf-8")
     environment = dict(os.environ)
     environment = program_environment(environment, this_toolkit()).apply(environment)
     launch = Launch((sys.executable, str(file)), environment, 60.0, None, "here")
@@ -94,6 +99,29 @@ for index in range(40):
     (one,), rates = measure(tmp_path, body, Plan(1, (1,)))
     assert rates.restarts >= 2
     assert one.samples_per_s == pytest.approx(1000, rel=0.3)
+
+
+def test_cpu_time_is_that_of_reading_alone(tmp_path: Path) -> None:
+    # Loading the program, which takes longer in the second copy, and building the input do not count.
+    body = """
+spin(0.5)
+while True:
+    spin(0.02)
+    time.sleep(0.02)
+    yield batch()
+"""
+    head = """
+def spin(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+if os.environ["CSRUN_TASK_INDEX"] == "1":
+    spin(1.5)
+"""
+    found, _ = measure(tmp_path, body, Plan(1, (1, 2)), head=head)
+    for one in found:
+        assert one.cpu_us_per_sample == pytest.approx(2000, rel=0.25)
 
 
 def test_a_layout_that_was_not_measured_is_predicted_within_20_percent(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from input_analyzer.analyze import default_candidates
 from input_analyzer.errors import UsageError, VaryingShapesError, WrongTypeError
 from input_analyzer.examine import epoch_samples, function_name, function_source
 from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
-from input_analyzer.measure.node import memory, usage
+from input_analyzer.measure.copies import folder_for_sockets
+from input_analyzer.measure.node import host_name, memory, usable_cpus, usage
 from input_analyzer.measure.traces import users_stack, users_traceback
 from input_analyzer.pipeline import Pipeline, Stage
-from input_analyzer.standalone import framework_of, load, looks_like_function
+from input_analyzer.standalone import check_arguments, framework_of, load, looks_like_function
 from input_analyzer.target import target_of_report
 
 
@@ -109,11 +110,30 @@ def test_functions_that_are_not_there(tmp_path: Path) -> None:
         load(f"{tmp_path}/none.py:train")
     with pytest.raises(UsageError, match="no module 'nowhere_at_all'"):
         load("nowhere_at_all:train")
+    with pytest.raises(UsageError, match=r"m\.py:train: the function needs arguments \(.*'params'\)"):
+        check_arguments("m.py:train", lambda params, mode=None: None)
+    check_arguments("m.py:train", lambda mode=None, **more: None)
 
 
 def test_what_is_no_dataset_is_refused() -> None:
     with pytest.raises(WrongTypeError, match=r"returned list, expected a tf\.data\.Dataset"):
         framework_of([1, 2])
+
+
+def test_on_a_shared_node_of_slurm_the_cpus_of_the_job_count() -> None:
+    here = {"SLURMD_NODENAME": "n7", "SLURM_CPUS_ON_NODE": "1"}
+    assert len(usable_cpus(here)) == 1
+    assert host_name(here) == "n7"
+    everything = tuple(sorted(os.sched_getaffinity(0)))
+    assert usable_cpus({**here, "SLURM_CPUS_ON_NODE": "4096"}) == everything
+    assert usable_cpus({"SLURM_CPUS_ON_NODE": "1"}) == everything, "a shell of salloc on another machine"
+
+
+def test_a_socket_has_room_in_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/scratch/me")
+    assert folder_for_sockets() == Path("/scratch/me")
+    monkeypatch.setattr("tempfile.tempdir", "/scratch/" + "long" * 20)
+    assert folder_for_sockets() == Path("/tmp")
 
 
 def test_candidates_go_up_to_the_whole_node() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from input_analyzer.pace import Pace
 from input_analyzer.rate_model import Point, RateModel, fit
 
 times = st.floats(1e-7, 1e-2)
@@ -64,6 +65,44 @@ def test_one_measurement_promises_neither_gain_of_cpus_nor_contention() -> None:
     model = fit([Point(1, 1, 1000.0)])
     assert model.rate(1, 4) == pytest.approx(1000)
     assert model.rate(4, 1) == pytest.approx(4000)
+
+
+def test_more_cpus_give_what_the_stages_say_where_one_number_was_measured() -> None:
+    # Measured 7 ms: 6.5 ms of stages, 4 ms of them in one thread, and 0.5 ms of overhead.
+    one_cpu = [Point(1, 1, 1 / 7e-3), Point(2, 1, 2 / 7e-3)]
+    model = fit(one_cpu, Pace(serial_us=4000, parallel_us=6500, cpu_us=6500))
+    assert model.rate(1, 1) == pytest.approx(1 / 7e-3)
+    assert model.rate(1, 2) == pytest.approx(1 / (7e-3 * 4 / 6.5))
+    assert model.rate(1, 16) == model.rate(1, 2)
+    assert "max(4308, 7000/c)" in model.formula
+    assert fit(one_cpu, Pace(3000, 3000, 3000)).rate(1, 2) == pytest.approx(1 / 7e-3)
+
+
+def test_cpu_time_that_no_stage_accounts_for_is_not_divided_among_cpus() -> None:
+    with_overhead = fit([Point(1, 1, 1000.0, cpu_s=1e-3)], Pace(100, 600, 600))
+    assert with_overhead.rate(1, 2) == pytest.approx(2000)  # bound by the CPUs: 0.5 ms each
+    assert with_overhead.rate(1, 4) == pytest.approx(2000)  # then by 0.1 ms and the 0.4 ms of overhead
+    assert fit([Point(1, 1, 1000.0)], Pace(100, 600, 600)).rate(1, 4) == pytest.approx(4000)
+
+
+def test_measured_numbers_of_cpus_say_more_than_the_stages() -> None:
+    points = [Point(1, 1, 100.0), Point(1, 2, 100.0)]
+    assert fit(points, Pace(0, 1000, 1000)).rate(1, 2) == pytest.approx(100)
+
+
+def test_tasks_that_share_cpus_are_bound_by_them() -> None:
+    waiting = RateModel(10e-3, 0.0, cpu_s=0.1e-3)
+    assert waiting.shared_rate(4, 2) == pytest.approx(400, rel=0.01)
+    computing = RateModel(3e-3, 0.0, cpu_s=3e-3)
+    assert 0.85 * 667 < computing.shared_rate(4, 2) < 667
+    assert RateModel(1e-3, 0.0, cpu_s=1e-3).shared_rate(0, 2) == 0
+
+
+def test_memory_that_cpus_of_a_task_wait_for_is_waited_for_by_tasks_too() -> None:
+    points = [Point(1, 1, 1000.0, cpu_s=1.0e-3), Point(1, 2, 1200.0, cpu_s=1.5e-3)]
+    assert fit(points).rate(2, 1) == pytest.approx(2000 / 1.5)
+    waits = [Point(1, 1, 100.0, cpu_s=0.1e-3), Point(1, 2, 100.0, cpu_s=0.15e-3)]
+    assert fit(waits).rate(2, 1) == pytest.approx(200, rel=0.01)
 
 
 def test_noise_of_five_percent_moves_a_prediction_by_less_than_ten() -> None:

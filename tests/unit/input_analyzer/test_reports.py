@@ -17,6 +17,7 @@ from input_analyzer.analysis import (
     Component,
     ContentionModel,
     Finding,
+    Gain,
     Measurement,
     Node,
     StageCost,
@@ -39,7 +40,10 @@ STAGES = (
     StageCost("batch", "batch", 3, 7.0, 7.0, 0.0, False, "data.py:16"),
     StageCost("prefetch", "prefetch", 4, source="data.py:16"),
 )
-FINDING = Finding("shard-missing", "warning", "map", "data.py:12", "reads <b>all</b> records", "shard(n, i)")
+GAIN = Gain("measured", "1.82 times the rate with 2 CPUs (1.70 to 1.95)", 1.82, 1.7, 1.95, 2)
+FINDING = Finding(
+    "shard-missing", "warning", "map", "data.py:12", "reads <b>all</b> records", "shard(n, i)", GAIN
+)
 
 
 def analysis(target: float | None) -> Analysis:
@@ -78,6 +82,7 @@ def analysis(target: float | None) -> Analysis:
         recommendation=found,
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
         input_bound=None if target is None else found.samples_per_s < target,
+        applied_gain=replace(GAIN, text="2.50 times the rate with 2 CPUs (2.30 to 2.70)"),
         notes=("One node was measured.",),
         elapsed_s=42.0,
     )  # fmt: skip
@@ -102,11 +107,20 @@ def test_the_json_has_the_documented_members_and_csrun_wse_reads_it(tmp_path: Pa
     assert found["bottleneck"] == {
         "stage": "map",
         "op": "map",
-        "reason": "220 us of computing per sample, 92 % of the time of all stages",
+        "reason": "220 us of computing per sample, 92 % of the time of all stages; without it a task with "
+        "1 CPU could be 12.6 times as fast",
     }
     assert [stage["position"] for stage in found["stages"]] == [0, 1, 2, 3, 4]
     assert {"name", "op", "position", "self_time_us_per_sample"} <= set(found["stages"][0])
     assert {"id", "severity", "op", "source", "message", "recommended"} <= set(found["findings"][0])
+    assert found["findings"][0]["gain"] == {
+        "kind": "measured",
+        "text": "1.82 times the rate with 2 CPUs (1.70 to 1.95)",
+        "times": 1.82,
+        "low": 1.7,
+        "high": 1.95,
+        "cpus": 2,
+    }
     assert {"tasks", "cpus_per_task", "samples_per_s", "low", "high"} <= set(found["measurements"][0])
     assert set(found["predictions"][0]) == {"nodes", "tasks_per_node", "cpus_per_task", "samples_per_s"}
     assert found["target_samples_per_s"] == 9000
@@ -136,6 +150,17 @@ def test_text_and_page_say_plainly_whether_the_input_is_fast_enough(target: floa
     found = analysis(target)
     assert said in " ".join(text_of(found).split())
     assert said in render_html(found)
+
+
+def test_text_and_page_say_what_mending_gives() -> None:
+    each = "measured: 1.82 times the rate with 2 CPUs (1.70 to 1.95)"
+    together = "together: measured: 2.50 times the rate with 2 CPUs (2.30 to 2.70)"
+    shown = " ".join(text_of(analysis(None)).split())
+    assert f"gain: {each}" in shown
+    assert f"All that --apply mends, {together}" in shown
+    page = render_html(analysis(None))
+    assert f"Gain: {each}" in page
+    assert together in page
 
 
 def test_the_text_ends_with_what_to_type() -> None:

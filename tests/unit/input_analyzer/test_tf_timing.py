@@ -6,6 +6,8 @@ the machine does.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +160,20 @@ def test_waiting_and_computing_are_told_apart(tmp_path: Path) -> None:
     assert times["map_2"].wait_us > 0.8 * times["map_2"].self_time_us
 
 
+@pytest.mark.soak
+def test_a_busy_machine_adds_no_waiting() -> None:
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        for _ in range(4):
+            times = {t.stage: t for t in time_stages(trace(lambda: behind_batch(Path())), seconds=2.0).times}
+            assert times["map"].wait_us < 300
+            assert times["map_2"].wait_us < 750
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def test_functions_for_eager_execution_are_timed() -> None:
     def make() -> Any:
         return numbers().filter(lambda x: x % 2 == 0).map(burn(2000)).repeat().batch(2, drop_remainder=True)
@@ -205,6 +221,32 @@ def test_tables_of_the_input_function_are_there() -> None:
 
     times = {t.stage: t for t in time_stages(trace(make), seconds=0.5).times}
     assert times["map"].self_time_us > 0
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
+    def looped(x: Any) -> Any:
+        value = tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v + 1), [0, x])[1]
+        return tf.cond(value > 5, lambda: value, lambda: -value)
+
+    def make() -> Any:
+        return numbers().map(looped).map(burn(1000)).repeat().batch(2, drop_remainder=True)
+
+    timing = time_stages(trace(make, eager=eager), seconds=0.5)
+    assert {"map", "map_2"} <= {time.stage for time in timing.times}
+
+
+def test_records_that_end_with_zeros_stay_whole(tmp_path: Path) -> None:
+    path = str(tmp_path / "data.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for record in range(20):
+            writer.write(bytes([record, 0, 0, 0, 0, 0, 0, 0]))
+
+    def make() -> Any:
+        decoded = tf.data.TFRecordDataset(path).map(lambda x: tf.io.decode_raw(x, tf.int64)[0])
+        return decoded.repeat().batch(2, drop_remainder=True)
+
+    assert "map" in {time.stage for time in time_stages(trace(make), seconds=0.5).times}
 
 
 def test_the_clock_leaves_out_other_programs() -> None:

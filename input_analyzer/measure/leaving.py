@@ -1,0 +1,102 @@
+"""Nothing of an analysis outlives it, whatever ends it: an error, Ctrl-C, a signal, even SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from csrun.errors import CsrunError
+from csrun.processes import Guard, adopt_orphans, descendants, reap, signal_processes
+from csrun.signals import INTERRUPTS
+
+MARK = "CSRUN_INPUT_ANALYSIS_ID"
+"""In the environment of every process of an analysis, with a value of its own."""
+
+_END_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all processes of an analysis get: variables for the environment, a folder for files."""
+
+    variables: dict[str, str]
+    folder: Path
+
+
+class _SignalledError(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a failure of its own."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(signum)
+
+
+@contextmanager
+def nothing_left(parent: Path) -> Iterator[Surroundings]:
+    """Yields what every process gets that is started inside; ends all processes below at the end.
+
+    For a command's own process only: whatever runs below it counts. The caller must have no other threads.
+
+    Args:
+        parent: where the folder is made.
+
+    Raises:
+        CsrunError: SIGTERM or SIGHUP has come; its exit code is 128 and the signal's number.
+        KeyboardInterrupt: SIGINT has come.
+    """
+    adopt_orphans()
+    marks = {MARK: uuid.uuid4().hex}
+    folder = tempfile.TemporaryDirectory(prefix="csia-", dir=parent, ignore_cleanup_errors=True)
+    guard = Guard(marks, Path(folder.name))
+    before = {signum: signal.getsignal(signum) for signum in INTERRUPTS}
+    for signum in INTERRUPTS:
+        if before[signum] is not signal.SIG_IGN:  # a job under nohup survives the hangup
+            signal.signal(signum, _leave)
+    try:
+        yield Surroundings(marks, Path(folder.name))
+    except _SignalledError as error:
+        if error.signum == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise _ended_by(error.signum) from None
+    finally:
+        _ignore_interrupts()
+        _end_all({guard.pid})
+        folder.cleanup()
+        guard.dismiss()
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    _ignore_interrupts()
+    raise _SignalledError(signum)
+
+
+def _ignore_interrupts() -> None:
+    """An impatient second one must not disturb the tidying up."""
+    for each in INTERRUPTS:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _ended_by(signum: int) -> CsrunError:
+    error = CsrunError(f"ended by {signal.Signals(signum).name} before the analysis was complete")
+    error.exit_code = 128 + signum
+    return error
+
+
+def _end_all(spared: set[int]) -> None:
+    end = time.monotonic() + _END_WAIT_S
+    while (left := descendants(os.getpid()) - spared) and time.monotonic() < end:
+        signal_processes(left, signal.SIGKILL)
+        time.sleep(0.01)
+        for _ in reap():  # adopted ones are ours to bury
+            pass

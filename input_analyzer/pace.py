@@ -1,0 +1,92 @@
+"""How fast the stages of a pipeline can be together, by their own times. Pure.
+
+A sample takes as long as the slowest lane takes for it, or, where that is longer, as all CPUs of the task
+need for the CPU time of all stages. Operational analysis knows this as the bound of the bottleneck device
+(E. D. Lazowska et al., "Quantitative System Performance", 1984, chapter 5); hand-overs cost extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from input_analyzer.analysis import StageCost
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Time for a sample in the two parts of `rate_model`'s formula, microseconds.
+
+    Attributes:
+        serial_us: of the slowest lane whose number of threads does not depend on the CPUs.
+        parallel_us: what CPUs share among them: the CPU time of all stages, or the time of what gets a
+            thread for each CPU, whichever is longer.
+        cpu_us: the CPU time of all stages.
+    """
+
+    serial_us: float
+    parallel_us: float
+    cpu_us: float = 0.0
+
+    def with_overhead(self, measured_us: float) -> Pace:
+        """The same of a pipeline whose process is seen to use so much CPU time for a sample.
+
+        What is more than that of the stages goes into handing batches over and into their memory, which the
+        slowest lane does, or something that it has to wait for.
+        """
+        more = max(0.0, measured_us - self.cpu_us)
+        return Pace(self.serial_us + more, max(self.parallel_us, self.cpu_us + more), self.cpu_us + more)
+
+
+def lane_times(stages: Sequence[StageCost], cpus: float) -> dict[int, float]:
+    """Microseconds per sample of each lane after the first epoch, in a task with so many CPUs."""
+    found: dict[int, float] = {}
+    for stage in _counted(stages):
+        time = _time(stage) / stage.lane.threads_on(cpus)
+        found[stage.lane.number] = found.get(stage.lane.number, 0.0) + time
+    return found
+
+
+def cpu_us(stages: Sequence[StageCost]) -> float:
+    """CPU time per sample of all stages after the first epoch, microseconds."""
+    return sum(stage.cpu_us_per_sample or 0.0 for stage in _counted(stages))
+
+
+def locked_us(stages: Sequence[StageCost]) -> float:
+    """The part of it that holds Python's lock."""
+    return sum(stage.cpu_us_per_sample or 0.0 for stage in _counted(stages) if stage.lane.locked)
+
+
+def pooled_us(stages: Sequence[StageCost]) -> float:
+    """Time per sample for which functions have a thread of the pool, computing or waiting, microseconds."""
+    return sum(_time(stage) for stage in _counted(stages) if stage.lane.pooled)
+
+
+def time_us(stages: Sequence[StageCost], cpus: float) -> float:
+    """Microseconds per sample in a task with so many CPUs that nothing else uses; 0 without stages."""
+    slowest = max(lane_times(stages, cpus).values(), default=0.0)
+    return max(slowest, locked_us(stages), max(cpu_us(stages), pooled_us(stages)) / cpus)
+
+
+def pace(stages: Sequence[StageCost]) -> Pace | None:
+    """What the stages say about more CPUs; None where one of them was not timed."""
+    if not stages or any(stage.self_time_us_per_sample is None for stage in stages):
+        return None
+    fixed: dict[int, float] = {}
+    cpu = cpu_us(stages)
+    shared = [cpu, pooled_us(stages)]
+    for stage in _counted(stages):
+        lane = stage.lane
+        if lane.threads_per_cpu:
+            shared.append(_time(stage) / lane.threads_per_cpu)
+        else:
+            fixed[lane.number] = fixed.get(lane.number, 0.0) + _time(stage) / lane.threads
+    return Pace(max([locked_us(stages), *fixed.values()]), max(shared), cpu)
+
+
+def _counted(stages: Sequence[StageCost]) -> list[StageCost]:
+    return [stage for stage in stages if not stage.once and stage.self_time_us_per_sample]
+
+
+def _time(stage: StageCost) -> float:
+    return stage.self_time_us_per_sample or 0.0

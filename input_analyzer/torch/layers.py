@@ -1,0 +1,272 @@
+"""The datasets within a dataset, and the transforms that they call.
+
+A dataset that reads another one (`Subset`, `ConcatDataset`, a wrapper of the user's) has it as an attribute;
+transforms are attributes that can be called, as torchvision and its users write them. `Compose` and its like
+hold a list of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from input_analyzer.torch.profile import Profile
+
+MOST_LAYERS = 24
+"""What lies deeper, or beside so many, counts for what it is called by."""
+
+_MOST_MEMBERS = 1000  # of a list are looked at: those of file names are longer
+
+
+@dataclass
+class Layer:
+    """One stage of the work on a record.
+
+    Attributes:
+        name: `getitem` of the loader's own dataset, `getitem.Subset` of one within, `transform`,
+            `transform.Normalize` of a part of that.
+        op: `getitem` or `transform`.
+        code: What is executed, for its line.
+        inputs: Names of the layers that it reads.
+        hooks: Objects that it stands for, with how to call them.
+    """
+
+    name: str
+    op: str
+    code: Any
+    inputs: tuple[str, ...] = ()
+    hooks: list[_Hook] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Hook:
+    """An object (or a function in an attribute, or in a list) whose calls are noticed."""
+
+    target: Any
+    owner: Any = None
+    place: str | int | None = None
+
+
+def layers_of(dataset: Any, batched: bool = False) -> tuple[Layer, ...]:
+    """The layers of a loader's dataset in pipeline order, its own last.
+
+    Args:
+        dataset: The dataset of a loader.
+        batched: Whether the loader asks it for whole batches where it can give them (`__getitems__`).
+    """
+    walk = _Walk()
+    inner = walk.inside(dataset)
+    own = Layer("getitem", "getitem", record_function(dataset, batched), inner)
+    return (*walk.layers, own)
+
+
+def record_function(dataset: Any, batched: bool) -> Any:
+    """The function of a dataset that makes records."""
+    kind = type(dataset)
+    if _is_iterable(dataset):
+        return kind.__iter__
+    many = getattr(kind, "__getitems__", None) if batched else None
+    return many or getattr(kind, "__getitem__", None)
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        self._by_key: dict[tuple[Any, ...], Layer] = {}
+        self._seen: dict[Any, tuple[str, ...]] = {}
+
+    def inside(self, dataset: Any) -> tuple[str, ...]:
+        """Finds what a dataset uses; names of the layers that it reads, which come before it."""
+        self._seen[id(dataset)] = ()
+        if _is_pipe(dataset):  # its class does not let itself be changed
+            return ()
+        reads: list[str] = []
+        for inner in _datasets_in(dataset):
+            if id(inner) not in self._seen and len(self.layers) < MOST_LAYERS:
+                inputs = self.inside(inner)
+                name, code = f"getitem.{type(inner).__name__}", record_function(inner, False)
+                own = self._add((type(inner), inputs), name, "getitem", code, inputs, _Hook(inner))
+                self._seen[id(inner)] = (own,)
+            reads += self._seen.get(id(inner), ())
+        before = tuple(dict.fromkeys(reads))
+        for attribute, function in _callables_in(dataset):
+            before = self._transform(dataset, attribute, function, before)
+        return before
+
+    def _transform(
+        self, owner: Any, attribute: str, function: Any, before: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        parts = _parts_of(function)
+        for number, part in enumerate(parts):
+            whole = part is function
+            hook = _Hook(part, owner, attribute) if whole else _Hook(part, parts, number)
+            # A function is noticed in its place, an object wherever it is called from.
+            seen = id(part) if not _is_function(part) else (id(hook.owner), hook.place)
+            if seen in self._seen or len(self.layers) >= MOST_LAYERS:
+                before = self._seen.get(seen, before)
+                continue
+            name = attribute if whole else f"{attribute}.{_name(part)}"
+            key = (type(owner), attribute, number, _identity(part))
+            before = (self._add(key, name, "transform", part, before, hook),)
+            self._seen[seen] = before
+        return before
+
+    def _add(
+        self,
+        key: tuple[Any, ...],
+        name: str,
+        op: str,
+        code: Any,
+        inputs: tuple[str, ...],
+        hook: _Hook,
+    ) -> str:
+        layer = self._by_key.get(key)
+        if layer is None:
+            taken = {one.name for one in self.layers}
+            unique, count = name, 1
+            while unique in taken or unique == "getitem":
+                count += 1
+                unique = f"{name}_{count}"
+            layer = self._by_key[key] = Layer(unique, op, code, inputs)
+            self.layers.append(layer)
+        layer.hooks.append(hook)
+        return layer.name
+
+
+def _is_pipe(dataset: Any) -> bool:
+    from torch.utils.data import IterDataPipe, MapDataPipe
+
+    return isinstance(dataset, IterDataPipe | MapDataPipe)
+
+
+def _is_iterable(dataset: Any) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(dataset, IterableDataset)
+
+
+def _datasets_in(dataset: Any) -> Iterator[Any]:
+    from torch.utils.data import Dataset
+
+    for value in _attributes(dataset).values():
+        values = tuple(value.values()) if isinstance(value, dict) else value
+        for one in values[:_MOST_MEMBERS] if isinstance(values, list | tuple) else (values,):
+            if isinstance(one, Dataset) and one is not dataset:
+                yield one
+
+
+def _callables_in(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes that a dataset may call for a record: not those that torch's own datasets have."""
+    from torch.utils.data import Dataset
+
+    if type(dataset).__module__.startswith("torch.utils.data"):
+        return
+    for name, value in _attributes(dataset).items():
+        skipped = inspect.isclass(value) or isinstance(value, Dataset) or inspect.ismodule(value)
+        if callable(value) and not skipped and not name.startswith("__"):
+            yield name, value
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    with suppress(TypeError):
+        return dict(vars(thing))
+    return {}
+
+
+def _parts_of(function: Any) -> list[Any]:
+    """The parts of a composed transform; the transform itself where it is none."""
+    parts = getattr(function, "transforms", None)
+    if isinstance(parts, list) and parts and all(callable(part) for part in parts):
+        return parts
+    return [function]
+
+
+def _is_function(thing: Any) -> bool:
+    return inspect.isroutine(thing) or isinstance(thing, functools.partial)
+
+
+def _identity(part: Any) -> Any:
+    return getattr(part, "__code__", part) if _is_function(part) else type(part)
+
+
+def _name(part: Any) -> str:
+    while isinstance(part, functools.partial):
+        part = part.func
+    return str(getattr(part, "__name__", type(part).__name__))
+
+
+@contextmanager
+def watched(layers: tuple[Layer, ...], profile: Profile) -> Iterator[None]:
+    """While it is open, every call of a layer but the last is noticed by the profile.
+
+    Objects get a class derived from their own for so long, functions a wrapper in their place. What does not
+    let itself be changed so counts for what it is called by.
+    """
+    undo: list[Callable[[], None]] = []
+    try:
+        for layer in layers[:-1]:
+            for hook in layer.hooks:
+                with suppress(TypeError, AttributeError):
+                    undo.append(_watch(hook, layer, profile))
+        yield
+    finally:
+        for step in reversed(undo):
+            step()
+
+
+def _watch(hook: _Hook, layer: Layer, profile: Profile) -> Callable[[], None]:
+    target = hook.target
+    if _is_function(target):
+        return _replace(hook, _timed(target, layer.name, profile))
+    kind = type(target)
+    if layer.op == "transform":
+        methods = {"__call__": _timed(kind.__call__, layer.name, profile)}
+    elif _is_iterable(target):
+        methods = {"__iter__": _timed_steps(kind.__iter__, layer.name, profile)}
+    else:
+        names = [name for name in ("__getitem__", "__getitems__") if getattr(kind, name, None)]
+        methods = {name: _timed(getattr(kind, name), layer.name, profile) for name in names}
+    space = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__, **methods}
+    make: Any = type(kind)  # its metaclass
+    target.__class__ = make(kind.__name__, (kind,), space)
+    return functools.partial(setattr, target, "__class__", kind)
+
+
+def _replace(hook: _Hook, wrapper: Any) -> Callable[[], None]:
+    owner, place = hook.owner, hook.place
+    if isinstance(place, int):
+        owner[place] = wrapper
+        return functools.partial(owner.__setitem__, place, hook.target)
+    setattr(owner, str(place), wrapper)
+    return functools.partial(setattr, owner, str(place), hook.target)
+
+
+def _timed(function: Any, name: str, profile: Profile) -> Any:
+    @functools.wraps(function, assigned=("__name__", "__doc__"), updated=())
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        profile.enter(name)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            profile.leave()
+
+    return timed
+
+
+def _timed_steps(function: Any, name: str, profile: Profile) -> Any:
+    step = _timed(next, name, profile)
+
+    def steps(self: Any) -> Iterator[Any]:
+        records = iter(_timed(function, name, profile)(self))
+        while True:
+            try:
+                record = step(records)
+            except StopIteration:
+                return
+            yield record
+
+    return steps

@@ -1,0 +1,99 @@
+"""cs_input_analyzer on a cluster: it measures on a node, never on the machine that it is called on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BIN = Path(__file__).resolve().parents[2] / "bin"
+ANALYZER = "cs_input_analyzer"
+SITE = {"GRES_NODE": "cs-node1"}
+SALLOC = ("salloc", "--nodes=2", "--ntasks=2", "--quiet")
+# A file that is not on the node that reads it; only a run on every node could tell that others have it.
+MISSING = """
+import os
+from pathlib import Path
+from input_analyzer.handover import InputProgram, take_over
+
+def train_input(shard):
+    node = os.environ["SLURMD_NODENAME"]
+    Path(f"{os.environ['SLURM_CPUS_ON_NODE']} CPUs of {node}/train.tfrecord").read_bytes()
+    yield
+
+take_over(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
+"""
+HANGING = """
+import time
+from pathlib import Path
+Path("up").touch()
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program whose input function cannot read its file."""
+    (tmp_path / "run.py").write_text(MISSING)
+    return tmp_path / "run.py"
+
+
+def test_on_a_whole_node_of_its_own_and_an_error_names_that(cluster: Any, run: Any, program: Path) -> None:
+    job = run(cluster, "--launcher=slurm", "--json=a.json", "python", "run.py", program=ANALYZER, env=SITE)
+    assert job.process.returncode == 1, job.shown()
+    assert "the input function raised FileNotFoundError on cs-node2:\n" in job.stderr
+    assert "'4 CPUs of cs-node2/train.tfrecord'" in job.stderr
+    assert not program.with_name("a.json").exists()
+
+
+def test_in_an_allocation_on_a_node_of_that(cluster: Any, run: Any, program: Path) -> None:
+    job = run(cluster, "python", "run.py", program=ANALYZER, env=SITE, before=SALLOC)
+    assert job.process.returncode == 1, job.shown()
+    assert "'1 CPUs of cs-node2/train.tfrecord'" in job.stderr
+
+
+def test_in_a_batch_script_where_that_runs(cluster: Any, wait: Any, program: Path) -> None:
+    said = program.with_name("said")
+    command = f"{BIN / ANALYZER} --launcher=slurm python run.py"
+    where = ("--nodelist=cs-node3", f"--chdir={program.parent}", f"--output={said}")
+    cluster.run("sbatch", *where, f"--wrap={command}")
+    wait(lambda: said.exists() and "FileNotFoundError on cs-node3" in said.read_text())
+
+
+def test_what_slurm_refuses(cluster: Any, run: Any, program: Path) -> None:
+    flags = ("--launcher=slurm", "--partition=gpu")
+    job = run(cluster, *flags, "python", "run.py", program=ANALYZER)
+    assert job.process.returncode == 2, job.shown()
+    assert "there is no partition 'gpu'; expected one of: all" in job.stderr
+
+
+def test_one_ctrl_c_ends_it(cluster: Any, start: Any, wait: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(HANGING)
+    job = start(cluster, "--launcher=slurm", "python", "run.py", program=ANALYZER)
+    wait((tmp_path / "up").exists)
+    job.signal(signal.SIGINT)
+    assert job.end() != 0
+    wait(lambda: not job.left())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_csrun_wse_takes_the_recommended_layout(cluster: Any, start: Any, run: Any, tmp_path: Path) -> None:
+    fc_mnist = BIN.parent / "models" / "fc_mnist" / "tf" / "run.py"
+    flags = ("--seconds=1", "--cpus-per-task=1", "--target-samples-per-s=100", "--json=a.json")
+    words = ("python", str(fc_mnist), "--mode=train", "-o", "out")
+    job = start(cluster, *flags, *words, program=ANALYZER, env=SITE, before=(*SALLOC, "--cpus-per-task=2"))
+    assert job.end(200) == 0, job.shown()
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["available_nodes"] == 2
+    assert found["node"]["name"] == "cs-node2"
+    assert found["node"]["cpus"] <= 2
+    recommended = found["recommendation"]
+    show = ("sh", "-c", "echo task of $CSRUN_NUM_TASKS")
+    job = run(cluster, "--recommendation=a.json", *show)
+    assert job.process.returncode == 0, job.shown()
+    tasks = recommended["nodes"] * recommended["tasks_per_node"]
+    assert job.stdout.count(f"task of {tasks}") == tasks

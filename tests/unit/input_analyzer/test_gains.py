@@ -1,0 +1,194 @@
+"""Gains of findings: what is expected by the times of the stages, and what was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from input_analyzer.analysis import Finding, Gain
+from input_analyzer.applying import COMPARED
+from input_analyzer.findings.context import Context
+from input_analyzer.findings.gains import not_repeated, side_by_side, spared
+from input_analyzer.gains import compared_sets, measure_gains, rate_gain, with_gains
+from input_analyzer.handover import InputProgram
+from input_analyzer.measure.copies import Launch
+from input_analyzer.pipeline import Pipeline, Stage, StageTime
+from input_analyzer.tf.compare import compare
+from input_analyzer.tf.mend import MENDABLE
+
+AUTOTUNE = tf.data.AUTOTUNE
+
+
+def pipeline(*operations: str, **of_map: Any) -> Pipeline:
+    """A chain in which TensorFlow changes nothing by itself."""
+    stages = []
+    for position, op in enumerate(operations):
+        attributes = {"optimized": False, **(of_map if op == "map" else {})}
+        before = (operations[position - 1],) if position else ()
+        stages.append(Stage(op, op, position, before, f"data.py:{position}", attributes))
+    return Pipeline("tensorflow", tuple(stages), samples_per_element=8)
+
+
+def context(cpus: int = 4, **times: float) -> Context:
+    return Context(cpus=cpus, times={name: StageTime(name, us, 0.0) for name, us in times.items()})
+
+
+def test_calls_side_by_side_gain_what_the_rest_of_the_pipeline_allows() -> None:
+    chain = pipeline("range", "map", "batch")
+    stage = chain.by_name["map"]
+    # On one CPU 100 us; on 2 both are busy for 50 us; on 20 the thread that makes batches takes 10 us.
+    for cpus, times in [(1, 1.0), (2, 2.0), (4, 4.0), (20, 10.0)]:
+        gain = side_by_side(chain, context(cpus, map=90.0, batch=10.0), stage)
+        assert gain is not None
+        assert gain.times == pytest.approx(times, rel=0.01)
+        assert gain.kind == "expected"
+        assert gain.cpus == cpus
+    assert str(side_by_side(chain, context(1, map=90.0, batch=10.0), stage)) == "expected: nothing with 1 CPU"
+    assert side_by_side(chain, context(4), stage) is None
+    assert side_by_side(chain, replace(context(4, map=90.0), cpus=None), stage) is None
+
+
+def test_what_tensorflow_does_by_itself_is_no_gain() -> None:
+    chain = pipeline("range", "map", "batch", optimized=True, stateful=False)
+    stages = tuple(replace(s, attributes={**s.attributes, "optimized": True}) for s in chain.stages)
+    gain = side_by_side(replace(chain, stages=stages), context(4, map=90.0, batch=10.0), stages[1])
+    assert gain is not None
+    assert gain.times == pytest.approx(1.0)
+
+
+def test_waiting_is_gained_on_one_cpu_too() -> None:
+    times = {"map": StageTime("map", 10.0, 80.0), "batch": StageTime("batch", 10.0, 0.0)}
+    chain = pipeline("range", "map", "batch")
+    gain = spared(chain, Context(cpus=1, times=times), [chain.by_name["map"]])
+    assert gain is not None
+    assert gain.times == pytest.approx(10.0)
+
+
+def test_what_is_done_in_the_first_epoch_is_gained_there() -> None:
+    times = {
+        "range": StageTime("range", 0.0, 0.0, once=True),
+        "map": StageTime("map", 60.0, 0.0, once=True),
+        "cache": StageTime("cache", 0.0, 0.0),
+        "batch": StageTime("batch", 20.0, 0.0),
+    }
+    chain = pipeline("range", "map", "cache", "batch")
+    gain = spared(chain, Context(cpus=2, times=times), [chain.by_name["map"]])
+    assert gain is not None
+    assert gain.times == pytest.approx(4.0)
+    assert gain.text == "up to 4.00 times the rate with 2 CPUs in the first epoch"
+
+
+def test_work_that_every_worker_throws_away() -> None:
+    chain = pipeline("range", "map", "batch", "shard")
+    before = [chain.by_name[name] for name in ("range", "map", "batch")]
+    gain = not_repeated(chain, context(2, map=30.0, batch=10.0, shard=0.0), before, 3)
+    assert gain is not None
+    assert gain.times == pytest.approx(3.0)
+    assert gain.text.endswith("in a job of 3 workers")
+
+
+def finding(identifier: str, gain: Gain | None = None) -> Finding:
+    return Finding(identifier, "warning", "map", "data.py:7", "it is slow", "map(fast)", gain)
+
+
+def test_what_is_compared() -> None:
+    assert {name for name in COMPARED if not name.startswith("loader-")} < MENDABLE
+    assert compared_sets([finding("shard-missing"), finding("dtype-wide")]) == ()
+    assert compared_sets([finding("prefetch-empty"), finding("shard-missing")]) == (("prefetch-empty",),)
+    several = [finding(name) for name in ("cycle-length-fixed", "prefetch-empty", "cycle-length-fixed")]
+    names = ("cycle-length-fixed", "prefetch-empty")
+    assert compared_sets([*several, finding("repeat-missing")]) == (
+        *((name,) for name in names),
+        (*names, "repeat-missing"),
+    )
+
+
+def test_measured_gains_in_words() -> None:
+    assert str(rate_gain((1.82, 1.7, 1.95), 2)) == "measured: 1.82 times the rate with 2 CPUs (1.70 to 1.95)"
+    assert rate_gain((1.0, 0.97, 1.02), 1).text == "no difference with 1 CPU (0.97 to 1.02 times the rate)"
+    assert "noise" in rate_gain((1.1, 0.7, 1.6), 1).text
+    kept = finding("dtype-wide", Gain("expected", "less"))
+    mixing = finding("shuffle-buffer-small", Gain("not-speed", "records are mixed"))
+    found = with_gains([kept, mixing], {"shuffle-buffer-small": (0.9, 0.85, 0.95)}, 2)
+    assert found[0] == kept
+    assert found[1].gain == Gain(
+        "measured", "0.90 times the rate with 2 CPUs (0.85 to 0.95); records are mixed", 0.9, 0.85, 0.95, 2
+    )
+    assert Finding.of(json.loads(json.dumps(asdict(found[1])))) == found[1]
+    slower = with_gains([finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}, 2)
+    assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is here")
+    twice = with_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
+    assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 of its kind together")
+
+
+def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
+    expected = (finding("prefetch-empty", Gain("expected", "up to twice the rate", 2.0)),)
+    launch = Launch((sys.executable, "-c", "pass"), dict(os.environ), 20.0, None, "here")
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    failed = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1), lambda doing: None)
+    assert failed.findings == expected
+    assert failed.notes[0].startswith("Gains could not be measured: the program ended")
+    full = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1 << 29), lambda doing: None)
+    assert full.findings == expected
+    assert full.notes == ("Gains were not measured: the input does not fit into the memory twice.",)
+
+
+def program(make: Callable[[], Any]) -> InputProgram:
+    return InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()), eager=True)
+
+
+def slow(x: Any) -> Any:
+    """Waits, so that what else the machine does changes little."""
+
+    def wait(value: Any) -> Any:
+        time.sleep(0.004)
+        return value
+
+    return tf.ensure_shape(tf.numpy_function(wait, [x], x.dtype), x.shape)
+
+
+def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Sleeping, both are steady from the first batch on.
+    monkeypatch.setattr("input_analyzer.tf.compare.TURN_S", 0.1)
+    monkeypatch.setattr("input_analyzer.tf.compare.WARM_UP_S", 0.1)
+
+    def files_in_turns() -> Any:
+        # Six times the same; of two at once, TensorFlow reads one after the other.
+        inner = tf.data.Dataset.range(6).interleave(
+            lambda x: tf.data.Dataset.range(5).map(slow), cycle_length=2, block_length=5
+        )
+        return inner.batch(5, drop_remainder=True)
+
+    def one_after_the_other() -> Any:
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        return files_in_turns().repeat().with_options(options)
+
+    told: list[str] = []
+    calls, nothing = compare(
+        program(files_in_turns), [("parallel-calls-missing",), ("cycle-length-fixed",)], 1.0, told.append
+    )
+    assert calls is not None
+    assert calls[0] > 1.3, "the files of a cycle are read at once, and more of them"
+    assert calls[1] <= calls[0] <= calls[2]
+    assert nothing is None, "an interleave without parallel calls has no such finding to mend"
+    assert "measuring what mending parallel-calls-missing gives" in told
+    (ahead,) = compare(program(one_after_the_other), [("prefetch-missing",)], 1.0, told.append)
+    assert ahead is not None
+    assert 1.4 < ahead[0] < 2.2, "a batch is made while a training of the same time works on the last one"
+
+
+def test_what_is_too_slow_is_not_compared() -> None:
+    def make() -> Any:
+        return tf.data.Dataset.range(100).map(slow).batch(20)
+
+    assert compare(program(make), [("prefetch-missing",)], 0.5, lambda doing: None) == [None]

@@ -1,0 +1,163 @@
+"""Which stages work side by side: what we say of TensorFlow against what TensorFlow runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from input_analyzer.analysis import StageCost
+from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.lanes import Lane, lanes
+from input_analyzer.pace import pace, time_us
+from input_analyzer.pipeline import Pipeline, Stage
+from input_analyzer.tf.graph import trace
+
+AUTOTUNE = tf.data.AUTOTUNE
+
+
+def python(x: Any) -> Any:
+    return tf.ensure_shape(tf.numpy_function(lambda value: value, [x], tf.int64), x.shape)
+
+
+def plain(x: Any) -> Any:
+    return x + 1
+
+
+def numbers() -> Any:
+    return tf.data.Dataset.range(100).repeat()
+
+
+def untuned(dataset: Any) -> Any:
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def of(dataset: Any) -> dict[str, Lane]:
+    return dict(lanes(trace(lambda: dataset() if callable(dataset) else dataset, eager=True).pipeline))
+
+
+def test_stages_between_two_buffers_take_turns() -> None:
+    found = of(lambda: numbers().map(python).shuffle(4).prefetch(2).map(python).shuffle(4).batch(2))
+    first = [found[name].number for name in ("range", "repeat", "map", "shuffle")]
+    second = [found[name].number for name in ("prefetch", "map_2", "shuffle_2", "batch")]
+    assert len(set(first)) == len(set(second)) == 1
+    assert first[0] != second[0]
+    assert of(lambda: numbers().map(python).prefetch(0).batch(2))["prefetch"].number == 0
+
+
+def test_parallel_calls_have_threads_of_their_own() -> None:
+    found = of(
+        lambda: numbers().map(python).map(plain, num_parallel_calls=3).map(python, AUTOTUNE).shuffle(2)
+    )
+    assert len({found[name].number for name in ("map", "map_2", "map_3", "shuffle")}) == 4
+    assert [found["map_2"].threads_on(cpus) for cpus in (1, 2, 8)] == [1, 2, 3]
+    assert [found["map_3"].threads_on(cpus) for cpus in (1, 2, 8)] == [1, 2, 8]
+    assert found["map_3"].locked
+    assert not found["map_2"].locked
+
+
+def test_files_are_read_in_as_many_threads_as_a_cycle_has() -> None:
+    def read(length: int | None, calls: int | None) -> Lane:
+        return of(
+            lambda: tf.data.Dataset.range(9).interleave(
+                lambda x: tf.data.Dataset.range(x), cycle_length=length, num_parallel_calls=calls
+            )
+        )["interleave"]
+
+    assert read(4, AUTOTUNE).threads_on(2) == 4
+    assert read(4, 3).threads_on(8) == 3
+    assert [read(AUTOTUNE, AUTOTUNE).threads_on(cpus) for cpus in (1, 2, 3, 8)] == [1, 1, 2, 4]
+    assert not read(4, AUTOTUNE).pooled
+
+
+# Of each pipeline whether TensorFlow makes the last map parallel, and runs it ahead of a batch.
+WRITTEN = [
+    (lambda: numbers().map(plain).shuffle(2), True, False),
+    (lambda: numbers().map(plain).batch(2), True, True),
+    (lambda: numbers().map(python).shuffle(2), False, False),
+    (lambda: numbers().map(python).batch(2), False, True),
+    (lambda: numbers().map(lambda x: x + tf.random.uniform([], 0, 9, tf.int64)).shuffle(2), False, False),
+    (lambda: numbers().map(lambda x: tf.cond(x > 3, lambda: x, lambda: -x)).shuffle(2), True, False),
+]
+
+
+@pytest.mark.parametrize(("make", "parallel", "fused"), WRITTEN)
+def test_what_tensorflow_changes_is_foreseen(make: Any, parallel: bool, fused: bool) -> None:
+    found = of(make)
+    assert (found["map"].threads_per_cpu > 0) == parallel
+    assert (found["map"].number == found.get("shuffle", found.get("batch")).number) == (
+        not parallel and not fused
+    )
+    iterator = iter(make())
+    next(iterator)
+    model = tf.data.experimental.get_model_proto(iterator)
+    ran = {node.name for node in model.nodes.values()}
+    assert ("MapAndBatch" in ran) == fused
+    assert ("ParallelMapV2" in ran or "MapAndBatch" in ran) == (parallel or fused)
+
+
+def test_nothing_is_changed_where_the_user_has_forbidden_it() -> None:
+    found = of(lambda: untuned(numbers().map(plain).batch(2)))
+    assert found["map"].number == found["batch"].number
+    assert not found["map"].threads_per_cpu
+
+
+def test_workers_of_a_loader_are_a_lane() -> None:
+    def loader(workers: int) -> Pipeline:
+        names = ("sampler", "getitem", "collate", "workers")
+        stages = (Stage(name, name, i, attributes={"num_workers": workers}) for i, name in enumerate(names))
+        return Pipeline("torch", tuple(stages))
+
+    found = lanes(loader(3))
+    assert found["sampler"] == found["workers"] != found["getitem"]
+    assert found["getitem"] == found["collate"] == Lane(1, 3)
+    assert len(set(lanes(loader(0)).values())) == 1
+
+
+def cost(name: str, us: float, lane: Lane, *, waits: bool = False, once: bool = False) -> StageCost:
+    cpu, wait = (0.0, us) if waits else (us, 0.0)
+    return StageCost(name, "map", 0, us, cpu, wait, once, None, lane)
+
+
+def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
+    stages = [cost("one", 3000, Lane(0)), cost("many", 4000, Lane(1, 1, 1.0))]
+    assert [bottleneck_of(stages, cpus).stage for cpus in (1, 2, 8)] == ["many", "one", "one"]
+    assert bottleneck_of(stages, 2).reason == (
+        "3,000 us of computing per sample, 43 % of the time of all stages; without it a task with 2 CPUs "
+        "could be 1.75 times as fast"
+    )
+    assert "4,000 us of computing per sample" in bottleneck_of(stages, 1).reason
+    assert time_us(stages, 1) == 7000
+    assert time_us(stages, 2) == 3500
+    assert time_us(stages, 4) == 3000
+    assert pace(stages).serial_us == 3000
+    assert pace(stages).parallel_us == 7000
+
+
+def test_what_waits_in_several_threads_is_divided_by_them() -> None:
+    stages = [cost("far", 8000, Lane(0, 8), waits=True), cost("near", 1500, Lane(1), waits=True)]
+    assert bottleneck_of(stages, 1).stage == "near"
+    pooled = [cost("far", 8000, Lane(0, 8, pooled=True), waits=True), stages[1]]
+    assert [bottleneck_of(pooled, cpus).stage for cpus in (1, 4, 8)] == ["far", "far", "near"]
+    assert "in 4 threads" in bottleneck_of(pooled, 4).reason
+
+
+def test_pythons_lock_keeps_threads_from_computing_side_by_side() -> None:
+    stages = [cost("a", 2000, Lane(0, 1, 1.0, locked=True)), cost("b", 1000, Lane(1, 1, 1.0, locked=True))]
+    assert time_us(stages, 8) == 3000
+    assert bottleneck_of(stages, 8).stage == "a"
+
+
+def test_the_largest_stage_of_the_slowest_thread_is_the_bottleneck() -> None:
+    slow = [cost(name, us, Lane(0)) for name, us in (("a", 2000), ("b", 2500), ("c", 1800))]
+    assert bottleneck_of([*slow, cost("d", 4000, Lane(1))], 4).stage == "b"
+    assert bottleneck_of([*slow, cost("d", 9000, Lane(1), once=True)], 4).stage == "b"
+    assert bottleneck_of([cost("d", 9000, Lane(1), once=True)], 4) is None
+
+
+def test_stages_without_times_say_nothing_of_more_cpus() -> None:
+    assert pace([]) is None
+    assert pace([StageCost("map", "map", 0)]) is None

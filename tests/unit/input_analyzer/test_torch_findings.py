@@ -1,0 +1,492 @@
+"""Each rule about a torch DataLoader: where it speaks, and where it is silent."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+from input_analyzer.analysis import Finding
+from input_analyzer.applying import VARIABLE, order, ordered, ordered_values, words_of
+from input_analyzer.findings import find
+from input_analyzer.findings.context import Context
+from input_analyzer.findings.torch_workers import wanted_workers
+from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.measure.link import Order
+from input_analyzer.pipeline import StageTime
+from input_analyzer.standalone import program_of, torch_batches
+from input_analyzer.torch import probe
+from input_analyzer.torch.compare import compare
+from input_analyzer.torch.examine import examine
+from input_analyzer.torch.loader import pipeline_of
+from input_analyzer.torch.mend import mend
+
+MIB = 1 << 20
+ALONE = Shard(1, 0)
+
+
+class Numbers(Dataset[Any]):
+    """Records that differ."""
+
+    def __init__(self, count: int = 64, width: int = 4, first: int = 0) -> None:
+        self.count, self.width, self.first = count, width, first
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((self.width,), float(self.first + index))
+
+
+class Stream(IterableDataset[Any]):
+    """The same records in every worker."""
+
+    def __init__(self, first: int = 0, step: int = 1, count: int = 200) -> None:
+        self.first, self.step, self.count = first, step, count
+
+    def records(self) -> Iterator[int]:
+        return iter(range(self.first, self.count, self.step))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (torch.tensor([float(number)]) for number in self.records())
+
+
+class SplitStream(Stream):
+    """Every worker has a part of its own."""
+
+    def records(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(first, self.count, step))
+
+
+class Augmented(Numbers):
+    """Every record with random numbers."""
+
+    def __init__(self, draw: Callable[[], float], generator: Any = None) -> None:
+        super().__init__()
+        self.draw, self.generator = draw, generator
+
+    def __getitem__(self, index: int) -> Any:
+        more = 0.0 if self.generator is None else self.generator.random()
+        return super().__getitem__(index) + self.draw() + more
+
+
+def doubles(records: list[Any]) -> Any:
+    return torch.stack(records).double()
+
+
+def seeded_alike(worker: int) -> None:
+    np.random.seed(3)
+
+
+def seeded_by_worker(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.generator = np.random.default_rng(info.seed)
+
+
+def good(shard: Shard) -> Any:
+    """Nothing is to be said of this one."""
+    records = Numbers()
+    order = DistributedSampler(records, shard.count, shard.index)
+    return DataLoader(records, 8, sampler=order, num_workers=1, persistent_workers=True, drop_last=True)
+
+
+def loader(dataset: Any, shard: Shard = ALONE, **arguments: Any) -> Any:
+    """A good one but for what is given."""
+    if not isinstance(dataset, IterableDataset):
+        arguments.setdefault("sampler", DistributedSampler(dataset, shard.count, shard.index))
+    if arguments.get("num_workers", 1):
+        arguments = {"num_workers": 1, "persistent_workers": True, **arguments}
+    return DataLoader(dataset, **{"batch_size": 8, "drop_last": True, **arguments})
+
+
+def bare(dataset: Any, shard: Shard = ALONE, **arguments: Any) -> Any:
+    """One without workers, whose start and end take long."""
+    return loader(dataset, shard, num_workers=0, **arguments)
+
+
+def found(make: Callable[[Shard], Any], seconds: float = 0.0) -> dict[str, Finding]:
+    program = InputProgram("torch", make, make, lambda shard: iter(()))
+    wanted = Order(purpose="examine", socket="", stage_seconds=seconds)
+    return {finding.id: finding for finding in examine(program, wanted, lambda doing: None).findings}
+
+
+def judged(made: Any, facts: Any = None, batch: bool = True, **context: Any) -> dict[str, Finding]:
+    """What the rules say of a loader, without reading more than one batch of it."""
+    pipeline = pipeline_of(made, _first_batch(made) if batch else None, facts)
+    return {finding.id: finding for finding in find(pipeline, Context(**context))}
+
+
+def _first_batch(made: Any) -> Any:
+    """As a worker makes it, without one."""
+    dataset = made.dataset
+    records = iter(dataset) if isinstance(dataset, IterableDataset) else (dataset[i] for i in range(1000))
+    if made.batch_size is None:
+        return next(records)
+    return made.collate_fn(list(islice(records, made.batch_size)))
+
+
+def times(cpu: float, wait: float = 0.0, collate: float = 0.0, sampler: float = 0.0) -> dict[str, StageTime]:
+    return {
+        "sampler": StageTime("sampler", sampler, 0.0),
+        "getitem": StageTime("getitem", cpu, wait),
+        "collate": StageTime("collate", collate, 0.0),
+        "workers": StageTime("workers", 20.0, 0.0),
+    }
+
+
+def test_nothing_is_said_of_a_good_loader() -> None:
+    assert found(good) == {}
+
+
+def test_every_finding_has_a_line_a_reason_and_a_gain() -> None:
+    def make(shard: Shard) -> Any:
+        return DataLoader(Numbers(63), 8, shuffle=True, pin_memory=True, collate_fn=doubles)
+
+    findings = found(make)
+    assert set(findings) == {
+        *("shard-missing", "drop-remainder-missing", "loader-workers-missing", "dtype-wide"),
+        *("shuffle-without-seed", "loader-pin-memory"),
+    }
+    for finding in findings.values():
+        assert finding.source is not None, finding
+        assert finding.source.rpartition(":")[0].endswith("test_torch_findings.py")
+        assert finding.recommended
+        assert finding.gain is not None, finding
+        assert not finding.message.endswith(".")
+    assert findings["drop-remainder-missing"].op == "DataLoader"
+
+
+def test_workers_are_missing() -> None:
+    finding = judged(bare(Numbers()), cpus=4, times=times(2000))["loader-workers-missing"]
+    assert finding.recommended == "DataLoader(..., num_workers=4, persistent_workers=True)"
+    assert finding.gain is not None
+    assert finding.gain.times == pytest.approx(3.9, rel=0.05)
+    waits = judged(bare(Numbers()), cpus=2, times=times(500, 4000))["loader-workers-missing"]
+    assert "num_workers=4" in waits.recommended or "num_workers=8" in waits.recommended
+    assert "loader-workers-missing" in judged(bare(Numbers()), cpus=2)
+    assert judged(bare(Numbers()), cpus=2, times=times(2)) == {}, "a hand-over would cost more than the work"
+    assert judged(loader(Numbers()), cpus=1, times=times(2000)) == {}
+
+
+def test_one_worker_is_enough_for_records_that_would_be_repeated() -> None:
+    for splits, workers in ((None, 1), (False, 1), (True, 4)):
+        facts = {"getitem": {"split_by_workers": splits}}
+        finding = judged(bare(Stream()), facts, cpus=4, times=times(2000))["loader-workers-missing"]
+        assert f"num_workers={workers}," in finding.recommended
+
+
+def test_there_are_too_few_workers_or_too_many() -> None:
+    two = loader(Numbers(), num_workers=2)
+    few = judged(two, batch=False, cpus=8, times=times(2000))["loader-workers-few"]
+    assert few.recommended == "DataLoader(..., num_workers=8)"
+    assert few.gain is not None
+    assert few.gain.times == pytest.approx(4, rel=0.1)
+    assert judged(two, batch=False, cpus=2, times=times(2000)) == {}
+    assert judged(two, batch=False, cpus=8) == {}, "without times nobody knows"
+    assert judged(two, batch=False, cpus=8, times=times(2000, sampler=1000)) == {}, "the sampler bounds"
+    eight = loader(Numbers(), num_workers=8)
+    many = judged(eight, batch=False, cpus=2, times=times(2000))["loader-workers-many"]
+    assert many.recommended == "DataLoader(..., num_workers=2)"
+    assert judged(eight, batch=False, cpus=2, times=times(300, 4000)) == {}, "they wait most of the time"
+    assert judged(eight, batch=False, cpus=8, times=times(2000)) == {}
+
+
+def test_as_many_workers_are_wanted_as_are_of_use() -> None:
+    pipeline = pipeline_of(loader(Numbers(), num_workers=2))
+    for cpus, spent, wanted in (
+        (4, times(1000), 4),
+        (1, times(1000), 1),
+        (4, times(1000, sampler=1000), 1),
+        (2, times(10, 10_000), 8),
+        (2, times(1000, 1000), 4),
+    ):
+        assert wanted_workers(pipeline, Context(cpus=cpus, times=spent)) == wanted
+
+
+def test_workers_are_restarted() -> None:
+    assert "loader-workers-restarted" in judged(loader(Numbers(), persistent_workers=False), batch=False)
+    assert judged(loader(Numbers(), persistent_workers=False), batch=False, training=False) == {}
+
+
+def test_batches_are_made_ahead() -> None:
+    assert "loader-prefetch-small" in judged(loader(Numbers(), prefetch_factor=1), batch=False)
+    assert judged(loader(Numbers(), prefetch_factor=2), batch=False) == {}
+    large = loader(Numbers(64, MIB // 4), prefetch_factor=50)  # 8 MiB a batch
+    finding = judged(large, memory_bytes=1000 * MIB)["loader-prefetch-memory"]
+    assert finding.recommended == "DataLoader(..., prefetch_factor=12)"
+    assert judged(large, memory_bytes=10_000 * MIB) == {}
+
+
+def test_memory_is_pinned_for_nothing() -> None:
+    pinned = loader(Numbers(), pin_memory=True)
+    assert "loader-pin-memory" in judged(pinned, {"workers": {"gpu": False}}, batch=False)
+    assert judged(pinned, {"workers": {"gpu": True}}, batch=False) == {}
+
+
+def test_the_last_batch_may_be_smaller() -> None:
+    def last(records: int, **arguments: Any) -> bool:
+        return "drop-remainder-missing" in judged(loader(Numbers(records), **arguments), batch=False)
+
+    assert last(63, drop_last=False)
+    assert not last(64, drop_last=False), "it is not"
+    assert not last(63)
+    batches = torch.utils.data.BatchSampler(range(63), 8, False)
+    alone = {"batch_size": 1, "drop_last": False, "sampler": None}
+    assert last(63, batch_sampler=batches, **alone)
+    assert not last(63, batch_sampler=[[0, 1], [2, 3]], **alone), "nobody knows"
+
+
+def test_records_come_alone() -> None:
+    alone = loader(Numbers(), batch_size=None, drop_last=False)
+    assert "loader-batch-missing" in judged(alone)
+
+    class Batches(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter([(torch.zeros(8, 3), torch.zeros(8))] * 20)
+
+    assert judged(loader(Batches(), batch_size=None, drop_last=False)) == {}
+
+
+def test_two_tasks_read_the_same() -> None:
+    def plain(shard: Shard) -> Any:
+        return bare(Numbers(), shard, sampler=None)
+
+    finding = found(plain)["shard-missing"]
+    assert finding.severity == "warning"
+    assert "DistributedSampler" in finding.recommended
+    assert "islice" in found(lambda shard: bare(Stream()))["shard-missing"].recommended
+    assert "shard-missing" not in found(lambda shard: bare(Numbers(first=64 * shard.index), sampler=None))
+    assert "shard-missing" not in found(lambda shard: bare(Stream(shard.index, shard.count)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differ"),
+    [
+        ({}, {}, False),
+        ({"shuffle": True}, {"shuffle": True}, False),
+        ({"sampler": SubsetRandomSampler(range(32))}, {"sampler": SubsetRandomSampler(range(32, 64))}, True),
+        ({"sampler": SubsetRandomSampler(range(64))}, {"sampler": SubsetRandomSampler(range(64))}, False),
+        ({"sampler": SubsetRandomSampler(range(40))}, {"sampler": SubsetRandomSampler(range(20, 60))}, None),
+        ({"sampler": RandomSampler(range(64), True, 20)}, {"shuffle": True}, None),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, {"batch_sampler": [[4, 5], [6, 7]]}, True),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, {"batch_sampler": [[0, 1], [2, 3]]}, False),
+    ],
+)  # fmt: skip
+def test_orders_of_two_tasks(first: Any, second: Any, differ: bool | None) -> None:
+    torch.manual_seed(5)
+    tasks = [probe.task_of(DataLoader(Numbers(), **arguments)) for arguments in (first, second)]
+    assert probe.tasks_differ(*tasks) is differ
+
+
+def test_random_augmentation_does_not_hide_that_two_tasks_read_the_same() -> None:
+    def draw() -> float:
+        return random.random() + np.random.random() + float(torch.rand(()))
+
+    two = [probe.task_of(DataLoader(Augmented(draw))) for _ in range(2)]
+    assert probe.tasks_differ(*two) is False
+    unknown = [probe.task_of(DataLoader(Augmented(draw, np.random.default_rng()))) for _ in range(2)]
+    assert probe.tasks_differ(*unknown) is None
+
+
+def test_workers_repeat_the_records_of_a_stream() -> None:
+    finding = found(lambda shard: loader(Stream(shard.index, shard.count), num_workers=2))
+    assert finding["loader-records-repeated"].severity == "error"
+    assert "loader-records-repeated" not in found(lambda shard: loader(SplitStream(), num_workers=2))
+    assert "loader-records-repeated" not in found(lambda shard: loader(Stream(), num_workers=1))
+
+
+def test_streams_are_split_in_several_ways() -> None:
+    def by_info(worker: int) -> None:
+        info = get_worker_info()
+        assert info is not None
+        info.dataset.first = worker * 50
+        info.dataset.count = worker * 50 + 50
+
+    class Alike(Stream):
+        def __iter__(self) -> Iterator[Any]:
+            return iter([torch.zeros(1)] * 50)
+
+    class Broken(Stream):
+        def __iter__(self) -> Iterator[Any]:
+            raise OSError("gone")
+
+    assert probe.splits_among_workers(loader(Stream())) is False
+    assert probe.splits_among_workers(loader(SplitStream())) is True
+    assert probe.splits_among_workers(loader(Stream(), worker_init_fn=by_info)) is True
+    assert probe.splits_among_workers(loader(Alike())) is None
+    assert probe.splits_among_workers(loader(Broken())) is None
+
+
+def test_records_that_do_not_divide() -> None:
+    padded = found(lambda shard: bare(Numbers(63), shard))["records-not-divisible"]
+    assert "twice an epoch" in padded.message
+    uneven = found(lambda shard: bare(Numbers(40 + 8 * shard.index, first=100 * shard.index), sampler=None))
+    assert "40 and 48 records" in uneven["records-not-divisible"].message
+    assert "records-not-divisible" not in found(lambda shard: bare(Numbers(64), shard))
+
+
+def test_an_order_without_a_seed() -> None:
+    def shuffled(**arguments: Any) -> set[str]:
+        return set(found(lambda shard: bare(Numbers(), sampler=None, shuffle=True, **arguments)))
+
+    assert "shuffle-without-seed" in shuffled()
+    assert "shuffle-without-seed" not in shuffled(generator=torch.Generator().manual_seed(1))
+
+
+def test_a_dear_collate_function() -> None:
+    def mine(records: list[Any]) -> Any:
+        return torch.stack(records)
+
+    dear = times(100, collate=100)
+    assert "50 % of the time" not in str(judged(loader(Numbers()), times=dear))
+    finding = judged(loader(Numbers(), collate_fn=mine), times=dear, cpus=1)["loader-collate-slow"]
+    assert "45 % of the time" in finding.message
+    line = int(str(finding.source).rpartition(":")[2])
+    assert "def mine" in Path(__file__).read_text().splitlines()[line - 1]
+    cheap = times(1000, collate=100)
+    assert "loader-collate-slow" not in judged(loader(Numbers(), collate_fn=mine), times=cheap, cpus=1)
+
+
+def test_wide_types() -> None:
+    wide = loader(TensorDataset(torch.zeros(64, 2, dtype=torch.float64), torch.zeros(64, dtype=torch.int64)))
+    pipeline = pipeline_of(wide, next(iter(wide)))
+    findings = [finding for finding in find(pipeline, Context()) if finding.id == "dtype-wide"]
+    assert [finding.severity for finding in findings] == ["warning", "info"]
+    assert judged(loader(TensorDataset(torch.zeros(64, 2), torch.zeros(64, dtype=torch.int32)))) == {}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "begin", "same"),
+    [
+        (Augmented(lambda: float(np.random.random())), None, ()),
+        (Augmented(lambda: float(np.random.random())), seeded_alike, ("numpy.random",)),
+        (Augmented(lambda: float(torch.rand(())) + random.random()), seeded_alike, ()),
+        (Augmented(lambda: 0.0, np.random.default_rng(1)), None, ("Augmented.generator",)),
+        (Augmented(lambda: 0.0, random.Random(1)), None, ("Augmented.generator",)),
+        (Augmented(lambda: 0.0, np.random.default_rng(1)), seeded_by_worker, ()),
+        (Numbers(), None, ()),
+    ],
+)
+def test_random_numbers_that_are_the_same_in_all_workers(dataset: Any, begin: Any, same: Any) -> None:
+    made = loader(dataset, num_workers=2, worker_init_fn=begin)
+    assert probe.same_random(made) == same
+    facts = {"getitem": {"same_random": same}}
+    assert ("loader-random-same" in judged(made, facts, batch=False)) is bool(same)
+
+
+def test_weighted_orders_are_random() -> None:
+    weighted = DataLoader(Numbers(), sampler=WeightedRandomSampler(torch.ones(64).tolist(), 64))
+    assert pipeline_of(weighted).by_name["sampler"].attributes["random"] is True
+
+
+def test_times_come_into_an_examination() -> None:
+    def make(shard: Shard) -> Any:
+        return good(shard)
+
+    program = InputProgram("torch", make, make, lambda shard: iter(()))
+    wanted = Order(purpose="examine", socket="", stage_seconds=0.2)
+    examination = examine(program, wanted, lambda doing: None)
+    assert {time.stage for time in examination.times} == {"sampler", "getitem", "collate", "workers"}
+    assert examination.sharded is True
+    assert examination.pipeline.by_name["workers"].attributes["cpus"] == len(os.sched_getaffinity(0))
+
+
+def test_a_function_shards_by_what_csrun_tells_a_worker() -> None:
+    def train_input() -> Any:
+        tasks = int(os.environ.get("CSRUN_NUM_TASKS", "2")) - 1
+        index = int(os.environ.get("CSRUN_TASK_INDEX", "0"))
+        return DataLoader(Numbers(), sampler=range(index, 64, tasks))
+
+    before = dict(os.environ)
+    program = program_of(train_input, train_input())
+    assert [list(program.build(Shard(3, index)).sampler)[:2] for index in range(3)] == [
+        [0, 3],
+        [1, 4],
+        [2, 5],
+    ]
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("dataset", "batch_size", "shapes"),
+    [
+        (Numbers(), 8, {(8, 4)}),
+        (Numbers(), None, {(1, 4)}),
+        ([torch.zeros(8, 3)] * 9, None, {(8, 3)}),
+    ],
+)
+def test_lone_records_are_batches_of_one(dataset: Any, batch_size: int | None, shapes: Any) -> None:
+    batches = torch_batches(DataLoader(dataset, batch_size=batch_size))
+    assert {tuple(leaf.shape) for batch in batches for leaf in batch} == shapes
+
+
+def test_a_loader_is_read_again_at_the_end_of_an_epoch() -> None:
+    built = []
+
+    def train_input() -> Any:
+        built.append(1)
+        return DataLoader(Numbers(16), 8)
+
+    class Once(Stream):
+        def __iter__(self) -> Iterator[Any]:
+            records, self.count = super().__iter__(), 0
+            return records
+
+    program = program_of(train_input, train_input())
+    assert [len(list(program.batches(ALONE))) for _ in range(3)] == [2, 2, 2]
+    assert len(built) == 2, "one of them to see what it is"
+    once = program_of(lambda: DataLoader(Once(count=16), 8), DataLoader(Once(), 8))
+    assert [len(list(once.batches(ALONE))) for _ in range(3)] == [2, 2, 2]
+
+
+def test_the_number_of_workers_is_ordered_for_each_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = judged(loader(Numbers(), num_workers=2), batch=False, cpus=8, times=times(2000, 2000))
+    words = words_of(few.values(), 8)
+    assert words == ["loader-workers-few:2"]
+    monkeypatch.setenv(VARIABLE, order([*words, "drop-remainder-missing"])[VARIABLE])
+    assert ordered_values() == {"loader-workers-few": 2.0, "drop-remainder-missing": None}
+    assert ordered() == {"loader-workers-few", "drop-remainder-missing"}
+    mended = mend(loader(Numbers(), num_workers=1), ordered_values()).loader
+    assert mended.num_workers == 2 * len(os.sched_getaffinity(0))
+
+
+def test_gains_are_measured_in_turns() -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(0.004)
+            return super().__getitem__(index)
+
+    def make(shard: Shard) -> Any:
+        return DataLoader(Slow(), 4)
+
+    program = InputProgram("torch", make, make, lambda shard: iter(()))
+    sets = [("loader-workers-missing",), ("dtype-wide",)]
+    ratio, none = compare(program, sets, 2.5, lambda doing: None)
+    assert none is None
+    assert ratio is not None
+    middle, low, high = ratio
+    # Two CPUs or more: eight workers that sleep; the machine may be busy.
+    assert middle > 1.5
+    assert low <= middle <= high

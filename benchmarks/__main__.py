@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks import (
     compile_time,
     fc_mnist,
+    input_analysis,
     launcher,
     performance_model,
     placement,
@@ -45,6 +46,7 @@ GROUPS: tuple[Callable[[], list[Row]], ...] = (
     streaming_rows,
     fc_mnist.engine_rows,
     fc_mnist.end_to_end_rows,
+    input_analysis.rows,
 )
 
 TEXT = """# Benchmarks
@@ -67,10 +69,11 @@ disturbs both sides alike. Absolute figures are of this machine:
 * *engine fed from memory*: the compiled step in the engine of the CS system, without network, against the
   same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`, all from batches that
   lie in memory.
-* *training step*: milliseconds of one step of an example program with its tiny parameter file: the compiled
-  program in the engine of the CS system against the same model_fn in a session, in `tf.function` and in
-  `tf.function(jit_compile=True)`, all from batches in memory and on the same cores. The ratio is our time
-  over the best of the others, so less is better.
+* *training step*: milliseconds of one step of an example program with its tiny parameter file, and of others
+  of each family (names that end in `_mid`, sizes in `benchmarks/step_time.py`) that are 10 to 100 times as
+  large: the compiled program in the engine of the CS system against the same model_fn in a session, in
+  `tf.function` and in `tf.function(jit_compile=True)`, all from batches in memory and on the same
+  cores. The ratio is our time over the best of the others, so less is better.
 * *ISPD 2020*: graphs of the wafer-scale placement contest; the objective is the slowest kernel's time plus
   the weighted length of the wires. The area bound is the time at which the smallest rectangles fill the
   fabric; where wires weigh 4 no solution may come near it, so the target is relative to the bound of time and
@@ -79,6 +82,16 @@ disturbs both sides alike. Absolute figures are of this machine:
 * *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads, shuffles and
   batches its data in the workers and streams it to a CS system, all on the same cores; the contenders get
   their batches from memory for nothing. Steps per second of the training loop, checkpoints included.
+* *input analysis*: the whole command `cs_input_analyzer` on an example program with its default parameters.
+  *Instrumented* is a copy of an analysis, which checks and reports its batches to a process that watches over
+  it; the *bare loop* only counts. They take turns at one iterator in one process, as what autotune chooses
+  differs between processes by more than that.
+* *input, slowest is*: pipelines in which one stage costs several times what the others do
+  (`benchmarks/input_pipelines.py`); what each tool names as the slowest, after how long, and what it advises.
+  Ours takes the function and measures layouts too. TensorFlow's profiler needs a loop that reads, which here
+  does nothing else; from its trace the page *input_pipeline_analyzer* is made (package `xprof`, only if it is
+  installed), and the operation with the largest self time is taken; `Root` and `Prefetch` only wait.
+  The profiler also sees a whole training with its device, which this does not compare.
 """
 
 

@@ -29,6 +29,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup, with the s
 MODELS = Path(__file__).parents[1] / "models"
 MODULES = ("params", "run", "data", "model")
 
+IN_TURN = {"browser", "containers", "faults", "slurm"}
+"""Folders whose tests start many processes, or wait for some: they share one cluster, and one core."""
+
 Modules = dict[str, ModuleType]
 Example = Callable[[str], AbstractContextManager[Modules]]
 
@@ -55,3 +58,10 @@ def _example(name: str) -> Iterator[Modules]:
 def example() -> Example:
     """Imports an example program by the name of its folder, for a with statement."""
     return _example
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one worker of pytest-xdist runs: a file, whose fixtures are made once so, or all of `IN_TURN`."""
+    for item in items:
+        room, *_ = item.path.relative_to(Path(__file__).parent).parts
+        item.add_marker(pytest.mark.xdist_group("in-turn" if room in IN_TURN else str(item.path)))

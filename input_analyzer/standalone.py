@@ -67,7 +67,7 @@ def load(word: str) -> Callable[[], Any]:
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UsageError(
             f"{word}: {module_name} has no function '{name}'; expected one that returns a dataset; it has "
-            f"{', '.join(known[:10]) or 'none'}"
+            f"{', '.join(known[:_NAMED]) or 'none'}{', ...' if len(known) > _NAMED else ''}"
         )
     return cast("Callable[[], Any]", function)
 

@@ -60,6 +60,7 @@ def example() -> Example:
     return _example
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What one worker of pytest-xdist runs: a file, whose fixtures are made once so, or all of `IN_TURN`."""
     for item in items:

@@ -100,7 +100,7 @@ def unseeded(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             pipeline,
             "shuffle-without-seed",
             "info",
-            "without a generator of its own the order hangs on all random numbers drawn before, so a "
+            "without a generator of its own the order depends on all random numbers drawn before, so a "
             "training that is continued leaves out other batches than those it has seen",
             "DataLoader(..., generator=torch.Generator().manual_seed(0))",
             not_speed("a training that is continued sees the batches of an unbroken one"),

@@ -30,10 +30,10 @@ def wide(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def _bytes_spared(tensor: Tensor) -> Gain | None:
-    """Half of the bytes of an element; None where its size is not known."""
+def _bytes_spared(tensor: Tensor) -> Gain:
+    """Half of the bytes of an element, as numbers where its size is known."""
     if tensor.shape is None or None in tensor.shape:
-        return None
+        return Gain("expected", "half of its bytes")
     wide = int("".join(filter(str.isdigit, tensor.dtype))) // 8
     count = prod(size for size in tensor.shape if size is not None)
     return Gain("expected", f"{count * wide:,} bytes a batch become {count * wide // 2:,}")

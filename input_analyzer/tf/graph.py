@@ -240,7 +240,9 @@ def input_lists(node: Any) -> dict[str, list[Any]]:
 
 
 def _source_size(node: Any) -> dict[str, Value]:
-    """`records`: how many elements slices of tensors have; `files` as well where they are paths."""
+    """`records`: how many elements slices of tensors or a range have; `files` as well where they are paths."""
+    if node.type == "RangeDataset":
+        return _range_size(node)
     if not node.type.startswith("TensorSlice"):
         return {}
     first = input_lists(node)["components"][0]
@@ -248,6 +250,15 @@ def _source_size(node: Any) -> dict[str, Value]:
     if count is None:
         return {}
     return {"records": int(count), "files": int(count) if _is_paths(first) else None}
+
+
+def _range_size(node: Any) -> dict[str, Value]:
+    lists = input_lists(node)
+    bounds = [tf.get_static_value(lists[name][0]) for name in ("start", "stop", "step")]
+    if any(bound is None for bound in bounds) or not bounds[2]:
+        return {}
+    start, stop, step = map(int, bounds)
+    return {"records": max(0, -(-(stop - start) // step))}
 
 
 def _is_paths(tensor: Any) -> bool:

@@ -173,6 +173,27 @@ def test_caches_are_weighed_against_the_memory() -> None:
     assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size, times=in_memory)
 
 
+def test_a_cache_behind_a_range_is_weighed_too() -> None:
+    def make(step: int) -> Any:
+        wide = tf.data.Dataset.range(3, 1_000_003, step).shard(2, 0).map(lambda k: tf.fill([1000], k))
+        return finish(wide.cache())
+
+    # 8000 bytes a record, of which a worker keeps every second one.
+    assert "cache-does-not-fit" in found(lambda: make(1), memory_bytes=10**9)
+    assert "cache-does-not-fit" not in found(lambda: make(10), memory_bytes=10**9)
+    assert "cache-does-not-fit" not in found(lambda: make(-1), memory_bytes=10**9)
+
+
+def test_every_wide_type_says_what_it_gives_to_mend_it() -> None:
+    def make(drop_remainder: bool) -> Any:
+        return slices(RECORDS.astype(np.float64)).repeat().batch(8, drop_remainder=drop_remainder)
+
+    known = found(lambda: make(True))["dtype-wide"]
+    assert str(known.gain) == "expected: 256 bytes a batch become 128"
+    unknown = found(lambda: make(False))["dtype-wide"]
+    assert str(unknown.gain) == "expected: half of its bytes"
+
+
 def test_what_takes_no_time_is_not_worth_a_change() -> None:
     make = CASES["parallel-calls-missing"]
     dear = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}

@@ -21,6 +21,9 @@ from input_analyzer.handover import InputProgram, Shard, take_over
 from input_analyzer.measure.link import VARIABLE
 from input_analyzer.measure.session import begin, refuse
 
+_NAMED = 10
+"""So many functions of a module are named to somebody who asked for one that is not there."""
+
 
 def looks_like_function(word: str) -> bool:
     """Whether a word is MODULE:FUNCTION or FILE.py:FUNCTION."""

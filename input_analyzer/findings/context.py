@@ -21,7 +21,8 @@ class Context:
         training: Whether it is read for training; evaluation and prediction end with their data.
         workers: Tasks that read it, each with an input function of its own.
         sharded: Whether the inputs of two workers differ; None where that was not tried.
-        files_by_worker: Files that the source of each worker has; empty where that is not known.
+        files_by_worker: Files that the sources of the first and the last worker have; empty where that is
+            not known.
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
         cpus: CPUs of a worker, for what is expected of more calls at once; None where that is not known.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import BATCHES, Context, finding, number
 from input_analyzer.findings.gains import not_repeated, not_speed
-from input_analyzer.pipeline import Pipeline
+from input_analyzer.pipeline import Pipeline, Stage
 
 
 def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -63,37 +63,44 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 
 def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Files that cannot be split evenly among the workers."""
-    counts = context.files_by_worker
     source = next((stage for stage in pipeline.stages if "files" in stage.attributes), None)
     if source is None or context.workers < 2:
         return
-    files = sum(counts) if counts else number(source, "files")
-    by_file = bool(counts) and len(set(counts)) > 1
+    workers, counts = context.workers, context.files_by_worker
+    files = number(source, "files")
+    if len(set(counts)) > 1:
+        # The list of files was split before it became a dataset.
+        split = f"the first of {workers} workers has {counts[0]} files, the last one {counts[-1]}"
+        fewest, most = min(counts), max(counts)
+    elif files and files % workers and _shards_files(pipeline, source):
+        split = f"{files} files for {workers} workers"
+        fewest = files // workers
+        most = fewest + 1
+    else:
+        return
+    yield finding(
+        "files-not-divisible",
+        "warning",
+        source,
+        f"{split}: some workers have more records than others, which are then trained on more often",
+        f"a number of files that {workers} divides, or another number of workers",
+        not_speed(_least_and_most(fewest, most)),
+    )
+
+
+def _shards_files(pipeline: Pipeline, source: Stage) -> bool:
+    """Whether a shard() has names of files before it, not their records; all workers have all names then."""
     shards = [s for s in pipeline.stages if s.op == "shard" and s.position > source.position]
     reads = [s for s in pipeline.stages if s.attributes.get("reads")]
-    if shards and files and (not reads or shards[0].position < reads[0].position):
-        by_file = by_file or files % context.workers != 0
-    if by_file and files:
-        yield finding(
-            "files-not-divisible",
-            "warning",
-            source,
-            f"{files} files for {context.workers} workers: some workers have more records than others, which "
-            "are then trained on more often",
-            f"a number of files that {context.workers} divides, or another number of workers",
-            not_speed(_least_and_most(files, context.workers)),
-        )
+    return bool(shards) and (not reads or shards[0].position < reads[0].position)
 
 
-def _least_and_most(files: int, workers: int) -> str:
+def _least_and_most(fewest: int, most: int) -> str:
     """How often records are trained on, by whose they are."""
-    least, rest = divmod(files, workers)
-    if not rest or not least:
+    if not fewest:
         return "every record is trained on as often as any other"
-    more = 100 / least
-    return (
-        f"no record is trained on {more:.0f} % more often than others, as with {least} and {least + 1} files"
-    )
+    more = 100 * (most / fewest - 1)
+    return f"no record is trained on {more:.0f} % more often than others, as with {fewest} and {most} files"
 
 
 RULES = (missing, late, uneven_files)

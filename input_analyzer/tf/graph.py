@@ -240,7 +240,7 @@ def input_lists(node: Any) -> dict[str, list[Any]]:
 
 
 def _source_size(node: Any) -> dict[str, Value]:
-    """`records`: how many elements slices of tensors or a range have; `files` as well where they are paths."""
+    """`records`: how many elements slices of tensors, or a range, have; `files` too where they are paths."""
     if node.type == "RangeDataset":
         return _range_size(node)
     if not node.type.startswith("TensorSlice"):

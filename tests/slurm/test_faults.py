@@ -135,7 +135,7 @@ def test_a_killed_srun_ends_the_job(cluster: Any, start: Any, wait: Any) -> None
     children = [pid for pid in job.left() if parent(pid) == job.process.pid]
     (srun,) = [pid for pid in children if command_line(pid).startswith(b"srun\0")]
     os.kill(srun, signal.SIGKILL)
-    assert job.end() in (1, 143)  # we end the tasks, or Slurm does
+    assert job.end() in (1, 137, 143)  # we end the tasks, or Slurm does, which does not wait long
     assert not job.left()
     wait(lambda: not cluster.jobs())
 

@@ -106,6 +106,9 @@ def test_functions_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def train():\n    pass\n")
     with pytest.raises(UsageError, match=r"no function 'tain'.*it has train"):
         load(f"{tmp_path}/mine.py:tain")
+    (tmp_path / "many.py").write_text("".join(f"def make_{n}(): ...\n" for n in range(11)))
+    with pytest.raises(UsageError, match=r"it has make_0, .*, make_9, \.\.\.$"):
+        load(f"{tmp_path}/many.py:make")
     with pytest.raises(UsageError, match="no such file"):
         load(f"{tmp_path}/none.py:train")
     with pytest.raises(UsageError, match="no module 'nowhere_at_all'"):

@@ -195,7 +195,7 @@ def test_what_a_cache_spares_is_marked(tmp_path: Path) -> None:
 
 
 def test_elements_of_stages_are_counted(tmp_path: Path) -> None:
-    counts = count(trace(lambda: filtered(tmp_path)), 0.1)
+    counts = count(trace(lambda: filtered(tmp_path)), 2.0)
     assert counts.per_sample["map"] == pytest.approx(4.0, rel=0.1)
     assert counts.per_sample["map_2"] == pytest.approx(1.0)
     assert counts.per_sample["batch"] == pytest.approx(0.5)

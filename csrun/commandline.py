@@ -30,6 +30,11 @@ def find_command(command: str, path: str) -> str:
         if os.access(file, os.X_OK):
             return file
     if not found or ("/" not in command and not files):
+        if command and "/" not in command and exists(command) and not is_directory(command):
+            raise CommandNotFoundError(
+                f"command not found: {command!r}; a file of that name is here, and a program is searched in "
+                f"PATH only: put 'python' in front of a Python file, './' in front of a program"
+            )
         raise CommandNotFoundError(
             f"command not found: {command!r}; expected a program in PATH, or the path of one: "
             f"check the spelling"

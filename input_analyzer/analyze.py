@@ -21,6 +21,8 @@ from input_analyzer.analysis import (
 )
 from input_analyzer.applying import order, words_of
 from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.findings import by_rank
+from input_analyzer.findings.sharding import Split, uneven_split
 from input_analyzer.gains import measure_gains
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
@@ -101,6 +103,12 @@ class Examined:
         """The gravest first."""
         return tuple(map(Finding.of, self.facts["findings"]))
 
+    def findings_with(self, workers: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Findings, and what so many workers are found to share unevenly."""
+        split = self.facts["split"]
+        uneven = None if split is None else uneven_split(Split(**split), workers)
+        return by_rank([*findings, uneven]) if uneven is not None else tuple(findings)
+
     def epoch_of_copy(self, copies: int) -> int | None:
         """Samples of an epoch of one of several copies."""
         epoch: int | None = self.facts["epoch_samples"]
@@ -110,6 +118,13 @@ class Examined:
     def applied(self) -> tuple[str, ...]:
         """What is mended in the graph with --apply, one line each."""
         return tuple(self.facts["applied"])
+
+    def applied_without(self, left_out: Sequence[str]) -> tuple[str, ...]:
+        """The same without what only the mends of these findings make."""
+        by: dict[str, list[str]] = self.facts["applied_by"]
+        dropped = {change for name in left_out for change in by.get(name, ())}
+        still = {change for name, changes in by.items() if name not in left_out for change in changes}
+        return tuple(change for change in self.applied if change not in dropped - still)
 
 
 def default_candidates(cpus: int) -> tuple[int, ...]:
@@ -200,12 +215,12 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         lambda doing: say(doing, _STARTS),
     )
     if request.apply:
-        request = replace(request, launch=_mending(request.launch, examined.findings, len(request.cpus)))
+        mended_ones = [finding for finding in examined.findings if finding.id not in gains.left_out]
+        request = replace(request, launch=_mending(request.launch, mended_ones, len(request.cpus)))
     todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes)
     measurements, notes = _measure(request, examined, todo, say)
     if request.apply:
-        mended = "; ".join(examined.applied) or "nothing, as no finding can be mended so"
-        notes.insert(0, f"Measured with --apply: {mended}. The times of the stages are those without it.")
+        notes.insert(0, applied_note(examined, gains.left_out))
     stages = examined.stages
     model = fit([point_of(measurement) for measurement in measurements], pace(stages))
     limits = Limits(
@@ -225,7 +240,7 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         available_nodes=request.available_nodes,
         stages=stages,
         bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task),
-        findings=gains.findings,
+        findings=examined.findings_with(recommendation.layout.workers, gains.findings),
         measurements=measurements,
         model=_described(model, limits),
         predictions=found,
@@ -241,6 +256,17 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         ),
         elapsed_s=time.monotonic() - began,
     )
+
+
+def applied_note(examined: Examined, left_out: Sequence[str]) -> str:
+    """What was mended for the measurements, and what was left as it is."""
+    mended = "; ".join(examined.applied_without(left_out))
+    if not mended:
+        mended = "nothing" if left_out else "nothing, as no finding can be mended so"
+    slower = ""
+    if left_out:
+        slower = f" Left as it is, as its mend makes the input slower here: {', '.join(left_out)}."
+    return f"Measured with --apply: {mended}.{slower} The times of the stages are those without it."
 
 
 def _mending(launch: Launch, findings: Sequence[Finding], cpus: int) -> Launch:

@@ -312,6 +312,7 @@ def _request(
             f"--cpus-per-task: got {too_many[0]}, expected at most {len(cpus)}, the CPUs of {host} that may "
             "be used: leave it out, or measure on a larger node"
         )
+    refuse_python_file(words, environment.get("PATH", ""))
     cwd = working_directory()
     program = words
     if len(words) == 1 and looks_like_function(words[0]):
@@ -334,6 +335,23 @@ def _request(
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
         effort=Effort(shortest_s=min(1.0, longest_s), longest_s=longest_s),
         apply=apply,
+    )
+
+
+def refuse_python_file(words: Sequence[str], path: str) -> None:
+    """Whether the command is the name of a Python file, which is no program.
+
+    Raises:
+        UsageError: so it is.
+    """
+    import shutil
+
+    word = words[0]
+    if not word.endswith(".py") or not Path(word).is_file() or shutil.which(word, path=path):
+        return
+    raise UsageError(
+        f"{word} is a file and no program; expected 'python {word}' for a program that trains or compiles, "
+        f"or '{word}:FUNCTION' for a function in it that returns a dataset"
     )
 
 

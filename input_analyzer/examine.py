@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component, Finding, StageCost
 from input_analyzer.findings.context import BATCHES, number, records_at
+from input_analyzer.findings.sharding import Split
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.lanes import lanes
 from input_analyzer.measure.batches import Shapes
@@ -37,6 +38,8 @@ class Examination:
         sharded: two workers read different data; None where that is not known.
         notes: what a reader must know, one sentence each.
         applied: changes that `apply` makes to the graph, one line each.
+        applied_by: those of them that the mend of a finding makes by itself, where it may be left out.
+        split: files that workers share out among them; None where they share records, or nobody knows.
     """
 
     pipeline: Pipeline
@@ -45,6 +48,8 @@ class Examination:
     sharded: bool | None = None
     notes: tuple[str, ...] = ()
     applied: tuple[str, ...] = ()
+    split: Split | None = None
+    applied_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class _Examiner(Protocol):
@@ -82,6 +87,8 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in found.findings],
         "notes": list(found.notes),
         "applied": list(found.applied),
+        "applied_by": {name: list(changes) for name, changes in found.applied_by.items()},
+        "split": None if found.split is None else asdict(found.split),
         **first,
     }
 

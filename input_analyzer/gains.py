@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from input_analyzer.analysis import Finding, Gain
-from input_analyzer.applying import COMPARED, PREFETCHING
+from input_analyzer.applying import COMPARED, PREFETCHING, Ratio, optional, slower
 from input_analyzer.errors import InputAnalyzerError
 from input_analyzer.findings.gains import counted_cpus, figure
 from input_analyzer.measure.copies import Copies, Launch
@@ -30,13 +30,16 @@ class Gains:
 
     Attributes:
         findings: all findings, with the measured gain where there is one.
-        together: of all mends together; None where there are not several, or they were not compared.
+        together: of all mends together, without those left out; None where there are not several, or they
+            were not compared.
         notes: what a reader must know, one sentence each.
+        left_out: findings whose mending is for speed alone and was measured to make the input slower.
     """
 
     findings: tuple[Finding, ...]
     together: Gain | None = None
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def compared_sets(findings: Sequence[Finding]) -> tuple[tuple[str, ...], ...]:
@@ -72,7 +75,8 @@ def measure_gains(
         note = "Gains were not measured: the input does not fit into the memory twice."
         return Gains(findings, notes=(note,))
     seconds = max(_LEAST_S, min(longest_s, TOTAL_S / len(sets)))
-    order = Order(purpose="compare", socket="", mends=sets, stage_seconds=seconds)
+    for_speed = optional(findings)
+    order = Order(purpose="compare", socket="", mends=sets, optional=for_speed, stage_seconds=seconds)
     try:
         results = _compare(order, launch, cpus, say)
     except InputAnalyzerError as error:
@@ -83,11 +87,8 @@ def measure_gains(
     return Gains(
         tuple(with_gains(findings, {name: by_set.get((name,)) for name in COMPARED}, len(cpus))),
         None if together is None else rate_gain(together, len(cpus)),
+        left_out=tuple(name for name in for_speed if slower(by_set.get((name,)))),
     )
-
-
-Ratio = tuple[float, float, float]
-"""The rate with the change over that without it, and both ends of its 95 % interval."""
 
 
 def _compare(

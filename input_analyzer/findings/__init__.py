@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings import (
@@ -45,4 +45,9 @@ def find(pipeline: Pipeline, context: Context) -> tuple[Finding, ...]:
     rules = TORCH_RULES if pipeline.framework == "torch" else TENSORFLOW_RULES
     found = [finding for rule in rules for finding in rule(pipeline, context)]
     # Two calls of one name on a line would say the same twice.
-    return tuple(sorted(dict.fromkeys(found), key=lambda finding: _RANK[finding.severity]))
+    return by_rank(dict.fromkeys(found))
+
+
+def by_rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings, the gravest first, else in their order."""
+    return tuple(sorted(findings, key=lambda finding: _RANK[finding.severity]))

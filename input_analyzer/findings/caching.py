@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number, records_at
@@ -24,12 +24,14 @@ def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         if stage.op != "cache" or stage.attributes.get("filename"):
             continue
         size = _size(pipeline, stage)
-        if size is not None and context.memory_bytes is not None and size > FULL * context.memory_bytes:
+        if size is None or context.memory_bytes is None:
+            continue
+        if size.bytes > FULL * context.memory_bytes:
             yield finding(
                 "cache-does-not-fit",
                 "error",
                 stage,
-                f"an epoch takes {_gb(size)} here, a worker may use {_gb(context.memory_bytes)}: it will be "
+                f"an epoch takes {size} here, a worker may use {_gb(context.memory_bytes)}: it will be "
                 "killed before the first epoch ends",
                 "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
                 not_speed("the run lives to its end"),
@@ -59,7 +61,7 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """What every epoch computes anew fits into the memory, and takes much of the time."""
     if any(stage.op == "cache" for stage in pipeline.stages) or context.memory_bytes is None:
         return
-    best: tuple[float, Stage, int, tuple[Stage, ...]] | None = None
+    best: tuple[float, Stage, _Size, tuple[Stage, ...]] | None = None
     for stage in pipeline.stages:
         before = (*pipeline.before(stage), stage)
         if any(_varies(other) for other in before):
@@ -67,7 +69,7 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         # What is in memory already is read from there as it would be from a cache.
         spared_stages = tuple(other for other in before if other.op not in _IN_MEMORY)
         size, share = _size(pipeline, stage), context.share(spared_stages)
-        if size is None or share is None or size > FITS * context.memory_bytes or share < MUCH:
+        if size is None or share is None or size.bytes > FITS * context.memory_bytes or share < MUCH:
             continue
         if best is None or share > best[0]:
             best = (share, stage, size, spared_stages)
@@ -78,7 +80,7 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "cache-would-fit",
             "info",
             stage,
-            f"an epoch takes {_gb(size)} here and is the same every time, but is read and computed anew",
+            f"an epoch takes {size} here and is the same every time, but is read and computed anew",
             f"cache() behind this {stage.op}()",
             gain and replace(gain, text=f"{gain.text} from the second epoch on"),
         )
@@ -91,13 +93,45 @@ def _varies(stage: Stage) -> bool:
     return stage.op in ("shuffle", "repeat", "from_generator") or flag(stage, "random")
 
 
-def _size(pipeline: Pipeline, stage: Stage) -> int | None:
-    """Bytes of an epoch at a stage."""
-    records, size = records_at(pipeline, stage), number(stage, "element_bytes")
-    return None if records is None or size is None else records * size
+@dataclass(frozen=True)
+class _Size:
+    """Bytes of an epoch; estimated, or exact."""
+
+    bytes: int
+    about: bool
+
+    def __str__(self) -> str:
+        return f"about {_gb(self.bytes)}" if self.about else _gb(self.bytes)
+
+
+def _size(pipeline: Pipeline, stage: Stage) -> _Size | None:
+    """What an epoch takes at a stage; of files of records about."""
+    exact = records_at(pipeline, stage)
+    records = records_at(pipeline, stage, about=True) if exact is None else exact
+    size = _element_bytes(pipeline, stage)
+    if records is None or size is None:
+        return None
+    return _Size(round(records * size), exact is None or isinstance(size, float))
+
+
+def _element_bytes(pipeline: Pipeline, stage: Stage) -> float | None:
+    """Bytes of an element: exact as a whole number; of records as they are in their files the mean."""
+    while number(stage, "element_bytes") is None:
+        about = stage.attributes.get("about_bytes")
+        if isinstance(about, float):
+            return about
+        if stage.op not in _HANDING_ON or len(stage.inputs) != 1:
+            return None
+        stage = pipeline.by_name[stage.inputs[0]]
+    return number(stage, "element_bytes")
+
+
+_HANDING_ON = frozenset({"cache", "shuffle", "repeat", "prefetch", "take", "shard", "with_options"})
 
 
 def _gb(size: int) -> str:
+    if size < 1e5:
+        return f"{size / 1e3:.1f} kB"
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 

@@ -72,14 +72,23 @@ def batch_size(pipeline: Pipeline) -> int:
     return pipeline.samples_per_element
 
 
-def records_at(pipeline: Pipeline, stage: Stage) -> int | None:
-    """Elements of an epoch at a stage, where they follow from the size of the source and batches alone."""
+def records_at(pipeline: Pipeline, stage: Stage, *, about: bool = False) -> int | None:
+    """Elements of an epoch at a stage, where they follow from the size of the source and batches alone.
+
+    Args:
+        pipeline: All stages.
+        stage: One of them.
+        about: An estimate by the sizes of files is enough; else the number is exact.
+    """
+    estimate = number(stage, "about_records") if about else None
+    if estimate is not None:
+        return estimate
     own = number(stage, "records")
     if not stage.inputs:
         return own
     if len(stage.inputs) > 1 or stage.op not in _SIZES_KEPT | BATCHES | {"shard", "take"}:
         return None
-    before = records_at(pipeline, pipeline.by_name[stage.inputs[0]])
+    before = records_at(pipeline, pipeline.by_name[stage.inputs[0]], about=about)
     if before is None:
         return None
     if stage.op in BATCHES:

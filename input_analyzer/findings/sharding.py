@@ -3,11 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from input_analyzer.analysis import Finding
+from input_analyzer.analysis import Finding, Severity
 from input_analyzer.findings.context import BATCHES, Context, finding, number
 from input_analyzer.findings.gains import not_repeated, not_speed
 from input_analyzer.pipeline import Pipeline, Stage
+
+
+@dataclass(frozen=True)
+class Split:
+    """Files that workers share out whole among them.
+
+    Attributes:
+        files: How many there are.
+        op: The operation that has their names.
+        source: The user's line of that.
+    """
+
+    files: int
+    op: str
+    source: str | None
+
+
+def split_of(alone: Pipeline, of_two: Pipeline, counts: tuple[int, ...]) -> Split | None:
+    """How the files are shared out; None where records are, or where that is not known.
+
+    Args:
+        alone: The pipeline of an only worker, which has all files.
+        of_two: That of the first of two workers.
+        counts: Files that the sources of both of two workers have.
+    """
+    source, first = _files_source(alone), _files_source(of_two)
+    files = None if source is None else number(source, "files")
+    if source is None or first is None or not files:
+        return None
+    sliced = len(counts) == 2 and sum(counts) == files and max(counts) < files
+    return Split(files, source.op, source.source) if sliced or _shards_files(of_two, first) else None
+
+
+def uneven_split(split: Split, workers: int) -> Finding | None:
+    """The finding about a number of workers among whom the files cannot be shared out evenly."""
+    files = split.files
+    if not files % workers:
+        return None
+    severity: Severity = "error" if files < workers else "info" if files > _MANY * workers else "warning"
+    counted = "1 file" if files == 1 else f"{files} files"
+    return Finding(
+        "files-not-divisible",
+        severity,
+        split.op,
+        split.source,
+        f"{counted} for {workers} workers: {_UNEVEN if files > workers else _TOO_FEW}",
+        f"{_dividing(files, workers)}, or a number of files that {workers} divides: "
+        f"{_multiples(files, workers)}",
+        not_speed(_least_and_most(files // workers, files // workers + 1)),
+    )
+
+
+_MANY = 100
+"""From so many files of a worker on one more changes little."""
+
+_UNEVEN = "some workers have more records than others, which are then trained on more often"
+_TOO_FEW = "some workers have none and nothing to read"
+
+
+def _dividing(files: int, workers: int) -> str:
+    """The numbers of workers next to the one given that divide the files."""
+    divisors = [n for n in range(1, files + 1) if not files % n]
+    below = [n for n in divisors if n < workers][-1:]
+    near = below + [n for n in divisors if n > workers][:1]
+    return f"{' or '.join(map(str, near))} worker{'' if near == [1] else 's'} (the chief's task not counted)"
+
+
+def _multiples(files: int, workers: int) -> str:
+    """The next numbers of files that a number of workers divides."""
+    below = files // workers * workers
+    return f"{below} or {below + workers}" if below else str(workers)
 
 
 def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -63,7 +135,7 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 
 def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Files that cannot be split evenly among the workers."""
-    source = next((stage for stage in pipeline.stages if "files" in stage.attributes), None)
+    source = _files_source(pipeline)
     if source is None or context.workers < 2:
         return
     workers, counts = context.workers, context.files_by_worker
@@ -73,19 +145,24 @@ def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         split = f"the first of {workers} workers has {counts[0]} files, the last one {counts[-1]}"
         fewest, most = min(counts), max(counts)
     elif files and files % workers and _shards_files(pipeline, source):
-        split = f"{files} files for {workers} workers"
-        fewest = files // workers
-        most = fewest + 1
+        found = uneven_split(Split(files, source.op, source.source), workers)
+        if found is not None:
+            yield found
+        return
     else:
         return
     yield finding(
         "files-not-divisible",
         "warning",
         source,
-        f"{split}: some workers have more records than others, which are then trained on more often",
+        f"{split}: {_UNEVEN}",
         f"a number of files that {workers} divides, or another number of workers",
         not_speed(_least_and_most(fewest, most)),
     )
+
+
+def _files_source(pipeline: Pipeline) -> Stage | None:
+    return next((stage for stage in pipeline.stages if "files" in stage.attributes), None)
 
 
 def _shards_files(pipeline: Pipeline, source: Stage) -> bool:

@@ -33,6 +33,7 @@ class Order(BaseModel):
         stage_seconds: time that the examination may take for the stages, or each of the comparisons.
         cpus_per_task: CPUs that a worker may have, for what is expected of them; 0: those of the process.
         mends: findings to mend, one comparison each.
+        optional: those of them that are left out of comparisons of several where they alone make it slower.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +47,7 @@ class Order(BaseModel):
     stage_seconds: float = 20.0
     cpus_per_task: int = 0
     mends: tuple[tuple[str, ...], ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 def read_order(path: Path) -> Order:

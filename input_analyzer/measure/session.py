@@ -49,7 +49,8 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
             def say(doing: str) -> None:
                 link.send(event="alive", doing=doing)
 
-            link.send(event="compared", ratios=compare(program, order.mends, order.stage_seconds, say))
+            ratios = compare(program, order.mends, order.stage_seconds, say, order.optional)
+            link.send(event="compared", ratios=ratios)
         else:
             read_as_told(program, order, link)
     except BaseException as error:

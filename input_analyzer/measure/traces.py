@@ -6,6 +6,7 @@ import linecache
 import re
 import sys
 import traceback
+from itertools import zip_longest
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +51,12 @@ def _without_framework(text: str) -> str:
             dropping = dropping and not line.strip()
         if not dropping:
             kept.append(line)
-    return "\n".join(kept)
+    return "\n".join(line for line, after in zip_longest(kept, kept[1:]) if not _is_empty(line, after))
+
+
+def _is_empty(line: str, after: str | None) -> bool:
+    """Whether a line begins a traceback of which no frame is left."""
+    return line == "Traceback (most recent call last):" and not (after or "").startswith("  ")
 
 
 def users_stack(dump: str) -> str:

@@ -55,8 +55,7 @@ def verdict(analysis: Analysis) -> str:
     wanted = f"the {rate(target.samples_per_s)} samples/s that the training can use"
     if analysis.input_bound:
         return (
-            "The training will be input-bound: even the best layout of "
-            f"{counted(analysis.available_nodes, 'node')} "
+            f"Even the best layout of {counted(analysis.available_nodes, 'node')} "
             f"reaches {rate(found.samples_per_s)} of {wanted}, so the accelerator is expected to work "
             f"{percent(found.utilization)} of the time."
         )

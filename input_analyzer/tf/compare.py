@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from input_analyzer.applying import PREFETCHING
+from input_analyzer.applying import PREFETCHING, Ratio, worth_while
 from input_analyzer.findings.endings import is_endless
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.statistics import student_975
@@ -35,11 +35,13 @@ FEWEST_ROUNDS = 6
 TIGHT = 0.02
 """Half of the interval, as part of the ratio, from which on no more rounds are needed."""
 
-Ratio = tuple[float, float, float]
-
 
 def compare(
-    program: InputProgram, sets: Sequence[Collection[str]], seconds: float, say: Callable[[str], None]
+    program: InputProgram,
+    sets: Sequence[Sequence[str]],
+    seconds: float,
+    say: Callable[[str], None],
+    optional: Collection[str] = (),
 ) -> list[Ratio | None]:
     """For each set of findings the ratio of the rates with and without them mended, and its 95 % interval.
 
@@ -48,15 +50,20 @@ def compare(
         sets: Identifiers of findings.
         seconds: Time for one set.
         say: Told what is being done.
+        optional: Findings that a set of several is compared without where they alone were slower.
 
     Returns:
         None for a set that changes nothing in the graph, or whose batches are too slow for the time.
     """
     traced = trace(lambda: program.build(Shard(1, 0)), program.seed, eager=program.eager)
-    ratios = []
+    ratios: list[Ratio | None] = []
+    alone: dict[str, Ratio | None] = {}
     for names in sets:
         doing = f"measuring what mending {' and '.join(names) if len(names) < 3 else 'all'} gives"
-        ratios.append(_compare_one(traced, names, seconds, partial(say, doing)))
+        ratio = _compare_one(traced, worth_while(names, alone, optional), seconds, partial(say, doing))
+        ratios.append(ratio)
+        if len(names) == 1:
+            alone[names[0]] = ratio
     return ratios
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from input_analyzer.applying import optional
 from input_analyzer.examine import Examination
 from input_analyzer.findings import find
 from input_analyzer.handover import InputProgram, Shard
@@ -40,7 +41,11 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         times=timing.times,
         findings=findings,
         sharded=inspection.context.sharded,
+        split=inspection.split,
         notes=timing.notes,
         # As one of two workers: whether there is a shard to be mended shows only there.
         applied=mend(inspection.traced.dataset, identifiers, 2, 0).changes,
+        applied_by={
+            name: mend(inspection.traced.dataset, {name}, 2, 0).changes for name in optional(findings)
+        },
     )

@@ -67,6 +67,11 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
     return found
 
 
+def functions_of(node: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
+    """The functions of a dataset operation, and those that they call, from the graph's library by name."""
+    yield from _called([name for value in node.node_def.attr.values() for name in _named(value)], functions)
+
+
 def has_control_flow(node: Any) -> bool:
     """Whether a function of a dataset operation has a loop or a branch in it."""
     names = [name for value in node.node_def.attr.values() for name in _named(value)]
@@ -91,19 +96,24 @@ def _named(value: Any) -> Iterator[str]:
 
 def _operations(names: list[str], functions: Mapping[str, Any]) -> Iterator[str]:
     """Kinds of all operations of some functions and of those that they call."""
+    for function in _called(names, functions):
+        for node in function.node_def:
+            if node.op not in functions and "PartitionedCall" not in node.op:
+                yield node.op
+
+
+def _called(names: list[str], functions: Mapping[str, Any]) -> Iterator[Any]:
     waiting, seen = list(names), set()
     while waiting:
         name = waiting.pop()
         if name in seen or name not in functions:
             continue
         seen.add(name)
+        yield functions[name]
         for node in functions[name].node_def:
-            called = [inner for value in node.attr.values() for inner in _named(value)]
-            waiting += called
+            waiting += [inner for value in node.attr.values() for inner in _named(value)]
             if node.op in functions:
                 waiting.append(node.op)
-            elif "PartitionedCall" not in node.op:
-                yield node.op
 
 
 @cache

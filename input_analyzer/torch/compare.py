@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from input_analyzer.applying import Ratio, worth_while
 from input_analyzer.errors import InputEndedError
 from input_analyzer.findings.context import Context
 from input_analyzer.findings.torch_workers import wanted_workers
@@ -33,11 +34,13 @@ TIGHT = 0.02
 """Half of the interval, as part of the ratio, from which on no more rounds are needed."""
 _STAGES_S = 0.5
 
-Ratio = tuple[float, float, float]
-
 
 def compare(
-    program: InputProgram, sets: Sequence[Collection[str]], seconds: float, say: Callable[[str], None]
+    program: InputProgram,
+    sets: Sequence[Sequence[str]],
+    seconds: float,
+    say: Callable[[str], None],
+    optional: Collection[str] = (),
 ) -> list[Ratio | None]:
     """For each set of findings the ratio of the rates with and without them mended, and its 95 % interval.
 
@@ -46,16 +49,22 @@ def compare(
         sets: Identifiers of findings.
         seconds: Time for one set.
         say: Told what is being done.
+        optional: Findings that a set of several is compared without where they alone were slower.
 
     Returns:
         None for a set that changes nothing in the loader, or whose batches are too slow for the time.
     """
     workers = _workers_per_cpu(program, say)
-    ratios = []
+    ratios: list[Ratio | None] = []
+    alone: dict[str, Ratio | None] = {}
     for names in sets:
         doing = f"measuring what mending {' and '.join(names) if len(names) < 3 else 'all'} gives"
-        values = {name: workers if name in WORKER_COUNTS else None for name in names}
-        ratios.append(_compare_one(program, values, seconds, partial(say, doing)))
+        wanted = worth_while(names, alone, optional)
+        values = {name: workers if name in WORKER_COUNTS else None for name in wanted}
+        ratio = _compare_one(program, values, seconds, partial(say, doing))
+        ratios.append(ratio)
+        if len(names) == 1:
+            alone[names[0]] = ratio
     return ratios
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from input_analyzer.applying import values_of
+from input_analyzer.applying import optional, values_of
 from input_analyzer.examine import Examination
 from input_analyzer.findings import find
 from input_analyzer.findings.context import Context
@@ -58,13 +58,15 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         cpus=len(os.sched_getaffinity(0)),
     )
     findings = find(pipeline, context)
+    values = values_of(findings, context.cpus or 1)
     return Examination(
         pipeline,
         tuple(context.times.values()),
         findings,
         sharded,
         # As one of two tasks: whether there is a shard to be mended shows only there.
-        applied=mend(loader, values_of(findings, context.cpus or 1), 2, 0).changes,
+        applied=mend(loader, values, 2, 0).changes,
+        applied_by={name: mend(loader, {name: values[name]}, 2, 0).changes for name in optional(findings)},
     )
 
 

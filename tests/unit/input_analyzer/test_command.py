@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from csrun.errors import UsageError
 from csrun.recommendation import read_recommendation
-from input_analyzer.commands import own_command
+from input_analyzer.commands import own_command, refuse_python_file
 
 ROOT = Path(__file__).parents[3]
 ANALYZER = str(ROOT / "bin/cs_input_analyzer")
@@ -62,6 +63,19 @@ def test_a_function_is_analysed_without_a_program(tmp_path: Path) -> None:
     assert found["input_bound"] is None
     assert found["target_samples_per_s"] is None
     assert "Without a target" in done.stdout
+
+
+def test_a_python_file_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.py").touch()
+    for word in ("data.py", "./data.py"):
+        with pytest.raises(UsageError, match=f"expected 'python {word}' for .* '{word}:FUNCTION' for a fun"):
+            refuse_python_file([word, "--mode=train"], "/bin")
+    refuse_python_file(["other.py"], "/bin")
+    refuse_python_file(["data.py:train_input"], "/bin")
+    Path("data.py").chmod(0o755)
+    refuse_python_file(["./data.py"], "/bin")
+    refuse_python_file(["data.py"], str(tmp_path))
 
 
 def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:

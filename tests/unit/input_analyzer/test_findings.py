@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,17 @@ import pytest
 import tensorflow as tf
 
 from input_analyzer.analysis import Finding, Gain
+from input_analyzer.analyze import Examined
+from input_analyzer.examine import epoch_samples
 from input_analyzer.findings import find
 from input_analyzer.findings.context import Context
+from input_analyzer.handover import InputProgram
 from input_analyzer.input_report import lines, text
+from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline, StageTime
+from input_analyzer.tf.examine import examine
 from input_analyzer.tf.graph import trace
+from input_analyzer.tf.inspection import inspect
 
 AUTOTUNE = tf.data.AUTOTUNE
 RECORDS = np.zeros((100, 4), np.float32)
@@ -141,6 +147,57 @@ def test_files_are_counted_for_the_workers() -> None:
     assert "50 % more often" in str(sliced.gain)
 
 
+def test_files_are_counted_for_the_recommended_layout(tmp_path: Path) -> None:
+    for name in range(5):
+        (tmp_path / f"{name}.txt").write_text("1\n2\n")
+    names = sorted(map(str, tmp_path.iterdir()))
+
+    def of_listed(workers: int, index: int) -> Any:
+        listed = tf.data.Dataset.list_files(f"{tmp_path}/*.txt", shuffle=False)
+        mine = listed.shard(workers, index) if workers > 1 else listed
+        return finish(mine.interleave(tf.data.TextLineDataset))
+
+    def of_sliced(workers: int, index: int) -> Any:
+        return finish(tf.data.TextLineDataset(names[index::workers]))
+
+    def of_records(workers: int, index: int) -> Any:
+        return finish(tf.data.TextLineDataset(names).shard(workers, index))
+
+    program = InputProgram(
+        "tensorflow", of_listed, lambda s: of_listed(s.count, s.index), lambda s: iter(()), eager=True
+    )
+    order = Order(purpose="examine", socket="", stage_seconds=0.0)
+    split = examine(program, order, lambda doing: None).split
+    assert split is not None
+    assert (split.files, split.op) == (5, "list_files")
+    assert Path(str(split.source).rpartition(":")[0]).name == Path(__file__).name
+    assert inspect(of_records).split is None
+    sliced = inspect(of_sliced).split
+    assert sliced is not None
+    assert (sliced.files, sliced.op) == (5, "TextLineDataset")
+
+    examined = Examined({"split": asdict(split)}, 0)
+    assert examined.findings_with(5, ()) == examined.findings_with(1, ()) == ()
+    known = (finding("error"), finding("info"))
+    grave, uneven, hint = examined.findings_with(3, known)
+    assert (grave, hint) == known
+    assert uneven.id == "files-not-divisible"
+    assert uneven.message.startswith("5 files for 3 workers: some workers have more records")
+    assert uneven.recommended == (
+        "1 or 5 workers (the chief's task not counted), or a number of files that 3 divides: 3 or 6"
+    )
+    (lacking,) = examined.findings_with(7, ())
+    assert lacking.severity == "error"
+    assert "some workers have none" in lacking.message
+    assert lacking.recommended.startswith("5 workers (")
+    assert Examined({"split": None}, 0).findings_with(3, known) == known
+    # Where the run's workers are known, the log of train says it too.
+    assert (
+        "5 files for 2 workers"
+        in {f.id: f for f in inspect(of_listed, workers=2).findings}["files-not-divisible"].message
+    )
+
+
 def test_the_size_of_a_shuffle_buffer() -> None:
     assert "shuffle(80)" in found(CASES["shuffle-buffer-small"])["shuffle-buffer-small"].recommended
     assert "shuffle-buffer-small" not in found(lambda: finish(slices().shuffle(80, seed=1)))
@@ -189,6 +246,77 @@ def test_a_cache_behind_a_range_is_weighed_too() -> None:
     assert "cache-does-not-fit" in found(lambda: make(1), memory_bytes=10**9)
     assert "cache-does-not-fit" not in found(lambda: make(10), memory_bytes=10**9)
     assert "cache-does-not-fit" not in found(lambda: make(-1), memory_bytes=10**9)
+
+
+WRITTEN = 200
+
+
+def written(folder: Path, compression: str) -> list[str]:
+    """Files of TFRecords: each of WRITTEN records, of 40 bytes in the mean."""
+    names = [str(folder / f"{number}.tfrecord") for number in range(3)]
+    for name in names:
+        with tf.io.TFRecordWriter(name, compression) as writer:
+            for number in range(WRITTEN):
+                writer.write(bytes([number]) * (35 + number % 11))
+    return names
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
+def test_caches_behind_files_of_records_are_weighed_about(tmp_path: Path, compression: str) -> None:
+    names = written(tmp_path, compression)
+
+    def read(**calls: Any) -> Any:
+        listed = tf.data.Dataset.list_files(f"{tmp_path}/*.tfrecord", shuffle=False)
+        return listed.interleave(lambda name: tf.data.TFRecordDataset(name, compression), **calls)
+
+    def decoded(records: Any) -> Any:
+        return records.map(lambda record: tf.ensure_shape(tf.io.decode_raw(record, tf.uint8)[:30], [30]))
+
+    def said(make: Callable[[], Any], **context: Any) -> dict[str, Finding]:
+        inspection = inspect(lambda workers, index: make())
+        assert epoch_samples(inspection.pipeline) is None, "an estimate is no exact figure"
+        return {f.id: f for f in find(inspection.pipeline, Context(**context))}
+
+    size = 3 * WRITTEN * 30
+    cached = said(lambda: finish(decoded(read()).cache()), memory_bytes=size)["cache-does-not-fit"]
+    assert "an epoch takes about 18.0 kB here" in cached.message
+    assert "cache-does-not-fit" not in said(lambda: finish(decoded(read()).cache()), memory_bytes=2 * size)
+    # The records themselves, as they are in the files.
+    raw = 3 * WRITTEN * 40
+
+    def whole() -> Any:
+        return decoded(tf.data.TFRecordDataset(names, compression).cache()).repeat()
+
+    assert "cache-does-not-fit" in said(whole, memory_bytes=int(1.05 * raw))
+    assert "cache-does-not-fit" not in said(whole, memory_bytes=int(1.2 * raw))
+    times = {"interleave": StageTime("interleave", 5.0, 5.0), "map": StageTime("map", 80.0, 0.0)}
+    times["batch"] = StageTime("batch", 10.0, 0.0)
+    fits = said(lambda: finish(decoded(read())), memory_bytes=3 * size, times=times, cpus=1)
+    assert fits["cache-would-fit"].op == "map"
+    assert "about" in fits["cache-would-fit"].message
+    assert "cache-would-fit" not in said(lambda: finish(decoded(read())), memory_bytes=size, times=times)
+
+
+def test_records_of_files_are_estimated(tmp_path: Path) -> None:
+    def about(make: Callable[[], Any], op: str) -> Any:
+        return inspect(lambda workers, index: make()).pipeline.by_name[op].attributes.get("about_records")
+
+    (tmp_path / "a.txt").write_text("".join(f"line {number:04d}\n" for number in range(500)))
+    (tmp_path / "b.txt").write_text("line 0000\nline 0001")
+    names = sorted(map(str, tmp_path.iterdir()))
+    lines = tf.data.TextLineDataset
+    assert about(lambda: lines(names), "TextLineDataset") == pytest.approx(502, abs=1)
+    fixed = tf.data.FixedLengthRecordDataset
+    assert about(lambda: fixed(names, 10), "FixedLengthRecordDataset") == pytest.approx(502, abs=1)
+    assert about(lambda: fixed(names, 7, 3, 2), "FixedLengthRecordDataset") == pytest.approx(715, abs=1)
+    listed = tf.data.Dataset.from_tensor_slices
+    assert about(lambda: listed(names).flat_map(lines), "flat_map") == pytest.approx(502, abs=1)
+    assert about(lambda: listed(names).shard(2, 0).interleave(lines), "interleave") == pytest.approx(
+        251, abs=1
+    )
+    assert about(lambda: listed(names).interleave(lambda n: lines(n).skip(1)), "interleave") is None
+    assert about(lambda: tf.data.TFRecordDataset(names), "TFRecordDataset") is None, "no such files"
+    assert about(lambda: lines([f"{tmp_path}/c"]), "TextLineDataset") is None
 
 
 def test_every_wide_type_says_what_it_gives_to_mend_it() -> None:

@@ -14,14 +14,17 @@ import pytest
 import tensorflow as tf
 
 from input_analyzer.analysis import Finding, Gain
-from input_analyzer.applying import COMPARED
+from input_analyzer.analyze import Examined, applied_note
+from input_analyzer.applying import COMPARED, optional
 from input_analyzer.findings.context import Context
 from input_analyzer.findings.gains import not_repeated, side_by_side, spared
 from input_analyzer.gains import compared_sets, measure_gains, rate_gain, with_gains
 from input_analyzer.handover import InputProgram
 from input_analyzer.measure.copies import Launch
+from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline, Stage, StageTime
 from input_analyzer.tf.compare import compare
+from input_analyzer.tf.examine import examine
 from input_analyzer.tf.mend import MENDABLE
 
 AUTOTUNE = tf.data.AUTOTUNE
@@ -139,6 +142,65 @@ def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
     full = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1 << 29), lambda doing: None)
     assert full.findings == expected
     assert full.notes == ("Gains were not measured: the input does not fit into the memory twice.",)
+
+
+SLOWER, FASTER = (0.43, 0.4, 0.5), (1.8, 1.7, 1.9)
+
+
+def test_mends_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (
+        finding("parallel-calls-missing", Gain("expected", "twice", 2.0)),
+        finding("prefetch-missing"),
+        finding("cycle-length-fixed"),
+        finding("shuffle-buffer-small", Gain("not-speed", "records are mixed")),
+        finding("repeat-missing", Gain("not-speed", "all steps")),
+    )
+    for_speed = ("parallel-calls-missing", "prefetch-missing", "cycle-length-fixed")
+    assert optional(found) == for_speed
+    sets = compared_sets(found)
+    ratios = [SLOWER, FASTER, (0.9, 0.8, 1.01), SLOWER, FASTER]
+    compared: list[Any] = []
+
+    def of_one(traced: Any, names: Any, seconds: float, say: Any) -> Any:
+        compared.append(names)
+        return ratios[len(compared) - 1]
+
+    monkeypatch.setattr("input_analyzer.tf.compare._compare_one", of_one)
+    source = program(lambda: tf.data.Dataset.range(3))
+    assert compare(source, sets, 1.0, lambda doing: None, for_speed) == ratios
+    assert compared[:-1] == [*sets[:-1]]
+    assert compared[-1] == (
+        "prefetch-missing",
+        "cycle-length-fixed",
+        "shuffle-buffer-small",
+        "repeat-missing",
+    )
+
+    monkeypatch.setattr("input_analyzer.gains._compare", lambda order, *rest: ratios)
+    launch = Launch((), {}, 20.0, None, "here")
+    gains = measure_gains(found, launch, (0,), 1.0, (1 << 30, 1), lambda doing: None)
+    assert gains.left_out == ("parallel-calls-missing",)
+    assert str(gains.findings[0].gain).endswith("leave it as it is here")
+    facts = {
+        "applied": ["calls", "prefetch", "cycle", "repeat"],
+        "applied_by": {"parallel-calls-missing": ["calls", "cycle"], "cycle-length-fixed": ["cycle"]},
+    }
+    said = applied_note(Examined(facts, 0), gains.left_out)
+    assert said.startswith("Measured with --apply: prefetch; cycle; repeat. Left as it is, as its mend ")
+    assert ": parallel-calls-missing. The times" in said
+    assert "Left" not in applied_note(Examined(facts, 0), ())
+
+
+def test_an_examination_says_what_each_mend_changes() -> None:
+    def make() -> Any:
+        return tf.data.Dataset.range(50).map(tf.nn.relu).shuffle(2, 1).batch(5, drop_remainder=True)
+
+    order = Order(purpose="examine", socket="", stage_seconds=0.0)
+    examination = examine(program(make), order, lambda doing: None)
+    assert set(examination.applied_by) == {"parallel-calls-missing", "prefetch-missing"}
+    for changes in examination.applied_by.values():
+        assert changes
+        assert set(changes) < set(examination.applied)
 
 
 def program(make: Callable[[], Any]) -> InputProgram:

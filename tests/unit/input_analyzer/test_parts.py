@@ -15,7 +15,7 @@ from input_analyzer.examine import epoch_samples, function_name, function_source
 from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
 from input_analyzer.measure.copies import folder_for_sockets
 from input_analyzer.measure.node import host_name, memory, usable_cpus, usage
-from input_analyzer.measure.traces import users_stack, users_traceback
+from input_analyzer.measure.traces import _without_framework, is_ours, users_stack, users_traceback
 from input_analyzer.pipeline import Pipeline, Stage
 from input_analyzer.standalone import check_arguments, framework_of, load, looks_like_function
 from input_analyzer.target import target_of_report
@@ -79,6 +79,19 @@ def test_a_traceback_has_the_users_frames_and_causes(tmp_path: Path) -> None:
     assert "KeyError: 'age'" in text
     assert "raise ValueError('no column') from error" in text
     assert text.endswith("ValueError: no column")
+
+
+def test_without_frames_of_the_user_there_is_no_traceback() -> None:
+    try:
+        is_ours(None)  # type: ignore[arg-type]
+    except AttributeError as error:
+        kept = users_traceback(error)
+        error.__traceback__ = None if error.__traceback__ is None else error.__traceback__.tb_next
+        bare = users_traceback(error)
+    assert kept.startswith("Traceback (most recent call last):\n  File ")
+    assert bare.startswith("AttributeError: ")
+    text = 'Traceback (most recent call last):\n  File "/x/site-packages/a.py", line 1, in f\n    g()\nE: no'
+    assert _without_framework(text) == "E: no"
 
 
 def test_a_stack_of_faulthandler_is_shown_like_a_traceback() -> None:

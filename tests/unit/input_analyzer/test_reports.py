@@ -142,7 +142,7 @@ def test_the_documentation_names_every_member_of_the_json() -> None:
     ("target", "said"),
     [
         (9000.0, "The training will not wait for input: "),
-        (1.6e6, "The training will be input-bound: even the best layout of 2 nodes reaches "),
+        (1.6e6, "Even the best layout of 2 nodes reaches "),
         (None, "Without a target nobody can say whether that is enough"),
     ],
 )
@@ -150,6 +150,9 @@ def test_text_and_page_say_plainly_whether_the_input_is_fast_enough(target: floa
     found = analysis(target)
     assert said in " ".join(text_of(found).split())
     assert said in render_html(found)
+    once = int(bool(found.input_bound))
+    assert text_of(found).count("The training will be input-bound") == once
+    assert render_html(found).count("<h1>The training will be input-bound</h1>") == once
 
 
 def test_text_and_page_say_what_mending_gives() -> None:

@@ -40,7 +40,7 @@ _LONGEST_FOLDER = 74
 """The kernel takes 107 bytes for a socket; our own folders and the socket's name are the rest."""
 
 _CLEARLY_MORE = 1.1
-_STACK_WAIT_S = 1.0
+_STACK_WAIT_S = 3.0
 _END_WAIT_S = 2.0
 _TAIL_LINES = 25
 _RESERVE = 0.03  # of the node's memory is left alone, or so many bytes where that is less
@@ -275,13 +275,15 @@ class Copies:
         for pid in (copy.pid, *descendants(copy.pid)):
             with suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
+        # Each process writes when it gets to it, and the user's code may be in the last one.
         end = time.monotonic() + _STACK_WAIT_S
-        dump = ""
-        while time.monotonic() < end and not dump:
+        while time.monotonic() < end and not self._users_stack(copy):
             time.sleep(POLL_S)
-            dump = copy.stacks.read_text(errors="replace") if copy.stacks.exists() else ""
         time.sleep(POLL_S)  # for the rest of it
-        return users_stack(copy.stacks.read_text(errors="replace")) if dump else ""
+        return self._users_stack(copy)
+
+    def _users_stack(self, copy: Copy) -> str:
+        return users_stack(copy.stacks.read_text(errors="replace")) if copy.stacks.exists() else ""
 
     def cpu_s(self) -> float:
         """CPU seconds that all of them have used so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from input_analyzer.analysis import Finding
 
@@ -26,27 +26,11 @@ COMPARED = PREFETCHING | {
 """Findings that can be mended for a run and whose mending may change the rate of a worker."""
 
 
-Ratio = tuple[float, float, float]
-"""The rate with a change over that without it, and both ends of its 95 % interval."""
-
-
-def slower(ratio: Ratio | None) -> bool:
-    """Whether a change was measured to make the input slower, by the whole of its interval."""
-    return ratio is not None and ratio[2] < 1
-
-
 def optional(findings: Iterable[Finding]) -> tuple[str, ...]:
     """The findings that are mended for the rate of a worker alone, so that a slower mend is none."""
     found = [finding for finding in findings if finding.id in COMPARED]
     needed = {one.id for one in found if one.gain is not None and one.gain.kind == "not-speed"}
     return tuple(dict.fromkeys(one.id for one in found if one.id not in needed))
-
-
-def worth_while(
-    names: Collection[str], alone: Mapping[str, Ratio | None], optional: Collection[str]
-) -> tuple[str, ...]:
-    """The findings without those that are optional and that, mended alone, make the input slower."""
-    return tuple(name for name in names if not (name in optional and slower(alone.get(name))))
 
 
 def ordered() -> frozenset[str]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from input_analyzer.analysis import Finding, Gain
-from input_analyzer.applying import COMPARED, PREFETCHING, Ratio, optional, slower
+from input_analyzer.applying import COMPARED, PREFETCHING, optional
 from input_analyzer.errors import InputAnalyzerError
 from input_analyzer.findings.gains import counted_cpus, figure
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
+from input_analyzer.turns import Ratio, slower
 
 TOTAL_S = 16.0
 """All comparisons together take about so long at most."""

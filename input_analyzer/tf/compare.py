@@ -1,39 +1,30 @@
 """Rates of an input with and without mends, measured in turns.
 
-Both are read as a worker reads them, by one thread and with the options that they have; a turn takes a
-fraction of a second, so a busy machine disturbs both alike. While one is read, threads of the other fill its
-buffers and stop: so the first part of every turn, in which these are emptied, does not count.
+Both are read as a worker reads them, by one thread and with the options that they have.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from input_analyzer.applying import PREFETCHING, Ratio, worth_while
+from input_analyzer.applying import PREFETCHING
 from input_analyzer.findings.endings import is_endless
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.measure.statistics import student_975
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.mend import mend
+from input_analyzer.turns import LEFT_OUT, TURN_S, Ratio, compare_sets, in_turns
 
-TURN_S = 0.25
-"""A turn takes at least so long, and at least `BATCHES` batches."""
 BATCHES = 4
+"""A turn takes at least so many."""
 WARM_UP_S = 0.4
 """What autotune does at first, and files that are cold."""
-LEFT_OUT = 0.4
-"""Part of a turn in which buffers are emptied."""
 FEWEST_ROUNDS = 6
-TIGHT = 0.02
-"""Half of the interval, as part of the ratio, from which on no more rounds are needed."""
 
 
 def compare(
@@ -56,15 +47,9 @@ def compare(
         None for a set that changes nothing in the graph, or whose batches are too slow for the time.
     """
     traced = trace(lambda: program.build(Shard(1, 0)), program.seed, eager=program.eager)
-    ratios: list[Ratio | None] = []
-    alone: dict[str, Ratio | None] = {}
-    for names in sets:
-        doing = f"measuring what mending {' and '.join(names) if len(names) < 3 else 'all'} gives"
-        ratio = _compare_one(traced, worth_while(names, alone, optional), seconds, partial(say, doing))
-        ratios.append(ratio)
-        if len(names) == 1:
-            alone[names[0]] = ratio
-    return ratios
+    return compare_sets(
+        sets, optional, lambda names, say_on: _compare_one(traced, names, seconds, say_on), say
+    )
 
 
 def _compare_one(
@@ -81,29 +66,13 @@ def _compare_one(
             say()
             slowest = max(slowest, 1 / reader.rate(WARM_UP_S))
         turn = max(TURN_S, BATCHES * slowest)
-        if 2 * turn * FEWEST_ROUNDS > 2 * seconds:
+        if turn * FEWEST_ROUNDS > seconds:
             return None
         pause = slowest if PREFETCHING.issuperset(names) else 0.0
         if pause:
             turn *= 2
-        return _in_turns(before, after, turn, pause, time.monotonic() + seconds, say)
-
-
-def _in_turns(
-    before: _Reader, after: _Reader, turn: float, pause: float, end: float, say: Callable[[], None]
-) -> Ratio:
-    logs: list[float] = []
-    while True:
-        say()
-        # Each begins as often as the other.
-        first, second = (before, after) if len(logs) % 2 else (after, before)
-        rates = {id(reader): reader.rate(turn, pause) for reader in (first, second)}
-        logs.append(math.log(rates[id(after)] / rates[id(before)]))
-        if len(logs) >= FEWEST_ROUNDS:
-            half = student_975(len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
-            if half < TIGHT or time.monotonic() > end:
-                middle = float(np.mean(logs))
-                return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+        rates = (partial(reader.rate, turn, pause) for reader in (before, after))
+        return in_turns(*rates, fewest=FEWEST_ROUNDS, seconds=seconds, say=say)
 
 
 class _Reader:

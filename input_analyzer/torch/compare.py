@@ -1,7 +1,6 @@
 """Rates of a torch DataLoader with and without mends, measured in turns.
 
-Both are made once and read as a worker reads them. While one is read, workers of the other fill what they
-make ahead and stop; the first part of every turn, in which that is emptied, does not count.
+Both are made once and read as a worker reads them.
 """
 
 from __future__ import annotations
@@ -12,26 +11,18 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from input_analyzer.applying import Ratio, worth_while
 from input_analyzer.errors import InputEndedError
 from input_analyzer.findings.context import Context
 from input_analyzer.findings.torch_workers import wanted_workers
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.measure.statistics import student_975
 from input_analyzer.torch.loader import pipeline_of
 from input_analyzer.torch.mend import WORKER_COUNTS, mend
 from input_analyzer.torch.timing import time_stages
+from input_analyzer.turns import LEFT_OUT, TURN_S, Ratio, compare_sets, in_turns
 
-TURN_S = 0.25
-"""A turn takes at least so long, and at least `BATCHES` batches."""
 BATCHES = 6
-LEFT_OUT = 0.4
-"""Part of a turn in which what was made ahead is emptied."""
+"""A turn takes at least so many."""
 FEWEST_ROUNDS = 4
-TIGHT = 0.02
-"""Half of the interval, as part of the ratio, from which on no more rounds are needed."""
 _STAGES_S = 0.5
 
 
@@ -55,17 +46,12 @@ def compare(
         None for a set that changes nothing in the loader, or whose batches are too slow for the time.
     """
     workers = _workers_per_cpu(program, say)
-    ratios: list[Ratio | None] = []
-    alone: dict[str, Ratio | None] = {}
-    for names in sets:
-        doing = f"measuring what mending {' and '.join(names) if len(names) < 3 else 'all'} gives"
-        wanted = worth_while(names, alone, optional)
-        values = {name: workers if name in WORKER_COUNTS else None for name in wanted}
-        ratio = _compare_one(program, values, seconds, partial(say, doing))
-        ratios.append(ratio)
-        if len(names) == 1:
-            alone[names[0]] = ratio
-    return ratios
+
+    def compare_one(names: tuple[str, ...], say_on: Callable[[], None]) -> Ratio | None:
+        values = {name: workers if name in WORKER_COUNTS else None for name in names}
+        return _compare_one(program, values, seconds, say_on)
+
+    return compare_sets(sets, optional, compare_one, say)
 
 
 def _workers_per_cpu(program: InputProgram, say: Callable[[str], None]) -> float:
@@ -86,21 +72,10 @@ def _compare_one(
         return None
     readers = (_Reader(plain, say), _Reader(mended.loader, say))
     turn = max(TURN_S, *(BATCHES / reader.rate(0.0) for reader in readers))
-    if 2 * turn * FEWEST_ROUNDS > 2 * seconds:
+    if turn * FEWEST_ROUNDS > seconds:
         return None
-    end = time.monotonic() + seconds
-    logs: list[float] = []
-    while len(logs) < FEWEST_ROUNDS or (time.monotonic() < end and _half_width(logs) > TIGHT):
-        # In turns first and last, so that what changes with time disturbs both alike.
-        order = readers if len(logs) % 2 else readers[::-1]
-        rates = {reader: reader.rate(turn) for reader in order}
-        logs.append(float(np.log(rates[readers[1]] / rates[readers[0]])))
-    middle, half = float(np.mean(logs)), _half_width(logs)
-    return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
-
-
-def _half_width(logs: Sequence[float]) -> float:
-    return student_975(len(logs) - 1) * float(np.std(logs, ddof=1)) / float(np.sqrt(len(logs)))
+    rates = (partial(reader.rate, turn) for reader in readers)
+    return in_turns(*rates, fewest=FEWEST_ROUNDS, seconds=seconds, say=say)
 
 
 class _Reader:

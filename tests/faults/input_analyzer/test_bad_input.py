@@ -8,14 +8,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from analyses import ANALYZER, analysis_of, inside, until
 
-ROOT = Path(__file__).parents[3]
 HEAD = """
 import os, signal, sys, time
 import numpy as np
@@ -33,28 +30,7 @@ def analyze(tmp_path: Path, function: str, *flags: str, tail: str = TAIL) -> tup
     """Exit code and stderr of an analysis of a program with that input function."""
     program = tmp_path / "run.py"
     program.write_text(HEAD + function + tail, encoding="utf-8")
-    command = [str(ROOT / "bin/cs_input_analyzer"), *flags, "python", str(program)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout == ""
-    until(lambda: not inside(tmp_path))
-    return done.returncode, done.stderr
-
-
-def inside(folder: Path) -> list[str]:
-    """Processes that work in a folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
-                found.append((entry / "cmdline").read_text())
-    return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    return analysis_of(tmp_path, *flags, "python", str(program))
 
 
 def test_an_error_of_the_user_shows_the_users_traceback_and_no_frame_of_the_toolkit(tmp_path: Path) -> None:
@@ -213,16 +189,14 @@ def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path:
     ],
 )
 def test_flags_that_cannot_be_used(tmp_path: Path, flags: list[str], said: str) -> None:
-    command = [str(ROOT / "bin/cs_input_analyzer"), *flags, "python", "run.py"]
+    command = [ANALYZER, *flags, "python", "run.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert said in done.stderr
 
 
 def test_no_command_at_all(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(ROOT / "bin/cs_input_analyzer")], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([ANALYZER], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "no command to run" in done.stderr
 
@@ -233,7 +207,7 @@ def test_no_command_at_all(tmp_path: Path) -> None:
 )
 def test_nothing_outlives_the_analyzer(tmp_path: Path, signum: int, code: int) -> None:
     (tmp_path / "run.py").write_text(DAEMON, encoding="utf-8")
-    command = [str(ROOT / "bin/cs_input_analyzer"), "--json=a.json", "python", "run.py"]
+    command = [ANALYZER, "--json=a.json", "python", "run.py"]
     # Not below tmp_path: that is too long for the name of a socket.
     with tempfile.TemporaryDirectory() as name:
         folder, environment = Path(name), {**os.environ, "TMPDIR": name}

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from analyses import ANALYZER, analysis_of, inside, until
 
-ROOT = Path(__file__).parents[3]
-ANALYZER = str(ROOT / "bin/cs_input_analyzer")
 HEAD = """
 import os, time
 
@@ -40,28 +36,7 @@ class Records(Dataset):
 def analyze(tmp_path: Path, source: str, *flags: str) -> tuple[int, str]:
     """Exit code and stderr of an analysis of the function `train_input`."""
     (tmp_path / "data.py").write_text(HEAD + source, encoding="utf-8")
-    command = [ANALYZER, *flags, "data.py:train_input"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout == ""
-    until(lambda: not inside(tmp_path))
-    return done.returncode, done.stderr
-
-
-def inside(folder: Path) -> list[str]:
-    """Processes that work in a folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
-                found.append(entry.name)
-    return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    return analysis_of(tmp_path, *flags, "data.py:train_input")
 
 
 def test_an_error_in_a_worker_process_shows_the_users_traceback_alone(tmp_path: Path) -> None:

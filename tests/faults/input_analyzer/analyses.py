@@ -1,0 +1,38 @@
+"""Analyses by command, and what they leave behind."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+ANALYZER = str(Path(__file__).parents[3] / "bin/cs_input_analyzer")
+
+
+def analysis_of(folder: Path, *words: str) -> tuple[int, str]:
+    """Exit code and stderr of an analysis in a folder that fails; no process may be left there."""
+    command = [ANALYZER, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == ""
+    until(lambda: not inside(folder))
+    return done.returncode, done.stderr
+
+
+def inside(folder: Path) -> list[str]:
+    """Command lines of processes that work in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                found.append((entry / "cmdline").read_text())
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for it, at most 30 s."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -191,7 +191,9 @@ def analyze(request: Request, say: Say) -> Analysis:
     Raises:
         InputAnalyzerError: the program or its input cannot be analysed.
     """
-    return conclude(request, examine(request, say), say)
+    began = time.monotonic()
+    analysis = conclude(request, examine(request, say), say)
+    return replace(analysis, elapsed_s=time.monotonic() - began)
 
 
 def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
@@ -200,7 +202,6 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     Raises:
         InputAnalyzerError: the input fails while it is measured.
     """
-    began = time.monotonic()
     memory = node.memory()
     usable = int(USABLE_MEMORY * memory.available_bytes)
     if request.launch.memory_bytes is not None:
@@ -254,7 +255,6 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
             *notes,
             *_reservations(measurements, model, limits, target, todo),
         ),
-        elapsed_s=time.monotonic() - began,
     )
 
 

@@ -105,8 +105,20 @@ def build_command(site: Site) -> click.Command:
         metavar="R",
         help="Rate to reach. Default: what the compile report of the program estimates.",
     )
-    @click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write the analysis for programs.")
-    @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Write the analysis for a browser.")
+    @click.option(
+        "--json",
+        "json_file",
+        type=_FILE,
+        metavar="FILE",
+        help="Write the analysis for programs; - for stdout, the report then goes to stderr.",
+    )
+    @click.option(
+        "--html",
+        "html_file",
+        type=_FILE,
+        metavar="FILE",
+        help="Write the analysis for a browser; - likewise.",
+    )
     @click.option(
         "--apply",
         is_flag=True,
@@ -181,6 +193,12 @@ def build_command(site: Site) -> click.Command:
                 f"--apply-dry-run with {flag}: it only prints a diff and measures nothing; expected one of "
                 "the two: leave the other out"
             )
+        from input_analyzer.report.files import TO_STDOUT, check_writable  # --help does not pay for it
+
+        if json_file == html_file == TO_STDOUT:
+            raise UsageError(
+                "--json=- with --html=-: expected one of them on stdout, and a file for the other"
+            )
         check_writable("--json", json_file)
         check_writable("--html", html_file)
         environment = dict(os.environ)
@@ -218,8 +236,7 @@ def build_command(site: Site) -> click.Command:
     return cs_input_analyzer
 
 
-_ENDING = {"--json": ".json", "--html": ".html"}
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
 
 def _counts(context: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -254,32 +271,6 @@ def _duration(context: click.Context, param: click.Parameter, text: str | None) 
     if value == 0:
         raise UsageError(f"{flag_name(param)}: got {text!r}, expected seconds above 0, for example 10")
     return value
-
-
-def check_writable(flag: str, path: Path | None) -> None:
-    """Whether a report can be written, before the time for it is spent.
-
-    Raises:
-        UsageError: its folder does not exist, or we may not write.
-    """
-    if path is None:
-        return
-    if not path.name:
-        raise UsageError(
-            f"{flag}: got no name of a file; expected one, for example {flag}=input{_ENDING[flag]}"
-        )
-    import tempfile  # only here, so that --help does not pay for it
-
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"{flag}: there is no folder {str(folder)!r}; expected one that exists: create it")
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"{flag}: {str(path)!r} cannot be written: {error.strerror}; expected a folder that we may write"
-        ) from error
 
 
 def _request(
@@ -356,21 +347,18 @@ def refuse_python_file(words: Sequence[str], path: str) -> None:
 
 
 def _report(request: Request, json_file: Path | None, html_file: Path | None) -> int:
-    import time
-
     from input_analyzer.analyze import analyze
+    from input_analyzer.report.files import TO_STDOUT, write
 
-    began = time.monotonic()
     with _progress() as tell:
         analysis = analyze(request, tell)
-    analysis = replace(analysis, elapsed_s=time.monotonic() - began)
-    _print(analysis)
+    _print(analysis, STDERR if TO_STDOUT in (json_file, html_file) else STDOUT)
     if json_file is not None:
-        _write(json_file, json.dumps(analysis.to_json(), indent=2) + "\n")
+        write(json_file, json.dumps(analysis.to_json(), indent=2) + "\n")
     if html_file is not None:
         from input_analyzer.report.page import render_html
 
-        _write(html_file, render_html(analysis))
+        write(html_file, render_html(analysis))
     return 0
 
 
@@ -388,29 +376,16 @@ def _show_diff(request: Request) -> int:
     return 0
 
 
-def _write(path: Path, text: str) -> None:
-    """In one step, so that a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CsrunError(
-            f"{path} cannot be written: {error.strerror}; expected room and permission"
-        ) from error
-
-
-def _print(analysis: Analysis) -> None:
+def _print(analysis: Analysis, descriptor: int) -> None:
     from rich.console import Console
 
     from input_analyzer.report.text import print_report
 
-    width = None if os.isatty(STDOUT) else 120
-    console = Console(width=width, no_color=not wants_colour(STDOUT), highlight=False)
+    width = None if os.isatty(descriptor) else 120
+    console = Console(width=width, no_color=not wants_colour(descriptor), highlight=False)
     with console.capture() as report:
         print_report(analysis, console)
-    write_text(STDOUT, report.get())  # as text may: to a reader that has gone, in any locale
+    write_text(descriptor, report.get())  # as text may: to a reader that has gone, in any locale
 
 
 @contextmanager

@@ -1,0 +1,93 @@
+"""Where --json and --html go: a file, whole or not at all; a pipe or device as it is; stdout for "-"."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from csrun.console import STDOUT
+from csrun.errors import CsrunError, UsageError
+
+TO_STDOUT = Path("-")
+
+_UNKNOWN = "backslashreplace"  # the user's words may hold bytes that are no text
+_DESCRIPTORS = ("/dev/std", "/dev/fd/", "/proc/")
+_ENDING = {"--json": ".json", "--html": ".html"}
+
+
+def check_writable(flag: str, path: Path | None) -> None:
+    """Whether a report can be written, before the time for it is spent.
+
+    Raises:
+        UsageError: its folder does not exist, or we may not write.
+    """
+    if path in (None, TO_STDOUT):
+        return
+    if not path.name:
+        raise UsageError(
+            f"{flag}: got no name of a file; expected one, for example {flag}=input{_ENDING[flag]}"
+        )
+    try:
+        if _is_stream(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(0, "Permission denied")
+            return
+        folder = _place(path).parent
+        if not folder.is_dir():
+            raise UsageError(
+                f"{flag}: there is no folder {str(folder)!r}; expected one that exists: create it"
+            )
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{flag}: {str(path)!r} cannot be written: {error.strerror}; expected a folder that we may write"
+        ) from error
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a report; a file in one step, so that a reader never sees half of it.
+
+    Raises:
+        CsrunError: there is no room, or no permission any more.
+    """
+    try:
+        if path == TO_STDOUT or _is_stream(path):
+            _append(STDOUT if path == TO_STDOUT else path, text)
+        else:
+            _replace(_place(path), text)
+    except OSError as error:
+        raise CsrunError(
+            f"{path} cannot be written: {error.strerror}; expected room and permission"
+        ) from error
+
+
+def _append(stream: int | Path, text: str) -> None:
+    with (
+        suppress(BrokenPipeError),  # its reader has what it wanted
+        open(stream, "a", encoding="utf-8", errors=_UNKNOWN, closefd=stream != STDOUT) as sink,
+    ):
+        sink.write(text)
+
+
+def _replace(file: Path, text: str) -> None:
+    temporary = file.with_name(f".csia-{os.getpid()}-{file.suffix}")
+    try:
+        temporary.write_text(text, encoding="utf-8", errors=_UNKNOWN)
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _is_stream(path: Path) -> bool:
+    """A pipe, a device, or an open descriptor such as /dev/stdout: a file in its place would break it."""
+    descriptor = str(path.absolute()).startswith(_DESCRIPTORS)
+    return path.exists() and (descriptor or not path.is_file())
+
+
+def _place(path: Path) -> Path:
+    """The file itself where the path is a link to it, which stays a link."""
+    return Path(os.path.realpath(path))

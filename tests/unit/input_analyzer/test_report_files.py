@@ -1,0 +1,91 @@
+"""--json and --html: files whole or not at all, links stay links, pipes and devices are written to."""
+
+import os
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+
+from csrun.errors import CsrunError, UsageError
+from input_analyzer.report.files import TO_STDOUT, check_writable, write
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    check_writable("--json", link)
+    write(link, "1\n")
+    assert link.is_symlink()
+    assert target.read_text() == "1\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "real.json"]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    check_writable("--json", pipe)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    write(pipe, "text\n")
+    reader.join(10)
+    assert got == ["text\n"]
+    assert pipe.is_fifo()
+
+
+def test_dash_is_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    check_writable("--json", TO_STDOUT)
+    write(TO_STDOUT, "text\n")
+    assert capfd.readouterr().out == "text\n"
+    write(TO_STDOUT, "more\n")  # it is still open
+    assert capfd.readouterr().out == "more\n"
+
+
+def test_an_open_descriptor_keeps_what_it_has(tmp_path: Path) -> None:
+    with (tmp_path / "out.txt").open("w") as out:
+        out.write("before\n")
+        out.flush()
+        write(Path(f"/dev/fd/{out.fileno()}"), "text\n")
+    assert (tmp_path / "out.txt").read_text() == "before\ntext\n"
+
+
+def test_a_full_device_is_an_error() -> None:
+    with pytest.raises(CsrunError, match="No space left on device; expected room"):
+        write(Path("/dev/full"), "text\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("missing/input.json", r"--json: there is no folder .*missing'; expected one that exists: create it"),
+        ("file/input.json", "--json: there is no folder"),
+        (".", "--json: got no name of a file; expected one, for example --json=input.json"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before(
+    path: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=says):
+        check_writable("--json", Path(path))
+
+
+def test_a_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
+    old = tmp_path / "input.json"
+    old.write_text("old\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(CsrunError, match="File too large; expected room"):
+            write(old, "x" * 200_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert old.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_bytes_of_the_command_that_are_no_text_are_written_escaped(tmp_path: Path) -> None:
+    write(tmp_path / "page.html", "a\udcff\n")
+    assert (tmp_path / "page.html").read_text() == "a\\udcff\n"

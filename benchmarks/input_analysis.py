@@ -169,12 +169,9 @@ def _peer_row(name: str, truth: Truth) -> tuple[Row, bool | None]:
         found, seconds = _analysis([f"{ROOT / 'benchmarks' / 'input_pipelines.py'}:{name}"], folder)
     theirs = _profiled(name)
     stage = found["bottleneck"]["stage"]
-    layout = found["recommendation"]
-    shape = "{nodes} x {tasks_per_node} x {cpus_per_task}".format(**layout)
-    advice = [_advice(f) for f in found["findings"] if f["op"] == found["bottleneck"]["op"]]
     row = Row(
         f"input, slowest is `{truth.stage}`: {name}",
-        f"`{stage}`, {seconds:.0f} s; {_listed(advice)}; layout {shape}",
+        f"`{stage}`, {seconds:.0f} s; {advice(found)}",
         "" if theirs is None else theirs.text(truth),
         None,
         "named",
@@ -183,16 +180,21 @@ def _peer_row(name: str, truth: Truth) -> tuple[Row, bool | None]:
     return row, None if theirs is None else theirs.right(truth)
 
 
-def _advice(finding: dict[str, Any]) -> str:
+def advice(found: dict[str, Any]) -> str:
+    """What an analysis recommends about its bottleneck and what each of that gives, and the layout."""
+    stage = next(one for one in found["stages"] if one["name"] == found["bottleneck"]["stage"])
+    called = stage["op"], stage["source"]
+    about = [_recommended(one) for one in found["findings"] if (one["op"], one["source"]) == called]
+    listed = "; ".join(dict.fromkeys(about)) or "nothing to change in it"
+    return "{0}; layout {nodes} x {tasks_per_node} x {cpus_per_task}".format(
+        listed, **found["recommendation"]
+    )
+
+
+def _recommended(finding: dict[str, Any]) -> str:
     gain = finding["gain"]
-    if not gain or not gain["times"]:
-        return f"`{finding['recommended']}`"
-    measured = f"{gain['times']:.2f} times the rate"
-    return f"`{finding['recommended']}` ({gain['kind']}: {measured if gain['low'] else gain['text']})"
-
-
-def _listed(advice: list[str]) -> str:
-    return ", ".join(dict.fromkeys(advice)) or "nothing to change in it"
+    told = f"{gain['kind'].replace('-', ' ')}: {gain['text']}" if gain else "gain not known"
+    return f"`{finding['recommended']}` ({told})"
 
 
 @dataclass(frozen=True)
@@ -202,13 +204,13 @@ class Profiled:
     Attributes:
         operation: That with the largest self time, beside those that only wait.
         conclusion: The sentence that its page begins with.
-        advice: Number of its hints, the same for every input.
+        advice: Its hint for the kind of work that took longest.
         seconds: Of both processes, the one that reads and the one that analyzes.
     """
 
     operation: str
     conclusion: str
-    advice: int
+    advice: str
     seconds: float
 
     def right(self, truth: Truth) -> bool:
@@ -220,8 +222,8 @@ class Profiled:
         path = self.operation.removeprefix("Iterator::Root::")
         bound = next(iter(re.findall(r"(\w+) input-bound", self.conclusion)), "not")
         verdict = "" if self.right(truth) else " (wrong)"
-        hints = f"{bound.lower()} input-bound, {self.advice} general hints"
-        return f"profiler: `{path}`{verdict}, {self.seconds:.0f} s; {hints}"
+        hint = f'"{self.advice}" (gain not told)' if self.advice else "nothing to change"
+        return f"profiler: `{path}`{verdict}, {self.seconds:.0f} s; {bound.lower()} input-bound; {hint}"
 
 
 def _profiled(name: str) -> Profiled | None:
@@ -251,7 +253,7 @@ def _profiled(name: str) -> Profiled | None:
         seconds = time.monotonic() - began
     found = json.loads(done.stdout)
     operations = [path for path, _ in found["operations"] if not _WAITING.match(path)]
-    return Profiled(operations[0], found["conclusion"], len(found["advice"]), seconds)
+    return Profiled(operations[0], found["conclusion"], found["advice"], seconds)
 
 
 GROUPS: dict[str, Callable[[Collection[str]], list[Row]]] = {

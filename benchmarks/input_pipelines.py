@@ -35,7 +35,8 @@ def computing_map() -> Any:
 
 def after_batch() -> Any:
     """The dear function works on whole batches."""
-    return _batched(_numbers().map(lambda x: _products(x, 1))).map(_of_a_batch).prefetch(AUTOTUNE)
+    batches = _batched(_numbers().map(lambda x: _products(x, 1)))
+    return batches.map(_of_a_batch).prefetch(AUTOTUNE)
 
 
 def waiting_files() -> Any:

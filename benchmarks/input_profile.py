@@ -6,7 +6,9 @@
 The loop follows TensorFlow's guide: some steps to warm up, then a trace of annotated steps. Its analysis is
 what the page "input_pipeline_analyzer" of the profiler shows; another one, "tf_data_bottleneck_analysis", is
 in no maintained release (last in tensorboard-plugin-profile 2.19). `analyze` prints a JSON object with the
-operations of the input by their self time, the largest first, and with what the page says.
+operations of the input by their self time, the largest first, and with what the page says and advises: it
+has a hint for each kind of work, the same for every input, and says how long each kind took; the hint for the
+kind that took longest is what it advises here.
 """
 
 from __future__ import annotations
@@ -22,6 +24,14 @@ WARM_UP_S = 2.0
 TRACED_S = 1.0
 MOST_STEPS = 400
 _TOOL = "input_pipeline_analyzer"
+_HINT_FOR = {
+    "enqueue_us": "Enqueuing data",
+    "preprocessing_us": "Data preprocessing",
+    "advanced_file_read_us": "Reading data from files in advance",
+    "demanded_file_read_us": "Reading data from files on demand",
+    "unclassified_nonequeue_us": "Other data reading or processing",
+}
+"""By the name of a time on the page: what the hint for it begins with."""
 
 
 def record(function: str, folder: str) -> None:
@@ -57,17 +67,28 @@ def analyze(folder: str) -> dict[str, Any]:
     tables = json.loads(data)
     operations: list[tuple[str, float]] = []
     said = ""
-    advice: list[str] = []
+    hints: list[str] = []
+    spent: dict[str, float] = {}
     for table in tables:
         names = [column["id"] for column in table["cols"]]
         rows = [dict(zip(names, (cell["v"] for cell in row["c"]), strict=True)) for row in table["rows"]]
-        said = table.get("p", {}).get("input_conclusion", said)
+        facts = table.get("p", {})
+        said = facts.get("input_conclusion", said)
+        spent.update((name, float(facts[name])) for name in _HINT_FOR if name in facts)
         if "selfTimeInMs" in names:
             operations = [(row["opName"], row["selfTimeInMs"]) for row in rows]
         elif names == ["link"]:
-            advice = [re.sub("<[^>]*>", "", row["link"]) for row in rows]
+            hints = [re.sub("<[^>]*>", "", row["link"]) for row in rows]
     operations.sort(key=lambda operation: -operation[1])
-    return {"operations": operations, "conclusion": said, "advice": advice}
+    return {"operations": operations, "conclusion": said, "advice": hint_for(hints, spent)}
+
+
+def hint_for(hints: list[str], spent: dict[str, float]) -> str:
+    """The hint for the kind of work that took longest; empty where nothing took time."""
+    if not any(spent.values()):
+        return ""
+    kind = _HINT_FOR[max(spent, key=lambda name: spent[name])]
+    return next((hint for hint in hints if hint.startswith(kind)), "")
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ class Finding:
         message: what was found and why it matters, one sentence.
         recommended: what to write instead.
         gain: what that was measured to give, or is expected to; None where neither could be told.
+        value: the number in what is recommended, where the mend is one: of worker processes, of elements in a
+            buffer; else None.
     """
 
     id: str
@@ -106,6 +108,7 @@ class Finding:
     message: str
     recommended: str
     gain: Gain | None = None
+    value: int | None = None
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Finding:
@@ -127,8 +130,11 @@ class Measurement:
         pinned: every copy had CPUs of its own.
         settled: the rate had come to rest and the interval was as tight as asked for.
         warm_up_s: seconds until the steady state.
-        first_epoch_samples_per_s: rate of the copies during their first epoch; None where it was too short to
-            be measured, or never ended.
+        first_epoch_samples_per_s: rate of a copy during its first epoch; None where it was too short to be
+            measured, or never ended and files were not made cold, or several copies were measured.
+        first_epoch_disk_bytes_per_sample: bytes that it read from disks meanwhile; None where there is no
+            such epoch, or the kernel does not tell.
+        cold: files were dropped from the memory of the operating system just before.
         cpu_us_per_sample: CPU time of a copy's process per sample.
         bytes_per_sample: size of a sample as the worker gets it.
         memory_per_task_bytes: largest resident memory of a copy.
@@ -148,6 +154,8 @@ class Measurement:
     bytes_per_sample: float = 0.0
     memory_per_task_bytes: int = 0
     other_cpus: float = 0.0
+    first_epoch_disk_bytes_per_sample: float | None = None
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

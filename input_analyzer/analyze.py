@@ -27,10 +27,12 @@ from input_analyzer.gains import measure_gains
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
 from input_analyzer.measure.link import Order
+from input_analyzer.measure.page_cache import ColdFiles
 from input_analyzer.measure.rates import Effort, Plan, Rates, plans
 from input_analyzer.pace import pace
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
+from input_analyzer.report.words import counted, percent, size
 from input_analyzer.target import target_of_report
 
 Say = Callable[[str, float], None]
@@ -39,6 +41,8 @@ Say = Callable[[str, float], None]
 _STARTS = 0.35  # of the whole, for the examination
 _BUSY_CPUS = 0.25
 _UNMEASURED_ERROR = 0.15
+_STAYS = 0.05
+_HARDLY = 0.01
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Request:
         effort: time of each measurement.
         stage_seconds: time for the stages.
         apply: mend mechanically what can be, before measuring.
+        cold: folders whose files are dropped from the memory of the operating system before a first epoch.
     """
 
     command: tuple[str, ...]
@@ -66,6 +71,7 @@ class Request:
     effort: Effort = field(default_factory=Effort)
     stage_seconds: float = 8.0
     apply: bool = False
+    cold: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,7 @@ def examine(request: Request, say: Say) -> Examined:
                     doing = message["doing"]
                 elif message["event"] == "examined":
                     facts = message
+                    copies.all[0].waited_for = False  # it ends, or goes on to compile
         if facts["compiles"]:
             _wait_for_compilation(copies, copies.all[0], say)
             facts["notes"] += _failed_compilation(copies.all[0])
@@ -169,7 +176,6 @@ def examine(request: Request, say: Say) -> Examined:
 
 
 def _wait_for_compilation(copies: Copies, copy: Copy, say: Say) -> None:
-    copy.waited_for = False
     while copy.process.poll() is None:
         say("compiling, for the target rate", _STARTS)
         for _ in copies.messages():
@@ -282,8 +288,10 @@ def _measure(
     notes: list[str] = []
     total = sum(len(plan.counts) for plan in todo)
     restarts, epoch_ended = 0, True
+    cold = ColdFiles("--cold", request.cold) if request.cold else None
+    make_cold = None if cold is None else cold.drop
     for plan in todo:
-        rates = Rates(request.effort, examined.epoch_of_copy(plan.most), request.cpus)
+        rates = Rates(request.effort, examined.epoch_of_copy(plan.most), request.cpus, make_cold)
 
         def progress(doing: str, part: float, plan: Plan = plan) -> None:
             done = (len(measurements) + part) / total
@@ -302,13 +310,48 @@ def _measure(
             f"The input ended and was read again from its start, up to {restarts} times; its building is "
             "not counted."
         )
+    if cold is not None:
+        notes += cold_notes(cold, measurements)
     if not epoch_ended:
+        known = "" if cold is None else ", as far as can be seen"
         notes.append(
-            "No epoch ended while it was measured: the rates are those of the first epoch; a cache, or "
-            "files that "
-            "stay in memory, may make later ones faster."
+            f"No epoch ended while it was measured{known}: the rates are those of the first epoch; a cache, "
+            "or files that stay in memory, may make later ones faster."
         )
+        if cold is None:
+            notes.append(
+                "Files that were read before are in the memory of the operating system: to measure with cold "
+                "ones, name their folders with --cold."
+            )
     return tuple(measurements), notes
+
+
+def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str]:
+    """What was dropped for the first epoch, and what speaks against its being cold."""
+    dropped, where = cold.last, ", ".join(map(str, cold.folders))
+    notes = [
+        f"Cold: {counted(dropped.files, 'file')} below {where}, {size(dropped.size_bytes)} in all, "
+        f"{'was' if dropped.files == 1 else 'were'} dropped from the memory of the operating system before "
+        "the first epoch. What another machine or the disk itself keeps in memory stays there."
+    ]
+    if dropped.left_part > _STAYS:
+        notes.append(
+            f"{percent(dropped.left_part)} of these files stayed in memory, so the first epoch was not cold: "
+            "they are on a file system that is in memory (tmpfs), or mapped by a program, or being written; "
+            "use a copy on a disk."
+        )
+    elif any(_nothing_read(one) for one in measurements):
+        notes.append(
+            "Hardly anything was read from a disk in the first epoch: the input reads other files, or keeps "
+            "all of them in memory from its begin, or has them from a network file system, of which the "
+            "kernel counts nothing."
+        )
+    return notes
+
+
+def _nothing_read(measurement: Measurement) -> bool:
+    read = measurement.first_epoch_disk_bytes_per_sample
+    return read is not None and read < _HARDLY * measurement.bytes_per_sample
 
 
 def point_of(measurement: Measurement) -> Point:

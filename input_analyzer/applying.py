@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable
 
 from input_analyzer.analysis import Finding
@@ -13,15 +12,17 @@ VARIABLE = "CSRUN_INPUT_APPLY"
 
 One that is about a number may have it behind a colon: `loader-workers-few:2` for two workers a CPU."""
 
-_RECOMMENDED_WORKERS = re.compile(r"num_workers=(\d+)")
-
 PREFETCHING = frozenset({"prefetch-missing", "prefetch-not-last", "prefetch-empty"})
 """Findings that matter where something is done between two batches."""
 
+WORKER_COUNTS = ("loader-workers-missing", "loader-workers-few", "loader-workers-many")
+"""Findings whose mend is a number of worker processes."""
+
 COMPARED = PREFETCHING | {
+    *WORKER_COUNTS,
     *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed", "flat-map-of-files"),
     *("parallel-reads-missing", "order-not-deterministic", "shuffle-buffer-small"),
-    *("loader-workers-missing", "loader-workers-few", "loader-workers-many", "loader-workers-restarted"),
+    "loader-workers-restarted",
 }
 """Findings that can be mended for a run and whose mending may change the rate of a worker."""
 
@@ -53,12 +54,19 @@ def order(findings: Collection[str]) -> dict[str, str]:
 
 
 def values_of(findings: Iterable[Finding], cpus: int) -> dict[str, float | None]:
-    """The numbers of findings: recommended worker processes of a torch DataLoader for each of the CPUs."""
-    found: dict[str, float | None] = {}
-    for finding in findings:
-        workers = _RECOMMENDED_WORKERS.search(finding.recommended)
-        found[finding.id] = int(workers.group(1)) / cpus if workers else None
-    return found
+    """The numbers that mends need: recommended worker processes of a torch DataLoader for each of the CPUs.
+
+    Args:
+        findings: Each of them gets a value.
+        cpus: Those that the worker processes are recommended for.
+
+    Returns:
+        By identifier; None where the mend needs no number.
+    """
+    return {
+        finding.id: finding.value / cpus if finding.value and finding.id in WORKER_COUNTS else None
+        for finding in findings
+    }
 
 
 def words_of(findings: Iterable[Finding], cpus: int) -> list[str]:

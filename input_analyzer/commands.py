@@ -17,6 +17,7 @@ import click
 from csrun.commands.flags import (
     context_settings,
     count,
+    directories,
     flag_name,
     launcher_name,
     mount_dirs_option,
@@ -130,6 +131,14 @@ def build_command(site: Site) -> click.Command:
         help="Print the changes of the source that would mend it, as a diff, and measure nothing.",
     )
     @click.option(
+        "--cold",
+        callback=directories,
+        multiple=True,
+        metavar="DIR,DIR",
+        help="Folders of the input's files, which are dropped from the memory of the operating system before "
+        "a first epoch is measured. Default: none, and what was read before may still be there.",
+    )
+    @click.option(
         "--seconds",
         "longest_s",
         callback=_duration,
@@ -174,6 +183,7 @@ def build_command(site: Site) -> click.Command:
         html_file: Path | None,
         apply: bool,
         apply_dry_run: bool,
+        cold: tuple[Path, ...],
         longest_s: float,
         limit_s: float,
         memory: float | None,
@@ -187,6 +197,7 @@ def build_command(site: Site) -> click.Command:
     ) -> int:
         words = require_command(command, context)
         given = {"--json": json_file is not None, "--html": html_file is not None, "--apply": apply}
+        given["--cold"] = bool(cold)
         if apply_dry_run and any(given.values()):
             flag = next(flag for flag in given if given[flag])
             raise UsageError(
@@ -228,6 +239,7 @@ def build_command(site: Site) -> click.Command:
                 longest_s=longest_s,
                 memory_bytes=None if memory is None else int(memory * 2**30),
                 apply=apply,
+                cold=cold,
             )
             if apply_dry_run:
                 return _show_diff(request)
@@ -286,12 +298,14 @@ def _request(
     longest_s: float,
     memory_bytes: int | None,
     apply: bool,
+    cold: tuple[Path, ...],
 ) -> Request:
     # Only here, so that --help does not pay for it.
     from input_analyzer.analysis import Target
     from input_analyzer.analyze import Request
     from input_analyzer.measure.copies import Launch
     from input_analyzer.measure.node import host_name, usable_cpus
+    from input_analyzer.measure.page_cache import check_folders
     from input_analyzer.measure.rates import Effort
     from input_analyzer.standalone import looks_like_function
 
@@ -304,6 +318,8 @@ def _request(
             "be used: leave it out, or measure on a larger node"
         )
     refuse_python_file(words, environment.get("PATH", ""))
+    refuse_words_behind_function(words, environment.get("PATH", ""))
+    check_folders("--cold", cold)
     cwd = working_directory()
     program = words
     if len(words) == 1 and looks_like_function(words[0]):
@@ -313,8 +329,8 @@ def _request(
         if notice:
             say(PROGRAM, notice)
     require_container(site, environment.get("PATH", ""))
-    directories = [*(path.absolute() for path in mount_dirs), surroundings.folder]
-    executed = containerise(program, site, cwd, directories)
+    mounted = [*(path.absolute() for path in mount_dirs), surroundings.folder]
+    executed = containerise(program, site, cwd, mounted)
     variables = {**change.apply(environment), **surroundings.variables}
     launch = Launch(executed, variables, limit_s, memory_bytes, host, surroundings.folder)
     return Request(
@@ -326,6 +342,7 @@ def _request(
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
         effort=Effort(shortest_s=min(1.0, longest_s), longest_s=longest_s),
         apply=apply,
+        cold=cold,
     )
 
 
@@ -343,6 +360,26 @@ def refuse_python_file(words: Sequence[str], path: str) -> None:
     raise UsageError(
         f"{word} is a file and no program; expected 'python {word}' for a program that trains or compiles, "
         f"or '{word}:FUNCTION' for a function in it that returns a dataset"
+    )
+
+
+def refuse_words_behind_function(words: Sequence[str], path: str) -> None:
+    """Whether a function is followed by words, as flags of ours in the wrong place are.
+
+    Raises:
+        UsageError: so it is.
+    """
+    import shutil
+    from shlex import join
+
+    from input_analyzer.standalone import looks_like_function
+
+    word, *behind = words
+    if not behind or not looks_like_function(word) or shutil.which(word, path=path):
+        return
+    raise UsageError(
+        f"{word} names a function, and behind it stands {join(behind)!r}; expected the function as the last "
+        f"word and flags before it: {PROGRAM} {join([*behind, word])}"
     )
 
 

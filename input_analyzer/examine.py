@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component, Finding, StageCost
-from input_analyzer.findings.context import BATCHES, number, records_at
+from input_analyzer.findings.context import is_batching, number, records_at
 from input_analyzer.findings.sharding import Split
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.lanes import lanes
@@ -156,7 +156,7 @@ def epoch_samples(pipeline: Pipeline) -> int | None:
     elements = records_at(pipeline, end)
     if elements is None:
         return None
-    batched = any(stage.op in BATCHES for stage in (end, *pipeline.before(end)))
+    batched = any(map(is_batching, (end, *pipeline.before(end))))
     return elements * (pipeline.samples_per_element if batched else 1)
 
 

@@ -98,7 +98,7 @@ def _hands_over(stage: Stage, readers: Mapping[str, Stage], optimized: bool) -> 
 def _calls(stage: Stage, reader: Stage | None, optimized: bool) -> tuple[int, float] | None:
     """Threads for the calls of a stage, as a number and for each CPU; None where the reading thread calls."""
     calls, length = _number(stage, "num_parallel_calls"), _number(stage, "cycle_length")
-    if _is_parallel(stage):
+    if is_parallel(stage):
         if length is None:
             return (calls, 0.0) if calls is not None and calls > 0 else (1, 1.0)
         if length == AUTOTUNE:
@@ -112,9 +112,9 @@ def _calls(stage: Stage, reader: Stage | None, optimized: bool) -> tuple[int, fl
     return (1, 0.0) if reader is not None and reader.op == "batch" else None
 
 
-def _is_parallel(stage: Stage) -> bool:
-    kinds = stage.attributes.get("kinds")
-    return isinstance(kinds, tuple) and any("Parallel" in str(kind) for kind in kinds)
+def is_parallel(stage: Stage) -> bool:
+    """Whether a stage makes calls, or reads datasets, side by side as it is written."""
+    return any("Parallel" in kind for kind in stage.kinds)
 
 
 def _number(stage: Stage, name: str) -> int | None:

@@ -22,11 +22,13 @@ class Pace:
         parallel_us: what CPUs share among them: the CPU time of all stages, or the time of what gets a
             thread for each CPU, whichever is longer.
         cpu_us: the CPU time of all stages.
+        threads: of the slowest lane; where several of them compute and wait they meet at the CPUs.
     """
 
     serial_us: float
     parallel_us: float
     cpu_us: float = 0.0
+    threads: int = 1
 
     def with_overhead(self, measured_us: float) -> Pace:
         """The same of a pipeline whose process is seen to use so much CPU time for a sample.
@@ -35,7 +37,9 @@ class Pace:
         slowest lane does, or something that it has to wait for.
         """
         more = max(0.0, measured_us - self.cpu_us)
-        return Pace(self.serial_us + more, max(self.parallel_us, self.cpu_us + more), self.cpu_us + more)
+        cpu_us = self.cpu_us + more
+        serial_us = self.serial_us + more / self.threads
+        return Pace(serial_us, max(self.parallel_us, cpu_us), cpu_us, self.threads)
 
 
 def lane_times(stages: Sequence[StageCost], cpus: float) -> dict[int, float]:
@@ -73,15 +77,23 @@ def pace(stages: Sequence[StageCost]) -> Pace | None:
     if not stages or any(stage.self_time_us_per_sample is None for stage in stages):
         return None
     fixed: dict[int, float] = {}
+    threads: dict[int, int] = {}
     cpu = cpu_us(stages)
     shared = [cpu, pooled_us(stages)]
     for stage in _counted(stages):
         lane = stage.lane
         if lane.threads_per_cpu:
             shared.append(_time(stage) / lane.threads_per_cpu)
-        else:
-            fixed[lane.number] = fixed.get(lane.number, 0.0) + _time(stage) / lane.threads
-    return Pace(max([locked_us(stages), *fixed.values()]), max(shared), cpu)
+            continue
+        fixed[lane.number] = fixed.get(lane.number, 0.0) + _time(stage) / lane.threads
+        # The pool has no more threads than there are CPUs, so these do not queue for CPUs.
+        own = 1 if lane.pooled else lane.threads
+        threads[lane.number] = min(own, threads.get(lane.number, own))
+    locked = locked_us(stages)
+    slowest = max(fixed, key=fixed.__getitem__, default=None)
+    if slowest is None or fixed[slowest] < locked:
+        return Pace(locked, max(shared), cpu)
+    return Pace(fixed[slowest], max(shared), cpu, threads[slowest])
 
 
 def _counted(stages: Sequence[StageCost]) -> list[StageCost]:

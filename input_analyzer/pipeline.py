@@ -33,6 +33,12 @@ class Stage:
     source: str | None = None
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The operations of TensorFlow that the call made, inputs first; empty in other frameworks."""
+        kinds = self.attributes.get("kinds")
+        return tuple(map(str, kinds)) if isinstance(kinds, tuple) else ()
+
 
 @dataclass(frozen=True)
 class Tensor:

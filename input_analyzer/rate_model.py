@@ -14,6 +14,19 @@ the law of stages that overlap: `serial` is the pace of the stage that does not 
 `parallel` the CPU time of the rest. All parameters are at least 0, so that no fit promises more than n times
 one copy. Where one number of CPUs was measured, what more of them give is taken from the times of the stages
 (`pace`), if they are known: then k is infinite, as the slower of the two parts alone counts.
+
+That is so where one thread does what is slowest. Several, the worker processes of a torch DataLoader for
+instance, meet at the CPUs although there is CPU time to spare: while one waits, two others may want to
+compute. They are machines that break down after a while of waiting and c repairmen, the CPUs, mend in a time
+of computing (a closed queue, L. Kleinrock, "Queueing Systems I", 1975, chapter 3, M/M/m//M). If r = computing
+/ waiting of a thread, k of N threads are at the CPUs for a part of the time that is proportional to
+
+    w(k) = w(k-1) * (N - k + 1) * r / min(k, c)        w(0) = 1
+
+and t(c) = computing * sum w(k) / sum min(k, c) w(k). A CPU that is shared in slices makes that true of any
+distribution of the times (F. Baskett et al., "Open, closed, and mixed networks of queues", Journal of the ACM
+22, 1975). Threads whose times never vary may do better or worse, as they happen to be in step: t(c) then is
+anywhere between max(serial, parallel / c) and serial + (N - 1) / N * parallel (Lazowska, see `pace`).
 """
 
 from __future__ import annotations
@@ -31,6 +44,7 @@ OVERLAPS = (1.0, 2.0, 4.0, 8.0)
 
 _ROUNDS = 100
 _CONVERGED = 1e-10
+_ALWAYS_COMPUTING = 1e9  # times as long as waiting
 # What a parameter more must improve the squared error by to be believed.
 _WORTH_A_PARAMETER = 0.5
 
@@ -61,6 +75,7 @@ class RateModel:
         kappa: mutual cost, 0 or more.
         relative_error: root mean square of (predicted - measured) / measured.
         cpu_s: most CPU time of a sample, which bounds the rate of tasks that share CPUs.
+        threads: that do what takes `serial_s`, where k is infinite; several of them queue for CPUs.
     """
 
     serial_s: float
@@ -70,10 +85,22 @@ class RateModel:
     kappa: float = 0.0
     relative_error: float = 0.0
     cpu_s: float = 0.0
+    threads: int = 1
 
     def sample_time_s(self, cpus_per_task: float) -> float:
         """Seconds per sample of a copy that is alone on the node."""
-        return _overlapped(self.serial_s, self.parallel_s / cpus_per_task, self.overlap)
+        shared_s = self.parallel_s / cpus_per_task
+        if not math.isinf(self.overlap):
+            return _overlapped(self.serial_s, shared_s, self.overlap)
+        computes_s, waits_s = self._turns_s
+        return max(shared_s, queueing_time(computes_s, waits_s, self.threads, cpus_per_task))
+
+    @property
+    def _turns_s(self) -> tuple[float, float]:
+        """What each of the threads computes for a sample, with what others compute meanwhile, and waits."""
+        whole_s = self.threads * self.serial_s
+        computes_s = min(self.parallel_s, whole_s)
+        return computes_s, whole_s - computes_s
 
     def rate(self, tasks: int, cpus_per_task: float) -> float:
         """Samples per second of `tasks` copies together; 0 for no copy.
@@ -109,6 +136,11 @@ class RateModel:
             time = f"{serial} + {parallel}/c"
         elif math.isinf(self.overlap):
             time = f"max({serial}, {parallel}/c)"
+            if self.threads > 1:
+                computes, waits = (f"{1e6 * turn:.4g}" for turn in self._turns_s)
+                time = (
+                    f"{self.threads} threads that wait {waits} and take one of c CPUs for {computes} in turns"
+                )
         else:
             time = f"({serial}^{k} + ({parallel}/c)^{k})^(1/{k})"
         slowdown = f"1 + {self.sigma:.3g} (n-1) + {self.kappa:.3g} n (n-1)"
@@ -120,8 +152,8 @@ def fit(points: Sequence[Point], pace: Pace | None = None) -> RateModel:
 
     Parameters that the measurements cannot tell apart stay 0: without several task numbers there is no
     contention, and `kappa` needs three of them. Without several CPU numbers the ratio of the two parts of
-    t(c) is that of `pace`; without that all time counts as serial (more CPUs promise nothing that was not
-    seen).
+    t(c), and the threads that queue, are those of `pace`; without that all time counts as serial (more CPUs
+    promise nothing that was not seen).
 
     Args:
         points: the measurements.
@@ -169,13 +201,41 @@ def _contended(model: RateModel, points: Sequence[Point]) -> RateModel:
 
 def _divided(model: RateModel, cpus: int, pace: Pace) -> RateModel:
     """The same at the measured number of CPUs; of others as the stages say."""
-    expected_us = max(pace.serial_us, pace.parallel_us / cpus)
-    if expected_us <= 0:
-        return model
-    scale = model.sample_time_s(cpus) / expected_us
-    return replace(
-        model, serial_s=scale * pace.serial_us, parallel_s=scale * pace.parallel_us, overlap=math.inf
+    said = replace(
+        model,
+        serial_s=1e-6 * pace.serial_us,
+        parallel_s=1e-6 * pace.parallel_us,
+        overlap=math.inf,
+        threads=pace.threads,
     )
+    expected_s = said.sample_time_s(cpus)
+    if expected_s <= 0:
+        return model
+    scale = model.sample_time_s(cpus) / expected_s
+    return replace(said, serial_s=scale * said.serial_s, parallel_s=scale * said.parallel_s)
+
+
+def queueing_time(computes: float, waits: float, threads: int, cpus: float) -> float:
+    """Time per sample of threads that wait and compute in turns, by the module's formula.
+
+    Args:
+        computes: CPU time that a thread takes for a sample, in any unit.
+        waits: time for which it needs no CPU, in the same unit.
+        threads: number of them, at least 1.
+        cpus: that they share, more than 0.
+    """
+    if threads <= cpus:
+        return (computes + waits) / threads
+    if waits <= 0 or computes / waits > _ALWAYS_COMPUTING:
+        return computes / cpus
+    share = [0.0]  # of time, logarithm: the factors of many threads would overflow
+    for at_cpus in range(1, threads + 1):
+        arrive = (threads - at_cpus + 1) * computes / waits
+        share.append(share[-1] + math.log(arrive / min(at_cpus, cpus)) if arrive else -math.inf)
+    most = max(share)
+    weights = [math.exp(one - most) for one in share]
+    busy = sum(weight * min(at_cpus, cpus) for at_cpus, weight in enumerate(weights))
+    return computes * sum(weights) / busy if busy else waits / threads
 
 
 def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:
@@ -240,7 +300,7 @@ def _squares(columns: np.ndarray, goal: np.ndarray, pair: tuple[float, float]) -
 
 def _overlapped(first: float, second: float, overlap: float) -> float:
     largest = max(first, second)
-    if largest == 0 or math.isinf(overlap):
-        return largest
+    if largest == 0:
+        return 0.0
     # The powers of times in seconds would underflow; those of their ratio do not.
     return largest * float(((first / largest) ** overlap + (second / largest) ** overlap) ** (1 / overlap))

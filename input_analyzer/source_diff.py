@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from input_analyzer.analysis import Finding
+from input_analyzer.findings.batching import DROPPING
 
 _AUTOTUNE = "tf.data.AUTOTUNE"
 LOADER = "DataLoader"
@@ -158,6 +158,12 @@ def _keyword(name: str, value: str) -> Callable[[ast.Call, Finding, str], Edit |
     return mend
 
 
+def _drop_remainder(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+    """A mend that leaves out a smaller last batch, of calls that have an argument for that."""
+    name = DROPPING.get(finding.op)
+    return _keyword(name, "True")(call, finding, source) if name else None
+
+
 def _first_argument(
     value: Callable[[Finding], str | None],
 ) -> Callable[[ast.Call, Finding, str], Edit | None]:
@@ -178,11 +184,6 @@ def _behind(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
         return Edit(end, end, text)
 
     return mend
-
-
-def _recommended_size(finding: Finding) -> str | None:
-    match = re.fullmatch(r"shuffle\((\d+)\)", finding.recommended)
-    return match.group(1) if match else None
 
 
 def _replace(node: ast.expr, text: str) -> Edit:
@@ -212,14 +213,14 @@ def _edited(source: str, edits: Sequence[Edit]) -> str:
 
 
 _MENDS: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
-    "drop-remainder-missing": _keyword("drop_remainder", "True"),
+    "drop-remainder-missing": _drop_remainder,
     "parallel-calls-missing": _keyword("num_parallel_calls", _AUTOTUNE),
     "parallel-calls-fixed": _keyword("num_parallel_calls", _AUTOTUNE),
     "cycle-length-fixed": _keyword("cycle_length", _AUTOTUNE),
     "parallel-reads-missing": _keyword("num_parallel_reads", _AUTOTUNE),
     "order-not-deterministic": _keyword("deterministic", "True"),
     "prefetch-empty": _first_argument(lambda finding: _AUTOTUNE),
-    "shuffle-buffer-small": _first_argument(_recommended_size),
+    "shuffle-buffer-small": _first_argument(lambda finding: str(finding.value) if finding.value else None),
     "prefetch-missing": _behind(f".prefetch({_AUTOTUNE})"),
     "repeat-missing": _behind(".repeat()"),
 }

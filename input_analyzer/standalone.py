@@ -219,14 +219,12 @@ def _next_epoch(
 
 def torch_batches(loader: Any) -> Iterator[tuple[Any, ...]]:
     """The batches of a DataLoader as arrays; of lone records batches of 1."""
-    from torch.utils import _pytree
-
-    from input_analyzer.torch.loader import is_batch
+    from input_analyzer.torch.loader import is_batch, leaves_of
     from input_analyzer.torch.worker_errors import told_plainly
 
     with told_plainly(loader):
         for batch in loader:
-            leaves = [leaf for leaf in _pytree.tree_leaves(batch) if hasattr(leaf, "nbytes")]
+            leaves = leaves_of(batch)
             yield tuple(leaves if is_batch(loader, leaves) else (leaf[None] for leaf in leaves))
 
 

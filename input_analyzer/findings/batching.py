@@ -3,42 +3,114 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, flag
+from input_analyzer.findings.context import Context, finding, flag, number
 from input_analyzer.findings.gains import not_speed, spared
-from input_analyzer.pipeline import Pipeline, Stage
+from input_analyzer.pipeline import Pipeline, Stage, Tensor
 
 MUCH = 0.05
 """A measured part of the time from which a change is worth while."""
+
+_ONE_SHAPE = "the CS system is programmed for one fixed shape"
+
+DROPPING = {
+    **dict.fromkeys(
+        ("batch", "padded_batch", "ragged_batch", "rebatch", "map_and_batch", "dense_to_ragged_batch"),
+        "drop_remainder",
+    ),
+    "make_batched_features_dataset": "drop_final_batch",
+}
+"""Calls with an argument that leaves out a smaller last batch, and its name."""
+
+_UNBATCHED = frozenset(
+    {
+        *("image_dataset_from_directory", "text_dataset_from_directory", "audio_dataset_from_directory"),
+        "timeseries_dataset_from_array",
+    }
+)
+"""Calls that deliver records with `batch_size=None` (tf.keras.utils)."""
 
 
 def drop_remainder(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The last batch of an epoch may be smaller."""
     for stage in pipeline.stages:
-        if stage.op in ("batch", "padded_batch") and stage.attributes.get("drop_remainder") is False:
-            if _fixed_later(pipeline, stage):
-                continue
-            yield finding(
-                "drop-remainder-missing",
-                "error",
-                stage,
-                "the last batch may be smaller, so the size of a batch is not known, and the CS system is "
-                "programmed for one fixed shape",
-                f"{stage.op}(..., drop_remainder=True)",
-                not_speed(
-                    "the program can be compiled; of an epoch at most the last incomplete batch is left out"
-                ),
-            )
+        if flag(stage, "smaller_batch"):
+            what, recommended = "the last batch may be smaller", _whole_batches(pipeline, context, stage)
+        elif not flag(stage, "smaller_within"):
+            continue
+        elif stage.op == "bucket_by_sequence_length":
+            # With drop_remainder, too, batches of one bucket differ from those of another.
+            what = "the batches of a bucket differ from those of another"
+            recommended = "padded_batch(N, padded_shapes=..., drop_remainder=True), one size for all records"
+        else:
+            what = "the last batch that its function makes may be smaller"
+            recommended = "batch(..., drop_remainder=True) in its function"
+        yield finding(
+            "drop-remainder-missing",
+            "error",
+            stage,
+            f"{what}, so the size of a batch is not known, and {_ONE_SHAPE}",
+            recommended,
+            not_speed(
+                "the program can be compiled; of an epoch at most the last incomplete batch is left out"
+            ),
+        )
 
 
-def _fixed_later(pipeline: Pipeline, stage: Stage) -> bool:
-    """Whether the pipeline delivers fixed shapes all the same, e.g. as it batches again."""
-    if any(other.op in ("batch", "padded_batch", "unbatch") for other in pipeline.after(stage)):
-        return True
-    return bool(pipeline.element) and all(
-        tensor.shape is not None and None not in tensor.shape for tensor in pipeline.element
+def _whole_batches(pipeline: Pipeline, context: Context, stage: Stage) -> str:
+    """What to write so that a call delivers batches of one size."""
+    if stage.op in DROPPING:
+        return f"{stage.op}(..., {DROPPING[stage.op]}=True)"
+    again = f"batch({number(stage, 'batch_size') or 'N'}, drop_remainder=True)"
+    if stage.op in _UNBATCHED:
+        return f"{stage.op}(..., batch_size=None), and {again} behind it"
+    if stage.op == "make_csv_dataset" and context.training:
+        return f"{stage.op}(..., num_epochs=None), whose batches go on from one epoch to the next"
+    return f"unbatch().{again} behind {stage.op}(), or an argument of it that leaves out the last batch"
+
+
+def shape_unknown(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A size that is unknown for another reason than a smaller last batch."""
+    unknown = [tensor for tensor in pipeline.element if tensor.shape is None or None in tensor.shape]
+    if not unknown:
+        return
+    causes = [stage for stage in pipeline.stages if flag(stage, "unknown_size")]
+    explained = causes or any(
+        flag(stage, name) for stage in pipeline.stages for name in ("smaller_batch", "smaller_within")
     )
+    # A tensor of a kind of its own (ragged, sparse) does not tell its sizes before the end.
+    for stage in causes if explained else [pipeline.last]:
+        named = ", ".join(f"'{tensor.name}' {_shown(tensor)}" for tensor in unknown)
+        yield finding(
+            "shape-unknown",
+            "error",
+            stage,
+            f"what it delivers has sizes that are not known before the run, and {_ONE_SHAPE}; a batch "
+            f"has {named}",
+            _fixed_sizes(stage),
+            not_speed("the program can be compiled"),
+        )
+
+
+def _shown(tensor: Tensor) -> str:
+    if tensor.shape is None:
+        return "of any shape"
+    return f"[{', '.join('?' if size is None else str(size) for size in tensor.shape)}]"
+
+
+def _fixed_sizes(stage: Stage) -> str:
+    """What to write so that the sizes behind a stage are known."""
+    if stage.op == "from_generator":
+        return "from_generator(..., output_signature=...) with every size a number"
+    if stage.op == "padded_batch":
+        return "padded_batch(..., padded_shapes=...) with every size a number"
+    if stage.op in ("concatenate", "sample_from_datasets", "choose_from_datasets"):
+        return "batches of one size from all of its datasets"
+    if stage.op in ("map", "interleave", "flat_map"):
+        return "tf.ensure_shape(x, [...]) with every size a number on what its function returns"
+    return f"map() with tf.ensure_shape(x, [...]), every size a number, behind {stage.op}()"
 
 
 def map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -55,15 +127,16 @@ def map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         if share is not None and share < MUCH:
             continue
         name = stage.attributes.get("function")
+        gain = spared(pipeline, context, (stage,))
         called = f"'{name}' is" if name and name != "lambda" else "its function is"
         yield finding(
             "map-before-batch",
             "info",
             stage,
-            f"{called} called for every record, though nothing in it needs single records: a call "
-            "for a batch costs little more than one for a record",
+            f"{called} called for every record, though nothing in it needs single records: a call for a "
+            "batch costs little more than one for a record, but for what it computes",
             "batch(...) first, then map() with a function for whole batches",
-            spared(pipeline, context, (stage,)),
+            gain and replace(gain, text=f"{gain.text}, if calls take the time and not what they compute"),
         )
 
 
@@ -77,4 +150,4 @@ def _vectorizes(pipeline: Pipeline, stage: Stage) -> bool:
     return before.attributes.get("fixed_shape") is True or before.attributes.get("scalars") is True
 
 
-RULES = (drop_remainder, map_before_batch)
+RULES = (drop_remainder, shape_unknown, map_before_batch)

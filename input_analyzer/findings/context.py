@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from input_analyzer.analysis import Finding, Gain, Severity
 from input_analyzer.pipeline import Pipeline, Stage, StageTime
 
-BATCHES = frozenset({"batch", "padded_batch", "ragged_batch", "rebatch", "bucket_by_sequence_length"})
+BATCHES = frozenset(
+    {"batch", "padded_batch", "ragged_batch", "rebatch", "map_and_batch", "bucket_by_sequence_length"}
+)
 READERS = frozenset({"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"})
 AUTOTUNE_NAME = "CS_AUTOTUNE"
 
@@ -51,9 +53,10 @@ def finding(
     message: str,
     recommended: str,
     gain: Gain | None = None,
+    value: int | None = None,
 ) -> Finding:
     """A finding about a stage."""
-    return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain)
+    return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain, value)
 
 
 def number(stage: Stage, name: str) -> int | None:
@@ -67,9 +70,14 @@ def flag(stage: Stage, name: str) -> bool:
     return stage.attributes.get(name) is True
 
 
-def batch_size(pipeline: Pipeline) -> int:
-    """Records of a batch."""
-    return pipeline.samples_per_element
+def is_batching(stage: Stage) -> bool:
+    """Whether elements of a stage are batches of what it reads; a call of a library may make both."""
+    return stage.op in BATCHES or flag(stage, "batches")
+
+
+def shuffles(stage: Stage) -> bool:
+    """Whether a stage mixes its elements; a call of a library may do so within."""
+    return stage.op == "shuffle" or any(kind.startswith("ShuffleDataset") for kind in stage.kinds)
 
 
 def records_at(pipeline: Pipeline, stage: Stage, *, about: bool = False) -> int | None:
@@ -86,12 +94,12 @@ def records_at(pipeline: Pipeline, stage: Stage, *, about: bool = False) -> int 
     own = number(stage, "records")
     if not stage.inputs:
         return own
-    if len(stage.inputs) > 1 or stage.op not in _SIZES_KEPT | BATCHES | {"shard", "take"}:
+    if len(stage.inputs) > 1 or stage.op not in _SIZES_KEPT | _OF_RECORDS | {"shard", "take"}:
         return None
     before = records_at(pipeline, pipeline.by_name[stage.inputs[0]], about=about)
     if before is None:
         return None
-    if stage.op in BATCHES:
+    if stage.op in _OF_RECORDS:
         size = number(stage, "batch_size")
         return None if not size else before // size if flag(stage, "drop_remainder") else -(-before // size)
     if stage.op == "shard":
@@ -104,3 +112,5 @@ def records_at(pipeline: Pipeline, stage: Stage, *, about: bool = False) -> int 
 
 
 _SIZES_KEPT = frozenset({"map", "shuffle", "cache", "prefetch", "enumerate", "with_options", "repeat"})
+_OF_RECORDS = frozenset({"batch", "padded_batch", "ragged_batch", "map_and_batch"})
+"""Batches of as many elements as their `batch_size` says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.findings.context import Context, finding, flag, number, shuffles
 from input_analyzer.findings.gains import not_speed
 from input_analyzer.pipeline import Pipeline, Stage
 
@@ -47,7 +47,7 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     if not context.training:
         return
     for stage in pipeline.stages:
-        if stage.op in ("shuffle", "list_files") and _unseeded(stage):
+        if stage.op in ("shuffle", "list_files") and is_unseeded(stage):
             yield finding(
                 "shuffle-without-seed",
                 "info",
@@ -59,9 +59,9 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def _unseeded(stage: Stage) -> bool:
-    shuffles = stage.op == "shuffle" or "ShuffleDataset" in str(stage.attributes.get("kinds"))
-    return shuffles and number(stage, "seed") == 0 and number(stage, "seed2") == 0
+def is_unseeded(stage: Stage) -> bool:
+    """Whether a stage shuffles at its end, in an order that no seed decides."""
+    return shuffles(stage) and number(stage, "seed") == 0 and number(stage, "seed2") == 0
 
 
 RULES = (any_order, random_state, unseeded_shuffle)

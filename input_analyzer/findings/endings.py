@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, number
+from input_analyzer.findings.context import Context, finding, flag, number
 from input_analyzer.findings.gains import not_speed, overlapped
 from input_analyzer.pipeline import Pipeline, Stage
 
@@ -51,16 +51,12 @@ def is_endless(pipeline: Pipeline) -> bool:
 
 def _endless(pipeline: Pipeline, stage: Stage) -> bool:
     """The same of a stage."""
-    if stage.op == "repeat" and (number(stage, "count") or -1) < 0:
+    if flag(stage, "endless"):
         return True
     if stage.op == "take" and (number(stage, "count") or -1) >= 0:
         return False
     if not stage.inputs:
-        if stage.op == "range":
-            stop, start = number(stage, "stop"), number(stage, "start")
-            return stop is not None and stop - (start or 0) > ENDLESS
-        # A generator may go on for ever.
-        return stage.op in ("from_generator", "random", "counter")
+        return stage.op in ("random", "counter")
     ways = [_endless(pipeline, other) for other in pipeline.inputs_of(stage)]
     return all(ways) if stage.op in ("zip", "enumerate") else any(ways)
 
@@ -68,7 +64,7 @@ def _endless(pipeline: Pipeline, stage: Stage) -> bool:
 def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The next batch is made only when it is asked for, or what was made ahead is worked on after that."""
     tail = _chain_from_end(pipeline)
-    last_prefetch = next((stage for stage in tail if stage.op == "prefetch"), None)
+    last_prefetch = next((stage for stage in tail if _prefetches(stage)), None)
     if last_prefetch is None:
         yield finding(
             "prefetch-missing",
@@ -90,6 +86,13 @@ def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "prefetch(CS_AUTOTUNE) as the last call",
             overlapped(),
         )
+
+
+def _prefetches(stage: Stage) -> bool:
+    """Whether a stage makes its elements ahead; a call of a library may do so at its end."""
+    if stage.op == "prefetch":
+        return True
+    return stage.kinds[-1:] == ("PrefetchDataset",) and number(stage, "buffer_size") != 0
 
 
 def prefetch_fixed(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

@@ -8,21 +8,22 @@ from input_analyzer.analysis import Finding
 from input_analyzer.findings.batching import MUCH
 from input_analyzer.findings.context import Context, finding, flag, number
 from input_analyzer.findings.gains import side_by_side
-from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
+from input_analyzer.lanes import is_parallel
+from input_analyzer.pipeline import AUTOTUNE, Pipeline
 
-_NAMES = {"map": "map()", "interleave": "interleave()"}
+_CALLING = ("map", "interleave")
 
 
 def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """`num_parallel_calls` is left out, or fixed."""
     for stage in pipeline.stages:
-        if stage.op not in _NAMES or flag(stage, "free") or flag(stage, "python"):
+        if stage.op not in _CALLING or flag(stage, "free") or flag(stage, "python"):
             continue
         share = context.share((stage,))
         if share is not None and share < MUCH:
             continue
         calls = number(stage, "num_parallel_calls")
-        if calls is None and not _is_parallel(stage):
+        if calls is None and not is_parallel(stage):
             yield finding(
                 "parallel-calls-missing",
                 "warning",
@@ -40,11 +41,6 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
                 side_by_side(pipeline, context, stage),
             )
-
-
-def _is_parallel(stage: Stage) -> bool:
-    kinds = stage.attributes.get("kinds") or ()
-    return isinstance(kinds, tuple) and any("Parallel" in str(kind) for kind in kinds)
 
 
 def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

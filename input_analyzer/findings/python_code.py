@@ -12,8 +12,6 @@ from input_analyzer.pipeline import Pipeline
 
 def calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """`py_function`, `numpy_function` and generators."""
-    if pipeline.framework != "tensorflow":
-        return
     for stage in pipeline.stages:
         if not flag(stage, "python"):
             continue

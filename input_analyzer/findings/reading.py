@@ -31,7 +31,7 @@ def reader(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         return
     for stage in pipeline.stages:
         files = number(stage, "files")
-        one_by_one = "FlatMapDataset" in (stage.attributes.get("kinds") or ())  # type: ignore[operator]
+        one_by_one = "FlatMapDataset" in stage.kinds
         if stage.op in READERS and not stage.inputs and one_by_one and files and files > 1:
             yield finding(
                 "parallel-reads-missing",

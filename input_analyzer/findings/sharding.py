@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from input_analyzer.analysis import Finding, Severity
-from input_analyzer.findings.context import BATCHES, Context, finding, number
+from input_analyzer.findings.context import Context, finding, is_batching, number, shuffles
+from input_analyzer.findings.determinism import is_unseeded
 from input_analyzer.findings.gains import not_repeated, not_speed
 from input_analyzer.pipeline import Pipeline, Stage
 
@@ -111,18 +112,21 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         if stage.op != "shard":
             continue
         before = list(pipeline.before(stage))
-        shuffles = [other for other in before if other.op == "shuffle"]
-        if shuffles:
+        mixing = next((other for other in before if _differs_between_workers(other)), None)
+        if mixing is not None:
+            by = "" if mixing.op == "shuffle" else f" of {mixing.op}()"
             yield finding(
                 "shard-after-shuffle",
                 "error",
                 stage,
-                f"it stands behind the shuffle of {shuffles[0].source or 'a library'}: workers shuffle "
+                f"it stands behind the shuffle{by} in {mixing.source or 'a library'}: workers shuffle "
                 "differently, so some records are read by several of them and others by none",
-                "shard() before shuffle()",
+                "shard() before shuffle()"
+                if mixing.op == "shuffle"
+                else f"{mixing.op}(..., shuffle=False), then shard(), then shuffle()",
                 not_speed("all workers together read each record once an epoch"),
             )
-        elif any(other.op in BATCHES for other in before):
+        elif any(map(is_batching, before)):
             yield finding(
                 "shard-after-batch",
                 "warning",
@@ -131,6 +135,11 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "shard() right behind the source",
                 not_repeated(pipeline, context, before, max(context.workers, 2)),
             )
+
+
+def _differs_between_workers(stage: Stage) -> bool:
+    """Whether workers get other orders; a seed that all have in common is usual for names of files."""
+    return is_unseeded(stage) if stage.op == "list_files" else shuffles(stage)
 
 
 def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import BATCHES, Context, batch_size, finding, number, records_at
+from input_analyzer.findings.context import Context, finding, is_batching, number, records_at
 from input_analyzer.findings.gains import not_speed
 from input_analyzer.pipeline import Pipeline
 
@@ -16,7 +16,7 @@ BATCHES_IN_BUFFER = 10
 def after_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Whole batches are shuffled."""
     for stage in pipeline.stages:
-        if stage.op == "shuffle" and any(other.op in BATCHES for other in pipeline.before(stage)):
+        if stage.op == "shuffle" and any(map(is_batching, pipeline.before(stage))):
             yield finding(
                 "shuffle-after-batch",
                 "warning",
@@ -32,13 +32,13 @@ def small_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """A buffer of few batches mixes records only with their neighbours."""
     for stage in pipeline.stages:
         before = list(pipeline.before(stage))
-        if stage.op != "shuffle" or any(other.op in BATCHES for other in before):
+        if stage.op != "shuffle" or any(map(is_batching, before)):
             continue
         size = number(stage, "buffer_size")
         later = list(pipeline.after(stage))
         of_files = any(other.attributes.get("reads") for other in later)
         records = records_at(pipeline, pipeline.by_name[stage.inputs[0]]) if stage.inputs else None
-        wanted = BATCHES_IN_BUFFER * batch_size(pipeline)
+        wanted = BATCHES_IN_BUFFER * pipeline.samples_per_element
         if of_files:
             wanted = records or 0
         elif records is not None:
@@ -49,10 +49,12 @@ def small_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "shuffle-buffer-small",
                 "warning",
                 stage,
-                f"the buffer holds {size} {of}, batches have {batch_size(pipeline)} records: records are "
-                "mixed only with those near to them, and training sees them almost in the order of the data",
+                f"the buffer holds {size} {of}, batches have {pipeline.samples_per_element} records: records "
+                "are mixed only with those near to them, and training sees them almost in the order of the "
+                "data",
                 f"shuffle({wanted})",
                 not_speed("records are mixed with those far from them"),
+                wanted,
             )
 
 

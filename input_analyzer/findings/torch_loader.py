@@ -8,7 +8,7 @@ from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number
 from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.findings.torch_workers import about_loader
-from input_analyzer.pipeline import Pipeline
+from input_analyzer.pipeline import Pipeline, Stage
 
 _COLLATE_SHARE = 0.2  # of the time of all stages
 
@@ -95,16 +95,36 @@ def uneven(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 def unseeded(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Another order in every run."""
     stage = pipeline.stages[0]
-    if context.training and flag(stage, "random") and stage.attributes.get("seeded") is False:
-        yield about_loader(
-            pipeline,
-            "shuffle-without-seed",
-            "info",
-            "without a generator of its own the order depends on all random numbers drawn before, so a "
-            "training that is continued leaves out other batches than those it has seen",
-            "DataLoader(..., generator=torch.Generator().manual_seed(0))",
-            not_speed("a training that is continued sees the batches of an unbroken one"),
-        )
+    if not (context.training and flag(stage, "random") and stage.attributes.get("seeded") is False):
+        return
+    identifier, generator = "shuffle-without-seed", "generator=torch.Generator().manual_seed(0)"
+    message = (
+        "without a generator of its own the order depends on all random numbers drawn before, so a training "
+        "that is continued leaves out other batches than those it has seen"
+    )
+    gain = not_speed("a training that is continued sees the batches of an unbroken one")
+    if flag(stage, "made_by_loader"):
+        yield about_loader(pipeline, identifier, "info", message, f"DataLoader(..., {generator})", gain)
+        return
+    kind = stage.attributes.get("kind")
+    recommended = f"{kind}(..., {generator})"  # that of the DataLoader has no effect on a sampler
+    if not flag(stage, "takes_generator"):
+        recommended = f"{kind} with a generator of its own that has a seed: {_generators(stage)}"
+    yield finding(identifier, "info", stage, message, recommended, gain)
+
+
+def _generators(stage: Stage) -> str:
+    """What to draw from instead of the generators of the process that a sampler uses."""
+    drawn = stage.attributes.get("draws")
+    names = drawn if isinstance(drawn, tuple) else ()
+    return ", ".join(text for name, text in _GENERATORS.items() if name in names or not names)
+
+
+_GENERATORS = {
+    "torch": "torch.Generator().manual_seed(0)",
+    "numpy.random": "numpy.random.default_rng(0)",
+    "random": "random.Random(0)",
+}
 
 
 def slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

@@ -35,10 +35,11 @@ def about_loader(
     message: str,
     recommended: str,
     gain: Gain | None = None,
+    value: int | None = None,
 ) -> Finding:
     """A finding about an argument of DataLoader; its line is that of the call."""
     source = pipeline.by_name["workers"].source
-    return Finding(identifier, severity, "DataLoader", source, message, recommended, gain)
+    return Finding(identifier, severity, "DataLoader", source, message, recommended, gain, value)
 
 
 def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -58,6 +59,7 @@ def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"num_workers is {present}: with {counted_cpus(cpus)} more of them make batches faster",
                 f"DataLoader(..., num_workers={wanted})",
                 gain,
+                wanted,
             )
     elif present > cpus and present >= 2 * wanted:
         yield about_loader(
@@ -68,6 +70,7 @@ def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "has the dataset and its batches in memory",
             f"DataLoader(..., num_workers={wanted})",
             not_speed(f"the memory of {present - wanted} processes, and of a start of each, is spared"),
+            wanted,
         )
 
 
@@ -83,7 +86,7 @@ def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Find
         wanted = 1
     arguments = f"num_workers={wanted}, persistent_workers=True"
     yield about_loader(
-        pipeline, "loader-workers-missing", "warning", message, f"DataLoader(..., {arguments})", gain
+        pipeline, "loader-workers-missing", "warning", message, f"DataLoader(..., {arguments})", gain, wanted
     )
 
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from input_analyzer.errors import (
     ProgramError,
 )
 from input_analyzer.measure import node
-from input_analyzer.measure.link import VARIABLE, Link, Order
+from input_analyzer.measure.link import END, VARIABLE, Link, Order
 from input_analyzer.measure.traces import users_stack
 
 POLL_S = 0.05
@@ -42,11 +42,27 @@ _LONGEST_FOLDER = 74
 _CLEARLY_MORE = 1.1
 _STACK_WAIT_S = 3.0
 _END_WAIT_S = 2.0
+_END_POLL_S = 0.005
 _TAIL_LINES = 25
 _RESERVE = 0.03  # of the node's memory is left alone, or so many bytes where that is less
 _RESERVE_BYTES = 512 << 20
 
+_ENDING_BY_THEMSELVES = (InputFailedError, ProgramError)
+"""After these errors processes may run their exit handlers; after others they are killed at once."""
+
 Message = dict[str, Any]
+
+
+@dataclass
+class Patience:
+    """How long processes may take to end by themselves. Lasts for an analysis.
+
+    Attributes:
+        left_s: all of a group together may take so long; 0 once a group has not ended in that time, so that
+            a program that hangs at its end costs that time only once.
+    """
+
+    left_s: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,7 @@ class Launch:
         memory_bytes: so much memory all copies together may take; None: what the node has.
         host: name of this machine.
         folder: for temporary files; None: that of this machine.
+        patience: with processes that are to end.
     """
 
     words: tuple[str, ...]
@@ -68,6 +85,7 @@ class Launch:
     memory_bytes: int | None
     host: str
     folder: Path | None = None
+    patience: Patience = field(default_factory=Patience)
 
 
 @dataclass
@@ -146,20 +164,46 @@ class Copies:
         try:
             for order in self._orders:
                 self.all.append(self._start(order.model_copy(update={"socket": path})))
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 
-    def __exit__(self, *error: object) -> None:
-        for copy in self.all:
-            _kill(copy.process.pid)
+    def __exit__(self, kind: type[BaseException] | None = None, *error: object) -> None:
+        if kind is None or issubclass(kind, _ENDING_BY_THEMSELVES):
+            self._let_end()
+        self._kill()
         for copy in self.all:
             copy.process.wait()
             if copy.link is not None:
                 copy.link.close()
         self._listener.close()
         self._folder.cleanup()
+
+    def _let_end(self) -> None:
+        """Tells all to end, which examinations and comparisons do unasked, and waits until they have."""
+        for copy in self.all:
+            copy.tell(END)
+        patience = self._launch.patience
+        end = time.monotonic() + patience.left_s
+        while not all(map(_has_ended, self.all)):
+            if time.monotonic() >= end:
+                patience.left_s = 0.0
+                return
+            time.sleep(_END_POLL_S)
+
+    def _kill(self) -> None:
+        """Ends what is left of all; repeated, as one may start another meanwhile."""
+        leaders = [copy.process.pid for copy in self.all]
+        end = time.monotonic() + _END_WAIT_S
+        while time.monotonic() < end:
+            # A process that was waited for has given its number back.
+            roots = [copy.process.pid for copy in self.all if copy.process.returncode is None]
+            left = node.in_sessions(leaders).union(*branches(roots).values())
+            if not left:
+                return
+            signal_processes(left, signal.SIGKILL)
+            time.sleep(_END_POLL_S)
 
     def _start(self, order: Order) -> Copy:
         folder = Path(self._folder.name)
@@ -285,6 +329,11 @@ class Copies:
     def _users_stack(self, copy: Copy) -> str:
         return users_stack(copy.stacks.read_text(errors="replace")) if copy.stacks.exists() else ""
 
+    def disk_bytes(self, copy: Copy) -> int | None:
+        """Bytes read from disks so far by a copy and all below it; None where the kernel does not tell."""
+        pid = copy.process.pid
+        return node.disk_bytes_of((pid, *descendants(pid)))
+
     def cpu_s(self) -> float:
         """CPU seconds that all of them have used so far."""
         below = branches(copy.process.pid for copy in self.all)
@@ -308,13 +357,12 @@ def _role(order: Order) -> dict[str, str]:
     }
 
 
-def _kill(pid: int) -> None:
-    """Ends a process and all below it; repeated, as one may start another meanwhile."""
-    end = time.monotonic() + _END_WAIT_S
-    below: Collection[int] = {pid}
-    while below and time.monotonic() < end:
-        below = descendants(pid)
-        signal_processes([pid, *below], signal.SIGKILL)
+def _has_ended(copy: Copy) -> bool:
+    """Whether its process has; leaves it to be waited for, so that its number stays its own."""
+    if copy.process.returncode is not None:
+        return True
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, copy.process.pid, flags) is not None
 
 
 def _failure(copy: Copy, message: Message) -> InputAnalyzerError:

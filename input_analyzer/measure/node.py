@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,22 @@ def _group_limits() -> Iterable[tuple[int, int]]:
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
+def in_sessions(leaders: Collection[int]) -> set[int]:
+    """All living processes of the sessions that these processes have begun, themselves included.
+
+    A process stays in its session when its parent ends, and so does not get lost as a descendant does.
+    """
+    found = set()
+    for entry in os.scandir(_PROC):
+        with suppress(OSError, ValueError):
+            pid = int(entry.name)
+            # state, parent, group, session: from field 3 of proc(5) on
+            state, _, _, session = (_PROC / entry.name / "stat").read_bytes().rpartition(b")")[2].split()[:4]
+            if int(session) in leaders and state not in (b"Z", b"X"):
+                found.add(pid)
+    return found
+
+
 def usage(pid: int) -> Usage:
     """Of a process and all below it; nothing where it has ended."""
     return usage_of((pid, *descendants(pid)))
@@ -97,6 +113,24 @@ def usage_of(pids: Iterable[int]) -> Usage:
             ticks += sum(int(fields[index]) for index in (11, 12, 13, 14))
             memory_bytes += int(fields[21]) * _PAGE_BYTES
     return Usage(memory_bytes, ticks * _TICK_S)
+
+
+def disk_bytes_of(pids: Iterable[int]) -> int | None:
+    """Bytes that processes, and children of theirs that have ended, have caused to be read from disks.
+
+    `read_bytes` of proc(5): what comes out of the page cache is not in it, nor what many network file systems
+    read. None where the kernel does not tell.
+    """
+    total = 0
+    for pid in pids:
+        try:
+            lines = (_PROC / str(pid) / "io").read_text(encoding="ascii").splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended, and counts as its parent's
+        except OSError:
+            return None
+        total += next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), 0)
+    return total
 
 
 def unshared_part(pids: Iterable[int]) -> float:

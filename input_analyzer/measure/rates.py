@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from csrun.layout import pin_cpus
 from input_analyzer.analysis import Measurement
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
+from input_analyzer.measure.first_epoch import FirstEpoch, Look, of_cold_files, of_stretch
 from input_analyzer.measure.link import PAUSE, RUN, Order
 from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate
 
 FEWEST_BATCHES = 10
 _LONGER_FOR_SLOW = 4
-_SHORTEST_EPOCH_S = 0.3
 _LOOK_S = 0.2
 _LOOKS = 3
 """So often in a row the interval must be tight: one that is looked at often enough is so by chance."""
@@ -60,46 +60,74 @@ def plans(cpus: int, cpus_per_task: Sequence[int], memory_bytes: int, copy_bytes
     return tuple(found)
 
 
+_NOTHING = Look(0.0, 0.0, None)
+
 Progress = Callable[[str, float], None]
 """Is told what is being done, and what part of the present step."""
 
 
 @dataclass
 class _Series:
-    """What one copy has reported since a phase began."""
+    """What one copy has reported since a phase began.
 
-    first_epoch: int | None
+    Attributes:
+        epoch_samples: size of its first epoch; None: not known, or it is over.
+        first: at its first samples.
+        epoch_end: when its first epoch ended; what it had read from the disk is not in it.
+        passed_epoch_at: time of the report that told so.
+        looks: with what it had read from the disk; of a copy that is alone, until its first epoch ends.
+        epoch_looked: `epoch_end` has that too, as far as it can be known.
+    """
+
+    epoch_samples: int | None
     counts: list[Count] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
+    first: Look | None = None
+    epoch_end: Look | None = None
     passed_epoch_at: float | None = None
-    epoch_rate: float | None = None
-    _first: tuple[float, float] | None = None
-    _before: tuple[float, float] = (0.0, 0.0)
+    looks: list[Look] = field(default_factory=list)
+    epoch_looked: bool = False
+    last: Look = _NOTHING
     restarts: int = 0
 
     def add(self, report: dict[str, float]) -> None:
-        samples, active = report["samples"], report["active"]
-        self.counts.append(Count(report["t"], samples))
+        now, before = Look(report["samples"], report["active"], None), self.last
+        self.counts.append(Count(report["t"], now.samples))
         self.bytes.append(int(report["bytes"]))
         self.batches.append(int(report["batches"]))
         self.restarts = int(report["restarts"])
-        if self._first is None and samples:
-            self._first = (samples, active)
-        ended = self.restarts > 0 or (self.first_epoch is not None and samples >= self.first_epoch)
-        if ended and self.passed_epoch_at is None:
-            self.passed_epoch_at = report["t"]
-            self.epoch_rate = self._rate_of_epoch(samples, active)
-        self._before = (samples, active)
+        if self.first is None and now.samples:
+            self.first = now
+        if self.passed_epoch_at is None:
+            # Before an input begins anew it reports where it has ended.
+            self.epoch_end = before if self.restarts else self._passed(before, now)
+            self.passed_epoch_at = None if self.epoch_end is None else report["t"]
+        self.last = now
 
-    def _rate_of_epoch(self, samples: float, active: float) -> float | None:
-        """From its first batch on; None where it was too short, or where its size is not known."""
-        if self.first_epoch is None or self._first is None:
+    def _passed(self, before: Look, now: Look) -> Look | None:
+        """When the epoch ended between two reports; None where it did not."""
+        if self.epoch_samples is None or now.samples < self.epoch_samples:
             return None
-        before_samples, before_active = self._before
-        part = (self.first_epoch - before_samples) / max(1.0, samples - before_samples)
-        elapsed_s = before_active + part * (active - before_active) - self._first[1]
-        return (self.first_epoch - self._first[0]) / elapsed_s if elapsed_s > _SHORTEST_EPOCH_S else None
+        part = (self.epoch_samples - before.samples) / max(1.0, now.samples - before.samples)
+        return Look(self.epoch_samples, before.active_s + part * (now.active_s - before.active_s), None)
+
+    def look(self, disk_bytes: int | None) -> None:
+        """Remembers what the copy has read from the disk by now; no more than that after its first epoch."""
+        if self.epoch_end is None:
+            self.looks.append(replace(self.last, disk_bytes=disk_bytes))
+        elif not self.epoch_looked:
+            self.epoch_end, self.epoch_looked = replace(self.epoch_end, disk_bytes=disk_bytes), True
+
+    def epoch(self, *, cold: bool) -> FirstEpoch:
+        """The first epoch of a copy that was alone; `cold`: files were, at its begin."""
+        if self.first is not None and self.epoch_end is not None:
+            return replace(of_stretch(self.looks[0], self.first, self.epoch_end), over=True)
+        if not cold or self.first is None:
+            return FirstEpoch()
+        if self.epoch_samples is None:
+            return of_cold_files(self.looks)
+        return of_stretch(self.looks[0], self.first, self.looks[-1])
 
     @property
     def begun(self) -> bool:
@@ -139,14 +167,27 @@ class _Clocks:
 
 
 class Rates:
-    """Measures one group of copies; `restarts` and `epoch_ended` are what it saw of the input's end."""
+    """Measures one group of copies; `restarts` and `epoch_ended` are what it saw of the input's end.
 
-    def __init__(self, effort: Effort, epoch_samples: int | None, cpus: tuple[int, ...]) -> None:
+    With `make_cold`, which drops files from the memory, they are dropped before the first measurement, and
+    before the others as long as no copy has come to the end of its first epoch: who does not come to it in a
+    measurement reads files that are cold in a training too.
+    """
+
+    def __init__(
+        self,
+        effort: Effort,
+        epoch_samples: int | None,
+        cpus: tuple[int, ...],
+        make_cold: Callable[[Callable[[str], None]], None] | None = None,
+    ) -> None:
         self._effort = effort
         self._epoch_samples = epoch_samples
         self._cpus = cpus
         self.restarts = 0
-        self.epoch_ended = epoch_samples is None
+        self._make_cold = make_cold
+        self.epoch_ended = epoch_samples is None and make_cold is None
+        self._looked_at_disk = 0.0
         self._passed: dict[int, bool] = {}
 
     def measure(self, launch: Launch, plan: Plan, progress: Progress) -> Iterator[Measurement]:
@@ -159,7 +200,11 @@ class Rates:
         with Copies(launch, orders, pins) as copies:
             self._wait_for_all(copies, progress)
             for count in plan.counts:
-                yield self._side_by_side(copies, count, plan.cpus_per_task, bool(pins), progress)
+                cold = self._make_cold is not None and not self.epoch_ended
+                if cold and self._make_cold is not None:
+                    self._make_cold(lambda doing: progress(doing, 0.0))
+                found = self._side_by_side(copies, count, plan.cpus_per_task, progress, cold=cold)
+                yield replace(found, pinned=bool(pins), cold=cold)
 
     def _wait_for_all(self, copies: Copies, progress: Progress) -> None:
         ready: set[int] = set()
@@ -171,10 +216,12 @@ class Rates:
             progress("starting the program", 0.3 * len(ready) / len(copies.all))
 
     def _side_by_side(
-        self, copies: Copies, count: int, cpus_per_task: int, pinned: bool, progress: Progress
+        self, copies: Copies, count: int, cpus_per_task: int, progress: Progress, *, cold: bool
     ) -> Measurement:
         running = copies.all[:count]
         series = {copy.index: _Series(self._epoch_of(copy)) for copy in running}
+        if count == 1:
+            series[0].look(copies.disk_bytes(running[0]))
         for copy in running:
             copy.heard, copy.waited_for = time.monotonic(), True
             copy.tell(RUN)
@@ -183,8 +230,11 @@ class Rates:
         after = self._clocks(copies, series)
         for copy in running:
             copy.tell(PAUSE)
+        if count == 1:
+            series[0].look(copies.disk_bytes(running[0]))
         self._wait_for_pause(copies, running)
-        self._remember(series)
+        epoch = series[0].epoch(cold=cold) if count == 1 else FirstEpoch()
+        self._remember(series, epoch)
         samples = after.samples - before.samples
         cpu_s, elapsed_s = after.cpu_s - before.cpu_s, after.time_s - before.time_s
         received = sum(one.counts[-1].samples - one.counts[0].samples for one in series.values())
@@ -195,10 +245,10 @@ class Rates:
             samples_per_s=rate.samples_per_s,
             low=rate.low,
             high=rate.high,
-            pinned=pinned,
             settled=rate.settled and rate.relative_half_width <= self._effort.half_width,
             warm_up_s=start - began + rate.warm_up_s,
-            first_epoch_samples_per_s=series[0].epoch_rate if count == 1 else None,
+            first_epoch_samples_per_s=epoch.samples_per_s,
+            first_epoch_disk_bytes_per_sample=epoch.disk_bytes_per_sample,
             cpu_us_per_sample=1e6 * cpu_s / samples if samples else None,
             bytes_per_sample=size / received if received else 0.0,
             memory_per_task_bytes=max(copy.peak_bytes for copy in running),
@@ -212,7 +262,8 @@ class Rates:
     def _epoch_of(self, copy: Copy) -> int | None:
         return None if self._passed.get(copy.index) else self._epoch_samples
 
-    def _remember(self, series: dict[int, _Series]) -> None:
+    def _remember(self, series: dict[int, _Series], epoch: FirstEpoch) -> None:
+        self.epoch_ended = self.epoch_ended or epoch.over
         for index, one in series.items():
             if one.passed_epoch_at is not None:
                 self._passed[index] = True
@@ -233,10 +284,12 @@ class Rates:
                     series[copy.index].add(message)
             if not all(one.begun for one in series.values()):
                 progress("waiting for the first batches", 0.3)
+                self._look_at_disk(copies, series)
                 continue
             since = self._start(series, start)
             if since != start:
                 start, before = since, self._clocks(copies, series)
+            self._look_at_disk(copies, series)
             end = min(one.counts[-1].t for one in series.values())
             now = time.monotonic()
             progress("measuring", 0.4 + 0.6 * min(1.0, (now - start) / effort.longest_s))
@@ -245,8 +298,25 @@ class Rates:
             looked = now
             rate = steady_rate([one.counts for one in series.values()], start, end)
             enough = all(one.batches[-1] - one.batches[0] >= FEWEST_BATCHES for one in series.values())
-            if stop.now(rate, end - start, enough=enough):
+            left_s = effort.longest_s - (end - start)
+            if stop.now(rate, end - start, enough=enough) and not self._ends_soon(series[0], rate, left_s):
                 return rate, start, before
+
+    def _ends_soon(self, one: _Series, rate: SteadyRate, within_s: float) -> bool:
+        """Whether a first epoch with cold files is about to end, so that later ones can be measured too."""
+        if self._make_cold is None or one.epoch_samples is None or one.epoch_end is not None:
+            return False
+        return one.epoch_samples - one.last.samples < within_s * rate.samples_per_s
+
+    def _look_at_disk(self, copies: Copies, series: dict[int, _Series]) -> None:
+        """What a copy that is alone has read: now and then, and at once when its first epoch ends."""
+        one = series[0]
+        if len(series) > 1 or one.epoch_looked:
+            return
+        now = time.monotonic()
+        if one.epoch_end is not None or now - self._looked_at_disk >= _LOOK_S:
+            self._looked_at_disk = now
+            one.look(copies.disk_bytes(copies.all[0]))
 
     def _start(self, series: dict[int, _Series], start: float | None) -> float:
         """From when on counts are used: all copies run, and have left their first epoch where it is short."""

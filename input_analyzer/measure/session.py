@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -91,11 +93,24 @@ def _fail(link: Link, error: BaseException) -> NoReturn:
             memory=memory,
             host=host_name(os.environ),
         )
+    _forget(error)
     _leave(EXIT_INPUT_FAILED)
 
 
+def _forget(error: BaseException | None) -> None:
+    """Frees what the frames of a traceback hold: a DataLoader then ends its workers, which tidy up."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
 def _leave(code: int) -> NoReturn:
-    # Threads of the pipeline may hang or hold locks; a normal exit would wait for them.
+    """Ends as a program does, with its exit handlers, which remove what it and TensorFlow keep in /tmp.
+
+    The analyzer ends a process that hangs in them. Threads of the pipeline may hang or hold locks, so it does
+    not wait for these, as a normal exit would.
+    """
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

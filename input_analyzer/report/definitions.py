@@ -10,10 +10,14 @@ DEFINITIONS: dict[str, str] = {
     "measurement "
     "(Student's t).",
     "Wide": "The measurement has used up its time before half of its interval was within 5 % of the rate.",
-    "First epoch": "Rate of a single copy from its first batch to the end of its first epoch: files are "
-    "read for the "
-    "first time, a cache is filled. Empty where an epoch is over at once, does not end in time, or has no "
-    "known size.",
+    "First epoch": "Rate of a single copy from its first batch to the end of its first epoch: files are read "
+    "for the first time, a cache is filled. Cold: files were dropped from the memory of the operating system "
+    "before it (--cold); an epoch that does not end in time is then as long as the measurement, one of "
+    "unknown size as long as files are read from the disk. Else empty where an epoch does not end in time, "
+    "or its end is not seen. Empty too where one is over at once.",
+    "From disk per sample": "Bytes that the copy caused to be read from disks in its first epoch, by its "
+    "samples: as the kernel counts them, to which many network file systems do not add. About 0 where files "
+    "were in memory already.",
     "CPU time per sample": "CPU time of the worker's process, all its threads, divided by its samples.",
     "Bytes per sample": "Size of a sample as the worker gets it and sends it.",
     "Memory per task": "Most resident memory that a copy, with all processes below it, was seen to have.",
@@ -36,7 +40,8 @@ DEFINITIONS: dict[str, str] = {
     "t(c) is a "
     "part that more CPUs do not shorten and a part that they do. sigma is the time that copies wait for "
     "each other, "
-    "kappa what they cost each other pairwise.",
+    "kappa what they cost each other pairwise. Several threads that wait and compute in turns, as worker "
+    "processes of a torch DataLoader, queue for the CPUs.",
     "Headroom": "By what part the expected rate exceeds the target. The smallest layout with at least 10 % "
     "is taken: "
     "the rate of the input alone is higher than that of a training, whose workers also send.",

@@ -75,6 +75,8 @@ def _table(heading: str, *columns: str) -> Table:
 
 
 def _measurements(analysis: Analysis) -> Table:
+    # Where no first epoch was measured the column would only take room.
+    from_disk = any(one.first_epoch_disk_bytes_per_sample is not None for one in analysis.measurements)
     table = _table(
         "Measured, copies side by side on one node",
         "tasks",
@@ -82,18 +84,21 @@ def _measurements(analysis: Analysis) -> Table:
         "samples/s",
         "95 % interval",
         "first epoch",
+        *(["from disk/sample"] if from_disk else []),
         "CPU us/sample",
         "bytes/sample",
         "memory/task",
     )
     for one in analysis.measurements:
         first = "-" if one.first_epoch_samples_per_s is None else rate(one.first_epoch_samples_per_s)
+        read = one.first_epoch_disk_bytes_per_sample
         table.add_row(
             str(one.tasks),
             f"{one.cpus_per_task}{'' if one.pinned else ' (shared)'}",
             rate(one.samples_per_s),
             f"{rate(one.low)} to {rate(one.high)}",
-            first,
+            f"{first}{' (cold)' if one.cold and one.tasks == 1 else ''}",
+            *(["-" if read is None else rate(read)] if from_disk else []),
             "-" if one.cpu_us_per_sample is None else f"{one.cpu_us_per_sample:.4g}",
             rate(one.bytes_per_sample),
             size(one.memory_per_task_bytes),

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from input_analyzer.errors import InputEndedError
-from input_analyzer.tf.graph import Traced, dataset_inputs
+from input_analyzer.tf.graph import Traced
+from input_analyzer.tf.nodes import dataset_inputs
 from input_analyzer.tf.rebuild import as_dataset, copied, rebuild, structure, without_buffers
 
 FEWEST, MOST = 3, 64

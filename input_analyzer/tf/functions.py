@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from tensorflow.python.framework import op_def_registry
 
 from input_analyzer.pipeline import Value
+from input_analyzer.tf.nodes import kind_of
 
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
 # Operations that only hand on, name or reshape what they get.
@@ -50,9 +51,7 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
     if not names:
         return {}
     kinds = set(_operations(names, functions))
-    readers = sorted(
-        re.sub(r"V\d+$", "", k) for k in kinds if re.match(r"(TFRecord|TextLine|FixedLength)", k)
-    )
+    readers = sorted(kind_of(kind) for kind in kinds if re.match(r"(TFRecord|TextLine|FixedLength)", kind))
     found: dict[str, Value] = {
         "function": _python_name(names[0]),
         "python": bool(kinds & _PYTHON),

@@ -8,22 +8,25 @@ three); they are one stage, named after the call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import dataset_options_pb2
+from tensorflow.python.data.util.structure import NoneTensorSpec
 
 from input_analyzer.errors import WrongTypeError
+from input_analyzer.findings.context import READERS, is_batching
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
 from input_analyzer.tf.eager_graph import EagerGraph
+from input_analyzer.tf.epochs import length, source_size
 from input_analyzer.tf.functions import traits
+from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, kind_of
 from input_analyzer.tf.origin import Origin, origin
+from input_analyzer.tf.sizes import UnknownSizes, batch_facts, makes_batches, unknown_sizes
 
-BATCHING = frozenset({"batch", "padded_batch", "ragged_batch", "rebatch", "bucket_by_sequence_length"})
-"""Calls whose elements are batches of records."""
-_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "GeneratorDataset")
+_READERS = tuple(READERS)
 _MAKE_ONE = frozenset(
     {
         *("map", "filter", "batch", "padded_batch", "shuffle", "repeat", "take", "skip", "cache", "prefetch"),
@@ -68,7 +71,6 @@ def trace(
         seed: Of the graph; operations without a seed of their own get one from it.
         samples_per_element: Records of an element; by default the first size of its first tensor where some
             stage makes batches, else 1.
-
         eager: The function is written for eager execution.
 
     Raises:
@@ -84,7 +86,7 @@ def trace(
         last = tf.data.experimental.to_variant(dataset).op
     groups = _groups(last)
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
-    stages = _stages(groups, functions)
+    stages = _stages(groups, functions, unknown_sizes(last, functions))
     element = _tensors(dataset.element_spec)
     if samples_per_element is None:
         samples_per_element = _batch_size(stages, element)
@@ -112,25 +114,6 @@ class _Group:
         )
 
 
-def dataset_inputs(node: Any) -> list[Any]:
-    """The operations of the datasets that a dataset reads, in the order of its arguments."""
-    return [tensor.op for tensor in node.inputs if tensor.dtype == tf.variant]
-
-
-def in_order(last: Any) -> Iterator[Any]:
-    """All dataset operations that one depends on, and itself, inputs first."""
-    seen: set[str] = set()
-    stack: list[tuple[Any, bool]] = [(last, False)]
-    while stack:
-        node, inputs_done = stack.pop()
-        if inputs_done:
-            yield node
-        elif node.name not in seen:
-            seen.add(node.name)
-            stack.append((node, True))
-            stack.extend((other, False) for other in reversed(dataset_inputs(node)))
-
-
 def _groups(last: Any) -> list[_Group]:
     """Groups in pipeline order."""
     of_node: dict[str, _Group] = {}
@@ -153,12 +136,12 @@ def _by_id(groups: list[_Group], key: int) -> _Group:
     return next(group for group in groups if id(group) == key)
 
 
-def _stages(groups: list[_Group], functions: Mapping[str, Any]) -> tuple[Stage, ...]:
+def _stages(groups: list[_Group], functions: Mapping[str, Any], unknown: UnknownSizes) -> tuple[Stage, ...]:
     name_of_node: dict[str, str] = {}
     counts: dict[str, int] = {}
     stages = []
     for position, group in enumerate(groups):
-        attributes = _merged(group, functions)
+        attributes = _merged(group.nodes, functions, unknown)
         op = _op_name(group, attributes)
         counts[op] = counts.get(op, 0) + 1
         name = op if counts[op] == 1 else f"{op}_{counts[op]}"
@@ -174,7 +157,7 @@ def _op_name(group: _Group, attributes: Mapping[str, Value]) -> str:
     """Name of the call; that of the class where a class was called."""
     called = group.origin.function
     if called and called != "apply" and not called.startswith("_"):
-        return called
+        return re.sub(r"_v\d+$", "", called)
     reads = str(attributes.get("reads") or "")
     if called == "__init__" and reads:
         return reads
@@ -183,22 +166,49 @@ def _op_name(group: _Group, attributes: Mapping[str, Value]) -> str:
     return kind if not stem else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
-def _merged(group: _Group, functions: Mapping[str, Any]) -> dict[str, Value]:
+def _merged(nodes: Sequence[Any], functions: Mapping[str, Any], unknown: UnknownSizes) -> dict[str, Value]:
     """Arguments of the operation that delivers, and what the others read and do."""
     merged: dict[str, Value] = {}
-    for node in group.nodes:
-        merged.update(_source_size(node))
-        merged.update(traits(node, functions))
+    for node in nodes:
+        merged.update(_merged_traits(merged, traits(node, functions)))
+        merged.update(batch_facts(node))
+        if makes_batches(node, functions):
+            merged["batches"] = True
         if node.type == "OptionsDataset":
             merged["optimized"] = _optimized(node)
         if node.type.startswith(_READERS):
-            merged["reads"] = re.sub(r"V\d+$", "", node.type)
-    merged.update(arguments(group.nodes[-1]))
-    if group.origin.function == "__init__" and merged.get("reads"):
-        merged["files"] = merged.pop("records", None)
-    merged["kinds"] = tuple(node.type for node in group.nodes)
-    merged.update(_shape(group.nodes[-1]))
+            merged["reads"] = kind_of(node.type)
+    merged.update(_sizes(nodes, functions, reads="reads" in merged))
+    merged.update(arguments(nodes[-1]))
+    merged["kinds"] = tuple(node.type for node in nodes)
+    merged.update(_shape(nodes[-1]))
+    names = {node.name for node in nodes}
+    merged["smaller_batch"] = bool(names & unknown.smaller) or None
+    merged["smaller_within"] = bool(names & unknown.smaller_within) or None
+    merged["unknown_size"] = bool(names & unknown.others) or None
     return {name: value for name, value in merged.items() if value is not None}
+
+
+def _merged_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> dict[str, Value]:
+    """What several operations of a call do: nothing (`free`) if none does, else what one of them does."""
+    merged = dict(more)
+    for name, value in more.items():
+        if isinstance(value, bool) and isinstance(before.get(name), bool):
+            merged[name] = (before[name] and value) if name == "free" else (before[name] or value)
+    return merged
+
+
+def _sizes(nodes: Sequence[Any], functions: Mapping[str, Any], *, reads: bool) -> dict[str, Value]:
+    """`records`: how many elements an epoch has; `files` that are read; `endless`."""
+    first = next((node for node in nodes if not dataset_inputs(node)), None)
+    count = None if first is None else source_size(first)
+    whole = length(nodes, functions)
+    has_names = first is not None and first.type.startswith("TensorSlice") and _is_paths(first)
+    return {
+        "records": None if reads else whole.epoch,
+        "files": count if reads or has_names else None,
+        "endless": whole.endless or None,
+    }
 
 
 def _optimized(node: Any) -> bool:
@@ -225,43 +235,9 @@ def arguments(node: Any) -> dict[str, Value]:
     return found
 
 
-def input_lists(node: Any) -> dict[str, list[Any]]:
-    """The inputs of an operation by the names of its definition; each is a list."""
-    tensors = list(node.inputs)
-    result = {}
-    for argument in node.op_def.input_arg:
-        count = 1
-        if argument.number_attr:
-            count = node.get_attr(argument.number_attr)
-        elif argument.type_list_attr:
-            count = len(node.get_attr(argument.type_list_attr))
-        result[argument.name], tensors = tensors[:count], tensors[count:]
-    return result
-
-
-def _source_size(node: Any) -> dict[str, Value]:
-    """`records`: how many elements slices of tensors, or a range, have; `files` too where they are paths."""
-    if node.type == "RangeDataset":
-        return _range_size(node)
-    if not node.type.startswith("TensorSlice"):
-        return {}
-    first = input_lists(node)["components"][0]
-    count = first.shape[0] if first.shape.rank else None
-    if count is None:
-        return {}
-    return {"records": int(count), "files": int(count) if _is_paths(first) else None}
-
-
-def _range_size(node: Any) -> dict[str, Value]:
-    lists = input_lists(node)
-    bounds = [tf.get_static_value(lists[name][0]) for name in ("start", "stop", "step")]
-    if any(bound is None for bound in bounds) or not bounds[2]:
-        return {}
-    start, stop, step = map(int, bounds)
-    return {"records": max(0, -(-(stop - start) // step))}
-
-
-def _is_paths(tensor: Any) -> bool:
+def _is_paths(source: Any) -> bool:
+    """Whether the slices of tensors are names of files, in folders."""
+    tensor = input_lists(source)["components"][0]
     value = tf.get_static_value(tensor) if tensor.dtype == tf.string else None
     return value is not None and value.size > 0 and b"/" in bytes(value.reshape(-1)[0])
 
@@ -305,7 +281,7 @@ def _named(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
         keys = getattr(spec, "_fields", range(len(spec)))
         for key, item in zip(keys, spec, strict=True):
             yield from _named(f"{name}/{key}", item)
-    else:
+    elif not isinstance(spec, NoneTensorSpec):
         yield name, spec
 
 
@@ -318,7 +294,7 @@ def _tensor(name: str, spec: Any) -> Tensor:
 
 
 def _batch_size(stages: tuple[Stage, ...], element: tuple[Tensor, ...]) -> int:
-    batches = [stage for stage in stages if stage.op in BATCHING or "batch_size" in stage.attributes]
+    batches = [stage for stage in stages if is_batching(stage)]
     if not batches:
         return 1
     for tensor in element:

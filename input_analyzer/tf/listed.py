@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from input_analyzer.tf.graph import Traced, input_lists
+from input_analyzer.tf.graph import Traced
+from input_analyzer.tf.nodes import input_lists
 
 _HANDING_ON = ("Identity", "Reshape")
 

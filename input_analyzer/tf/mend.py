@@ -15,9 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from input_analyzer.findings.shuffling import BATCHES_IN_BUFFER
+from input_analyzer.tf.epochs import source_size
 from input_analyzer.tf.functions import traits
-from input_analyzer.tf.graph import dataset_inputs, in_order, input_lists
+from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists
 from input_analyzer.tf.rebuild import as_dataset, copied, create, rebuild, structure
+from input_analyzer.tf.shapes import as_attribute, inferred, shapes_of, with_shapes
+from input_analyzer.tf.sizes import BATCHING, batch_facts, unknown_sizes
 
 MENDABLE = frozenset(
     {
@@ -34,7 +37,6 @@ MENDABLE = frozenset(
 )
 """Findings that can be mended, where the pipeline allows it."""
 
-_BATCHES = ("BatchDataset", "PaddedBatchDataset", "ParallelBatchDataset")
 _TRUE = {"deterministic": tf.compat.v1.AttrValue(s=b"true")}
 
 
@@ -58,15 +60,19 @@ def mend(dataset: Any, findings: Collection[str], workers: int = 1, index: int =
     last = tf.data.experimental.to_variant(dataset).op
     functions = {f.signature.name: f for f in last.graph.as_graph_def().library.function}
     work = _Mender(frozenset(findings), functions, _batch_size(last))
+    if "drop-remainder-missing" in findings:
+        work.dropping = frozenset(unknown_sizes(last, functions).smaller)
     if "shard-missing" in findings and workers > 1:
         work.choose_shard(last, workers, index)
     if "repeat-missing" in findings:
         work.choose_repeat(last)
     tensor = rebuild(last, work.change)
     spec = dataset.element_spec
+    if work.dropping:
+        spec = with_shapes(spec, shapes_of(tensor.op))
     with last.graph.as_default():
         result = as_dataset(tensor, spec)
-        if work.drops and work.batch_size:
+        if work.dropping and work.batch_size and not _is_known(spec):
             result = _fixed(result, spec, work.batch_size)
         if work.findings & {"prefetch-missing", "prefetch-not-last"}:
             result = result.prefetch(tf.data.AUTOTUNE)
@@ -76,9 +82,9 @@ def mend(dataset: Any, findings: Collection[str], workers: int = 1, index: int =
 
 def _batch_size(last: Any) -> int | None:
     for node in reversed(list(in_order(last))):
-        if node.type.startswith(_BATCHES):
-            size = tf.get_static_value(input_lists(node)["batch_size"][0])
-            return None if size is None else int(size)
+        if node.type.startswith(BATCHING):
+            size = batch_facts(node).get("batch_size")
+            return size if isinstance(size, int) else None
     return None
 
 
@@ -90,7 +96,8 @@ class _Mender:
         self.functions = functions
         self.batch_size = batch_size
         self.changes: list[str] = []
-        self.drops = False
+        self.dropping: frozenset[str] = frozenset()
+        """Names of the operations that are to leave out a smaller last batch."""
         self._sharded: tuple[str, int, int] | None = None
         self._repeated: str | None = None
 
@@ -104,7 +111,7 @@ class _Mender:
         if chain is None:
             return
         place = chain[0]
-        if _is_files(place) and _count(place) < workers:
+        if _is_files(place) and (source_size(place) or 0) < workers:
             place = next((n for n in chain[1:] if traits(n, self.functions).get("reads")), place)
         if any(node.type.startswith("Shuffle") for node in chain[: chain.index(place) + 1]):
             return
@@ -117,7 +124,7 @@ class _Mender:
             return
         before = last
         for node, later in pairwise(chain):
-            if later.type.startswith(_BATCHES):
+            if later.type.startswith(BATCHING):
                 before = node
                 break
         self._repeated = before.name
@@ -137,15 +144,19 @@ class _Mender:
         return tensor
 
     def _replaced(self, node: Any, datasets: list[Any]) -> Any:
+        parallel = self._parallel(node, datasets)
+        return self._with_arguments(node, datasets) if parallel is None else parallel
+
+    def _parallel(self, node: Any, datasets: list[Any]) -> Any:
+        """A parallel operation in the place of one that is not; None where it stays as it is."""
         if node.type == "MapDataset" and "parallel-calls-missing" in self.findings:
             return self._parallel_map(node, datasets)
         if node.type == "InterleaveDataset" and "parallel-calls-missing" in self.findings:
             return self._parallel_interleave(node, datasets, input_lists(node)["cycle_length"][0])
-        if node.type == "FlatMapDataset" and self.findings & {"flat-map-of-files", "parallel-reads-missing"}:
-            if traits(node, self.functions).get("reads"):
-                return self._parallel_interleave(node, datasets, _auto())
-            return None
-        return self._with_arguments(node, datasets)
+        of_files = self.findings & {"flat-map-of-files", "parallel-reads-missing"}
+        if node.type == "FlatMapDataset" and of_files and traits(node, self.functions).get("reads"):
+            return self._parallel_interleave(node, datasets, _auto())
+        return None
 
     def _parallel_map(self, node: Any, datasets: list[Any]) -> Any:
         does = traits(node, self.functions)
@@ -154,7 +165,7 @@ class _Mender:
             return None
         self.changes.append("map(num_parallel_calls=AUTOTUNE)")
         inputs = [*datasets, *input_lists(node)["other_arguments"], _auto()]
-        return create(node.graph, "ParallelMapDatasetV2", inputs, _kept(node) | _TRUE)
+        return create(node.graph, "ParallelMapDatasetV2", inputs, self._kept(node, datasets) | _TRUE)
 
     def _parallel_interleave(self, node: Any, datasets: list[Any], cycle: Any) -> Any:
         if traits(node, self.functions).get("random"):
@@ -163,35 +174,52 @@ class _Mender:
         block = lists.get("block_length", [_one()])[0]
         self.changes.append("interleave(num_parallel_calls=AUTOTUNE)")
         inputs = [*datasets, *lists["other_arguments"], cycle, block, _auto(), _auto(), _auto()]
-        return create(node.graph, "ParallelInterleaveDatasetV4", inputs, _kept(node) | _TRUE)
+        attributes = self._kept(node, datasets) | _TRUE
+        return create(node.graph, "ParallelInterleaveDatasetV4", inputs, attributes)
 
     def _with_arguments(self, node: Any, datasets: list[Any]) -> Any:
         """The same operation with other arguments; None where none changes."""
         arguments: dict[str, Any] = {}
         lists = input_lists(node)
-        if "drop-remainder-missing" in self.findings and _known(lists, "drop_remainder") == 0:
+        if node.name in self.dropping:
             arguments["drop_remainder"] = tf.constant(True)
-            self.drops = True
-        if "parallel-calls-fixed" in self.findings and _known(lists, "num_parallel_calls") not in (None, -1):
+        if "parallel-calls-fixed" in self.findings and constant(node, "num_parallel_calls") not in (None, -1):
             arguments["num_parallel_calls"] = tf.constant(-1, lists["num_parallel_calls"][0].dtype)
         is_interleave = node.type.startswith("ParallelInterleave")
-        if "cycle-length-fixed" in self.findings and is_interleave and _known(lists, "cycle_length") != -1:
+        if "cycle-length-fixed" in self.findings and is_interleave and constant(node, "cycle_length") != -1:
             arguments["cycle_length"] = _auto()
         is_prefetch = node.type == "PrefetchDataset"
-        if "prefetch-empty" in self.findings and is_prefetch and _known(lists, "buffer_size") == 0:
+        if "prefetch-empty" in self.findings and is_prefetch and constant(node, "buffer_size") == 0:
             arguments["buffer_size"] = _auto()
         if "shuffle-buffer-small" in self.findings and node.type.startswith("ShuffleDataset"):
             wanted = BATCHES_IN_BUFFER * (self.batch_size or 1)
-            if (_known(lists, "buffer_size") or wanted) < wanted:
+            if (constant(node, "buffer_size") or wanted) < wanted:
                 arguments["buffer_size"] = tf.constant(wanted, tf.int64)
-        attributes = dict(node.node_def.attr)
+        attributes = self._attributes(node, datasets)
         if "order-not-deterministic" in self.findings and _is_in_any_order(node):
             attributes.update(_TRUE if "deterministic" in attributes else _NOT_SLOPPY)
             self.changes.append(f"{node.type} in the order of its input")
-        elif not arguments:
+        elif not arguments and attributes["output_shapes"] == node.node_def.attr["output_shapes"]:
             return None
         self.changes += [f"{node.type}: {name}={tf.get_static_value(v)}" for name, v in arguments.items()]
         return create(node.graph, node.type, _inputs(node, datasets, arguments), attributes)
+
+    def _attributes(self, node: Any, datasets: list[Any]) -> dict[str, Any]:
+        """Those of an operation; where batches have got a size that is known, what it is from there on."""
+        attributes = dict(node.node_def.attr)
+        if node.name in self.dropping:
+            size = batch_facts(node).get("batch_size")
+            shapes = [_first_size(shape, size) for shape in shapes_of(node)]
+        elif self.dropping and datasets:
+            shapes = inferred(node, [shapes_of(tensor.op) for tensor in datasets], self.functions)
+        else:
+            return attributes
+        return attributes | {"output_shapes": as_attribute(shapes)}
+
+    def _kept(self, node: Any, datasets: list[Any]) -> dict[str, Any]:
+        """Attributes that an operation shares with the parallel one that takes its place."""
+        attributes = self._attributes(node, datasets)
+        return {name: attributes[name] for name in ("f", "Targuments", "output_types", "output_shapes")}
 
 
 _NOT_SLOPPY = {"sloppy": tf.compat.v1.AttrValue(b=False)}
@@ -200,11 +228,6 @@ _NOT_SLOPPY = {"sloppy": tf.compat.v1.AttrValue(b=False)}
 def _is_in_any_order(node: Any) -> bool:
     attributes = node.node_def.attr
     return bool(attributes["deterministic"].s == b"false" or attributes["sloppy"].b)
-
-
-def _known(lists: dict[str, list[Any]], name: str) -> int | None:
-    value = tf.get_static_value(lists[name][0]) if name in lists else None
-    return None if value is None else int(value)
 
 
 def _inputs(node: Any, datasets: list[Any], changed: dict[str, Any]) -> list[Any]:
@@ -223,10 +246,6 @@ def _auto() -> Any:
 
 def _one() -> Any:
     return tf.constant(1, tf.int64)
-
-
-def _kept(node: Any) -> dict[str, Any]:
-    return {name: node.node_def.attr[name] for name in ("f", "Targuments", "output_types", "output_shapes")}
 
 
 def _wrapped(tensor: Any, node: Any, call: Any) -> Any:
@@ -248,17 +267,23 @@ def _is_files(source: Any) -> bool:
     return bool(source.type.startswith("TensorSlice") and structure(source)[0].dtype == tf.string)
 
 
-def _count(source: Any) -> int:
-    shape = input_lists(source)["components"][0].shape
-    return int(shape[0]) if shape.rank and shape[0] is not None else 0
+def _first_size(shape: Any, size: Any) -> Any:
+    """A shape with another first size, where that is known."""
+    return shape if size is None or not shape.rank else tf.TensorShape([size, *shape[1:]])
+
+
+def _is_known(spec: Any) -> bool:
+    return all(part.shape.is_fully_defined() for part in tf.nest.flatten(spec) if hasattr(part, "shape"))
 
 
 def _fixed(dataset: Any, spec: Any, batch_size: int) -> Any:
-    """Says, and checks, that the first unknown size of what batches hold is that of the batch."""
+    """Says, and checks, that an unknown first size is that of the batch.
+
+    Only where TensorFlow cannot infer it, as behind a function of Python.
+    """
 
     def shape(part: Any) -> Any:
-        sizes = part.shape.as_list() if part.shape.rank else []
-        return [batch_size, *sizes[1:]] if sizes and sizes[0] is None else part.shape
+        return _first_size(part.shape, batch_size if part.shape.rank and part.shape[0] is None else None)
 
     def check(*parts: Any) -> Any:
         element = parts if len(parts) > 1 else parts[0]

@@ -8,7 +8,6 @@ into.
 
 from __future__ import annotations
 
-import re
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from input_analyzer.pipeline import Pipeline, Stage, Value
 from input_analyzer.tf.functions import functions_of
 from input_analyzer.tf.graph import Traced
 from input_analyzer.tf.listed import names_of
+from input_analyzer.tf.nodes import kind_of
 
 MOST_RECORDS = 4096
 MOST_BYTES = 16 << 20
@@ -216,13 +216,13 @@ def _about(
 def _reading(nodes: tuple[Any, ...], functions: Mapping[str, Any]) -> Reading | None:
     """How the functions of a stage read a file; None where they do more than open it and change records."""
     found: Reading | None = None
-    plain = not any(_kind(node.type) in _CHANGING for node in nodes)
-    if any(_kind(node.type) not in _OPENING | _ONE_TO_ONE for node in nodes):
+    plain = not any(kind_of(node.type) in _CHANGING for node in nodes)
+    if any(kind_of(node.type) not in _OPENING | _ONE_TO_ONE for node in nodes):
         return None
     for function in (inner for node in nodes for inner in functions_of(node, functions)):
         constants = {node.name: node for node in function.node_def if node.op == "Const"}
         for node in function.node_def:
-            kind = _kind(node.op)
+            kind = kind_of(node.op)
             if not kind.endswith("Dataset"):
                 continue
             if kind in _READING:
@@ -235,11 +235,6 @@ def _reading(nodes: tuple[Any, ...], functions: Mapping[str, Any]) -> Reading | 
             elif kind not in _OPENING:
                 return None
     return None if found is None else replace(found, plain=plain)
-
-
-def _kind(operation: str) -> str:
-    """The name of an operation without its version."""
-    return re.sub(r"V\d+$", "", operation)
 
 
 def _arguments(kind: str, node: Any, constants: Mapping[str, Any]) -> Reading | None:

@@ -22,8 +22,9 @@ import tensorflow as tf
 from input_analyzer import cpu_clock
 from input_analyzer.pipeline import Stage, StageTime
 from input_analyzer.tf.counting import Counts, count, initializers
-from input_analyzer.tf.graph import Traced, dataset_inputs
+from input_analyzer.tf.graph import Traced
 from input_analyzer.tf.kept import Kept, is_keepable, keep
+from input_analyzer.tf.nodes import dataset_inputs
 from input_analyzer.tf.rebuild import (
     Change,
     as_dataset,
@@ -200,8 +201,7 @@ class _Workbench:
 
 
 def _may_drop(stage: Stage) -> bool:
-    kinds = stage.attributes.get("kinds")
-    return isinstance(kinds, tuple) and any(str(kind).startswith(_DROPPING) for kind in kinds)
+    return any(kind.startswith(_DROPPING) for kind in stage.kinds)
 
 
 _DROPPING = ("Filter", "ParallelFilter", "TakeWhile", "IgnoreErrors", "Scan")

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from input_analyzer.applying import WORKER_COUNTS
 from input_analyzer.errors import InputEndedError
 from input_analyzer.findings.context import Context
 from input_analyzer.findings.torch_workers import wanted_workers
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.torch.loader import pipeline_of
-from input_analyzer.torch.mend import WORKER_COUNTS, mend
+from input_analyzer.torch.mend import mend
 from input_analyzer.torch.timing import time_stages
 from input_analyzer.turns import LEFT_OUT, TURN_S, Ratio, compare_sets, in_turns
 

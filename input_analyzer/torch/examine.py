@@ -13,13 +13,14 @@ from input_analyzer.findings.context import Context
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
-from input_analyzer.pipeline import Value
+from input_analyzer.pipeline import Pipeline, StageTime, Value
 from input_analyzer.torch import probe
 from input_analyzer.torch.loader import (
     COLLATE,
     GETITEM,
     SAMPLER,
     WORKERS,
+    is_torchs,
     parts_of,
     pipeline_of,
     with_facts,
@@ -35,16 +36,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
 
     There is never more than one loader at a time: what it needs is taken for the memory of a task.
     """
-    with noting_calls():
-        loader = program.build(Shard(1, 0))
-    with told_plainly(loader):
-        first = next(iter(loader), None)
-        pipeline = pipeline_of(loader, first)
-        times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
-    unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS}
-    say("comparing what several workers read")
-    pipeline = pipeline_of(loader, first, {GETITEM: _of_workers(loader)}, unused)
-    del loader, first
+    pipeline, times = _alone(program, order, say)
     say("comparing what several tasks read")
     second = probe.task_of(program.build(Shard(2, 1)))
     loader = program.build(Shard(2, 0))
@@ -54,20 +46,37 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     context = Context(
         sharded=sharded,
         memory_bytes=node.memory().available_bytes,
-        times={time.stage: time for time in times if time.stage not in unused},
+        times={time.stage: time for time in times},
         cpus=len(os.sched_getaffinity(0)),
     )
     findings = find(pipeline, context)
     values = values_of(findings, context.cpus or 1)
     return Examination(
         pipeline,
-        tuple(context.times.values()),
+        times,
         findings,
         sharded,
         # As one of two tasks: whether there is a shard to be mended shows only there.
         applied=mend(loader, values, 2, 0).changes,
         applied_by={name: mend(loader, {name: values[name]}, 2, 0).changes for name in optional(findings)},
     )
+
+
+def _alone(
+    program: InputProgram, order: Order, say: Callable[[str], None]
+) -> tuple[Pipeline, tuple[StageTime, ...]]:
+    """The stages that a single task has, and their times; none of what nothing calls."""
+    with noting_calls():
+        loader = program.build(Shard(1, 0))
+    with told_plainly(loader):
+        first = next(iter(loader), None)
+        pipeline = pipeline_of(loader, first)
+        times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
+    unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS}
+    say("comparing what several workers read")
+    facts = {GETITEM: _of_workers(loader), SAMPLER: _of_order(loader)}
+    used = tuple(time for time in times if time.stage not in unused)
+    return pipeline_of(loader, first, facts, unused), used
 
 
 _ALWAYS = frozenset({SAMPLER, GETITEM, COLLATE, WORKERS})
@@ -81,6 +90,17 @@ def _of_workers(loader: Any) -> dict[str, Value]:
     if loader.num_workers > 1:
         found["same_random"] = probe.same_random(loader)
     return found
+
+
+def _of_order(loader: Any) -> dict[str, Value]:
+    """Whether the order of a sampler of the user's hangs on the random numbers of the process."""
+    parts = parts_of(loader)
+    if parts.iterable or is_torchs(parts.order):
+        return {}
+    drawn = probe.order_draws(parts.order)
+    if drawn is None:
+        return {}
+    return {"random": True, "seeded": False, "draws": drawn} if drawn else {"seeded": True}
 
 
 def _division(first: probe.Task, second: probe.Task) -> dict[str, Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
 from input_analyzer.torch.layers import Layer, layers_of
-from input_analyzer.torch.origin import line_of_call, source_of
+from input_analyzer.torch.origin import line_of_call, made_order_itself, source_of
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"
 """Stages of every loader in pipeline order: indices, records, batches, and the processes that make them.
@@ -113,9 +114,18 @@ def _of_order(parts: Parts) -> dict[str, Value]:
     order = parts.order
     attributes: dict[str, Value] = {"kind": type(order).__name__, "random": is_random(order)}
     attributes["seeded"] = is_seeded(order)
-    if (count := _length(order)) is not None:
+    attributes["takes_generator"] = _takes_generator(type(order))
+    attributes["made_by_loader"] = _made_by_loader(parts)
+    if (count := length_of(order)) is not None:
         attributes["records"] = count
     return attributes
+
+
+def _made_by_loader(parts: Parts) -> bool:
+    """Whether the order is drawn from `generator` of the DataLoader: one that is given to it is not."""
+    noted = made_order_itself(parts.loader)
+    source = getattr(parts.order, "data_source", None)
+    return source is parts.loader.dataset and is_torchs(parts.order) if noted is None else noted
 
 
 def _of_collate(parts: Parts, is_users: bool) -> dict[str, Value]:
@@ -142,7 +152,7 @@ def _of_workers(parts: Parts, first_batch: Any) -> dict[str, Value]:
         "persistent_workers": bool(loader.persistent_workers),
         "gpu": accelerator.is_available(),
         "cpus": len(os.sched_getaffinity(0)),
-        "batch_bytes": sum(int(leaf.nbytes) for leaf in _leaves(first_batch)),
+        "batch_bytes": sum(int(leaf.nbytes) for leaf in leaves_of(first_batch)),
     }
     if (samples := _epoch_samples(parts)) is not None:
         attributes["epoch_samples"] = samples
@@ -154,7 +164,7 @@ def _epoch_samples(parts: Parts) -> int | None:
     loader = parts.loader
     if loader.batch_size is None and parts.batches:
         return None
-    records = _length(loader.dataset if parts.iterable else parts.order)
+    records = length_of(loader.dataset if parts.iterable else parts.order)
     size = loader.batch_size or 1
     return records // size * size if records is not None and loader.drop_last else records
 
@@ -183,19 +193,35 @@ def is_random(sampler: Any) -> bool:
     return shuffles or isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler)
 
 
-def is_seeded(sampler: Any) -> bool:
-    """Whether a sampler has a generator or a seed of its own."""
-    return getattr(sampler, "generator", None) is not None or hasattr(sampler, "seed")
+def is_seeded(sampler: Any) -> bool | None:
+    """Whether a sampler has a generator or a seed of its own; None where its class does not tell."""
+    if any(getattr(sampler, name, None) is not None for name in ("generator", "seed")):
+        return True
+    return False if is_torchs(sampler) else None
 
 
-def _length(sized: Any) -> int | None:
+def is_torchs(sampler: Any) -> bool:
+    """Whether a sampler is of a class of torch's, of which it is known what random numbers it draws."""
+    return type(sampler).__module__.startswith("torch.utils.data")
+
+
+def _takes_generator(kind: type) -> bool:
+    try:
+        return "generator" in inspect.signature(kind).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def length_of(sized: Any) -> int | None:
+    """The number of records of a dataset, or of indices of a sampler; None where it does not tell."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
         return None
 
 
-def _leaves(batch: Any) -> list[Any]:
+def leaves_of(batch: Any) -> list[Any]:
+    """The tensors and arrays of a batch, in the order in which they are streamed."""
     from torch.utils import _pytree
 
     return [leaf for leaf in _pytree.tree_leaves(batch) if hasattr(leaf, "nbytes")]

@@ -25,6 +25,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from input_analyzer.applying import WORKER_COUNTS
 from input_analyzer.torch import probe
 from input_analyzer.torch.loader import parts_of
 
@@ -39,9 +40,6 @@ MENDABLE = frozenset(
 
 SEED = 1
 """Of an order that has none of its own: the same in all tasks."""
-
-WORKER_COUNTS = ("loader-workers-missing", "loader-workers-few", "loader-workers-many")
-"""Findings whose mend is a number of workers."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +181,7 @@ class _Mender:
 
 def _is_plain(order: Any) -> bool:
     """Whether a sampler gives every index once, in an order that its generator alone decides."""
-    if type(order) is RandomSampler:
-        return not order.replacement and order._num_samples is None
-    return type(order) in (SequentialSampler, SubsetRandomSampler)
+    return type(order) is SubsetRandomSampler or probe.reads_all(order)
 
 
 def _seeded(order: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the user has called DataLoader."""
+"""Where and how the user has called DataLoader."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -13,22 +14,32 @@ from weakref import WeakKeyDictionary
 
 from input_analyzer.source_lines import is_users, shown
 
-_LINES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+@dataclass(frozen=True)
+class _Call:
+    """How a DataLoader was made: the user's line, and whether a sampler was given."""
+
+    line: str | None
+    given_order: bool
+
+
+_CALLS: WeakKeyDictionary[Any, _Call] = WeakKeyDictionary()
 
 
 @contextmanager
 def noting_calls() -> Iterator[None]:
-    """While it is open, the user's line is noted of every DataLoader that is made; see `line_of_call`."""
+    """While it is open, it is noted how every DataLoader is made: see `line_of_call`, `made_order_itself`."""
     from torch.utils.data import DataLoader
 
     original = DataLoader.__init__
+    signature = inspect.signature(original)
 
     @wraps(original)
     def noting(self: Any, *args: Any, **kwargs: Any) -> None:
-        line = _users_line(sys._getframe(1), self)
-        if line is not None:
-            _LINES[self] = line
         original(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs).arguments
+        orders = (given.get("sampler"), given.get("batch_sampler"))
+        _CALLS[self] = _Call(_users_line(sys._getframe(1), self), any(order is not None for order in orders))
 
     DataLoader.__init__ = noting
     try:
@@ -39,7 +50,14 @@ def noting_calls() -> Iterator[None]:
 
 def line_of_call(loader: Any) -> str | None:
     """The user's `file:line` that made a DataLoader; None where nobody has noted it."""
-    return _LINES.get(loader)
+    call = _CALLS.get(loader)
+    return None if call is None else call.line
+
+
+def made_order_itself(loader: Any) -> bool | None:
+    """Whether a DataLoader has made its sampler, by `shuffle`; None where nobody has noted it."""
+    call = _CALLS.get(loader)
+    return None if call is None else not call.given_order
 
 
 def _users_line(frame: FrameType | None, made: Any) -> str | None:

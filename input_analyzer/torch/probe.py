@@ -10,6 +10,7 @@ import hashlib
 import pickle
 import random
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from torch.utils import _pytree
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, get_worker_info
 
 from input_analyzer.torch.layers import layers_of
-from input_analyzer.torch.loader import Parts, parts_of
+from input_analyzer.torch.loader import Parts, length_of, parts_of
 
 RECORDS = 32
 """So many records of an iterable dataset are compared."""
@@ -34,6 +35,7 @@ _LONGEST_S = 2.0
 _TIMEOUT_S = 20.0
 _SEED = 20190731
 _MOST_INDICES = 200_000
+_PADDING = 0.02  # part of its records that a task may share with another one, because they do not divide
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def workers_of(loader: Any, count: int = 2) -> tuple[Worker, ...]:
                 collate_fn=_unchanged,
             )
             return tuple(reader)
-    except Exception:
+    except Exception as error:
+        # The error's frames hold the workers, in a circle: torch waits 5 s for each once that is collected.
+        traceback.clear_frames(error.__traceback__)
         return ()  # what the dataset raises is shown where it is read in earnest
 
 
@@ -103,6 +107,33 @@ def same_random(loader: Any) -> tuple[str, ...]:
     return tuple(name for name in names if first.random[name] == second.random.get(name))
 
 
+def order_draws(order: Any) -> tuple[str, ...] | None:
+    """Generators of the process on whose numbers an order depends: "random", "numpy.random", "torch".
+
+    Where it begins is read several times. Numbers that are drawn, and change nothing, do not count.
+
+    Args:
+        order: A sampler, or a batch sampler.
+
+    Returns:
+        None where the order changes by itself, or comes too slowly.
+    """
+    began = time.monotonic()
+    first, drawn = _order_after(order, _SEED)
+    if time.monotonic() - began > _LONGEST_S or _order_after(order, _SEED)[0] != first:
+        return None
+    return drawn if any(_order_after(order, _SEED + step)[0] != first for step in (1, 2)) else ()
+
+
+def _order_after(order: Any, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where an order begins after a seed, as digests, and the generators that were drawn from."""
+    with _random_anew(seed):
+        before = _states_of_process()
+        found = tuple(digest(index) for index in islice(iter(order), RECORDS))
+        after = _states_of_process()
+    return found, tuple(name for name in before if before[name] != after[name])
+
+
 @dataclass(frozen=True)
 class Task:
     """What a task reads, as far as it takes to compare it with another one.
@@ -131,16 +162,16 @@ def task_of(loader: Any) -> Task:
     parts = parts_of(loader)
     dataset, order = loader.dataset, parts.order
     if parts.iterable:
-        return Task(stream=(_alone(dataset), _alone(dataset)), length=_length(dataset))
-    reads_all = _reads_all(order)
-    length = _length(dataset)
+        return Task(stream=(_alone(dataset), _alone(dataset)), length=length_of(dataset))
+    whole = reads_all(order)
+    length = length_of(dataset)
     shown = list(range(min(_READ, length or 0)))
     return Task(
         length=length,
         data=(_digests(dataset, shown), _digests(dataset, shown)),
-        reads_all=reads_all,
-        indices=None if reads_all else _indices(parts),
-        kept=_length(order),
+        reads_all=whole,
+        indices=None if whole else _indices(parts),
+        kept=length_of(order),
         padded=_padded(order, length),
     )
 
@@ -166,10 +197,6 @@ def tasks_differ(ours: Task, theirs: Task) -> bool | None:
     return True if len(common) <= max(1, _PADDING * len(indices[0])) else None
 
 
-_PADDING = 0.02
-"""Part of its records that a task may share with another one, because they do not divide."""
-
-
 def _streams_differ(first: Task, second: Task) -> bool | None:
     if first.stream is None or second.stream is None:
         return True
@@ -182,7 +209,8 @@ def _streams_differ(first: Task, second: Task) -> bool | None:
     return None if set(ours) & set(theirs) else True
 
 
-def _reads_all(order: Any) -> bool:
+def reads_all(order: Any) -> bool:
+    """Whether a sampler gives every index of its dataset once."""
     if type(order) is RandomSampler:
         return not order.replacement and order._num_samples is None
     return type(order) is SequentialSampler
@@ -193,13 +221,6 @@ def _padded(order: Any, length: int | None) -> int | None:
     if not isinstance(total, int) or not hasattr(order, "num_replicas") or length is None:
         return None
     return max(0, total - length)
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def _digests(dataset: Any, indices: list[int]) -> tuple[str, ...]:
@@ -237,10 +258,10 @@ def _within_time(records: Iterator[Any], most: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _random_anew() -> Iterator[None]:
+def _random_anew(seed: int = _SEED) -> Iterator[None]:
     """Random numbers of the process begun anew for so long: an order of another loader is not to repeat."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    _begin_random()
+    _begin_random(seed)
     try:
         yield
     finally:
@@ -249,10 +270,10 @@ def _random_anew() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-def _begin_random() -> None:
-    random.seed(_SEED)
-    np.random.seed(_SEED)
-    torch.manual_seed(_SEED)
+def _begin_random(seed: int = _SEED) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def digest(record: Any) -> str:
@@ -311,12 +332,7 @@ def _unchanged(one: Any) -> Any:
 
 def _states(dataset: Any) -> dict[str, str]:
     """The states of all random generators that a dataset may draw from."""
-    own = {
-        "random": random.getstate(),
-        "numpy.random": np.random.get_state(),
-        "torch": torch.get_rng_state().numpy(),
-    }
-    found = {name: _hash(state) for name, state in own.items()}
+    found = _states_of_process()
     for layer in layers_of(dataset):
         things = [dataset] if layer.name == "getitem" else [hook.target for hook in layer.hooks]
         for thing in things:
@@ -325,6 +341,16 @@ def _states(dataset: Any) -> dict[str, str]:
                 if state is not None:
                     found[name] = _hash(state)
     return found
+
+
+def _states_of_process() -> dict[str, str]:
+    """Those of the generators that everything in a process shares."""
+    states = {
+        "random": random.getstate(),
+        "numpy.random": np.random.get_state(),
+        "torch": torch.get_rng_state().numpy(),
+    }
+    return {name: _hash(state) for name, state in states.items()}
 
 
 def _members(thing: Any) -> list[tuple[str, Any]]:

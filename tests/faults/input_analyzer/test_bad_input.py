@@ -186,6 +186,9 @@ def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path:
         (["--apply-dry-run", "--json=a.json"], "--apply-dry-run with --json"),
         (["--memory=0"], "--memory: got '0'"),
         (["--target"], "unknown flag '--target'"),
+        (["--cold=/nowhere"], "--cold: got '/nowhere', expected existing directories"),
+        (["--cold=."], "--cold: there is no file below '.'"),
+        (["--cold=/", "--apply-dry-run"], "--apply-dry-run with --cold"),
     ],
 )
 def test_flags_that_cannot_be_used(tmp_path: Path, flags: list[str], said: str) -> None:

@@ -138,9 +138,10 @@ def test_libraries_are_spared(tmp_path: Path) -> None:
 
     def of_keras() -> Any:
         rows = tf.keras.utils.timeseries_dataset_from_array(
-            np.zeros((100, 3), np.float32), None, 10, batch_size=8, shuffle=True, seed=1
+            np.zeros((100, 3), np.float32), None, 10, batch_size=None, shuffle=True, seed=1
         )
-        return rows.repeat().prefetch(AUTOTUNE)
+        whole = rows.map(lambda row: tf.ensure_shape(row, [10, 3]), num_parallel_calls=AUTOTUNE)
+        return whole.repeat().batch(8, drop_remainder=True).prefetch(AUTOTUNE)
 
     assert find(trace(of_keras, eager=True).pipeline, Context()) == ()
 

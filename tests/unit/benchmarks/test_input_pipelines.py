@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import input_pipelines
-from benchmarks.input_analysis import TRUTH, Profiled
+from benchmarks.input_analysis import TRUTH, Profiled, advice
+from benchmarks.input_profile import hint_for
 from input_analyzer.tf.graph import trace
 
 
@@ -33,8 +35,28 @@ def test_the_slowest_stage_is_there(name: str, tmp_path: Path, monkeypatch: pyte
 def test_operations_of_the_profiler_are_told_apart(name: str, right: str, wrong: str) -> None:
     right, wrong = (f"Iterator::Root::Prefetch::{path}" for path in (right, wrong))
     conclusion = "Your program is HIGHLY input-bound because 81.5% of the total step time is waiting"
-    assert Profiled(right, conclusion, 5, 9.0).right(TRUTH[name])
-    assert not Profiled(wrong, conclusion, 5, 9.0).right(TRUTH[name])
-    text = Profiled(wrong, conclusion, 5, 9.0).text(TRUTH[name])
-    assert text.endswith("(wrong), 9 s; highly input-bound, 5 general hints")
-    assert Profiled(right, "", 5, 9.0).text(TRUTH[name]).endswith("9 s; not input-bound, 5 general hints")
+    hint = "Data preprocessing: you may increase num_parallel_calls"
+    assert Profiled(right, conclusion, hint, 9.0).right(TRUTH[name])
+    assert not Profiled(wrong, conclusion, hint, 9.0).right(TRUTH[name])
+    text = Profiled(wrong, conclusion, hint, 9.0).text(TRUTH[name])
+    assert text.endswith(f'(wrong), 9 s; highly input-bound; "{hint}" (gain not told)')
+    assert Profiled(right, "", "", 9.0).text(TRUTH[name]).endswith("9 s; not input-bound; nothing to change")
+
+
+def test_every_recommendation_says_what_it_gives() -> None:
+    gain = {"kind": "not-speed", "text": "it compiles"}
+    finding = {"op": "map", "source": "data.py:7", "recommended": "map(fast)", "gain": gain}
+    layout = {"nodes": 1, "tasks_per_node": 2, "cpus_per_task": 1}
+    stage = {"name": "map_2", "op": "map", "source": "data.py:7"}
+    found: dict[str, Any] = {"bottleneck": {"stage": "map_2"}, "stages": [stage], "recommendation": layout}
+    found["findings"] = [finding, finding, {**finding, "source": "data.py:8"}]
+    assert advice(found) == "`map(fast)` (not speed: it compiles); layout 1 x 2 x 1"
+    found["findings"] = [{**finding, "gain": None}, {**finding, "op": "batch"}]
+    assert advice(found) == "`map(fast)` (gain not known); layout 1 x 2 x 1"
+    assert advice({**found, "findings": []}) == "nothing to change in it; layout 1 x 2 x 1"
+
+
+def test_the_profilers_hint_is_that_for_what_took_longest() -> None:
+    hints = ["Enqueuing data: larger chunks.", "Data preprocessing: OFFLINE."]
+    assert hint_for(hints, {"enqueue_us": 1.0, "preprocessing_us": 2.0}) == hints[1]
+    assert hint_for(hints, {"enqueue_us": 0.0, "preprocessing_us": 0.0}) == ""

@@ -11,7 +11,7 @@ import pytest
 
 from csrun.errors import UsageError
 from csrun.recommendation import read_recommendation
-from input_analyzer.commands import own_command, refuse_python_file
+from input_analyzer.commands import own_command, refuse_python_file, refuse_words_behind_function
 
 ROOT = Path(__file__).parents[3]
 ANALYZER = str(ROOT / "bin/cs_input_analyzer")
@@ -76,6 +76,17 @@ def test_a_python_file_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("data.py").chmod(0o755)
     refuse_python_file(["./data.py"], "/bin")
     refuse_python_file(["data.py"], str(tmp_path))
+
+
+def test_flags_stand_before_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = r"p:make names .* '--seconds 1'; expected .*: cs_input_analyzer --seconds 1 p:make$"
+    with pytest.raises(UsageError, match=said):
+        refuse_words_behind_function(["p:make", "--seconds", "1"], "/bin")
+    refuse_words_behind_function(["p:make"], "/bin")
+    refuse_words_behind_function(["python", "p:make", "--seconds"], "/bin")
+    Path("p:make").touch(mode=0o755)
+    refuse_words_behind_function(["p:make", "--seconds", "1"], str(tmp_path))
 
 
 def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:

@@ -198,6 +198,22 @@ def test_files_are_counted_for_the_recommended_layout(tmp_path: Path) -> None:
     )
 
 
+def test_a_call_may_shuffle_before_a_shard(tmp_path: Path) -> None:
+    for name in range(4):
+        (tmp_path / f"{name}.txt").write_text("1\n")
+
+    def sharded(**settings: Any) -> Any:
+        listed = tf.data.Dataset.list_files(f"{tmp_path}/*.txt", **settings)
+        return finish(listed.shard(2, 0).interleave(tf.data.TextLineDataset))
+
+    grave = found(sharded)["shard-after-shuffle"]
+    assert "shuffle of list_files() in " in grave.message
+    assert grave.recommended.startswith("list_files(..., shuffle=False)")
+    # An order that all workers have in common is one to shard.
+    assert "shard-after-shuffle" not in found(lambda: sharded(seed=3))
+    assert "shard-after-shuffle" not in found(lambda: sharded(shuffle=False))
+
+
 def test_the_size_of_a_shuffle_buffer() -> None:
     assert "shuffle(80)" in found(CASES["shuffle-buffer-small"])["shuffle-buffer-small"].recommended
     assert "shuffle-buffer-small" not in found(lambda: finish(slices().shuffle(80, seed=1)))

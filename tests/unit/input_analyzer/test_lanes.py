@@ -145,6 +145,18 @@ def test_what_waits_in_several_threads_is_divided_by_them() -> None:
     assert "in 4 threads" in bottleneck_of(pooled, 4).reason
 
 
+def test_threads_that_compete_for_cpus_are_counted() -> None:
+    main = cost("main", 100, Lane(0))
+    workers = [cost("get", 4000, Lane(1, 4), waits=True), cost("collate", 400, Lane(1, 4)), main]
+    assert (pace(workers).threads, pace(workers).serial_us) == (4, 1100)
+    slow_main = [*workers[:2], cost("main", 5000, Lane(0))]
+    assert (pace(slow_main).threads, pace(slow_main).serial_us) == (1, 5000)
+    pooled = [cost("far", 8000, Lane(0, 8, pooled=True), waits=True)]
+    assert pace(pooled).threads == 1, "the pool has no more threads than there are CPUs"
+    locked = [cost("python", 4000, Lane(0, 4, locked=True))]
+    assert (pace(locked).threads, pace(locked).serial_us) == (1, 4000)
+
+
 def test_pythons_lock_keeps_threads_from_computing_side_by_side() -> None:
     stages = [cost("a", 2000, Lane(0, 1, 1.0, locked=True)), cost("b", 1000, Lane(1, 1, 1.0, locked=True))]
     assert time_us(stages, 8) == 3000

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from csrun.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
-from input_analyzer.measure.copies import Launch
+from input_analyzer.measure.copies import Launch, Patience
+from input_analyzer.measure.node import in_sessions
+from input_analyzer.measure.page_cache import ColdFiles
 from input_analyzer.measure.rates import Effort, Plan, Rates, plans
 from input_analyzer.rate_model import Point, fit
 
@@ -38,14 +43,17 @@ def measure(
     epoch: int | None = None,
     effort: Effort | None = None,
     head: str = "",
+    patience: Patience | None = None,
+    make_cold: Callable[[Callable[[str], None]], None] | None = None,
 ) -> tuple[list[Measurement], Rates]:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM.format(head=head, body=body.replace("\n", "\n    ")), encoding="utf-8")
     environment = dict(os.environ)
     environment = program_environment(environment, this_toolkit()).apply(environment)
-    launch = Launch((sys.executable, str(file)), environment, 60.0, None, "here")
+    words = (sys.executable, str(file))
+    launch = Launch(words, environment, 60.0, None, "here", patience=patience or Patience(20.0))
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    rates = Rates(effort or Effort(1.0, 3.0), epoch, cpus)
+    rates = Rates(effort or Effort(1.0, 3.0), epoch, cpus, make_cold)
     return list(rates.measure(launch, plan, lambda doing, part: None)), rates
 
 
@@ -99,6 +107,65 @@ for index in range(40):
     (one,), rates = measure(tmp_path, body, Plan(1, (1,)))
     assert rates.restarts >= 2
     assert one.samples_per_s == pytest.approx(1000, rel=0.3)
+    assert one.first_epoch_samples_per_s == pytest.approx(1000, rel=0.3), "its end tells its size"
+
+
+def test_files_are_read_from_the_disk_in_a_cold_first_epoch_only(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "records"
+    file.parent.mkdir()
+    file.write_bytes(np.random.default_rng(1).bytes(4 << 20))
+    body = f"""
+with open({str(file)!r}, "rb", buffering=0) as file:
+    while True:
+        if not file.read(40960):
+            file.seek(0)
+        time.sleep(0.005)
+        yield batch()
+"""
+    cold = ColdFiles("--cold", [file.parent])
+    effort = Effort(1.0, 3.0)
+    (one, two), rates = measure(tmp_path, body, Plan(1, (1, 2)), 1020, effort, make_cold=cold.drop)
+    assert (one.cold, two.cold) == (True, False), "the second one has come to the end of its epoch"
+    assert rates.epoch_ended
+    assert one.first_epoch_samples_per_s is not None
+    if cold.last.left_part or one.first_epoch_disk_bytes_per_sample is None:
+        pytest.skip("temporary files are in memory here, or the kernel does not tell what is read")
+    assert one.first_epoch_disk_bytes_per_sample == pytest.approx(4096, rel=0.3)
+    (one,), _ = measure(tmp_path, body, Plan(1, (1,)), 1020, effort)
+    assert not one.cold
+    assert one.first_epoch_disk_bytes_per_sample is not None
+    assert one.first_epoch_disk_bytes_per_sample < 0.3 * 4096
+
+
+def test_an_epoch_that_does_not_end_is_cold_in_every_measurement(tmp_path: Path) -> None:
+    body = """
+while True:
+    time.sleep(0.02)
+    yield batch()
+"""
+    dropped: list[str] = []
+    (one, two), rates = measure(
+        tmp_path, body, Plan(1, (1, 2)), 10**6, Effort(0.5, 1.0), make_cold=lambda say: dropped.append("all")
+    )
+    assert one.cold
+    assert two.cold
+    assert len(dropped) == 2
+    assert one.first_epoch_samples_per_s == pytest.approx(one.samples_per_s, rel=0.2)
+    assert two.first_epoch_samples_per_s is None
+    assert not rates.epoch_ended
+
+
+def test_a_cold_epoch_that_ends_soon_is_waited_for(tmp_path: Path) -> None:
+    body = """
+for index in range(1_000_000):
+    time.sleep(0.02 if index < 60 else 0.002)
+    yield batch()
+"""
+    effort = Effort(0.3, 4.0)  # as tight as asked for before the epoch ends
+    (one,), rates = measure(tmp_path, body, Plan(1, (1,)), 600, effort, make_cold=lambda say: None)
+    assert rates.epoch_ended
+    assert one.first_epoch_samples_per_s is not None
+    assert one.samples_per_s > 2 * one.first_epoch_samples_per_s
 
 
 def test_cpu_time_is_that_of_reading_alone(tmp_path: Path) -> None:
@@ -134,6 +201,36 @@ while True:
     by_tasks = {one.tasks: one for one in found}
     model = fit([Point(m.tasks, 1, m.samples_per_s) for m in (by_tasks[1], by_tasks[2])])
     assert model.rate(4, 1) == pytest.approx(by_tasks[4].samples_per_s, rel=0.2)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_copies_end_as_a_program_does_unless_they_hang(tmp_path: Path, hangs: bool) -> None:
+    head = f"""
+import atexit, subprocess
+from pathlib import Path
+
+here = Path({str(tmp_path)!r}) / os.environ["CSRUN_TASK_INDEX"]
+here.mkdir()
+(here / str(os.getpid())).touch()
+atexit.register((here / "ended").touch)
+if {hangs}:
+    atexit.register(time.sleep, 600)
+subprocess.Popen(["sleep", "600"])
+"""
+    body = """
+while True:
+    time.sleep(0.01)
+    yield batch()
+"""
+    patience = Patience(0.5 if hangs else 20.0)
+    began = time.monotonic()
+    measure(tmp_path, body, Plan(1, (1, 2)), effort=Effort(0.2, 0.4), head=head, patience=patience)
+    assert time.monotonic() - began < 60
+    for folder in (tmp_path / "0", tmp_path / "1"):
+        assert (folder / "ended").exists() != hangs
+        (leader,) = (int(file.name) for file in folder.iterdir() if file.name.isdigit())
+        assert not in_sessions([leader]), "what it has started is left"
+    assert (patience.left_s == 0) == hangs, "the next ones are not waited for"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ PIPELINES = _pipelines()
 TOLERANCE = 0.2
 ONE, SIDE_BY_SIDE, TWO_CPUS, SHARED = (1, 1), (2, 1), (1, 2), (4, 1)
 """Layouts (copies, CPUs each) of two CPUs; in the last one four copies share them."""
+ROUNDS = 2
 PLANS = (Plan(1, (1, 2)), Plan(2, (1,)), Plan(1, (4,)))
 
 
@@ -54,10 +55,13 @@ def test_the_bottleneck_follows_from_times_and_workers(case: Any) -> None:
 
 
 def measured(launch: Launch, cpus: tuple[int, ...]) -> dict[tuple[int, int], Point]:
-    points = {}
-    for plan in PLANS:
-        for one in Rates(Effort(1.5, 4.0), None, cpus).measure(launch, plan, lambda doing, part: None):
-            points[one.tasks, one.cpus_per_task] = point_of(one)
+    """Of every layout the fastest of several rounds: other programs only ever take CPUs away."""
+    points: dict[tuple[int, int], Point] = {}
+    for plan in ROUNDS * PLANS:
+        for one in Rates(Effort(1.0, 3.0), None, cpus).measure(launch, plan, lambda doing, part: None):
+            layout, point = (one.tasks, one.cpus_per_task), point_of(one)
+            if layout not in points or points[layout].samples_per_s < point.samples_per_s:
+                points[layout] = point
     return points
 
 

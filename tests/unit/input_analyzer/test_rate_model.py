@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from input_analyzer.pace import Pace
-from input_analyzer.rate_model import Point, RateModel, fit
+from input_analyzer.rate_model import Point, RateModel, fit, queueing_time
 
 times = st.floats(1e-7, 1e-2)
 contention = st.floats(0, 0.3)
@@ -88,6 +88,71 @@ def test_cpu_time_that_no_stage_accounts_for_is_not_divided_among_cpus() -> None
 def test_measured_numbers_of_cpus_say_more_than_the_stages() -> None:
     points = [Point(1, 1, 100.0), Point(1, 2, 100.0)]
     assert fit(points, Pace(0, 1000, 1000)).rate(1, 2) == pytest.approx(100)
+
+
+def mean_value_analysis(computes: float, waits: float, threads: int) -> float:
+    """Time per sample of a closed queue with one server, by adding threads one by one (Reiser, Lavenberg)."""
+    waiting_for_cpu, rate = 0.0, 0.0
+    for count in range(1, threads + 1):
+        response = computes * (1 + waiting_for_cpu)
+        rate = count / (waits + response)
+        waiting_for_cpu = rate * response
+    return 1 / rate
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 300))
+def test_threads_that_share_one_cpu_are_a_closed_queue(computes: float, waits: float, threads: int) -> None:
+    expected = mean_value_analysis(computes, waits, threads)
+    assert queueing_time(computes, waits, threads, 1) == pytest.approx(expected, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(0, 1e4), st.floats(0, 1e4), st.integers(1, 500), st.integers(1, 64))
+def test_a_queue_keeps_to_its_bounds(computes: float, waits: float, threads: int, cpus: int) -> None:
+    time, cycle = queueing_time(computes, waits, threads, cpus), (computes + waits) / threads
+    assert time >= max(cycle, computes / cpus) * (1 - 1e-9)
+    assert time <= (cycle + computes) * (1 + 1e-9)
+    assert queueing_time(computes, waits, threads, cpus + 1) <= time * (1 + 1e-9)
+    assert queueing_time(computes, waits, threads + 1, cpus) <= time * (1 + 1e-9)
+
+
+def test_threads_of_their_own_cpus_do_not_queue() -> None:
+    assert queueing_time(2.0, 6.0, 4, 4) == 2.0
+    assert queueing_time(2.0, 0.0, 4, 2) == 1.0
+    assert queueing_time(0.0, 6.0, 4, 2) == 1.5
+    assert queueing_time(1.0, 1.0, 2, 1) == pytest.approx(1.25)
+
+
+# Measured on two quiet CPUs (PyTorch 2.13): the stages, CPU time of a sample in seconds, and samples per
+# second of a copy with one CPU, of two such copies, and of a copy with two CPUs.
+SEEN = {
+    "two workers compute 1.5 and wait 3 ms": (Pace(2313, 1665, 1665, 2), 1.875e-3, 318.2, 640.1, 416.1),
+    "three compute 2 and wait 4 ms": (Pace(2038, 2116, 2116, 3), 2.417e-3, 325.8, 652.4, 457.4),
+    "six compute 1 and wait 8 ms": (Pace(1535, 1244, 1244, 6), 1.391e-3, 601.7, 1187.1, 646.7),
+    "five compute 1 and wait 3 ms": (Pace(822, 1119, 1119, 5), 1.310e-3, 800.8, 1495.2, 1058.1),
+    "four compute 3 and wait 0.5 ms": (Pace(899, 3162, 3162, 4), 3.407e-3, 297.2, 570.6, 553.5),
+    "two compute 4.5 ms": (Pace(2257, 4630, 4630, 2), 4.883e-3, 205.9, 400.2, 388.3),
+    "two compute 0.5 and wait 6 ms": (Pace(3325, 705, 705, 2), 0.922e-3, 294.3, 588.6, 295.4),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_worker_processes_queue_for_a_cpu(name: str) -> None:
+    stages, cpu_s, one, side_by_side, two_cpus = SEEN[name]
+    up = fit([Point(1, 1, one, cpu_s), Point(2, 1, side_by_side, cpu_s)], stages)
+    assert up.rate(1, 2) == pytest.approx(two_cpus, rel=0.15)
+    down = fit([Point(1, 2, two_cpus, cpu_s)], stages)
+    assert down.rate(1, 1) == pytest.approx(one, rel=0.15)
+    assert f"{stages.threads} threads that wait" in up.formula
+
+
+def test_what_worker_processes_compute_besides_is_divided_among_them() -> None:
+    # Four workers need 1 ms of computing and 1 ms of waiting, and 1 ms more that no stage accounts for.
+    stages = Pace(serial_us=500, parallel_us=1000, cpu_us=1000, threads=4)
+    model = fit([Point(1, 4, 1 / 0.75e-3, cpu_s=2e-3)], stages)
+    assert model.rate(1, 8) == pytest.approx(1 / 0.75e-3)
+    assert model.rate(1, 1) == pytest.approx(500, rel=0.1)
 
 
 def test_tasks_that_share_cpus_are_bound_by_them() -> None:

@@ -166,6 +166,23 @@ def test_text_and_page_say_what_mending_gives() -> None:
     assert together in page
 
 
+def test_text_and_page_say_what_a_cold_first_epoch_read_from_the_disk() -> None:
+    found = analysis(None)
+    assert "disk/sample" not in text_of(found)
+    first, *others = found.measurements
+    first = replace(
+        first, first_epoch_samples_per_s=1234.0, first_epoch_disk_bytes_per_sample=3333.0, cold=True
+    )
+    found = replace(found, measurements=(first, *others))
+    shown = " ".join(text_of(found).split())
+    assert "disk/sample" in shown
+    assert "1,234 (cold) 3,333" in shown
+    page = render_html(found)
+    assert "1,234 (cold)</td>" in page
+    assert '<td class="number">3,333</td>' in page
+    assert found.to_json()["measurements"][0]["first_epoch_disk_bytes_per_sample"] == 3333
+
+
 def test_the_text_ends_with_what_to_type() -> None:
     found = analysis(9000.0)
     layout = found.recommendation.layout

@@ -13,10 +13,12 @@ from input_analyzer.source_diff import diff
 HEAD = "import tensorflow as tf\n"
 
 
-def changed(body: str, identifier: str, op: str, line: int, recommended: str = "") -> list[str]:
+def changed(
+    body: str, identifier: str, op: str, line: int, recommended: str = "", value: int | None = None
+) -> list[str]:
     """The lines that a diff adds to a source of two lines or more."""
     source = HEAD + textwrap.dedent(body)
-    finding = Finding(identifier, "warning", op, f"data.py:{line}", "slow", recommended)
+    finding = Finding(identifier, "warning", op, f"data.py:{line}", "slow", recommended, None, value)
     text = diff([finding], lambda path: source)
     return [row[1:] for row in text.splitlines() if row.startswith("+") and not row.startswith("+++")]
 
@@ -53,9 +55,19 @@ def test_mends(identifier: str, op: str, before: str, after: str) -> None:
 
 
 def test_recommended_sizes_are_taken() -> None:
-    assert changed("d = d.shuffle(8, seed=n)", "shuffle-buffer-small", "shuffle", 2, "shuffle(80)") == [
-        "d = d.shuffle(80, seed=n)"
+    found = changed("d = d.shuffle(8, seed=n)", "shuffle-buffer-small", "shuffle", 2, "a buffer of 80", 80)
+    assert found == ["d = d.shuffle(80, seed=n)"]
+
+
+def test_calls_without_an_argument_for_it_are_not_given_one() -> None:
+    missing = "drop-remainder-missing"
+    made = "d = make_batched_features_dataset(files, 8, kinds, num_epochs=1)"
+    kept = made.replace("=1)", "=1, drop_final_batch=True)")
+    assert changed(made.replace("make", "x.make"), missing, "make_batched_features_dataset", 2) == [
+        kept.replace("make", "x.make")
     ]
+    assert changed("d = u.image_dataset_from_directory(p)", missing, "image_dataset_from_directory", 2) == []
+    assert changed("d = d.flat_map(lambda w: w.batch(8))", missing, "flat_map", 2) == []
 
 
 def test_calls_over_several_lines() -> None:

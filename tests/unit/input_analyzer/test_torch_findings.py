@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -336,7 +340,9 @@ def test_streams_are_split_in_several_ways() -> None:
     assert probe.splits_among_workers(loader(SplitStream())) is True
     assert probe.splits_among_workers(loader(Stream(), worker_init_fn=by_info)) is True
     assert probe.splits_among_workers(loader(Alike())) is None
+    before = set(multiprocessing.active_children())
     assert probe.splits_among_workers(loader(Broken())) is None
+    assert set(multiprocessing.active_children()) <= before, "nothing waits for the garbage collector"
 
 
 def test_records_that_do_not_divide() -> None:
@@ -348,11 +354,100 @@ def test_records_that_do_not_divide() -> None:
 
 
 def test_an_order_without_a_seed() -> None:
-    def shuffled(**arguments: Any) -> set[str]:
-        return set(found(lambda shard: bare(Numbers(), sampler=None, shuffle=True, **arguments)))
+    def shuffled(**arguments: Any) -> dict[str, Finding]:
+        return found(lambda shard: bare(Numbers(), sampler=None, shuffle=True, **arguments))
 
-    assert "shuffle-without-seed" in shuffled()
+    recommended = shuffled()["shuffle-without-seed"].recommended
+    assert recommended == "DataLoader(..., generator=torch.Generator().manual_seed(0))"
     assert "shuffle-without-seed" not in shuffled(generator=torch.Generator().manual_seed(1))
+
+
+class Mine(Sampler[int]):
+    """A sampler of the user's."""
+
+    def __init__(self, numbers: Callable[[], list[int]]) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers())
+
+    def __len__(self) -> int:
+        return len(self.numbers())
+
+
+class Shuffled(Mine):
+    """One that says that it shuffles, and takes a generator."""
+
+    shuffle = True
+
+    def __init__(self, generator: Any = None) -> None:
+        super().__init__(lambda: torch.randperm(64, generator=generator).tolist())
+        self.generator = generator
+
+
+def reseeded() -> list[int]:
+    torch.manual_seed(7)
+    return torch.randperm(64).tolist()
+
+
+def drawn_in_vain() -> list[int]:
+    random.random()
+    return list(range(64))
+
+
+OWN = np.random.default_rng()
+PYTHONS, NUMPYS, TORCHS = (
+    "random.Random(0)",
+    "numpy.random.default_rng(0)",
+    "torch.Generator().manual_seed(0)",
+)
+IN_MINE = "Mine with a generator of its own that has a seed: "
+
+
+@pytest.mark.parametrize(
+    ("make", "recommended"),
+    [
+        (lambda: RandomSampler(range(64)), f"RandomSampler(..., generator={TORCHS})"),
+        (lambda: SubsetRandomSampler(range(64)), f"SubsetRandomSampler(..., generator={TORCHS})"),
+        (lambda: WeightedRandomSampler([1.0] * 64, 64), f"WeightedRandomSampler(..., generator={TORCHS})"),
+        (Shuffled, f"Shuffled(..., generator={TORCHS})"),
+        (lambda: Mine(lambda: torch.randperm(64).tolist()), IN_MINE + TORCHS),
+        (lambda: Mine(lambda: np.random.permutation(64).tolist()), IN_MINE + NUMPYS),
+        (lambda: Mine(lambda: random.sample(range(64), 64)), IN_MINE + PYTHONS),
+        (lambda: RandomSampler(range(64), generator=torch.Generator()), None),
+        (lambda: Shuffled(torch.Generator()), None),
+        (lambda: Mine(lambda: np.random.default_rng(3).permutation(64).tolist()), None),
+        (lambda: Mine(lambda: OWN.permutation(64).tolist()), None),
+        (lambda: Mine(lambda: list(range(64))), None),
+        (lambda: Mine(reseeded), None),
+        (lambda: Mine(drawn_in_vain), None),
+    ],
+)
+def test_a_sampler_without_a_seed(make: Callable[[], Any], recommended: str | None) -> None:
+    """The generator of the DataLoader has no effect on the order of a sampler that is given to it."""
+
+    def order(seed: int) -> list[float]:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        generator = torch.Generator().manual_seed(0)
+        made = DataLoader(Numbers(), 8, sampler=make(), generator=generator)
+        return [float(record[0]) for batch in made for record in batch]
+
+    findings = found(lambda shard: bare(Numbers(), sampler=make()))
+    assert findings["shuffle-without-seed"].recommended == recommended if recommended else True
+    assert ("shuffle-without-seed" in findings) == (recommended is not None)
+    if recommended:
+        assert order(1) != order(2)
+        assert "test_torch_findings.py" in str(findings["shuffle-without-seed"].source)
+
+
+def test_an_order_within_a_batch_sampler_has_its_own_generator() -> None:
+    def batches(shard: Shard) -> Any:
+        inner = RandomSampler(range(64))
+        return DataLoader(Numbers(), batch_sampler=BatchSampler(inner, 8, True))
+
+    assert found(batches)["shuffle-without-seed"].recommended.startswith("RandomSampler(")
 
 
 def test_a_dear_collate_function() -> None:
@@ -464,7 +559,8 @@ def test_a_loader_is_read_again_at_the_end_of_an_epoch() -> None:
 
 def test_the_number_of_workers_is_ordered_for_each_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     few = judged(loader(Numbers(), num_workers=2), batch=False, cpus=8, times=times(2000, 2000))
-    words = words_of(few.values(), 8)
+    # What a reader is told may be worded in any way.
+    words = words_of([replace(finding, recommended="more of them") for finding in few.values()], 8)
     assert words == ["loader-workers-few:2"]
     monkeypatch.setenv(VARIABLE, order([*words, "drop-remainder-missing"])[VARIABLE])
     assert ordered_values() == {"loader-workers-few": 2.0, "drop-remainder-missing": None}

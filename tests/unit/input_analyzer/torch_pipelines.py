@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from random import Random
 from typing import Any
 
 import torch
@@ -66,6 +67,16 @@ class Rare(Records):
 
     def __getitem__(self, index: int) -> Any:
         burn(10 * self.cpu_us if index % 10 == 0 else 0)
+        return torch.full((16,), float(index))
+
+
+class Varying(Records):
+    """Computing and waiting with an exponential distribution around their means."""
+
+    def __getitem__(self, index: int) -> Any:
+        chance = Random(index)
+        burn(self.cpu_us * chance.expovariate(1.0))
+        nap(self.wait_us * chance.expovariate(1.0))
         return torch.full((16,), float(index))
 
 
@@ -180,6 +191,21 @@ def streaming_workers() -> Any:
     return loader(Stream(1500, 3000), num_workers=2, persistent_workers=True)
 
 
+def many_waiting_workers() -> Any:
+    """More workers than CPUs, as they wait most of the time."""
+    return loader(Records(1000, 8000), num_workers=6, persistent_workers=True)
+
+
+def crowded_workers() -> Any:
+    """More workers than CPUs, and all of them compute."""
+    return loader(Records(3000, 500), num_workers=4, persistent_workers=True)
+
+
+def varying_workers() -> Any:
+    """No record takes as long as the next one; the workers are as many as one CPU can just do."""
+    return loader(Varying(1500, 4500), num_workers=4, persistent_workers=True)
+
+
 def thinking_sampler() -> Any:
     """The sampler works in one process alone, however many workers there are."""
     return loader(Records(3000), sampler=SlowOrder(2000), num_workers=4, persistent_workers=True)
@@ -242,6 +268,8 @@ CASES = (
     Case(collating, {"getitem": (1000, 0), "collate": (3000, 0)}, _always("collate")),
     Case(computing_workers, {"getitem": (2000, 0), "transform": (2500, 0)}, _always("transform")),
     Case(streaming_workers, {"getitem": (1500, 3000)}, _always("getitem")),
+    Case(many_waiting_workers, {"getitem": (1000, 8000)}, _always("getitem")),
+    Case(crowded_workers, {"getitem": (3000, 500)}, _always("getitem")),
     Case(
         thinking_sampler,
         {"sampler": (2000, 0), "getitem": (3000, 0)},
@@ -263,8 +291,14 @@ CASES = (
 )
 """All whose cost is known."""
 
-PREDICTED = (computing, waiting_workers, collating, computing_workers)
-"""Those whose rate is predicted for a layout that was not measured.
-
-Not `streaming_workers`: its workers compute and wait in turns, and what they lose to each other on a single
-CPU is not in the model; from one CPU to two it predicts a fifth too little."""
+PREDICTED = (
+    computing,
+    waiting_workers,
+    collating,
+    computing_workers,
+    streaming_workers,
+    many_waiting_workers,
+    crowded_workers,
+    varying_workers,
+)
+"""Those whose rate is predicted for a layout that was not measured."""

@@ -1,0 +1,128 @@
+"""Files that are dropped from the page cache: which, what is left of them, what is said where that fails."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from input_analyzer.analysis import Measurement
+from input_analyzer.analyze import cold_notes
+from input_analyzer.errors import UsageError
+from input_analyzer.measure import page_cache
+from input_analyzer.measure.page_cache import ColdFiles, Dropped, check_folders, drop, files_below
+
+SIZE = 3 << 20
+
+
+def nothing(files: int) -> None:
+    pass
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with a file that has been read, on a disk."""
+    (tmp_path / "records").write_bytes(os.urandom(SIZE))
+    if drop("--cold", [tmp_path], nothing).left_part:
+        pytest.skip("temporary files are in memory here")
+    (tmp_path / "records").read_bytes()
+    return tmp_path
+
+
+def resident(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return mmap.PAGESIZE * page_cache._resident_pages(descriptor, 0, SIZE)
+    finally:
+        os.close(descriptor)
+
+
+def test_files_leave_the_memory(data: Path) -> None:
+    assert resident(data / "records") == SIZE
+    assert drop("--cold", [data], nothing) == Dropped(1, SIZE, SIZE, 0)
+    assert resident(data / "records") == 0
+
+
+def test_what_was_just_written_is_put_on_the_disk_first(data: Path) -> None:
+    (data / "records").write_bytes(os.urandom(SIZE))
+    assert drop("--cold", [data], nothing).left_part == 0
+
+
+def test_what_a_program_has_mapped_stays_and_is_counted(data: Path) -> None:
+    with (data / "records").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert len(bytes(mapped)) == SIZE
+        assert drop("--cold", [data], nothing).left_part > 0.9
+
+
+def test_of_files_of_others_nothing_is_claimed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: data.stat().st_uid + 1)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert drop("--cold", [data], nothing) == Dropped(1, SIZE, 0, 0)
+
+
+def test_only_a_part_of_very_much_is_looked_at(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_cache, "_WINDOW", mmap.PAGESIZE)
+    monkeypatch.setattr(page_cache, "_LOOKED_AT", SIZE // 3)
+    assert drop("--cold", [data], nothing).looked_bytes == pytest.approx(SIZE / 4, rel=0.01)
+
+
+def test_links_are_followed_and_every_folder_is_taken_once(tmp_path: Path) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "real" / "deep" / "a").touch()
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "given" / "file").symlink_to(tmp_path / "real" / "deep" / "a")
+    (tmp_path / "real" / "deep" / "up").symlink_to(tmp_path / "real")
+    (tmp_path / "given" / "broken").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "given" / "pipe")
+    found = sorted(os.path.relpath(path, tmp_path) for path in files_below([tmp_path / "given"] * 2))
+    assert found == ["given/file", "given/link/deep/a"]
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"--cold: there is no file below '.*'; expected those of the input"):
+        check_folders("--cold", [tmp_path])
+    (tmp_path / "a").touch()
+    check_folders("--cold", [tmp_path])
+
+    def refused(path: str, flags: int) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("os.open", refused)
+    with pytest.raises(UsageError, match=r"--cold: '.*/a' cannot be read: Permission denied; expected fold"):
+        check_folders("--cold", [tmp_path])
+
+
+@pytest.fixture
+def dropped(tmp_path: Path) -> Callable[[Dropped, float | None], str]:
+    """The notes for what became of the files and the bytes that were then read for a sample of 4096."""
+
+    def notes(last: Dropped, read: float | None) -> str:
+        cold = ColdFiles("--cold", [tmp_path])
+        cold.last = last
+        one = Measurement(1, 1, 10.0, 9.0, 11.0, bytes_per_sample=4096.0)
+        return " ".join(cold_notes(cold, [Measurement(**{**_fields(one), _READ: read})]))
+
+    return notes
+
+
+_READ = "first_epoch_disk_bytes_per_sample"
+
+
+def _fields(one: Measurement) -> dict[str, object]:
+    return {name: getattr(one, name) for name in one.__slots__}
+
+
+def test_a_reader_is_told_what_was_dropped_and_what_was_not(
+    dropped: Callable[[Dropped, float | None], str],
+) -> None:
+    good = dropped(Dropped(2, 4 << 20, 4 << 20, 0), 4000.0)
+    assert "2 files below" in good
+    assert "4 MiB in all, were dropped" in good
+    assert "stayed" not in good + dropped(Dropped(2, 4 << 20, 0, 0), None)
+    assert "Hardly" not in good + dropped(Dropped(2, 4 << 20, 0, 0), None)
+    assert "50 % of these files stayed in memory" in dropped(Dropped(2, 4 << 20, 4 << 20, 2 << 20), 0.0)
+    assert "Hardly anything was read from a disk" in dropped(Dropped(2, 4 << 20, 4 << 20, 0), 3.0)

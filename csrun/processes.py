@@ -77,15 +77,25 @@ def start_task(
         raise start_refused(command[0], error) from error
 
 
-def _before_exec(cpus: Collection[int], dies_with_us: bool) -> Callable[[], None]:
+def signalled_at_our_death(signum: int) -> Callable[[], None]:
+    """For `preexec_fn`: the kernel sends the child this signal when the calling thread dies."""
     libc = ctypes.CDLL(None, use_errno=True)
     launcher = os.getpid()
 
     def prepare() -> None:
-        if dies_with_us:
-            _prctl(libc, _PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != launcher:  # it died before the line above
-                os._exit(1)
+        _prctl(libc, _PR_SET_PDEATHSIG, signum)
+        if os.getppid() != launcher:  # it died before the line above
+            os._exit(1)
+
+    return prepare
+
+
+def _before_exec(cpus: Collection[int], dies_with_us: bool) -> Callable[[], None]:
+    die = signalled_at_our_death(signal.SIGKILL) if dies_with_us else None
+
+    def prepare() -> None:
+        if die:
+            die()
         if cpus:
             with suppress(OSError):  # a CPU was taken from us meanwhile: run unpinned rather than not at all
                 os.sched_setaffinity(0, cpus)

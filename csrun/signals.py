@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
@@ -20,7 +20,9 @@ class SignalPipe:
     A signal that was ignored before stays so: a job under nohup survives the hangup.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: Collection[signal.Signals] = ()) -> None:
+        """Args: others: signals of which the same shall hold."""
+        self._others = others
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         os.set_blocking(self._write_end, False)
@@ -29,7 +31,7 @@ class SignalPipe:
 
     def __enter__(self) -> SignalPipe:
         self._previous_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        for signum in (*INTERRUPTS, *PASSED_ON, signal.SIGCHLD):
+        for signum in (*INTERRUPTS, *PASSED_ON, *self._others, signal.SIGCHLD):
             if signum is signal.SIGCHLD or signal.getsignal(signum) is not signal.SIG_IGN:
                 self._previous[signum] = signal.signal(signum, _note)
         return self

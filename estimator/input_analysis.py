@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from csrun.roles import tf_config
 from estimator.input import InputSource, describe, read
+from estimator.tasks import VARIABLE as TF_CONFIG
 
 if TYPE_CHECKING:
     from input_analyzer.handover import Shard
@@ -50,12 +53,30 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
         component_names=names,
         artifact_dirs=artifact_dirs,
         seed=source.config.tf_random_seed,
+        role=_told,
     )
     take_over(program, compiles=compiles)
 
 
+@contextmanager
+def _told(shard: Shard) -> Iterator[None]:
+    """TF_CONFIG of a worker for what it reads there later, in any thread, as a generator does."""
+    before = os.environ.get(TF_CONFIG)
+    os.environ[TF_CONFIG] = json.dumps(_tf_config(shard))
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(TF_CONFIG, None)
+        else:
+            os.environ[TF_CONFIG] = before
+
+
 def _as_worker(source: InputSource, shard: Shard) -> InputSource:
     """The input as one worker of a job reads it; alone, as a job of one task does."""
+    return replace(source, tf_config=_tf_config(shard), num_shards=shard.count, shard=shard.index)
+
+
+def _tf_config(shard: Shard) -> dict[str, Any]:
     hosts = ["127.0.0.1"] * (shard.count + 1 if shard.count > 1 else 1)
-    rank = shard.index + 1 if shard.count > 1 else 0
-    return replace(source, tf_config=tf_config(rank, hosts), num_shards=shard.count, shard=shard.index)
+    return tf_config(shard.index + 1 if shard.count > 1 else 0, hosts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,7 +43,7 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
     except Exception as error:
         log.debug("no Input Function Report: %s: %s", type(error).__name__, error)
         return
-    for level, line in lines(inspection.findings):
+    for level, line in lines(inspection.findings, ["python", *sys.orig_argv[1:]]):
         log.log(level, "%s", line)
 
 

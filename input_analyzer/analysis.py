@@ -67,11 +67,11 @@ class Gain:
         kind: "measured": the rates with and without the change were compared; "expected": from the times of
             the stages; "not-speed": something else is won, or not lost.
         text: for a reader.
-        times: the rate with the change over that without it; where it is expected, the most that it can be;
-            None where there is no figure.
+        times: the rate with the change over that without it; None where there is no figure.
         low: lower end of the 95 % confidence interval of a measured one.
         high: upper end.
         cpus: CPUs that it was measured with, or is expected with.
+        at_most: it is a bound: no way to make the change gives more.
     """
 
     kind: Literal["measured", "expected", "not-speed"]
@@ -80,6 +80,7 @@ class Gain:
     low: float | None = None
     high: float | None = None
     cpus: int | None = None
+    at_most: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind.replace('-', ' ')}: {self.text}"
@@ -99,6 +100,8 @@ class Finding:
         gain: what that was measured to give, or is expected to; None where neither could be told.
         value: the number in what is recommended, where the mend is one: of worker processes, of elements in a
             buffer; else None.
+        proved: whether its mend, where there is one, is known to keep every record; `recommended` says why
+            not.
     """
 
     id: str
@@ -109,6 +112,7 @@ class Finding:
     recommended: str
     gain: Gain | None = None
     value: int | None = None
+    proved: bool = True
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Finding:
@@ -128,7 +132,9 @@ class Measurement:
         low: lower end of the 95 % confidence interval of that rate.
         high: upper end.
         pinned: every copy had CPUs of its own.
-        settled: the rate had come to rest and the interval was as tight as asked for.
+        settled: there were enough batches, the rate had come to rest, and the interval was as tight as asked
+            for.
+        batches: of the copy that delivered the fewest.
         warm_up_s: seconds until the steady state.
         first_epoch_samples_per_s: rate of a copy during its first epoch; None where it was too short to be
             measured, or never ended and files were not made cold, or several copies were measured.
@@ -148,6 +154,7 @@ class Measurement:
     high: float
     pinned: bool = True
     settled: bool = True
+    batches: int = 0
     warm_up_s: float = 0.0
     first_epoch_samples_per_s: float | None = None
     cpu_us_per_sample: float | None = None
@@ -270,6 +277,8 @@ class Analysis:
     Attributes:
         available_nodes: nodes that a layout may have.
         stages: in pipeline order.
+        unaccounted_cpu_us_per_sample: CPU time of a copy that is that of no stage, microseconds; None where
+            it is not known.
         bottleneck: None where the stages were not timed.
         measurements: in the order in which they were made.
         predictions: of all layouts that were considered.
@@ -294,6 +303,7 @@ class Analysis:
     applied_gain: Gain | None = None
     notes: tuple[str, ...] = ()
     elapsed_s: float = 0.0
+    unaccounted_cpu_us_per_sample: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The JSON value of `--json FILE`; every number in full."""
@@ -305,6 +315,7 @@ class Analysis:
             "input_bound": self.input_bound,
             "bottleneck": None if self.bottleneck is None else asdict(self.bottleneck),
             "stages": [asdict(stage) for stage in self.stages],
+            "unaccounted_cpu_us_per_sample": self.unaccounted_cpu_us_per_sample,
             "findings": [asdict(finding) for finding in self.findings],
             "applied_gain": None if self.applied_gain is None else asdict(self.applied_gain),
             "measurements": [asdict(measurement) for measurement in self.measurements],

@@ -19,7 +19,7 @@ from input_analyzer.analysis import (
     Subject,
     Target,
 )
-from input_analyzer.applying import order, words_of
+from input_analyzer.applying import as_mended, order, words_of
 from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.findings import by_rank
 from input_analyzer.findings.sharding import Split, uneven_split
@@ -28,11 +28,11 @@ from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.page_cache import ColdFiles
-from input_analyzer.measure.rates import Effort, Plan, Rates, plans
-from input_analyzer.pace import pace
+from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans
+from input_analyzer.pace import pace, unaccounted_us
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
-from input_analyzer.report.words import counted, percent, size
+from input_analyzer.report.words import counted, percent, rate, shape, size
 from input_analyzer.target import target_of_report
 
 Say = Callable[[str, float], None]
@@ -111,9 +111,14 @@ class Examined:
 
     def findings_with(self, workers: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """Findings, and what so many workers are found to share unevenly."""
-        split = self.facts["split"]
-        uneven = None if split is None else uneven_split(Split(**split), workers)
+        uneven = None if self.split is None else uneven_split(self.split, workers)
         return by_rank([*findings, uneven]) if uneven is not None else tuple(findings)
+
+    @property
+    def split(self) -> Split | None:
+        """Files that workers share out whole."""
+        split = self.facts["split"]
+        return None if split is None else Split(**split)
 
     def epoch_of_copy(self, copies: int) -> int | None:
         """Samples of an epoch of one of several copies."""
@@ -143,6 +148,18 @@ def _candidates(request: Request) -> tuple[int, ...]:
     return request.cpus_per_task or default_candidates(len(request.cpus))
 
 
+def _most_at_once(request: Request) -> int:
+    """Tasks with the largest number of CPUs that is tried for which the node has CPUs."""
+    return max(1, len(request.cpus) // max(_candidates(request)))
+
+
+def _usable_memory(request: Request) -> int:
+    """Bytes that all tasks of the node together may take."""
+    usable = int(USABLE_MEMORY * node.memory().available_bytes)
+    allowed = request.launch.memory_bytes
+    return usable if allowed is None else min(usable, allowed)
+
+
 def examine(request: Request, say: Say) -> Examined:
     """Runs the program up to its input function and examines that.
 
@@ -153,8 +170,10 @@ def examine(request: Request, say: Say) -> Examined:
         purpose="examine",
         socket="",
         compile=request.target is None,
+        apply=request.apply,
         stage_seconds=request.stage_seconds,
         cpus_per_task=max(_candidates(request)),
+        memory_bytes=_usable_memory(request) // _most_at_once(request),
     )
     with Copies(request.launch, [first], [request.cpus]) as copies:
         doing = "starting the program"
@@ -208,10 +227,7 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     Raises:
         InputAnalyzerError: the input fails while it is measured.
     """
-    memory = node.memory()
-    usable = int(USABLE_MEMORY * memory.available_bytes)
-    if request.launch.memory_bytes is not None:
-        usable = min(usable, request.launch.memory_bytes)
+    memory, usable = node.memory(), _usable_memory(request)
     candidates = _candidates(request)
     gains = measure_gains(
         examined.findings,
@@ -220,15 +236,19 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         request.effort.longest_s,
         (usable, examined.memory_bytes),
         lambda doing: say(doing, _STARTS),
+        _most_at_once(request),
     )
+    stages = examined.stages
     if request.apply:
         mended_ones = [finding for finding in examined.findings if finding.id not in gains.left_out]
-        request = replace(request, launch=_mending(request.launch, mended_ones, len(request.cpus)))
-    todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes)
-    measurements, notes = _measure(request, examined, todo, say)
+        request = replace(request, launch=_mending(request.launch, mended_ones, max(candidates)))
+        if any("num_workers=" in change for change in examined.applied_without(gains.left_out)):
+            stages = as_mended(stages, mended_ones, max(candidates))
+    most_workers = None if examined.split is None else examined.split.files
+    todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes, most_workers)
+    measurements, notes, epoch_ended = _measure(request, examined, todo, say)
     if request.apply:
         notes.insert(0, applied_note(examined, gains.left_out))
-    stages = examined.stages
     model = fit([point_of(measurement) for measurement in measurements], pace(stages))
     limits = Limits(
         request.available_nodes,
@@ -236,17 +256,22 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         min(memory.total_bytes, request.launch.memory_bytes or memory.total_bytes),
         max(m.memory_per_task_bytes for m in measurements),
         candidates,
+        most_workers,
     )
     target = request.target or target_of_report(map(Path, examined.facts["artifact_dirs"]))
     found = predictions(model, limits)
     recommendation = recommend(found, None if target is None else target.samples_per_s)
+    beside = None
+    if epoch_ended or not any(stage.once for stage in stages):
+        beside = unaccounted_us(stages, _cpu_us_of_one(measurements, recommendation.layout.cpus_per_task))
     say("done", 1.0)
     return Analysis(
         subject=examined.subject(request.command),
         node=Node(request.launch.host, len(request.cpus), memory.total_bytes),
         available_nodes=request.available_nodes,
         stages=stages,
-        bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task),
+        unaccounted_cpu_us_per_sample=beside,
+        bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task, beside or 0.0),
         findings=examined.findings_with(recommendation.layout.workers, gains.findings),
         measurements=measurements,
         model=_described(model, limits),
@@ -259,9 +284,16 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
             *examined.facts["notes"],
             *gains.notes,
             *notes,
-            *_reservations(measurements, model, limits, target, todo),
+            *file_notes(examined.split, model, limits, target),
+            *_reservations(measurements, request.effort, model, limits, target, todo),
         ),
     )
+
+
+def _cpu_us_of_one(measurements: Sequence[Measurement], cpus: int) -> float | None:
+    """CPU time per sample of the only copy with so many CPUs."""
+    alone = (one for one in measurements if one.tasks == 1 and one.cpus_per_task == cpus)
+    return next((one.cpu_us_per_sample for one in alone), None)
 
 
 def applied_note(examined: Examined, left_out: Sequence[str]) -> str:
@@ -276,18 +308,21 @@ def applied_note(examined: Examined, left_out: Sequence[str]) -> str:
 
 
 def _mending(launch: Launch, findings: Sequence[Finding], cpus: int) -> Launch:
-    """A launch whose processes mend what was found; `cpus` are those that the examination had."""
+    """A launch whose processes mend what was found; `cpus` are those that the findings are for."""
     ordered = order(words_of(findings, cpus))
-    return replace(launch, environment={**launch.environment, **ordered})
+    # Copies that share records come across those of a set, or of what hangs on hash(), in one order.
+    alike = {"PYTHONHASHSEED": "0"} if ordered else {}
+    return replace(launch, environment={**alike, **launch.environment, **ordered})
 
 
 def _measure(
     request: Request, examined: Examined, todo: Sequence[Plan], say: Say
-) -> tuple[tuple[Measurement, ...], list[str]]:
+) -> tuple[tuple[Measurement, ...], list[str], bool]:
+    """What was measured, notes, and whether the first epoch was over before."""
     measurements: list[Measurement] = []
     notes: list[str] = []
     total = sum(len(plan.counts) for plan in todo)
-    restarts, epoch_ended = 0, True
+    restarts, without_end = 0, []
     cold = ColdFiles("--cold", request.cold) if request.cold else None
     make_cold = None if cold is None else cold.drop
     for plan in todo:
@@ -304,7 +339,7 @@ def _measure(
         for measurement in rates.measure(request.launch, plan, progress):
             measurements.append(measurement)
         restarts = max(restarts, rates.restarts)
-        epoch_ended = epoch_ended and rates.epoch_ended
+        without_end += [] if rates.epoch_ended else [plan.cpus_per_task]
     if restarts:
         notes.append(
             f"The input ended and was read again from its start, up to {restarts} times; its building is "
@@ -312,18 +347,25 @@ def _measure(
         )
     if cold is not None:
         notes += cold_notes(cold, measurements)
-    if not epoch_ended:
-        known = "" if cold is None else ", as far as can be seen"
-        notes.append(
-            f"No epoch ended while it was measured{known}: the rates are those of the first epoch; a cache, "
-            "or files that stay in memory, may make later ones faster."
-        )
+    if without_end:
+        everywhere = len(without_end) == len(todo)
+        notes.append(first_epoch_note(() if everywhere else without_end, cold=cold is not None))
         if cold is None:
             notes.append(
                 "Files that were read before are in the memory of the operating system: to measure with cold "
                 "ones, name their folders with --cold."
             )
-    return tuple(measurements), notes
+    return tuple(measurements), notes, not without_end
+
+
+def first_epoch_note(cpus_per_task: Sequence[int], *, cold: bool) -> str:
+    """That rates are those of the first epoch: those with so many CPUs per task, or, with none named, all."""
+    some = f" with {' or '.join(map(str, cpus_per_task))} CPUs per task" if cpus_per_task else ""
+    return (
+        f"No epoch ended while it was measured{some}{', as far as can be seen' if cold else ''}: "
+        f"{'these' if some else 'the'} rates are those of the first epoch; a cache, or files that stay in "
+        "memory, may make later ones faster."
+    )
 
 
 def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str]:
@@ -373,8 +415,58 @@ def _described(model: RateModel, limits: Limits) -> ContentionModel:
     return ContentionModel(model.formula, model.relative_error, curves)
 
 
+def file_notes(
+    split: Split | None, model: RateModel, limits: Limits, target: Target | None
+) -> tuple[str, ...]:
+    """That there are fewer files than workers that the nodes have room for, and what that costs."""
+    everything = predictions(model, replace(limits, most_workers=None))
+    if split is None or max(one.layout.workers for one in everything) <= split.files:
+        return ()
+    wanted = None if target is None else target.samples_per_s
+    found, other = recommend(predictions(model, limits), wanted), recommend(everything, wanted)
+    files, place = counted(split.files, "file"), split.source or "a library"
+    note = (
+        f"The input has {files} that workers share out whole ({split.op} at {place}): one more worker than "
+        "files would have nothing to read, so layouts with more are left out."
+    )
+    if other.samples_per_s <= found.samples_per_s:
+        return (note,)
+    limiting = "The files are the limit: with" if found.utilization != 1 else "With"
+    return (
+        f"{note} {limiting} {other.layout.workers} files or more, {shape(other.layout)} would be expected to "
+        f"deliver {rate(other.samples_per_s)} samples/s instead of {rate(found.samples_per_s)}: write the "
+        "data to more files, or shard the records behind the reading (each worker then reads all files).",
+    )
+
+
+def unsettled_notes(measurements: Sequence[Measurement], half_width: float) -> list[str]:
+    """Measurements that would have needed more time, by what they lack.
+
+    Args:
+        measurements: all of them.
+        half_width: half of a confidence interval is to be at most that part of the rate.
+    """
+    lacking: dict[str, int] = {}
+    for one in measurements:
+        if one.settled:
+            continue
+        if one.batches < FEWEST_BATCHES:
+            said = (
+                f"had fewer than {FEWEST_BATCHES} batches of each copy, too few to trust their confidence "
+                "intervals"
+            )
+        elif (one.high - one.low) / 2 > half_width * one.samples_per_s:
+            said = "did not become as tight as asked for: their confidence intervals say how wide they are"
+        else:
+            said = "had not come to rest by the middle of their time, so what counts is the last part only"
+        lacking[said] = lacking.get(said, 0) + 1
+    together = counted(len(measurements), "measurement")
+    return [f"{count} of {together} {said}. More time: --seconds." for said, count in lacking.items()]
+
+
 def _reservations(
     measurements: Sequence[Measurement],
+    effort: Effort,
     model: RateModel,
     limits: Limits,
     target: Target | None,
@@ -389,13 +481,7 @@ def _reservations(
             "measured: on a "
             "quiet node the rates are higher."
         )
-    loose = sum(not m.settled for m in measurements)
-    if loose:
-        notes.append(
-            f"{loose} of {len(measurements)} measurements did not become as tight as asked for in their "
-            "time; their "
-            "confidence intervals say how wide they are. More time: --seconds."
-        )
+    notes += unsettled_notes(measurements, effort.half_width)
     if model.relative_error > _UNMEASURED_ERROR:
         notes.append(
             f"The fitted model is {100 * model.relative_error:.0f} % away from the measurements: trust the "

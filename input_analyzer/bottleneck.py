@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from input_analyzer.analysis import Bottleneck, StageCost
 from input_analyzer.pace import time_us
 
+_FASTER = 1.005  # what is less is not worth a word
 _ALIKE = 0.02  # gains that differ by so little, as parts of the whole time, are the same
 
 
-def bottleneck_of(stages: Sequence[StageCost], cpus: int = 1) -> Bottleneck | None:
+def bottleneck_of(
+    stages: Sequence[StageCost], cpus: int = 1, unaccounted_us: float = 0.0
+) -> Bottleneck | None:
     """The stage without which the pipeline would be fastest, once the first epoch is over.
 
     In one thread, and on one CPU where nothing waits, that is the stage with the largest self time. Where
@@ -21,6 +24,7 @@ def bottleneck_of(stages: Sequence[StageCost], cpus: int = 1) -> Bottleneck | No
     Args:
         stages: All stages of a pipeline.
         cpus: CPUs of a task.
+        unaccounted_us: CPU time per sample in no stage, which stays whatever stage is left out.
 
     Returns:
         None where no stage was timed.
@@ -32,25 +36,35 @@ def bottleneck_of(stages: Sequence[StageCost], cpus: int = 1) -> Bottleneck | No
     spared = {stage.name: whole - time_us(_without(timed, stage), cpus) for stage in timed}
     most = max(spared.values())
     chosen = max((s for s in timed if spared[s.name] >= most - _ALIKE * whole), key=_time)
-    return Bottleneck(chosen.name, chosen.op, _reason(chosen, timed, whole - spared[chosen.name], cpus))
+    return Bottleneck(chosen.name, chosen.op, _reason(chosen, timed, cpus, unaccounted_us))
 
 
 def _without(stages: Sequence[StageCost], left_out: StageCost) -> list[StageCost]:
     return [stage for stage in stages if stage is not left_out]
 
 
-def _reason(chosen: StageCost, timed: Sequence[StageCost], left_us: float, cpus: int) -> str:
+def _reason(chosen: StageCost, timed: Sequence[StageCost], cpus: int, unaccounted_us: float) -> str:
     waits = chosen.wait_us_per_sample or 0.0
     kind = "waiting" if waits > _time(chosen) / 2 else "computing"
-    share = 100 * _time(chosen) / sum(map(_time, timed))
+    of_stages = sum(map(_time, timed))
+    share = 100 * _time(chosen) / of_stages
     threads = chosen.lane.threads_on(cpus)
     where = "" if threads == 1 else f" in {threads} threads"
     text = f"{_time(chosen):,.4g} us of {kind} per sample{where}, {share:.0f} % of the time of all stages"
     on = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
-    whole = time_us(timed, cpus)
-    if len(timed) == 1 or left_us <= 0:
+    if unaccounted_us > of_stages:
+        return (
+            f"{text}; more time goes into no stage: {unaccounted_us:,.4g} us of CPU time per sample into "
+            "calls and into handing elements over, which fewer and larger ones spare"
+        )
+    left = time_us(_without(timed, chosen), cpus, unaccounted_us)
+    if left <= 0 or len(timed) == 1:
         return text
-    return f"{text}; without it a task with {on} could be {whole / left_us:,.3g} times as fast"
+    times = time_us(timed, cpus, unaccounted_us) / left
+    if unaccounted_us and times < _FASTER:
+        return text
+    rest = ", and with all CPU time in no stage as it is," if unaccounted_us > _ALIKE * of_stages else ""
+    return f"{text}; without it{rest} a task with {on} could be {times:,.3g} times as fast"
 
 
 def _time(stage: StageCost) -> float:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from csrun.commands.flags import (
+    DAY_S,
     context_settings,
     count,
     directories,
@@ -24,7 +25,6 @@ from csrun.commands.flags import (
     no_mounts_notice,
     require_command,
     run_main,
-    seconds,
     slurm_options,
     working_directory,
 )
@@ -50,7 +50,12 @@ DEFAULT_SECONDS = 4
 _ON_NODE = "SLURMD_NODENAME"
 """Set in every process that Slurm has started on a node; a shell of salloc may be on another machine."""
 
+LEAVING_LIMIT_S = 20.0
+"""Ends the process on the node, should it hang while it tidies up, which takes it 8 s at most."""
+
 _REDRAW_S = 0.1
+_BAR_WIDTH = 20
+_FIGURES_WIDTH = len(" 100% 0:00:00 ")
 
 _HELP = """Runs COMMAND up to its input function, measures copies of that side by side on one node, and tells
 how fast the input is, which stage bounds it, what to change, and how many nodes, tasks and CPUs a training
@@ -102,7 +107,7 @@ def build_command(site: Site) -> click.Command:
     )
     @click.option(
         "--target-samples-per-s",
-        callback=_positive,
+        callback=_positive("samples per second above 0, for example 50000"),
         metavar="R",
         help="Rate to reach. Default: what the compile report of the program estimates.",
     )
@@ -158,7 +163,7 @@ def build_command(site: Site) -> click.Command:
     )
     @click.option(
         "--memory",
-        callback=_positive,
+        callback=_positive("GiB above 0, for example 16"),
         metavar="GIB",
         help="Memory that the tasks of a node may take. Default: what is free on it.",
     )
@@ -204,12 +209,10 @@ def build_command(site: Site) -> click.Command:
                 f"--apply-dry-run with {flag}: it only prints a diff and measures nothing; expected one of "
                 "the two: leave the other out"
             )
-        from input_analyzer.report.files import TO_STDOUT, check_writable  # --help does not pay for it
+        # --help does not pay for it.
+        from input_analyzer.report.files import check_different, check_writable
 
-        if json_file == html_file == TO_STDOUT:
-            raise UsageError(
-                "--json=- with --html=-: expected one of them on stdout, and a file for the other"
-            )
+        check_different(json_file, html_file)
         check_writable("--json", json_file)
         check_writable("--html", html_file)
         environment = dict(os.environ)
@@ -225,7 +228,7 @@ def build_command(site: Site) -> click.Command:
                 qos=qos,
                 dependency=dependency,
             )
-            _on_node(options, environment, nodes)
+            return _on_node(options, environment, nodes)
         with _expected_errors(), _analysis(site) as surroundings:
             request = _request(
                 site,
@@ -264,24 +267,35 @@ def _counts(context: click.Context, param: click.Parameter, text: str | None) ->
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _positive(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Parses a number above 0."""
+def _positive(expected: str) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """Parses a number above 0; `expected` says what of, with an example."""
+
+    def parse(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"{flag_name(param)}: got {text!r}, expected {expected}")
+        return value
+
+    return parse
+
+
+def _duration(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """Parses seconds, more than none, at most a day."""
     if text is None:
         return None
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        raise UsageError(f"{flag_name(param)}: got {text!r}, expected a number above 0, for example 50000")
-    return value
-
-
-def _duration(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Parses seconds, more than none."""
-    value = seconds(context, param, text)
-    if value == 0:
-        raise UsageError(f"{flag_name(param)}: got {text!r}, expected seconds above 0, for example 10")
+    if not 0 < value <= DAY_S:
+        raise UsageError(
+            f"{flag_name(param)}: got {text!r}, expected seconds above 0, at most {DAY_S}, for example 10"
+        )
     return value
 
 
@@ -401,13 +415,16 @@ def _report(request: Request, json_file: Path | None, html_file: Path | None) ->
 
 def _show_diff(request: Request) -> int:
     from input_analyzer.analyze import examine
-    from input_analyzer.source_diff import diff
+    from input_analyzer.source_diff import changes
 
     with _progress() as tell:
-        examined = examine(replace(request, stage_seconds=0.0), tell)
-    text = diff(examined.findings)
-    if text:
-        write_text(STDOUT, text)
+        examined = examine(replace(request, stage_seconds=0.0, apply=True), tell)
+    found = changes(examined.findings)
+    for finding, reason in found.left:
+        place = f" at {finding.source}" if finding.source else ""
+        say(PROGRAM, f"not in the diff: {finding.id}{place}, {finding.op}(): {reason}")
+    if found.diff:
+        write_text(STDOUT, found.diff)
     else:
         say(PROGRAM, "nothing in the source can be mended mechanically")
     return 0
@@ -437,7 +454,7 @@ def _progress() -> Iterator[Say]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        BarColumn(),
+        BarColumn(bar_width=_BAR_WIDTH),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
         TextColumn("{task.description}", markup=False),
@@ -451,10 +468,16 @@ def _progress() -> Iterator[Say]:
             nonlocal drawn
             now = time.monotonic()
             due = now - drawn >= _REDRAW_S
-            bar.update(task, description=doing, completed=part, refresh=due)
+            room = bar.console.width - _BAR_WIDTH - _FIGURES_WIDTH
+            bar.update(task, description=cut(doing, room), completed=part, refresh=due)
             drawn = now if due else drawn
 
         yield tell
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many characters of a text; rich would take the room of the figures beside it too."""
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
 def _lines() -> Say:
@@ -499,15 +522,15 @@ def _allocated_nodes(environment: Mapping[str, str]) -> int | None:
     return None if allocation is None else len(allocation.nodes)
 
 
-def _on_node(options: SlurmOptions, environment: Mapping[str, str], nodes: int) -> NoReturn:
-    """Becomes an srun that runs this command on a whole node of its own, or on one of the allocation."""
-    from csrun.commands.cpu import replace_process
+def _on_node(options: SlurmOptions, environment: Mapping[str, str], nodes: int) -> int:
+    """Has srun run this command on a whole node of its own, or on one of the allocation; its exit code."""
     from csrun.schedulers.slurm.allocation import read_allocation
     from csrun.schedulers.slurm.arguments import srun_cpu, srun_cpu_step
+    from csrun.schedulers.slurm.attended import on_terminal, run_attended, step_name
     from csrun.schedulers.slurm.client import SlurmClient, submission_environment
     from csrun.schedulers.slurm.facts import look_around, whole_node_cpus
 
-    terminal = os.isatty(0) and os.isatty(1)
+    name, terminal = step_name(PROGRAM), on_terminal()
     allocation = read_allocation(environment)
     # What holds here does not there, where one node is all that the job has.
     arguments = [f"--available-nodes={nodes}", *sys.argv[1:]]
@@ -515,10 +538,11 @@ def _on_node(options: SlurmOptions, environment: Mapping[str, str], nodes: int) 
     if allocation is None:
         client = SlurmClient(environment)
         cpus = whole_node_cpus(client, options, look_around(client, options).partition)
-        words = srun_cpu(options, again, exclude_gres=True, terminal=terminal, cpus=cpus)
+        words = srun_cpu(name, options, again, exclude_gres=True, terminal=terminal, cpus=cpus)
     else:
-        words = srun_cpu_step(allocation, again, avoided_node=options.gres_node, terminal=terminal)
-    replace_process(words, submission_environment(environment))
+        words = srun_cpu_step(name, allocation, again, avoided_node=options.gres_node, terminal=terminal)
+    cleared = submission_environment(environment)
+    return run_attended(words, cleared, name, terminal=terminal, limit_s=LEAVING_LIMIT_S)
 
 
 def own_command(arguments: Sequence[str], python: Path, root: Path) -> tuple[str, ...]:

@@ -31,6 +31,17 @@ class InputFailedError(InputAnalyzerError):
         super().__init__(message)
 
 
+class ComponentError(InputAnalyzerError):
+    """Something in a batch cannot be streamed."""
+
+    exit_code = 2
+
+    def __init__(self, name: str, got: str, what_to_do: str) -> None:
+        super().__init__(
+            f"component '{name}' of the input is {got}, expected a dense tensor of numbers; {what_to_do}"
+        )
+
+
 class VaryingShapesError(InputAnalyzerError):
     """Batches that differ in what the accelerator is programmed for."""
 

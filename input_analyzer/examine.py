@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component, Finding, StageCost
+from input_analyzer.applying import mending
 from input_analyzer.findings.context import is_batching, number, records_at
 from input_analyzer.findings.sharding import Split
 from input_analyzer.handover import InputProgram, Shard
@@ -22,7 +23,9 @@ from input_analyzer.lanes import lanes
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import Link, Order
 from input_analyzer.measure.session import FEWEST_BATCHES, check_length
+from input_analyzer.measure.texts import text_notes
 from input_analyzer.pipeline import Pipeline, StageTime
+from input_analyzer.source_lines import shown
 
 FIRST_BATCHES_S = 3.0
 
@@ -72,7 +75,8 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         link.send(event="alive", doing=doing)
 
     say("reading the first batches")
-    first = _first_batches(program, say)
+    with program.role(Shard(1, 0)), mending(sizes_to_mend(program, order)):
+        first = _first_batches(program, say)
     say("looking at the pipeline")
     examiner = cast("_Examiner", import_module(f"input_analyzer.{_FOLDER[program.framework]}.examine"))
     found = examiner.examine(program, order, say)
@@ -85,7 +89,7 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         "sharded": found.sharded,
         "stages": [asdict(cost) for cost in stage_costs(found.pipeline, found.times)],
         "findings": [asdict(finding) for finding in found.findings],
-        "notes": list(found.notes),
+        "notes": [*text_notes((one["name"], one["dtype"]) for one in first["components"]), *found.notes],
         "applied": list(found.applied),
         "applied_by": {name: list(changes) for name, changes in found.applied_by.items()},
         "split": None if found.split is None else asdict(found.split),
@@ -96,8 +100,13 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
 _FOLDER = {"tensorflow": "tf", "torch": "torch"}
 
 
+def sizes_to_mend(program: InputProgram, order: Order) -> tuple[str, ...]:
+    """Findings to mend before anything else: without a known size of its batches no run can use an input."""
+    return ("drop-remainder-missing",) if order.apply and program.framework == "tensorflow" else ()
+
+
 def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[str, Any]:
-    shapes = Shapes(program.component_names())
+    shapes = Shapes(program.component_names(), program.batch_size)
     shard = Shard(1, 0)
     count = samples = size = 0
     end = time.monotonic() + FIRST_BATCHES_S
@@ -115,9 +124,8 @@ def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[st
         asdict(Component(shapes.name(index), dtype, shape))
         for index, (dtype, shape) in enumerate(shapes.first)
     ]
-    first_shape = shapes.first[0][1] if shapes.first else ()
     return {
-        "batch_size": first_shape[0] if first_shape else 1,
+        "batch_size": shapes.samples,
         "components": components,
         "bytes_per_sample": size / samples if samples else 0.0,
     }
@@ -168,13 +176,12 @@ def function_name(function: Any) -> str:
 
 
 def function_source(function: Any) -> str | None:
-    """Where an input function is defined, "file:line"; None for one that is in no file."""
+    """Where an input function is defined, "file:line" as that of a finding; None where that is no file."""
     while isinstance(function, partial):
         function = function.func
     try:
         function = inspect.unwrap(function)
-        return (
-            f"{Path(inspect.getsourcefile(function) or '').absolute()}:{inspect.getsourcelines(function)[1]}"
-        )
+        path = Path(inspect.getsourcefile(function) or "").absolute()
+        return f"{shown(str(path))}:{inspect.getsourcelines(function)[1]}"
     except (TypeError, OSError):
         return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from input_analyzer.analysis import Finding, Gain
-from input_analyzer.applying import COMPARED, PREFETCHING, optional
+from input_analyzer.applying import COMPARED, PREFETCHING, SPARING, optional, words_of
 from input_analyzer.errors import InputAnalyzerError
+from input_analyzer.findings import by_rank
 from input_analyzer.findings.gains import counted_cpus, figure
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
@@ -23,6 +24,8 @@ _MEMORY = 2.5
 
 _NOISE = 0.2
 """An interval as wide as that says nothing about the change."""
+_HELPS = 1.05
+"""A change that is for speed alone has to reach that with the upper end of its interval."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Gains:
         together: of all mends together, without those left out; None where there are not several, or they
             were not compared.
         notes: what a reader must know, one sentence each.
-        left_out: findings whose mending is for speed alone and was measured to make the input slower.
+        left_out: findings whose mending is for speed, or spares memory that is not short, and was measured to
+            make the input slower.
     """
 
     findings: tuple[Finding, ...]
@@ -45,9 +49,27 @@ class Gains:
 
 def compared_sets(findings: Sequence[Finding]) -> tuple[tuple[str, ...], ...]:
     """Findings to mend in each comparison: each that can change the rate alone, of several all together."""
-    found = list(dict.fromkeys(finding.id for finding in findings))
+    found = list(dict.fromkeys(finding.id for finding in findings if finding.proved))
     alone = [(name,) for name in found if name in COMPARED]
     return (*alone, tuple(found)) if len(alone) > 1 else tuple(alone)
+
+
+BOUNDED = {
+    "map-before-batch": "read with batches in memory in place of what the function makes",
+    "python-function": "read with results in memory in place of what it makes",
+    "python-generator": "read with records in memory in place of those that it makes",
+    "cache-would-fit": "from the second epoch on, read with results in memory",
+}
+"""Findings that only the author can mend: how the most that this can give is measured."""
+
+
+def _bounds(findings: Sequence[Finding]) -> dict[str, tuple[tuple[str, str | None], ...]]:
+    """By identifier the operations and lines of the findings of which the most is measured."""
+    found: dict[str, list[tuple[str, str | None]]] = {}
+    for finding in findings:
+        if finding.id in BOUNDED:
+            found.setdefault(finding.id, []).append((finding.op, finding.source))
+    return {name: tuple(places) for name, places in found.items()}
 
 
 def measure_gains(
@@ -57,6 +79,7 @@ def measure_gains(
     longest_s: float,
     memory: tuple[int, int],
     say: Callable[[str], None],
+    tasks: int = 1,
 ) -> Gains:
     """Compares the rates with and without each mend. Whatever fails here is a note, not an error.
 
@@ -67,8 +90,12 @@ def measure_gains(
         longest_s: Time of one comparison, at most.
         memory: Bytes that may be used, and that the input was seen to use.
         say: Told what is being done.
+        tasks: With so many CPUs each, for which the node has room: where the memory does not suffice for all
+            of them, what spares memory is mended although it makes a task slower.
     """
-    sets = compared_sets(findings)
+    bounds = _bounds(findings)
+    mended = compared_sets(findings)
+    sets = (*((name,) for name in bounds), *mended)
     usable, used = memory
     if not sets:
         return Gains(findings)
@@ -76,8 +103,17 @@ def measure_gains(
         note = "Gains were not measured: the input does not fit into the memory twice."
         return Gains(findings, notes=(note,))
     seconds = max(_LEAST_S, min(longest_s, TOTAL_S / len(sets)))
-    for_speed = optional(findings)
-    order = Order(purpose="compare", socket="", mends=sets, optional=for_speed, stage_seconds=seconds)
+    short = SPARING if tasks * used > usable else frozenset()
+    for_speed = tuple(name for name in optional(findings) if name not in short)
+    words = {word.partition(":")[0]: word for word in words_of(findings, len(cpus))}
+    order = Order(
+        purpose="compare",
+        socket="",
+        mends=tuple(tuple(words.get(name, name) for name in names) for names in sets),
+        bounds=bounds,
+        optional=tuple(words[name] for name in for_speed),
+        stage_seconds=seconds,
+    )
     try:
         results = _compare(order, launch, cpus, say)
     except InputAnalyzerError as error:
@@ -85,11 +121,20 @@ def measure_gains(
         return Gains(findings, notes=(f"Gains could not be measured: {reason}",))
     by_set = dict(zip(sets, results, strict=True))
     together = by_set.get(sets[-1]) if len(sets[-1]) > 1 else None
+    left_out = tuple(name for name in for_speed if slower(by_set.get((name,))))
+    alone = {name: by_set.get((name,)) for name in (*COMPARED, *bounds)}
     return Gains(
-        tuple(with_gains(findings, {name: by_set.get((name,)) for name in COMPARED}, len(cpus))),
-        None if together is None else rate_gain(together, len(cpus)),
-        left_out=tuple(name for name in for_speed if slower(by_set.get((name,)))),
+        by_rank(with_gains(findings, alone, len(cpus), left_out, for_speed)),
+        None if together is None else _advised(rate_gain(together, len(cpus)), slower(together)),
+        notes=tuple(_SHORT.format(name) for name in sorted(short) if slower(alone[name])),
+        left_out=left_out,
     )
+
+
+_SHORT = (
+    "Mending {} makes a task slower, but the memory that it spares is short: the node has CPUs for more "
+    "tasks than it has memory for."
+)
 
 
 def _compare(
@@ -105,8 +150,23 @@ def _compare(
                     return [None if ratio is None else tuple(ratio) for ratio in message["ratios"]]
 
 
-def with_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus: int) -> list[Finding]:
-    """The findings, those that were compared with what was measured."""
+def with_gains(
+    findings: Sequence[Finding],
+    ratios: dict[str, Ratio | None],
+    cpus: int,
+    left_out: Collection[str] = (),
+    for_speed: Collection[str] = (),
+) -> list[Finding]:
+    """The findings, those that were compared with what was measured; some are better left as they are.
+
+    Args:
+        findings: All.
+        ratios: What was measured, by their identifiers.
+        cpus: That it was measured with.
+        left_out: Findings that were measured to be better as they are.
+        for_speed: Findings that are mended for nothing else, or for memory: one that does not help becomes a
+            hint.
+    """
     count = Counter(finding.id for finding in findings)
     result = []
     for finding in findings:
@@ -114,7 +174,8 @@ def with_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpu
         if ratio is None:
             result.append(finding)
             continue
-        gain = rate_gain(ratio, cpus)
+        how = BOUNDED.get(finding.id)
+        gain = rate_gain(ratio, cpus) if how is None else bound_gain(ratio, cpus, how)
         text = gain.text
         if finding.id in PREFETCHING:
             text += ", where a training takes as long for a batch as its making"
@@ -122,10 +183,28 @@ def with_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpu
             text += f", all {count[finding.id]} of its kind together"
         if finding.gain is not None and finding.gain.kind == "not-speed":
             text += f"; {finding.gain.text}"
-        elif (gain.high or 0.0) < 1:
-            text += "; leave it as it is here"
-        result.append(replace(finding, gain=replace(gain, text=text)))
+        helps = ratio[2] >= _HELPS or finding.id not in for_speed or finding.id in SPARING
+        if finding.id in left_out or not helps:
+            gain, finding = _advised(replace(gain, text=text), True), replace(finding, severity="info")
+        else:
+            gain = replace(gain, text=text)
+        result.append(replace(finding, gain=gain))
     return result
+
+
+def _advised(gain: Gain, leave: bool) -> Gain:
+    """A gain with the advice not to make the change, where that was measured not to help."""
+    return replace(gain, text=f"{gain.text}; leave it as it is here") if leave else gain
+
+
+def bound_gain(ratio: Ratio, cpus: int, how: str) -> Gain:
+    """The rate of an input without what some stages cost over that of the input as it is, in words."""
+    times, low, high = ratio
+    interval = f"{figure(low)} to {figure(high)}"
+    most = f"at most {figure(times)} times the rate" if high >= _HELPS else "nothing"
+    return Gain(
+        "measured", f"{most} with {counted_cpus(cpus)} ({interval}), {how}", times, low, high, cpus, True
+    )
 
 
 def rate_gain(ratio: Ratio, cpus: int) -> Gain:

@@ -7,7 +7,8 @@ imports no framework.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,20 +35,26 @@ class InputProgram:
         build: calls it as the worker of that shard would and returns what it returned: a tf.data.Dataset, a
             torch DataLoader. For TensorFlow it may be called in a graph or eagerly.
         batches: reads it as that worker would: a freshly built input, one array a component.
-        component_names: names of the arrays in their order; refuses an input that no run could use.
+        component_names: names of the arrays in their order, which may be known only once a batch was read;
+            refuses an input that no run could use.
+        batch_size: records of a whole batch; None: as many as the first array has rows.
         artifact_dirs: folders that may hold the artifact of a compilation, with its report.
         seed: of the graph, for TensorFlow.
         eager: whether the function is written for eager execution, for TensorFlow.
+        role: while it is open the process finds in its environment what that worker of a run would: for what
+            a built input reads there only when it is read itself, in this process or in one that it starts.
     """
 
     framework: Framework
     function: Callable[..., Any]
     build: Callable[[Shard], Any]
     batches: Callable[[Shard], Iterator[tuple[Any, ...]]]
-    component_names: Callable[[], tuple[str, ...]] = tuple
+    component_names: Callable[[], Sequence[str]] = tuple
+    batch_size: int | None = None
     artifact_dirs: tuple[Path, ...] = ()
     seed: int | None = None
     eager: bool = False
+    role: Callable[[Shard], AbstractContextManager[None]] = lambda shard: nullcontext()
 
 
 def wanted() -> bool:

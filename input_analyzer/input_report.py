@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Iterator, Sequence
+from shlex import join
 
 from input_analyzer.analysis import Finding
 
@@ -13,8 +14,13 @@ _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.I
 _WIDTH = 110
 
 
-def lines(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
-    """Lines of the report with the levels of `logging`; those about a finding begin with `[input_fn]`."""
+def lines(findings: Sequence[Finding], command: Sequence[str] = ()) -> Iterator[tuple[int, str]]:
+    """Lines of the report with the levels of `logging`; those about a finding begin with `[input_fn]`.
+
+    Args:
+        findings: Of an input.
+        command: The words of the program that reads it, which an analysis runs again.
+    """
     if not findings:
         yield logging.INFO, f"{TITLE}: nothing to improve"
         return
@@ -26,6 +32,8 @@ def lines(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
         # What is won beside speed, the message has said.
         gain = f" ({finding.gain})" if finding.gain and finding.gain.kind != "not-speed" else ""
         yield level, f"[input_fn] {finding.id} - recommended: {finding.recommended}{gain}"
+    if command and any(finding.gain and finding.gain.kind == "expected" for finding in findings):
+        yield logging.INFO, f"what they give here is measured by: {join(['cs_input_analyzer', *command])}"
     yield logging.INFO, f"---------- end of the {TITLE} ----------"
 
 

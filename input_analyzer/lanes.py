@@ -58,8 +58,13 @@ def _of_loader(pipeline: Pipeline) -> dict[str, Lane]:
     workers = max((_number(stage, "num_workers") or 0 for stage in pipeline.stages), default=0)
     if not workers:
         return {stage.name: Lane(0) for stage in pipeline.stages}
-    in_workers = ("getitem", "transform", "collate")
-    return {s.name: Lane(1, workers) if s.op in in_workers else Lane(0) for s in pipeline.stages}
+    return {stage.name: lane_in_loader(stage.op, workers) for stage in pipeline.stages}
+
+
+def lane_in_loader(op: str, workers: int, workers_per_cpu: float = 0.0) -> Lane:
+    """That of a stage of a torch DataLoader with so many worker processes, or with some for each CPU."""
+    in_workers = op in ("getitem", "transform", "collate")
+    return Lane(1, workers, workers_per_cpu) if in_workers else Lane(0)
 
 
 def _of_dataset(pipeline: Pipeline) -> dict[str, Lane]:
@@ -102,8 +107,8 @@ def _calls(stage: Stage, reader: Stage | None, optimized: bool) -> tuple[int, fl
         if length is None:
             return (calls, 0.0) if calls is not None and calls > 0 else (1, 1.0)
         if length == AUTOTUNE:
-            # Half as many as CPUs, as every file gets a second thread that reads ahead.
-            return (calls, 0.0) if calls is not None and calls > 0 else (1, 0.5)
+            # A third of the CPUs, as two more threads read ahead of every file.
+            return (calls, 0.0) if calls is not None and calls > 0 else (1, 1 / 3)
         return (min(length, calls) if calls is not None and calls > 0 else length, 0.0)
     if stage.op != "map" or not optimized:
         return None

@@ -66,10 +66,31 @@ def pooled_us(stages: Sequence[StageCost]) -> float:
     return sum(_time(stage) for stage in _counted(stages) if stage.lane.pooled)
 
 
-def time_us(stages: Sequence[StageCost], cpus: float) -> float:
-    """Microseconds per sample in a task with so many CPUs that nothing else uses; 0 without stages."""
-    slowest = max(lane_times(stages, cpus).values(), default=0.0)
-    return max(slowest, locked_us(stages), max(cpu_us(stages), pooled_us(stages)) / cpus)
+def time_us(stages: Sequence[StageCost], cpus: float, unaccounted_us: float = 0.0) -> float:
+    """Microseconds per sample in a task with so many CPUs that nothing else uses; 0 without stages.
+
+    Args:
+        stages: All of a pipeline.
+        cpus: CPUs of the task.
+        unaccounted_us: CPU time in no stage, which the slowest lane has, as in `Pace.with_overhead`.
+    """
+    slowest = max(lane_times(stages, cpus).values(), default=0.0) + unaccounted_us
+    return max(slowest, locked_us(stages), max(cpu_us(stages) + unaccounted_us, pooled_us(stages)) / cpus)
+
+
+def unaccounted_us(stages: Sequence[StageCost], measured_us: float | None) -> float | None:
+    """CPU time per sample of a copy that is that of no stage: elements and batches are handed over.
+
+    Args:
+        stages: All of a pipeline, after the first epoch.
+        measured_us: CPU time per sample of a copy with all its threads and processes.
+
+    Returns:
+        Microseconds, never negative; None where a stage or the copy was not measured.
+    """
+    if measured_us is None or not stages or any(stage.self_time_us_per_sample is None for stage in stages):
+        return None
+    return max(0.0, measured_us - cpu_us(stages))
 
 
 def pace(stages: Sequence[StageCost]) -> Pace | None:

@@ -28,6 +28,7 @@ class Limits:
         node_memory_bytes: memory of a node.
         memory_per_task_bytes: memory of a task.
         cpus_per_task: the numbers of CPUs per task that were measured.
+        most_workers: so many workers have something to read, at least 1; None: any number has.
     """
 
     nodes: int
@@ -35,6 +36,7 @@ class Limits:
     node_memory_bytes: int
     memory_per_task_bytes: int
     cpus_per_task: tuple[int, ...]
+    most_workers: int | None = None
 
     def most_tasks(self, cpus_per_task: int) -> int:
         """Tasks that fit on a node by CPUs and by memory, at least one."""
@@ -54,11 +56,13 @@ def layouts(limits: Limits) -> Iterator[Layout]:
     Every task has CPUs of its own. A job of one task, whose worker shares the chief's process, is there only
     where no larger one is possible.
     """
+    most = limits.most_workers
     found = [
         Layout(nodes, tasks, cpus)
         for nodes in range(1, limits.nodes + 1)
         for cpus in limits.cpus_per_task
         for tasks in range(1, limits.most_tasks(cpus) + 1)
+        if most is None or Layout(nodes, tasks, cpus).workers <= most
     ]
     several = [layout for layout in found if layout.nodes * layout.tasks_per_node > 1]
     yield from sorted(several or found, key=_size)

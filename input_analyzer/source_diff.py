@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 from input_analyzer.analysis import Finding
+from input_analyzer.applying import reason_left
 from input_analyzer.findings.batching import DROPPING
 
 _AUTOTUNE = "tf.data.AUTOTUNE"
@@ -36,8 +39,26 @@ class Edit:
     text: str
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What findings change in the source.
+
+    Attributes:
+        diff: A unified diff of all files that they speak of; empty where none is changed.
+        left: The findings that it does not mend, with the reasons, sentences without their full stops.
+    """
+
+    diff: str
+    left: tuple[tuple[Finding, str], ...]
+
+
 def diff(findings: Sequence[Finding], read: Callable[[Path], str] | None = None) -> str:
-    """A unified diff of all files that findings speak of; empty where nothing can be mended in the source.
+    """The diff of `changes`."""
+    return changes(findings, read).diff
+
+
+def changes(findings: Sequence[Finding], read: Callable[[Path], str] | None = None) -> Changes:
+    """Mends findings in the files that they speak of.
 
     Args:
         findings: Their lines say where.
@@ -45,43 +66,59 @@ def diff(findings: Sequence[Finding], read: Callable[[Path], str] | None = None)
     """
     read = read or (lambda path: path.read_text(encoding="utf-8"))
     by_file: dict[str, list[Finding]] = {}
+    left: list[tuple[Finding, str]] = []
     for finding in findings:
-        if finding.source is not None:
+        if not finding.proved:
+            left.append((finding, reason_left(finding)))
+        elif finding.source is None:
+            left.append((finding, "it is not made on a line of yours"))
+        else:
             by_file.setdefault(finding.source.rpartition(":")[0], []).append(finding)
-    return "".join(_file_diff(name, found, read) for name, found in by_file.items())
+    texts = [_file_diff(name, found, read, left) for name, found in by_file.items()]
+    return Changes("".join(texts), tuple(left))
 
 
-def _file_diff(name: str, findings: Sequence[Finding], read: Callable[[Path], str]) -> str:
+def _file_diff(
+    name: str, findings: Sequence[Finding], read: Callable[[Path], str], left: list[tuple[Finding, str]]
+) -> str:
     try:
         source = read(Path(name))
         tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
+        left += ((finding, "its file cannot be read as Python") for finding in findings)
         return ""
+    edits: dict[Edit, None] = {}
     # A call gets prefetch() behind repeat(), whichever was found first.
-    ordered = sorted(findings, key=lambda finding: finding.id == "prefetch-missing")
-    edits = [edit for finding in ordered for edit in _edits(finding, tree, source)]
-    changed = _edited(source, list(dict.fromkeys(edits)))
-    lines = difflib.unified_diff(
-        source.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
+    for finding in sorted(findings, key=lambda finding: finding.id == "prefetch-missing"):
+        found = _edits(finding, tree, source)
+        if isinstance(found, str):
+            left.append((finding, found))
+        else:
+            edits.update(dict.fromkeys(found))
+    changed = _edited(source, list(edits))
+    lines = difflib.unified_diff(_lines(source), _lines(changed), f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
 
 
-def _edits(finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
-    """What mends a finding; nothing where the call cannot be told, or the mend is not mechanical."""
+def _edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
+    """What mends a finding, or why that is left to the user."""
     line = int((finding.source or "").rpartition(":")[2])
     calls = [call for call in _calls(tree, finding.op) if _is_on(call, line)]
     if finding.op == LOADER:
-        if len(calls) == 1:
-            yield from _of_loader(calls[0], finding, tree)
-        return
+        found = list(_of_loader(calls[0], finding, tree, source)) if len(calls) == 1 else []
+        return found or "no argument of one call mends it for certain"
     mend = _MENDS.get(finding.id)
-    if mend is None or (finding.id in _AUTOTUNED and not _knows_tf(tree)):
-        return
+    if mend is None:
+        return "no argument of one call mends it"
+    if finding.id in _AUTOTUNED and not _knows_tf(tree):
+        return "the file does not know TensorFlow as tf"
     edits = [edit for call in calls if (edit := mend(call, finding, source)) is not None]
     # Several calls of one name on a line: only where one alone lacks what is missing is it plain which.
     if len(edits) == 1:
-        yield edits[0]
+        return edits
+    if len(calls) > 1:
+        return f"there are several calls of {finding.op}() on the line"
+    return "its arguments do not tell what to write" if calls else "its call is not on that line"
 
 
 def _calls(tree: ast.Module, name: str) -> Iterator[ast.Call]:
@@ -103,7 +140,7 @@ def _is_on(call: ast.Call, line: int) -> bool:
     return first <= line <= (call.end_lineno or first)
 
 
-def _of_loader(call: ast.Call, finding: Finding, tree: ast.Module) -> Iterator[Edit]:
+def _of_loader(call: ast.Call, finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
     """The arguments of a DataLoader that a finding recommends, each as it is written there."""
     wanted = _recommended_arguments(finding, tree)
     given = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -116,8 +153,9 @@ def _of_loader(call: ast.Call, finding: Finding, tree: ast.Module) -> Iterator[E
             missing.append(f"{name}={value}")
         elif ast.unparse(given[name]) != value:
             yield _replace(given[name], value)
-    if missing:
-        yield _append(call, ", ".join(missing))
+    appended = _append(call, ", ".join(missing), source) if missing else None
+    if appended is not None:
+        yield appended
 
 
 def _recommended_arguments(finding: Finding, tree: ast.Module) -> dict[str, str]:
@@ -137,23 +175,30 @@ def _recommended_arguments(finding: Finding, tree: ast.Module) -> dict[str, str]
 
 
 def _knows_tf(tree: ast.Module) -> bool:
+    """Whether TensorFlow is `tf` there: it is imported so, or used so, as behind `from x import *`."""
     return any(
-        isinstance(node, ast.Import) and any(a.name == "tensorflow" and a.asname == "tf" for a in node.names)
+        any(one.name == "tensorflow" and one.asname == "tf" for one in node.names)
+        if isinstance(node, ast.Import)
+        else isinstance(node, ast.Attribute) and ast.unparse(node) == "tf.data"
         for node in ast.walk(tree)
     )
 
 
-def _keyword(name: str, value: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
-    """A mend that sets an argument given by its name, or adds it."""
+def _keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
+    """A mend that sets an argument given by its name, or adds it: to the number of a finding, else to what is
+    given here."""
 
     def mend(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+        if finding.op == "with_options":
+            return None  # what it is given was set elsewhere
+        value = otherwise if finding.value is None else str(finding.value)
         for keyword in call.keywords:
             if keyword.arg == name:
                 present = ast.get_source_segment(source, keyword.value)
                 return None if present == value else _replace(keyword.value, value)
             if keyword.arg is None:
                 return None  # **settings may have it
-        return _append(call, f"{name}={value}")
+        return _append(call, f"{name}={value}", source)
 
     return mend
 
@@ -186,24 +231,55 @@ def _behind(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
     return mend
 
 
+def _repeat(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+    """A mend that repeats what a call batches, so that epochs share a batch; else what it delivers."""
+    read = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if finding.op not in _BATCHES or read is None or ast.unparse(read).endswith("Dataset"):
+        return _behind(".repeat()")(call, finding, source)
+    end = (read.end_lineno or read.lineno, read.end_col_offset or 0)
+    # The tree knows nothing of parentheses around what the method is of.
+    dot = (call.func.end_lineno or 0, call.func.end_col_offset or 0)
+    end = max([end, *(place for place in _closing_parentheses(source) if end < place <= dot)])
+    return Edit(end, end, ".repeat()")
+
+
+_BATCHES = ("batch", "padded_batch")
+
+
 def _replace(node: ast.expr, text: str) -> Edit:
     end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
     return Edit((node.lineno, node.col_offset), end, text)
 
 
-def _append(call: ast.Call, text: str) -> Edit:
-    """An argument behind the last one."""
+def _append(call: ast.Call, text: str, source: str) -> Edit | None:
+    """An argument behind the last one; None where that is a generator without parentheses of its own."""
     given: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if given:
-        last = max(given, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
-        end = (last.end_lineno or last.lineno, last.end_col_offset or 0)
-        return Edit(end, end, f", {text}")
-    end = (call.end_lineno or call.lineno, (call.end_col_offset or 1) - 1)
-    return Edit(end, end, text)
+    close = (call.end_lineno or call.lineno, (call.end_col_offset or 1) - 1)
+    if not given:
+        return Edit(close, close, text)
+    end = max((node.end_lineno or node.lineno, node.end_col_offset or 0) for node in given)
+    if end > close:
+        return None
+    # The tree knows nothing of parentheses around an argument.
+    end = max([end, *(place for place in _closing_parentheses(source) if end < place <= close)])
+    return Edit(end, end, f", {text}")
+
+
+def _closing_parentheses(source: str) -> Iterator[tuple[int, int]]:
+    """Line, and column in bytes, behind each of them."""
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.OP and token.string == ")":
+            line, column = token.end
+            yield line, len(token.line[:column].encode())
+
+
+def _lines(source: str) -> list[str]:
+    """Lines as Python counts them: a form feed ends none."""
+    return StringIO(source).readlines()
 
 
 def _edited(source: str, edits: Sequence[Edit]) -> str:
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    lines = [line.encode() for line in _lines(source)]
     # From the end on; of several at one place the last one first, so that they stand in their order.
     for _, edit in sorted(enumerate(edits), key=lambda item: (item[1].start, item[0]), reverse=True):
         (first, begin), (last, end) = edit.start, edit.end
@@ -222,7 +298,7 @@ _MENDS: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
     "prefetch-empty": _first_argument(lambda finding: _AUTOTUNE),
     "shuffle-buffer-small": _first_argument(lambda finding: str(finding.value) if finding.value else None),
     "prefetch-missing": _behind(f".prefetch({_AUTOTUNE})"),
-    "repeat-missing": _behind(".repeat()"),
+    "repeat-missing": _repeat,
 }
 _AUTOTUNED = frozenset(
     {

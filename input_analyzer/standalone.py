@@ -16,10 +16,11 @@ from typing import Any, cast
 from csrun.roles import tf_config
 from input_analyzer.analysis import Framework
 from input_analyzer.applying import ordered, ordered_values
-from input_analyzer.errors import UsageError, WrongTypeError
+from input_analyzer.errors import ComponentError, UsageError, WrongTypeError
 from input_analyzer.handover import InputProgram, Shard, take_over
 from input_analyzer.measure.link import VARIABLE
-from input_analyzer.measure.session import begin, refuse
+from input_analyzer.measure.session import begin, keep_files_apart, refuse
+from input_analyzer.measure.texts import texts_of
 
 _NAMED = 10
 """So many functions of a module are named to somebody who asked for one that is not there."""
@@ -34,10 +35,12 @@ def looks_like_function(word: str) -> bool:
 def main() -> None:
     """Entry point of the process."""
     order_file = Path(os.environ[VARIABLE])
-    begin(order_file)  # from here on the analyzer can tell where this process hangs
+    order, link = begin(order_file)  # from here on the analyzer can tell where this process hangs
     try:
         function = load(sys.argv[1])
+        keep_files_apart(order)  # the function may read a dataset itself
         check_arguments(sys.argv[1], function)
+        link.send(event="alive", doing=f"calling {sys.argv[1]}")
         program = program_of(function, function())
     except Exception as error:
         refuse(order_file, error)
@@ -67,12 +70,25 @@ def load(word: str) -> Callable[[], Any]:
         ) from None
     function = getattr(module, name, None)
     if not callable(function):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        known = _functions_of(module)
         raise UsageError(
             f"{word}: {module_name} has no function '{name}'; expected one that returns a dataset; it has "
             f"{', '.join(known[:_NAMED]) or 'none'}{', ...' if len(known) > _NAMED else ''}"
         )
     return cast("Callable[[], Any]", function)
+
+
+def _functions_of(module: Any) -> list[str]:
+    """Names of the functions that a module defines; of all that it can call where it defines none."""
+    public = {
+        key: value for key, value in vars(module).items() if not key.startswith("_") and callable(value)
+    }
+    own = [
+        key
+        for key, value in public.items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
+    return own or list(public)
 
 
 def check_arguments(word: str, function: Callable[..., Any]) -> None:
@@ -113,6 +129,7 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
     """
     framework = framework_of(example)
     ended: dict[Shard, Any] = {}  # loaders that have come to the end of an epoch
+    names: list[str] = []  # of what a loader delivers, once it has
 
     def build(shard: Shard) -> Any:
         with _told(shard):
@@ -120,13 +137,14 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         if framework == "torch":
-            return _next_epoch(build, ended, shard)
+            return _next_epoch(build, ended, shard, names)
         findings = ordered()
         if findings:
             return mended_batches(lambda: build(shard), findings, shard)
         return tensorflow_batches(build(shard))
 
-    return InputProgram(framework, function, build, batches, eager=True)
+    size = _batch_size(example) if framework == "torch" else None
+    return InputProgram(framework, function, build, batches, lambda: names, size, eager=True, role=_told)
 
 
 @contextmanager
@@ -166,11 +184,26 @@ def framework_of(made: Any) -> Framework:
 
 
 def tensorflow_batches(dataset: Any) -> Iterator[tuple[Any, ...]]:
-    """The elements of a Dataset as arrays."""
+    """The elements of a Dataset as arrays.
+
+    Raises:
+        ComponentError: there is something in them that cannot be streamed.
+    """
     import tensorflow as tf
 
+    for index, spec in enumerate(tf.nest.flatten(dataset.element_spec)):
+        if not isinstance(spec, tf.TensorSpec) or spec.dtype in (tf.resource, tf.variant):
+            dense = isinstance(spec, tf.TensorSpec)
+            got = f"a tensor of {spec.dtype.name}" if dense else type(spec).__name__.removesuffix("Spec")
+            raise ComponentError(
+                f"component {index}", got, "convert it, or leave it out, in the input function"
+            )
     for element in dataset:
-        yield tuple(leaf.numpy() for leaf in tf.nest.flatten(element))
+        yield tuple(_array(leaf.numpy()) for leaf in tf.nest.flatten(element))
+
+
+def _array(values: Any) -> Any:
+    return texts_of(values) or values
 
 
 def mended_batches(
@@ -193,13 +226,13 @@ def mended_batches(
         take = session.make_callable(leaves)
         while True:
             try:
-                yield tuple(take())
+                yield tuple(map(_array, take()))
             except tf.errors.OutOfRangeError:
                 return
 
 
 def _next_epoch(
-    build: Callable[[Shard], Any], ended: dict[Shard, Any], shard: Shard
+    build: Callable[[Shard], Any], ended: dict[Shard, Any], shard: Shard, names: list[str]
 ) -> Iterator[tuple[Any, ...]]:
     """An epoch of a DataLoader: of the same one again, as a training reads it, so that its workers stay."""
     from input_analyzer.torch.mend import mend
@@ -208,24 +241,40 @@ def _next_epoch(
     if known is None:
         loader = mend(build(shard), ordered_values(), shard.count, shard.index).loader
     made = 0
-    for batch in torch_batches(loader):
+    for batch in torch_batches(loader, names):
         made += 1
         yield batch
     if known is not None and not made:  # it can be read once only
-        yield from _next_epoch(build, {}, shard)
+        yield from _next_epoch(build, {}, shard, names)
     else:
         ended[shard] = loader
 
 
-def torch_batches(loader: Any) -> Iterator[tuple[Any, ...]]:
-    """The batches of a DataLoader as arrays; of lone records batches of 1."""
-    from input_analyzer.torch.loader import is_batch, leaves_of
-    from input_analyzer.torch.worker_errors import told_plainly
+def _batch_size(loader: Any) -> int | None:
+    from input_analyzer.torch.loader import batch_size_of
 
-    with told_plainly(loader):
-        for batch in loader:
-            leaves = leaves_of(batch)
-            yield tuple(leaves if is_batch(loader, leaves) else (leaf[None] for leaf in leaves))
+    return batch_size_of(loader)
+
+
+def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple[Any, ...]]:
+    """The batches of a DataLoader as arrays; of lone records batches of 1.
+
+    Args:
+        loader: The DataLoader.
+        names: Is filled with the names of the arrays.
+
+    Raises:
+        ComponentError: there is something in a batch that cannot be streamed.
+    """
+    from input_analyzer.torch.leaves import leaves_of
+    from input_analyzer.torch.loader import is_batch
+
+    for batch in loader:
+        found = leaves_of(batch)
+        if names is not None:
+            names[:] = found
+        leaves = tuple(found.values())
+        yield leaves if is_batch(loader, leaves) else tuple(leaf[None] for leaf in leaves)
 
 
 if __name__ == "__main__":

@@ -36,15 +36,17 @@ def compare_sets(
     """For each set of findings the ratio of the rates with and without them mended.
 
     Args:
-        sets: Identifiers of findings.
-        optional: Findings that a set of several is compared without where they alone were slower.
+        sets: Identifiers of findings, as `applying.words_of` writes them or alone.
+        optional: Findings, written alike, that a set of several is compared without where they alone were
+            slower.
         compare_one: Measures some findings; calls what it is given to say that it goes on.
         say: Told what is being done.
     """
     ratios: list[Ratio | None] = []
     alone: dict[str, Ratio | None] = {}
     for names in sets:
-        doing = f"measuring what mending {' and '.join(names) if len(names) < 3 else 'all'} gives"
+        plain = (name.partition(":")[0] for name in names)  # a number may be behind it
+        doing = f"measuring what mending {' and '.join(plain) if len(names) < 3 else 'all'} gives"
         ratio = compare_one(worth_while(names, alone, optional), partial(say, doing))
         ratios.append(ratio)
         if len(names) == 1:

@@ -63,7 +63,7 @@ def _tell_to_end(job: KnownJob, found: JobStatus) -> None:
         client, step = SlurmClient(os.environ), (record or {}).get("slurm_step_id")
         # A batch job is ours as a whole; other steps run in an allocation that somebody else has made.
         if step and not job.slurm_job_id:
-            client.end_step(step)
+            client.signal_step(step, signal.SIGTERM)
         else:
             client.cancel(found.slurm_job_id)
         return

@@ -42,7 +42,7 @@ without a CS system, or for a shell. `python` is the toolkit's interpreter. With
 a node of its own, unless csrun_cpu is called inside a job or --alloc-node=False is given.
 
 The first word that is no flag starts the command; everything behind it is passed on unchanged. The command
-takes the place of csrun_cpu: it keeps the terminal, and its exit code is the exit code.
+takes the place of csrun_cpu: it keeps the terminal, gets its signals, and its exit code is the exit code.
 
 Flags may be written with _ or -, as --flag VALUE or --flag=VALUE.
 """
@@ -125,7 +125,19 @@ def build_command(site: Site) -> click.Command:
                 qos=qos,
                 dependency=dependency,
             )
-            executed = _on_own_node(site, executed, change.apply(environment), options, exclude_gres, dry_run)
+            from csrun.schedulers.slurm.attended import on_terminal, run_attended, step_name
+
+            name, terminal = step_name(PROGRAM), on_terminal()
+            executed = _on_own_node(
+                site,
+                executed,
+                change.apply(environment),
+                options,
+                exclude_gres,
+                dry_run,
+                name=name,
+                terminal=terminal,
+            )
         if dry_run:
             write_text(STDOUT, describe(executed, change, cwd, "on a node of its own" if own_node else HERE))
             return 0
@@ -133,9 +145,10 @@ def build_command(site: Site) -> click.Command:
             require_container(site, environment.get("PATH", ""))
         if logging:
             write_text(STDERR, f"Running: {join(words)}\n")
-        replace_process(
-            executed, _cleared(change.apply(environment)) if own_node else change.apply(environment)
-        )
+        if own_node:
+            cleared = _cleared(change.apply(environment))
+            return run_attended(executed, cleared, name, terminal=terminal, limit_s=None)
+        replace_process(executed, change.apply(environment))
 
     csrun_cpu.params.extend(_queries(site))
     return csrun_cpu
@@ -148,6 +161,9 @@ def _on_own_node(
     options: SlurmOptions,
     exclude_gres: bool,
     dry_run: bool,
+    *,
+    name: str,
+    terminal: bool,
 ) -> tuple[str, ...]:
     """The words that run a command on a node of its own.
 
@@ -168,8 +184,7 @@ def _on_own_node(
     except SlurmError:
         if not dry_run:
             raise
-    terminal = os.isatty(0) and os.isatty(1)
-    return srun_cpu(options, executed, exclude_gres=exclude_gres, terminal=terminal, cpus=cpus)
+    return srun_cpu(name, options, executed, exclude_gres=exclude_gres, terminal=terminal, cpus=cpus)
 
 
 def _cleared(environment: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from csrun.commandline import is_directory
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError, UsageError
 from csrun.site.model import LAUNCHERS, Launcher, Site
-from csrun.site.values import parse_count
+from csrun.site.values import check_time_limit, parse_count
 
 EXIT_USAGE = 2
 EXIT_BUG = 3
@@ -96,6 +96,15 @@ def launcher_name(context: click.Context, param: click.Parameter, text: str | No
     )
 
 
+def time_limit(context: click.Context, param: click.Parameter, text: str) -> str:
+    """Lets a time limit in one of Slurm's forms pass; srun's own complaint would come after the queue."""
+    try:
+        return check_time_limit(text)
+    except ValueError as error:
+        flag = flag_name(param)
+        raise UsageError(f"{flag}: got {text!r}, {error}: write {flag}=4:00:00 for four hours") from None
+
+
 def mount_dirs_option(function: Function) -> Function:
     """Declares the directories that a program in a container sees beside its working directory."""
     option = click.option(
@@ -125,7 +134,10 @@ def slurm_options(function: Function) -> Function:
         ("--dependency", "dependency", "TYPE:JOB"): "Start after other Slurm jobs, for example afterok:1234.",
     }
     for (flag, name, metavar), text in reversed(flags.items()):
-        function = click.option(flag, name, default="", metavar=metavar, help=text)(function)
+        callback = time_limit if flag == "--time" else None
+        function = click.option(flag, name, default="", metavar=metavar, help=text, callback=callback)(
+            function
+        )
     return function
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.findings.context import Context, component, finding, flag, number
+from input_analyzer.findings.endings import endless_at
 from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage, Tensor
 
@@ -36,8 +36,14 @@ _UNBATCHED = frozenset(
 def drop_remainder(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The last batch of an epoch may be smaller."""
     for stage in pipeline.stages:
+        left_out = "; of an epoch at most the last incomplete batch is left out"
         if flag(stage, "smaller_batch"):
             what, recommended = "the last batch may be smaller", _whole_batches(pipeline, context, stage)
+            if len(stage.inputs) == 1 and endless_at(pipeline, pipeline.by_name[stage.inputs[0]]):
+                what, left_out = (
+                    "no batch is smaller, as the data never end, but its call does not say so",
+                    "",
+                )
         elif not flag(stage, "smaller_within"):
             continue
         elif stage.op == "bucket_by_sequence_length":
@@ -53,9 +59,7 @@ def drop_remainder(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             stage,
             f"{what}, so the size of a batch is not known, and {_ONE_SHAPE}",
             recommended,
-            not_speed(
-                "the program can be compiled; of an epoch at most the last incomplete batch is left out"
-            ),
+            not_speed(f"the program can be compiled{left_out}"),
         )
 
 
@@ -82,7 +86,7 @@ def shape_unknown(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     )
     # A tensor of a kind of its own (ragged, sparse) does not tell its sizes before the end.
     for stage in causes if explained else [pipeline.last]:
-        named = ", ".join(f"'{tensor.name}' {_shown(tensor)}" for tensor in unknown)
+        named = ", ".join(f"{component(pipeline, tensor)} {_shown(tensor)}" for tensor in unknown)
         yield finding(
             "shape-unknown",
             "error",
@@ -120,14 +124,12 @@ def map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             continue
         batch = next((other for other in pipeline.after(stage) if other.op == "batch"), None)
         between = [s for s in pipeline.after(stage) if batch is not None and s.position < batch.position]
-        movable = ("shuffle", "repeat", "map", "prefetch", "cache")
-        if batch is None or any(other.op not in movable for other in between):
+        if batch is None or not all(_moves(pipeline, other) for other in between):
             continue
         share = context.share((stage,))
         if share is not None and share < MUCH:
             continue
         name = stage.attributes.get("function")
-        gain = spared(pipeline, context, (stage,))
         called = f"'{name}' is" if name and name != "lambda" else "its function is"
         yield finding(
             "map-before-batch",
@@ -136,8 +138,15 @@ def map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"{called} called for every record, though nothing in it needs single records: a call for a "
             "batch costs little more than one for a record, but for what it computes",
             "batch(...) first, then map() with a function for whole batches",
-            gain and replace(gain, text=f"{gain.text}, if calls take the time and not what they compute"),
+            spared(pipeline, context, (stage,)),
         )
+
+
+def _moves(pipeline: Pipeline, stage: Stage) -> bool:
+    """Whether a stage between may stay before batch(), or go behind it too."""
+    if stage.op == "map":
+        return flag(stage, "free") or _vectorizes(pipeline, stage)
+    return stage.op in ("shuffle", "repeat", "prefetch", "cache")
 
 
 def _vectorizes(pipeline: Pipeline, stage: Stage) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number, records_at
@@ -35,6 +35,21 @@ def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "killed before the first epoch ends",
                 "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
                 not_speed("the run lives to its end"),
+            )
+
+
+def in_one_file(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A cache on disk that all workers would write to the same place."""
+    for stage in pipeline.stages:
+        if stage.op == "cache" and stage.attributes.get("filename") in context.shared_caches:
+            yield finding(
+                "cache-file-shared",
+                "error" if context.workers > 1 else "warning",
+                stage,
+                "the file is the same for all workers: one that begins while another fills it fails, as "
+                "TensorFlow locks it; one that begins later reads the records of the other",
+                "cache(filename) with the number of the worker in the name, from TF_CONFIG or input_context",
+                not_speed("several workers live through the first epoch, each with records of its own"),
             )
 
 
@@ -75,14 +90,13 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             best = (share, stage, size, spared_stages)
     if best is not None and best[0] < 1:
         _, stage, size, spared_stages = best
-        gain = spared(pipeline, context, spared_stages)
         yield finding(
             "cache-would-fit",
             "info",
             stage,
             f"an epoch takes {size} here and is the same every time, but is read and computed anew",
             f"cache() behind this {stage.op}()",
-            gain and replace(gain, text=f"{gain.text} from the second epoch on"),
+            spared(pipeline, context, spared_stages, " from the second epoch on"),
         )
 
 
@@ -135,4 +149,4 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
-RULES = (too_large, frozen, would_fit)
+RULES = (too_large, in_one_file, frozen, would_fit)

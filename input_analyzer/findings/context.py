@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from input_analyzer.analysis import Finding, Gain, Severity
-from input_analyzer.pipeline import Pipeline, Stage, StageTime
+from input_analyzer.pipeline import Pipeline, Stage, StageTime, Tensor
 
 BATCHES = frozenset(
     {"batch", "padded_batch", "ragged_batch", "rebatch", "map_and_batch", "bucket_by_sequence_length"}
@@ -25,6 +25,7 @@ class Context:
         sharded: Whether the inputs of two workers differ; None where that was not tried.
         files_by_worker: Files that the sources of the first and the last worker have; empty where that is
             not known.
+        shared_caches: Names of files in which the first worker and the last one keep a cache both.
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
         cpus: CPUs of a worker, for what is expected of more calls at once; None where that is not known.
@@ -34,6 +35,7 @@ class Context:
     workers: int = 1
     sharded: bool | None = None
     files_by_worker: tuple[int, ...] = ()
+    shared_caches: frozenset[str] = frozenset()
     memory_bytes: int | None = None
     times: Mapping[str, StageTime] = field(default_factory=dict)
     cpus: int | None = None
@@ -44,6 +46,13 @@ class Context:
         if not total:
             return None
         return sum(self.times[s.name].self_time_us for s in stages if s.name in self.times) / total
+
+
+def component(pipeline: Pipeline, tensor: Tensor) -> str:
+    """What a report calls a tensor of an element: its number, and its name where the author gave one."""
+    key = tensor.name.removeprefix("element")
+    named = f" ('{key.strip('/')}')" if any(letter.isalpha() for letter in key) else ""
+    return f"component {pipeline.element.index(tensor)}{named}"
 
 
 def finding(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number, shuffles
 from input_analyzer.findings.gains import not_speed
+from input_analyzer.lanes import is_parallel
 from input_analyzer.pipeline import Pipeline, Stage
 
 _CONTINUED = "a training that is continued sees each record of an epoch once"
@@ -15,6 +16,16 @@ _CONTINUED = "a training that is continued sees each record of an epoch once"
 def any_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Elements come in the order in which they happen to be ready."""
     for stage in pipeline.stages:
+        if flag(stage, "any_order") and any(map(_may_be_parallel, pipeline.before(stage))):
+            yield finding(
+                "order-not-deterministic",
+                "warning",
+                stage,
+                "its options let results come in the order in which they happen to be ready, so a training "
+                "that is continued leaves out other batches than those it has seen",
+                "options.deterministic = True, or left out",
+                not_speed(_CONTINUED),
+            )
         if stage.attributes.get("deterministic") == "false" or flag(stage, "sloppy"):
             yield finding(
                 "order-not-deterministic",
@@ -25,6 +36,13 @@ def any_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "deterministic=True, or the argument left out",
                 not_speed(_CONTINUED),
             )
+
+
+def _may_be_parallel(stage: Stage) -> bool:
+    """Whether several results may be made at once, and nothing in the call itself says that order is kept."""
+    if stage.attributes.get("deterministic") == "true":
+        return False
+    return stage.op in ("map", "interleave") or is_parallel(stage)
 
 
 def random_state(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

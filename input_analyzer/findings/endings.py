@@ -46,10 +46,10 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 
 def is_endless(pipeline: Pipeline) -> bool:
     """Whether a pipeline delivers without end, as far as is known without running it."""
-    return _endless(pipeline, pipeline.last)
+    return endless_at(pipeline, pipeline.last)
 
 
-def _endless(pipeline: Pipeline, stage: Stage) -> bool:
+def endless_at(pipeline: Pipeline, stage: Stage) -> bool:
     """The same of a stage."""
     if flag(stage, "endless"):
         return True
@@ -57,8 +57,9 @@ def _endless(pipeline: Pipeline, stage: Stage) -> bool:
         return False
     if not stage.inputs:
         return stage.op in ("random", "counter")
-    ways = [_endless(pipeline, other) for other in pipeline.inputs_of(stage)]
-    return all(ways) if stage.op in ("zip", "enumerate") else any(ways)
+    ways = [endless_at(pipeline, other) for other in pipeline.inputs_of(stage)]
+    ends_with_one = stage.op in ("zip", "enumerate") or flag(stage, "stop_on_empty_dataset")
+    return all(ways) if ends_with_one else any(ways)
 
 
 def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -66,11 +67,13 @@ def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     tail = _chain_from_end(pipeline)
     last_prefetch = next((stage for stage in tail if _prefetches(stage)), None)
     if last_prefetch is None:
+        optimized = all(stage.attributes.get("optimized") is not False for stage in pipeline.stages)
+        adding = ", where TensorFlow does not add it by itself" if optimized else ""
         yield finding(
             "prefetch-missing",
             "warning",
             pipeline.last,
-            "nothing is prefetched: the next batch is made only when the last one has been sent",
+            f"nothing is prefetched{adding}: the next batch is made only when the last one has been sent",
             "prefetch(CS_AUTOTUNE) as the last call",
             overlapped(),
         )

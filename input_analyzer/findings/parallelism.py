@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.batching import MUCH
 from input_analyzer.findings.context import Context, finding, flag, number
-from input_analyzer.findings.gains import side_by_side
-from input_analyzer.lanes import is_parallel
+from input_analyzer.findings.gains import (
+    FILES_AT_ONCE,
+    argument,
+    files_at_once,
+    most_cpus_for,
+    side_by_side,
+)
+from input_analyzer.lanes import is_parallel, lanes
 from input_analyzer.pipeline import AUTOTUNE, Pipeline
 
 _CALLING = ("map", "interleave")
@@ -24,11 +30,15 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             continue
         calls = number(stage, "num_parallel_calls")
         if calls is None and not is_parallel(stage):
+            by_itself = lanes(pipeline)[stage.name].threads_per_cpu > 0
             yield finding(
                 "parallel-calls-missing",
-                "warning",
+                "info" if by_itself else "warning",
                 stage,
-                "its calls run one after the other, on one CPU, however many the worker has",
+                "it does not say how many calls may run at once: TensorFlow makes that as many as there are "
+                "CPUs only while its optimizations are on and the function keeps no state"
+                if by_itself
+                else "its calls run one after the other, on one CPU, however many the worker has",
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
                 side_by_side(pipeline, context, stage),
             )
@@ -51,13 +61,20 @@ def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             continue
         if number(stage, "num_parallel_calls") is None:
             continue
+        # With few CPUs CS_AUTOTUNE reads one file at a time, which is worse than a number.
+        wanted = AUTOTUNE if length >= FILES_AT_ONCE else files_at_once(context.cpus)
+        if wanted == AUTOTUNE and context.cpus is not None and context.cpus <= most_cpus_for(length):
+            continue
+        many = f", where a worker has more than {most_cpus_for(length)} CPUs" if wanted == AUTOTUNE else ""
         yield finding(
             "cycle-length-fixed",
             "info",
             stage,
-            f"it reads {length} files at once, whatever number of CPUs the worker gets",
-            "interleave(..., cycle_length=CS_AUTOTUNE, num_parallel_calls=CS_AUTOTUNE)",
-            side_by_side(pipeline, context, stage),
+            f"it reads {length} {'file' if length == 1 else 'files'} at once, whatever number of CPUs the "
+            "worker gets",
+            f"interleave(..., cycle_length={argument(wanted)}, num_parallel_calls=CS_AUTOTUNE){many}",
+            side_by_side(pipeline, context, stage, wanted),
+            None if wanted == AUTOTUNE else wanted,
         )
 
 

@@ -101,9 +101,24 @@ def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         "error" if several and context.training else "warning",
         source,
         message,
-        "shard(num_workers, worker_index) right behind the source, both from TF_CONFIG or input_context",
+        f"shard(num_workers, worker_index) {_shard_place(pipeline)}, both from TF_CONFIG or input_context",
         not_speed("all workers together read each record once an epoch"),
     )
+
+
+def _shard_place(pipeline: Pipeline) -> str:
+    """Where to write it: behind what chooses records by their order, which would choose others of a shard."""
+    stages = [s for s in pipeline.stages if s.op in _BY_ORDER]
+    if not stages:
+        return "right behind the source"
+    last = stages[-1]
+    where = f" in {last.source}" if last.source else ""
+    mixed = any(map(shuffles, pipeline.before(last)))
+    seed = ", with one seed in all workers for the shuffle before it" if mixed else ""
+    return f"behind {last.op}(){where}{seed}"
+
+
+_BY_ORDER = frozenset({"take", "skip", "take_while", "scan", "enumerate", "window"})
 
 
 def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -112,19 +127,27 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         if stage.op != "shard":
             continue
         before = list(pipeline.before(stage))
-        mixing = next((other for other in before if _differs_between_workers(other)), None)
+        mixing = next((other for other in before if is_unseeded(other)), None)
+        wasteful = next((other for other in before if _mixes_records(pipeline, other)), None)
         if mixing is not None:
-            by = "" if mixing.op == "shuffle" else f" of {mixing.op}()"
             yield finding(
                 "shard-after-shuffle",
                 "error",
                 stage,
-                f"it stands behind the shuffle{by} in {mixing.source or 'a library'}: workers shuffle "
-                "differently, so some records are read by several of them and others by none",
-                "shard() before shuffle()"
-                if mixing.op == "shuffle"
-                else f"{mixing.op}(..., shuffle=False), then shard(), then shuffle()",
+                f"it stands behind the {_named(mixing)}, which has no seed: workers shuffle differently, so "
+                "some records are read by several of them and others by none",
+                _shard_first(mixing),
                 not_speed("all workers together read each record once an epoch"),
+            )
+        elif wasteful is not None:
+            yield finding(
+                "shard-after-shuffle",
+                "warning",
+                stage,
+                f"it stands behind the {_named(wasteful)}: every worker makes and shuffles all records and "
+                "throws most away, and only while all have the same seed each record is read once",
+                _shard_first(wasteful),
+                not_repeated(max(context.workers, 2), "what stands before it"),
             )
         elif any(map(is_batching, before)):
             yield finding(
@@ -133,13 +156,27 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 stage,
                 "it stands behind batch(): every worker reads and batches all records and throws most away",
                 "shard() right behind the source",
-                not_repeated(pipeline, context, before, max(context.workers, 2)),
+                not_repeated(max(context.workers, 2), "what stands before it"),
             )
 
 
-def _differs_between_workers(stage: Stage) -> bool:
-    """Whether workers get other orders; a seed that all have in common is usual for names of files."""
-    return is_unseeded(stage) if stage.op == "list_files" else shuffles(stage)
+def _mixes_records(pipeline: Pipeline, stage: Stage) -> bool:
+    """Whether a stage shuffles records; for names of files a seed that all have in common is usual."""
+    of_names = stage.op == "list_files" or any(
+        later.attributes.get("reads") for later in pipeline.after(stage)
+    )
+    return shuffles(stage) and not of_names
+
+
+def _named(mixing: Stage) -> str:
+    by = "" if mixing.op == "shuffle" else f" of {mixing.op}()"
+    return f"shuffle{by} in {mixing.source or 'a library'}"
+
+
+def _shard_first(mixing: Stage) -> str:
+    if mixing.op == "shuffle":
+        return "shard() before shuffle()"
+    return f"{mixing.op}(..., shuffle=False), then shard(), then shuffle()"
 
 
 def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_analyzer.analysis import Finding
+from input_analyzer.analysis import Finding, Severity
 from input_analyzer.findings.context import Context, finding, flag, number
 from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.findings.torch_workers import about_loader
@@ -15,16 +15,16 @@ _COLLATE_SHARE = 0.2  # of the time of all stages
 
 def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The last batch of an epoch may be smaller."""
-    stage = pipeline.by_name["collate"]
-    records = number(pipeline.stages[0], "records")
-    size = number(stage, "batch_size")
-    even = records is not None and size is not None and records % size == 0
-    if stage.attributes.get("drop_remainder") is False and not even:
+    stage, order = pipeline.by_name["collate"], pipeline.stages[0]
+    if stage.attributes.get("drop_remainder") is not False or flag(order, "endless"):
+        return
+    severity, smaller = _last_batch(order, number(stage, "batch_size"), context.sharded)
+    if smaller:
         yield about_loader(
             pipeline,
             "drop-remainder-missing",
-            "error",
-            "the last batch may be smaller, and the CS system is programmed for one fixed shape",
+            severity,
+            f"{smaller}, and the CS system is programmed for one fixed shape",
             "BatchSampler(..., drop_last=True)"
             if flag(stage, "batch_sampler")
             else "DataLoader(..., drop_last=True)",
@@ -32,6 +32,24 @@ def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "the program can be compiled; of an epoch at most the last incomplete batch is left out"
             ),
         )
+
+
+def _last_batch(order: Stage, size: int | None, sharded: bool | None) -> tuple[Severity, str]:
+    """How grave it is that the last batch of an epoch is smaller, and whose it is; "" where none is."""
+    records, counts = number(order, "records"), order.attributes.get("records_by_task")
+    if not records or not size:
+        return "warning", "the last batch may be smaller, where the data end: nobody knows how many they are"
+    if records % size:
+        return "error", f"the last batch is smaller, as {records} records are not whole batches of {size}"
+    if sharded is False:  # as they would be shared out
+        counts = (records - records // 2, records // 2)
+    uneven = [n for n in counts if isinstance(n, int) and n % size] if isinstance(counts, tuple) else []
+    if not uneven:
+        return "info", ""
+    return "warning", (
+        f"the last batch of one of several tasks may be smaller, as of 2 tasks one has {uneven[0]} records, "
+        f"which are not whole batches of {size}"
+    )
 
 
 def batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

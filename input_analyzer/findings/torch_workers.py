@@ -10,11 +10,13 @@ from input_analyzer.analysis import Finding, Gain, Severity, StageCost
 from input_analyzer.findings.context import Context, flag, number
 from input_analyzer.findings.gains import counted_cpus, figure, not_speed, overlapped
 from input_analyzer.lanes import lanes
-from input_analyzer.pace import time_us
+from input_analyzer.pace import cpu_us, time_us
 from input_analyzer.pipeline import Pipeline
+from input_analyzer.rate_model import queueing_time
 
 WORKERS_PER_CPU = 4
-"""More are never recommended: each has the dataset, its open files and batches made ahead in memory."""
+"""No more than that are recommended to one who has fewer: each has the dataset, its open files and batches
+made ahead in memory."""
 
 BATCHES_AHEAD_MEMORY = 0.1
 """Part of the memory that batches made ahead may take without a word."""
@@ -66,8 +68,8 @@ def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             pipeline,
             "loader-workers-many",
             "warning",
-            f"num_workers is {present} and a task has {counted_cpus(cpus)}: the workers take turns, and each "
-            "has the dataset and its batches in memory",
+            f"num_workers is {present}: by the times of the stages {wanted} would do with "
+            f"{counted_cpus(cpus)}, and each has the dataset and its batches in memory",
             f"DataLoader(..., num_workers={wanted})",
             not_speed(f"the memory of {present - wanted} processes, and of a start of each, is spared"),
             wanted,
@@ -97,17 +99,26 @@ def _worth_a_hand_over(pipeline: Pipeline, context: Context) -> bool:
 
 
 def wanted_workers(pipeline: Pipeline, context: Context) -> int:
-    """The fewest worker processes that are as good as many; as many as CPUs where no time is known."""
+    """The fewest worker processes that are as good as more of them, or as those that there are.
+
+    As many as CPUs where no time is known.
+    """
     cpus = _cpus(pipeline, context)
+    # Of an iterable dataset, where some workers would have nothing to read.
+    parts = number(pipeline.by_name["getitem"], "parts") or math.inf
     if not context.times:
-        return cpus
-    rates = {n: _rate(pipeline, context, n) for n in range(1, WORKERS_PER_CPU * cpus + 1)}
+        return int(min(cpus, parts))
+    most = max(WORKERS_PER_CPU * cpus, number(pipeline.by_name["workers"], "num_workers") or 0)
+    rates = {n: _rate(pipeline, context, n) for n in range(1, int(min(most, parts)) + 1)}
     best = max(rates.values())
     return next(n for n, rate in rates.items() if rate >= _ENOUGH * best)
 
 
 def _rate(pipeline: Pipeline, context: Context, workers: int) -> float:
-    """Samples per microsecond with so many workers, as the times of the stages promise."""
+    """Samples per microsecond with so many workers, as the times of the stages promise.
+
+    While one worker waits others want to compute, so they meet at the CPUs as `rate_model` says.
+    """
     stage = pipeline.by_name["workers"]
     changed = replace(stage, attributes={**stage.attributes, "num_workers": workers})
     stages = tuple(changed if one is stage else one for one in pipeline.stages)
@@ -119,7 +130,12 @@ def _rate(pipeline: Pipeline, context: Context, workers: int) -> float:
         if one is changed:
             cpu, wait = _hand_over_us(pipeline, cpu, workers), 0.0
         costs.append(StageCost(one.name, one.op, one.position, cpu + wait, cpu, wait, lane=lane_of[one.name]))
-    time_of_sample = time_us(costs, _cpus(pipeline, context))
+    cpus = _cpus(pipeline, context)
+    time_of_sample = time_us(costs, cpus)
+    if workers:
+        of_worker = sum(cost.self_time_us_per_sample or 0.0 for cost in costs if cost.lane.threads > 1)
+        computes = min(cpu_us(costs), of_worker)
+        time_of_sample = max(time_of_sample, queueing_time(computes, of_worker - computes, workers, cpus))
     return 1 / time_of_sample if time_of_sample else math.inf
 
 
@@ -197,6 +213,7 @@ def ahead(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"{context.memory_bytes / 2**30:.2g} GiB that a task may use",
                 f"DataLoader(..., prefetch_factor={fits})",
                 not_speed(f"{size * (factor - fits) / 2**30:.2g} GiB of memory are spared"),
+                fits,
             )
 
 

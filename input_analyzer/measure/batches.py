@@ -16,6 +16,48 @@ def sample_count(batch: Batch) -> int:
     return int(first.shape[0]) if first is not None and len(first.shape) else 1
 
 
+class SampleCount:
+    """Counts the samples of batches.
+
+    They are the first size of the first array, unless somebody else knows how many records a whole batch has:
+    then those of an array that has as many rows; of one that has as many columns, if all arrays have
+    (sequences whose first dimension is time); else the first size that all arrays with sizes have in common;
+    and where there is none, all batches have as many.
+
+    Args:
+        batch_size: Records of a whole batch; None: nobody knows.
+    """
+
+    def __init__(self, batch_size: int | None = None) -> None:
+        self._batch_size = batch_size
+        self._at: tuple[int, int] | None = None
+        self._sought = False
+
+    def __call__(self, batch: Batch) -> int:
+        """Samples of a batch; the first one tells where they are to be seen."""
+        if not self._sought:
+            self._sought, self._at = True, self._place(batch)
+        if self._at is not None:
+            array, axis = self._at
+            if array < len(batch) and axis < len(batch[array].shape):
+                return int(batch[array].shape[axis])
+        return sample_count(batch) if self._batch_size is None else self._batch_size
+
+    def _place(self, batch: Batch) -> tuple[int, int] | None:
+        size = self._batch_size
+        if size is None:
+            return None
+        shapes = [tuple(array.shape) for array in batch]
+        rows = [index for index, shape in enumerate(shapes) if shape[:1] == (size,)]
+        if rows:
+            return rows[0], 0
+        columns = [index for index, shape in enumerate(shapes) if shape[1:2] == (size,)]
+        if columns and len(columns) == len(shapes):
+            return columns[0], 1
+        sized = [(index, shape[0]) for index, shape in enumerate(shapes) if shape]
+        return (sized[0][0], 0) if len({rows for _, rows in sized}) == 1 else None
+
+
 def size_bytes(batch: Batch) -> int:
     """Bytes of all its arrays."""
     return sum(int(array.nbytes) for array in batch)
@@ -26,14 +68,21 @@ class Shapes:
 
     A batch with fewer samples than the first is let pass: the last of an epoch is, without drop_remainder,
     which is for a finding to say.
+
+    Args:
+        names: What the user calls the arrays; they are asked for when one is to be named.
+        batch_size: Records of a whole batch, see SampleCount.
     """
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self._names = tuple(names)
+    def __init__(self, names: Sequence[str] = (), batch_size: int | None = None) -> None:
+        self._names = names
+        self._count = SampleCount(batch_size)
         self._first: tuple[tuple[str, tuple[int, ...]], ...] | None = None
         self._usual: list[tuple[Any, Any]] | None = None
         self._counts = (0, 0)
         self._seen = 0
+        self.samples = 0
+        """Those of the first batch; 0 before it."""
 
     @property
     def first(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -54,7 +103,7 @@ class Shapes:
         # A batch may take 100 us in all: nearly always this comparison, of a microsecond, is enough.
         plain = [(array.dtype, array.shape) for array in batch]
         if plain != self._usual:
-            counts = sample_count(batch), size_bytes(batch)
+            counts = self._count(batch), size_bytes(batch)
             if not self._compare(batch):
                 return counts
             self._usual, self._counts = plain, counts
@@ -64,7 +113,7 @@ class Shapes:
         """Whether it is just like the first one."""
         now = tuple((str(array.dtype), tuple(map(int, array.shape))) for array in batch)
         if self._first is None:
-            self._first = now
+            self._first, self.samples = now, self._count(batch)
         if now == self._first:
             return True
         if len(now) != len(self._first):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -12,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from input_analyzer.measure.traces import users_stack
 POLL_S = 0.05
 LOOK_AROUND_S = 0.2
 """How often memory and processes are looked at."""
+START_GRACE_S = 60.0
+"""So much longer a program may be loaded while that keeps a CPU busy: TensorFlow alone takes seconds."""
 SEARCH_S = 1.0
 """How often processes below the copies are searched: that reads a file of every process of the machine."""
 
@@ -49,6 +52,12 @@ _RESERVE_BYTES = 512 << 20
 
 _ENDING_BY_THEMSELVES = (InputFailedError, ProgramError)
 """After these errors processes may run their exit handlers; after others they are killed at once."""
+
+_LOG_OF_TENSORFLOW = re.compile(
+    r"WARNING: All log messages before absl::|[IW]\d{4} \d\d:\d\d:\S+ +\d+ \S+\]|"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\S+: [IW] \S+\]|To enable the following instructions:"
+)
+"""Begins of the lines that TensorFlow writes at every start."""
 
 Message = dict[str, Any]
 
@@ -99,6 +108,11 @@ class Copy:
         peak_bytes: most memory that it, with all below it, was seen to use.
         waited_for: it is expected to show signs of life.
         own_part: bytes resident when it was looked at last what its processes share; the part that counts.
+        doing: what it has said last that it is doing.
+        loaded: its program, and what that imports, has been loaded.
+        cpu_s: CPU seconds that it had used when it was looked at last; of one that is not loaded.
+        worked: when it was seen to use a CPU while it was loaded.
+        alone: it has no siblings: it examines the input, or compares it with a mended one.
     """
 
     index: int
@@ -113,6 +127,26 @@ class Copy:
     waited_for: bool = True
     own_part: tuple[int, float] = (0, 1.0)
     heard: float = field(default_factory=time.monotonic)
+    doing: str = "starting the program"
+    loaded: bool = False
+    cpu_s: float = 0.0
+    worked: float = 0.0
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """How a message calls it."""
+        return "the process" if self.alone else f"copy {self.index}"
+
+    def silent_s(self) -> float:
+        """Seconds without a sign of life; while it is loaded the use of a CPU is one, for some time."""
+        last = self.heard if self.loaded else max(self.heard, min(self.worked, self.heard + START_GRACE_S))
+        return time.monotonic() - last
+
+    def hears(self, message: Message) -> None:
+        """Remembers a sign of life."""
+        self.heard, self.loaded = time.monotonic(), True
+        self.doing = message.get("doing", "reading batches")
 
     def tell(self, word: str) -> None:
         """Sends a command; RUN makes it expected to report."""
@@ -134,7 +168,8 @@ class Copy:
     def output_tail(self) -> str:
         """The last lines that it has written."""
         text = self.output.read_bytes().decode("utf-8", "replace")
-        return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
+        lines = [line for line in text.rstrip().splitlines() if not _LOG_OF_TENSORFLOW.match(line)]
+        return "\n".join(lines[-_TAIL_LINES:])
 
 
 def folder_for_sockets() -> Path:
@@ -151,6 +186,7 @@ class Copies:
         self._orders = orders
         self._pins = pins
         self._looked = self._searched = 0.0
+        self._oom_kills = node.oom_kills()
         self._below: dict[int, set[int]] = {}
         self.all: list[Copy] = []
 
@@ -218,7 +254,8 @@ class Copies:
         with output.open("wb") as sink:
             found = find_command(words[0], environment["PATH"])
             process = start_task(words, found, environment, cpus, output=sink.fileno())
-        return Copy(order.copy_index, process, output, stacks, cpus, process.pid, self._launch.host)
+        started = Copy(order.copy_index, process, output, stacks, cpus, process.pid, self._launch.host)
+        return replace(started, alone=order.purpose != "copy")
 
     def messages(self) -> Iterator[tuple[Copy, Message]]:
         """What has come in meanwhile, after a wait of at most POLL_S.
@@ -254,7 +291,7 @@ class Copies:
 
     def _heard(self, copy: Copy, messages: Sequence[Message]) -> Iterator[tuple[Copy, Message]]:
         for message in messages:
-            copy.heard = time.monotonic()
+            copy.hears(message)
             if message["event"] == "failed":
                 raise _failure(copy, message)
             yield copy, message
@@ -270,14 +307,13 @@ class Copies:
 
     def _look_around(self) -> None:
         self._look_at_memory()
-        now = time.monotonic()
         for copy in self.all:
             code = copy.process.poll()
             if code is not None and copy.waited_for:
                 for _ in self._last_words(copy):  # raises what it has said at its end
                     pass
-                raise _ended(copy, code)
-            if copy.waited_for and now - copy.heard > self._launch.time_limit_s:
+                raise _ended(copy, code, self._users_stack(copy), _for_memory(self._oom_kills))
+            if copy.waited_for and copy.silent_s() > self._launch.time_limit_s:
                 raise self._hanging(copy)
 
     def _last_words(self, copy: Copy) -> Iterator[tuple[Copy, Message]]:
@@ -294,7 +330,10 @@ class Copies:
         for copy in self.all:
             pid = copy.process.pid
             pids = (pid, *self._below.get(pid, ()))
-            used = copy.without_sharing(node.usage_of(pids).memory_bytes, pids)
+            usage = node.usage_of(pids)
+            if not copy.loaded and usage.cpu_s > copy.cpu_s:
+                copy.cpu_s, copy.worked = usage.cpu_s, time.monotonic()
+            used = copy.without_sharing(usage.memory_bytes, pids)
             copy.peak_bytes = max(copy.peak_bytes, used)
             together += used
         now = node.memory()
@@ -309,9 +348,9 @@ class Copies:
         stack = self._stack(copy) if copy.link else copy.output_tail()
         where = f"; it is here:\n{stack}" if stack else ""
         return HangingInputError(
-            f"{what}: copy {copy.index} on {copy.host} gave no sign of life for {limit}; expected a batch "
-            "now and "
-            f"then: raise --time-limit if it needs longer, or mend what it waits for{where}"
+            f"{what}: {copy.name} on {copy.host} gave no sign of life for {limit} while "
+            f"{copy.doing}; expected a batch now and then: raise --time-limit if it needs longer, or mend "
+            f"what it waits for{where}"
         )
 
     def _stack(self, copy: Copy) -> str:
@@ -379,24 +418,34 @@ def _failure(copy: Copy, message: Message) -> InputAnalyzerError:
     )
 
 
-def _ended(copy: Copy, code: int) -> InputAnalyzerError:
+def _for_memory(kills_before: int | None) -> bool:
+    """Whether the kernel has killed a process for want of memory meanwhile, or may have."""
+    now = node.oom_kills()
+    return now is None or kills_before is None or now > kills_before
+
+
+def _ended(copy: Copy, code: int, stack: str, for_memory: bool) -> InputAnalyzerError:
     tail = copy.output_tail()
     said = f"; its last lines:\n{tail}" if tail else ""
-    if code == -signal.SIGKILL:
-        size = copy.peak_bytes / 2**30
+    size = copy.peak_bytes / 2**30
+    if code == -signal.SIGKILL and for_memory:
         return MemoryLimitError(
-            f"copy {copy.index} was killed on {copy.host}, most likely by the kernel for want of memory: it "
-            "had "
-            f"{size:.1f} GiB; expected a pipeline that fits: smaller shuffle buffers, no cache in "
+            f"{copy.name} was killed on {copy.host}, most likely by the kernel for want of memory: it "
+            f"had {size:.1f} GiB; expected a pipeline that fits: smaller shuffle buffers, no cache in "
             f"memory{said}"
         )
     if code < 0:
         name = signal.Signals(-code).name
-        return ProgramError(f"the program was ended by {name} on {copy.host}{said}", 128 - code)
-    if code:
+        memory = f": not by the kernel for want of memory, it had {size:.1f} GiB"
+        why = memory if code == -signal.SIGKILL else ""
+        where = f"; it was here:\n{stack}\n" if stack else ""
+        said = said.removeprefix("; ") if where else said
         return ProgramError(
-            f"the program ended with exit code {code} on {copy.host} before its input was read{said}", code
+            f"the program was ended by {name} on {copy.host}{why}{where}{said}".rstrip(), 128 - code
         )
+    if code:
+        when = f"while {copy.doing}" if copy.loaded else "before its input was read"
+        return ProgramError(f"the program ended with exit code {code} on {copy.host} {when}{said}", code)
     return ProgramError(
         f"the program ended on {copy.host} without training or compiling, so there is no input function to "
         "analyze; expected a command that trains or compiles, such as: cs_input_analyzer python run.py "

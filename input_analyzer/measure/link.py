@@ -30,10 +30,15 @@ class Order(BaseModel):
         copies: number of copies that are started together: the shards of the data.
         stacks: file for the stacks of all threads, written on SIGUSR1.
         compile: go on to a compilation that the program asked for.
+        apply: mend what leaves a size unknown before looking whether a run could use the input.
         stage_seconds: time that the examination may take for the stages, or each of the comparisons.
         cpus_per_task: CPUs that a worker may have, for what is expected of them; 0: those of the process.
-        mends: findings to mend, one comparison each.
-        optional: those of them that are left out of comparisons of several where they alone make it slower.
+        memory_bytes: that a task may use; 0: all that is free.
+        mends: findings to mend, one comparison each; with their numbers, as `applying.words_of` writes them.
+        optional: those of them, written alike, that are left out of comparisons of several where they alone
+            make it slower.
+        bounds: findings of which the most is measured that mending them can give, with the operation and the
+            line of each that there is; they are among `mends` too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,10 +49,13 @@ class Order(BaseModel):
     copies: int = 1
     stacks: str = ""
     compile: bool = False
+    apply: bool = False
     stage_seconds: float = 20.0
     cpus_per_task: int = 0
+    memory_bytes: int = 0
     mends: tuple[tuple[str, ...], ...] = ()
     optional: tuple[str, ...] = ()
+    bounds: dict[str, tuple[tuple[str, str | None], ...]] = {}
 
 
 def read_order(path: Path) -> Order:

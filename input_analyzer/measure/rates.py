@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from csrun.layout import pin_cpus
@@ -49,12 +49,21 @@ class Plan:
         return max(self.counts)
 
 
-def plans(cpus: int, cpus_per_task: Sequence[int], memory_bytes: int, copy_bytes: int) -> tuple[Plan, ...]:
-    """What to measure on a node: 1, 2, 4, ... copies and as many as fit by CPUs and memory."""
+def plans(
+    cpus: int,
+    cpus_per_task: Sequence[int],
+    memory_bytes: int,
+    copy_bytes: int,
+    most_workers: int | None = None,
+) -> tuple[Plan, ...]:
+    """What to measure on a node: 1, 2, 4, ... copies and as many as fit by CPUs and memory.
+
+    Where only so many workers have something to read (`most_workers`), there are no more copies than that.
+    """
     found = []
     for each in cpus_per_task:
         by_memory = memory_bytes // copy_bytes if copy_bytes else cpus
-        most = max(1, min(cpus // each, by_memory))
+        most = max(1, min(cpus // each, by_memory, most_workers or cpus))
         counts = sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
         found.append(Plan(each, tuple(counts)))
     return tuple(found)
@@ -166,6 +175,11 @@ class _Clocks:
     samples: float
 
 
+def _fewest_batches(series: Iterable[_Series]) -> int:
+    """Batches that the slowest copy has delivered."""
+    return min(one.batches[-1] - one.batches[0] for one in series)
+
+
 class Rates:
     """Measures one group of copies; `restarts` and `epoch_ended` are what it saw of the input's end.
 
@@ -227,6 +241,7 @@ class Rates:
             copy.tell(RUN)
         began = time.monotonic()
         rate, start, before = self._until_tight(copies, series, progress)
+        batches = _fewest_batches(series.values())
         after = self._clocks(copies, series)
         for copy in running:
             copy.tell(PAUSE)
@@ -245,7 +260,10 @@ class Rates:
             samples_per_s=rate.samples_per_s,
             low=rate.low,
             high=rate.high,
-            settled=rate.settled and rate.relative_half_width <= self._effort.half_width,
+            settled=batches >= FEWEST_BATCHES
+            and rate.settled
+            and rate.relative_half_width <= self._effort.half_width,
+            batches=batches,
             warm_up_s=start - began + rate.warm_up_s,
             first_epoch_samples_per_s=epoch.samples_per_s,
             first_epoch_disk_bytes_per_sample=epoch.disk_bytes_per_sample,
@@ -297,7 +315,7 @@ class Rates:
                 continue
             looked = now
             rate = steady_rate([one.counts for one in series.values()], start, end)
-            enough = all(one.batches[-1] - one.batches[0] >= FEWEST_BATCHES for one in series.values())
+            enough = _fewest_batches(series.values()) >= FEWEST_BATCHES
             left_s = effort.longest_s - (end - start)
             if stop.now(rate, end - start, enough=enough) and not self._ends_soon(series[0], rate, left_s):
                 return rate, start, before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import faulthandler
 import os
 import signal
@@ -10,17 +11,18 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import cache
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from input_analyzer.applying import mend_from_here_on
 from input_analyzer.errors import InputEndedError
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
-from input_analyzer.measure.traces import users_traceback
+from input_analyzer.measure.traces import shows_users_line, users_traceback
 
 REPORT_S = 0.02
 """Batches that are read faster are reported together: a report costs about 20 us."""
@@ -34,30 +36,61 @@ EXIT_INPUT_FAILED = 1
 def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
     """Carries out the order; ends the process, except before a compilation that the analyzer wants."""
     order, link = begin(order_file)
+    keep_files_apart(order)
     try:
-        if order.purpose == "examine":
-            from input_analyzer.examine import examine
-
-            go_on = compiles and order.compile
-            link.send(event="examined", compiles=go_on, **examine(program, order, link))
-            if go_on:
+        with _told_plainly(program):
+            if _carried_out(program, order, link, compiles):
                 return
-        elif order.purpose == "compare":
-            if program.framework == "torch":
-                from input_analyzer.torch.compare import compare
-            else:
-                from input_analyzer.tf.compare import compare
-
-            def say(doing: str) -> None:
-                link.send(event="alive", doing=doing)
-
-            ratios = compare(program, order.mends, order.stage_seconds, say, order.optional)
-            link.send(event="compared", ratios=ratios)
-        else:
-            read_as_told(program, order, link)
     except BaseException as error:
-        _fail(link, error)  # where the analyzer has gone, nobody reads it
+        # Where the analyzer has gone, nobody reads it.
+        _fail(link, error, _stage_that_failed(program, order, error, link))
     _leave(0)
+
+
+def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool) -> bool:
+    """Does what is ordered; whether the program is to go on to its compilation."""
+    if order.purpose == "examine":
+        from input_analyzer.examine import examine, sizes_to_mend
+
+        go_on = compiles and order.compile
+        link.send(event="examined", compiles=go_on, **examine(program, order, link))
+        if go_on:
+            mend_from_here_on(sizes_to_mend(program, order))
+        return go_on
+    if order.purpose == "compare":
+        if program.framework == "torch":
+            from input_analyzer.torch.compare import compare
+        else:
+            from input_analyzer.tf import compare as of_graphs
+
+            compare = partial(of_graphs.compare, bounds=order.bounds)
+
+        def say(doing: str) -> None:
+            link.send(event="alive", doing=doing)
+
+        ratios = compare(program, order.mends, order.stage_seconds, say, order.optional)
+        link.send(event="compared", ratios=ratios)
+    else:
+        read_as_told(program, order, link)
+    return False
+
+
+def keep_files_apart(order: Order) -> None:
+    """Caches that a dataset writes go to the folder of the analysis from here on, see `tf.apart`."""
+    # What has not imported it builds no such dataset, or will import it later.
+    if "tensorflow" in sys.modules:
+        from input_analyzer.tf.apart import keep_apart
+
+        keep_apart(Path(order.socket).parent / f"files{order.copy_index}")
+
+
+def _told_plainly(program: InputProgram) -> AbstractContextManager[None]:
+    """What a framework raises in it because its processes are gone becomes an error of the analyzer."""
+    if program.framework != "torch":
+        return nullcontext()
+    from input_analyzer.torch.worker_errors import told_plainly
+
+    return told_plainly()
 
 
 def refuse(order_file: Path, error: BaseException) -> NoReturn:
@@ -74,15 +107,28 @@ def begin(order_file: Path) -> tuple[Order, Link]:
         # Stays open: the handler writes to its descriptor.
         stacks = Path(order.stacks).open("w", encoding="utf-8")  # noqa: SIM115
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+        faulthandler.enable(file=stacks)
     link.send(event="hello", copy=order.copy_index, pid=os.getpid(), host=host_name(os.environ))
     return order, link
 
 
-def _fail(link: Link, error: BaseException) -> NoReturn:
+def _stage_that_failed(program: InputProgram, order: Order, error: BaseException, link: Link) -> str:
+    """Where in the pipeline an error comes from, that has no line of the user's in its traceback."""
+    if program.framework != "tensorflow" or "tensorflow" not in sys.modules or shows_users_line(error):
+        return ""
+    from input_analyzer.tf.failing import place_of
+
+    shard = Shard(order.copies, order.copy_index)
+    with suppress(Exception):  # it tells more about an error, and must not hide that
+        return place_of(program, shard, error, lambda doing: link.send(event="alive", doing=doing))
+    return ""
+
+
+def _fail(link: Link, error: BaseException, place: str = "") -> NoReturn:
     """Tells the analyzer: an expected error by its message, any other with the user's traceback."""
     expected = hasattr(error, "exit_code")
-    text = str(error) if expected else users_traceback(error)
-    memory = isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError"
+    text = str(error) if expected else "\n".join(filter(None, (users_traceback(error), place)))
+    memory = is_for_want_of_memory(error)
     with suppress(OSError):
         link.send(
             event="failed",
@@ -95,6 +141,12 @@ def _fail(link: Link, error: BaseException) -> NoReturn:
         )
     _forget(error)
     _leave(EXIT_INPUT_FAILED)
+
+
+def is_for_want_of_memory(error: BaseException) -> bool:
+    """Whether memory was lacking; TensorFlow raises the same for a disk that is full, below a cache say."""
+    exhausted = type(error).__name__ == "ResourceExhaustedError"
+    return isinstance(error, MemoryError) or (exhausted and os.strerror(errno.ENOSPC) not in str(error))
 
 
 def _forget(error: BaseException | None) -> None:
@@ -127,7 +179,7 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
     shard = Shard(order.copies, order.copy_index)
     counts = _Counts()
     batches: Iterator[tuple[Any, ...]] = iter(())
-    shapes = Shapes()
+    shapes = Shapes(batch_size=program.batch_size)
     fresh = True
     link.send(event="ready")  # the program has been loaded, which would disturb copies that are measured
     while _wait_for(link) == RUN:

@@ -32,7 +32,32 @@ def users_traceback(error: BaseException) -> str:
         ):
             one.__context__ = None  # the same error as a framework has seen it on its way
         waiting += [one.__cause__, one.__context__]
-    return _without_framework("".join(whole.format()).rstrip())
+    return _without_framework(_without_operations("".join(whole.format())).rstrip())
+
+
+def shows_users_line(error: BaseException) -> bool:
+    """Whether the traceback names a line of the user's."""
+    frames = re.finditer(r'^ *File "([^"]+)", line ', users_traceback(error), re.MULTILINE)
+    return any(_is_users(frame[1]) for frame in frames)
+
+
+def _without_operations(text: str) -> str:
+    """Without what TensorFlow says of its own operation that reads a dataset."""
+    for noise in _NOISE:
+        text = noise.sub("", text)
+    return text
+
+
+_NOISE = (
+    re.compile(r"Graph execution error:\s*"),
+    re.compile(
+        r"Detected at node '?IteratorGetNext.*?^Node: '?IteratorGetNext'?\n", re.DOTALL | re.MULTILINE
+    ),
+    re.compile(r"\n+Original stack trace for '?IteratorGetNext'?:\n(?: .*\n?)*"),
+    re.compile(r"\{\{function_node __wrapped__IteratorGetNext[^}]*\}\} ?"),
+    re.compile(r"\n\t \[\[[^]]*\]\]"),
+    re.compile(r" ?\[Op:IteratorGetNext\] name: ?"),
+)
 
 
 def _without_framework(text: str) -> str:

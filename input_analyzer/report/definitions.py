@@ -9,7 +9,8 @@ DEFINITIONS: dict[str, str] = {
     "95 % interval": "Confidence interval of a measured rate, from the means of twenty stretches of the "
     "measurement "
     "(Student's t).",
-    "Wide": "The measurement has used up its time before half of its interval was within 5 % of the rate.",
+    "Unsettled": "The measurement has used up its time before every copy had given ten batches, the rate had "
+    "come to rest, and half of its interval was within 5 % of the rate.",
     "First epoch": "Rate of a single copy from its first batch to the end of its first epoch: files are read "
     "for the first time, a cache is filled. Cold: files were dropped from the memory of the operating system "
     "before it (--cold); an epoch that does not end in time is then as long as the measurement, one of "
@@ -25,11 +26,17 @@ DEFINITIONS: dict[str, str] = {
     "CPUs of others": "CPUs that programs beside the copies have kept busy meanwhile.",
     "Self time": "Time of a stage alone per sample, without the stages that it reads: computing and waiting.",
     "Share": "Part of a stage in the self time of all stages after the first epoch.",
+    "CPU time in no stage": "CPU time per sample of a single copy with the recommended number of CPUs, less "
+    "that of all stages after the first epoch. Stages are timed alone and in one thread, so what their calls "
+    "cost in the pipeline, and handing elements and batches over between threads and processes, is in it.",
     "Bottleneck": "The stage without which a task with the recommended number of CPUs would be fastest after "
-    "the first epoch, by the times of the stages and the threads that work on them.",
+    "the first epoch, by the times of the stages, the threads that work on them, and the CPU time in no "
+    "stage.",
     "Gain": "What mending a finding gives. Measured: the rate with the change over that without it, read in "
-    "turns, with a 95 % interval. Expected: the time of a sample by the times of the stages, before over "
-    "after, which is the most that it can be.",
+    "turns, with a 95 % interval; at most: where only the author can make the change, the rate with elements "
+    "that were made before in place of what it is about. Expected: the time of a sample by the times of the "
+    "stages, before over after: up to, where the change spares no hand-overs between threads; about, where "
+    "it may spare some.",
     "Target": "Samples per second that the training can use: what the compile report estimates for the "
     "wafer, or what "
     "--target-samples-per-s says.",

@@ -47,6 +47,26 @@ def check_writable(flag: str, path: Path | None) -> None:
         ) from error
 
 
+def check_different(json_file: Path | None, html_file: Path | None) -> None:
+    """Whether the two reports have places of their own; /dev/null takes both.
+
+    Raises:
+        UsageError: they have not: one would take the place of the other, or mix with it.
+    """
+    if json_file is None or html_file is None:
+        return
+    if json_file == html_file == TO_STDOUT:
+        raise UsageError("--json=- with --html=-: expected one of them on stdout, and a file for the other")
+    places = [Path("/dev/stdout") if path == TO_STDOUT else path for path in (json_file, html_file)]
+    linked = all(path.exists() for path in places) and places[0].samefile(places[1])
+    same = linked or _place(places[0]) == _place(places[1])
+    if same and str(_place(places[0])) != os.devnull:
+        raise UsageError(
+            f"--json={json_file} with --html={html_file}: both are the same file; expected one for each, for "
+            "example --json=input.json --html=input.html"
+        )
+
+
 def write(path: Path, text: str) -> None:
     """Writes a report; a file in one step, so that a reader never sees half of it.
 

@@ -32,6 +32,8 @@ def render_html(analysis: Analysis) -> str:
             title=words.title(analysis),
             verdict=words.verdict(analysis),
             command=words.training_command(analysis),
+            unaccounted=words.unaccounted(analysis),
+            fit=words.fit(analysis),
             plot=chart.chart(analysis),
             size=chart,
             stages=_stages(analysis),

@@ -15,6 +15,7 @@ from input_analyzer.report.words import (
     size,
     title,
     training_command,
+    unaccounted,
     verdict,
 )
 
@@ -34,9 +35,10 @@ def render(analysis: Analysis) -> RenderableType:
     """The report as one renderable; the command to train with follows it."""
     parts: list[RenderableType] = [*_head(analysis), "", _measurements(analysis)]
     if analysis.stages:
-        parts += ["", _stages(analysis)]
-    if analysis.findings:
-        parts += ["", _heading("Input Function Report"), *map(_finding, analysis.findings)]
+        parts += ["", _stages(analysis), *_unaccounted(analysis)]
+    parts += ["", _heading("Input Function Report"), *map(_finding, analysis.findings)]
+    if not analysis.findings:
+        parts.append(Text("nothing to improve"))
     if analysis.applied_gain:
         parts.append(Text(f"All that --apply mends, together: {analysis.applied_gain}"))
     parts += ["", _layouts(analysis)]
@@ -123,6 +125,11 @@ def _stages(analysis: Analysis) -> Table:
             style="bold" if stage.name == slowest else "",
         )
     return table
+
+
+def _unaccounted(analysis: Analysis) -> list[RenderableType]:
+    text = unaccounted(analysis)
+    return [] if text is None else [Text(text)]
 
 
 def _finding(finding: Finding) -> RenderableType:

@@ -41,6 +41,26 @@ def shape(layout: Layout) -> str:
     )
 
 
+def unaccounted(analysis: Analysis) -> str | None:
+    """The CPU time that is that of no stage; None where it is not known."""
+    beside = analysis.unaccounted_cpu_us_per_sample
+    if beside is None:
+        return None
+    stages = sum(stage.cpu_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
+    return (
+        f"CPU time in no stage: {beside:,.4g} us per sample, beside {stages:,.4g} us of the stages; it goes "
+        "into calls and into handing elements and batches over, between threads, processes and in memory."
+    )
+
+
+def fit(analysis: Analysis) -> str:
+    """How far the model is from the measurements; the rounding of a fit is not told."""
+    error = analysis.model.relative_error
+    if error < 1e-6:
+        return "it goes through all measured points"
+    return f"it is {percent(error)} away from the measurements (root mean square)"
+
+
 def verdict(analysis: Analysis) -> str:
     """Whether the training will wait for input, in one or two sentences."""
     found, target = analysis.recommendation, analysis.target
@@ -79,11 +99,16 @@ def training_command(analysis: Analysis) -> str:
         f"--cpus-per-task={layout.cpus_per_task}",
     ]
     command = analysis.subject.command
-    trains = _training_words(command) if len(command) > 1 else ("python", "run.py", "--mode=train")
-    return join([*words, *trains])
+    program = command if len(command) > 1 else ("python", "run.py", "--mode=train")
+    return join([*words, *_training_words(program)])
 
 
 def _training_words(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a program that trains where they were to validate or to compile."""
+    """The words of a program that trains where they were to validate or to compile, and on a CS system.
+
+    A program that gets no address trains on the CPU of its node.
+    """
     kept = [word for word in command if word not in ("--compile_only", "--validate_only")]
-    return tuple(re.sub(r"^(--mode=|-m)?(compile_only|validate_only)$", r"\1train", word) for word in kept)
+    trains = [re.sub(r"^(--mode=|-m)?(compile_only|validate_only)$", r"\1train", word) for word in kept]
+    addressed = any(word.split("=")[0] == "--cs_ip" for word in trains)
+    return tuple(trains if addressed else [*trains, "--cs_ip=IP:PORT"])

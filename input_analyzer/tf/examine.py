@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from input_analyzer.applying import optional
+from input_analyzer.analysis import Finding
+from input_analyzer.applying import left_alone, optional
 from input_analyzer.examine import Examination
 from input_analyzer.findings import find
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
+from input_analyzer.tf import apart
 from input_analyzer.tf.inspection import inspect
-from input_analyzer.tf.mend import mend
+from input_analyzer.tf.mend import Left, mend
 from input_analyzer.tf.timing import Timing, time_stages
 
 
@@ -25,7 +27,11 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         return program.build(Shard(count, index))
 
     inspection = inspect(
-        make, seed=program.seed, memory_bytes=node.memory().available_bytes, eager=program.eager
+        make,
+        seed=program.seed,
+        memory_bytes=node.memory().available_bytes,
+        eager=program.eager,
+        role=lambda count, index: program.role(Shard(count, index)),
     )
     seconds = order.stage_seconds
     timing = time_stages(inspection.traced, seconds, say) if seconds > 0 else Timing(())
@@ -34,18 +40,30 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         times={time.stage: time for time in timing.times},
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
     )
-    findings = find(inspection.pipeline, context)
-    identifiers = {finding.id for finding in findings}
+    found = find(inspection.pipeline, context)
+    # As one of two workers: whether there is a shard to be mended shows only there.
+    whole = mend(inspection.traced.dataset, {finding.id for finding in found}, 2, 0)
+    findings = marked(found, whole.left)
     return Examination(
         pipeline=inspection.pipeline,
         times=timing.times,
         findings=findings,
         sharded=inspection.context.sharded,
         split=inspection.split,
-        notes=timing.notes,
-        # As one of two workers: whether there is a shard to be mended shows only there.
-        applied=mend(inspection.traced.dataset, identifiers, 2, 0).changes,
+        notes=(*timing.notes, *apart.notes()),
+        applied=whole.changes,
         applied_by={
             name: mend(inspection.traced.dataset, {name}, 2, 0).changes for name in optional(findings)
         },
     )
+
+
+def marked(findings: Collection[Finding], left: Collection[Left]) -> tuple[Finding, ...]:
+    """Findings, those whose mend may deliver other records with the reason."""
+
+    def said(finding: Finding) -> Finding:
+        about = (one.reason for one in left if one.speaks_of(finding.id, finding.op, finding.source))
+        reason = next(about, None)
+        return finding if reason is None else left_alone(finding, reason)
+
+    return tuple(map(said, findings))

@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 from input_analyzer.pipeline import Value
 from input_analyzer.tf.nodes import kind_of
 
-_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
+PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
 # Operations that only hand on, name or reshape what they get.
 _FREE = frozenset(
     {
@@ -54,12 +54,12 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
     readers = sorted(kind_of(kind) for kind in kinds if re.match(r"(TFRecord|TextLine|FixedLength)", kind))
     found: dict[str, Value] = {
         "function": _python_name(names[0]),
-        "python": bool(kinds & _PYTHON),
-        "random": any(_is_random(kind) for kind in kinds),
+        "python": bool(kinds & PYTHON),
+        "random": any(is_random(kind) for kind in kinds),
         "pooled": not node.type.startswith(_READING) or any(_CALLING.match(kind) for kind in kinds),
-        "stateful": any(_is_stateful(kind) for kind in kinds),
+        "stateful": any(is_stateful(kind) for kind in kinds),
         "free": kinds <= _FREE,
-        "single": any(_SINGLE.match(kind) or kind in _PYTHON for kind in kinds),
+        "single": any(_SINGLE.match(kind) or kind in PYTHON for kind in kinds),
     }
     if readers:
         found["reads"] = readers[0]
@@ -116,7 +116,7 @@ def _called(names: list[str], functions: Mapping[str, Any]) -> Iterator[Any]:
 
 
 @cache
-def _is_random(kind: str) -> bool:
+def is_random(kind: str) -> bool:
     """Whether an operation draws random numbers out of a state, and not as a function of a key."""
     definition = op_def_registry.get(kind)
     if definition is None or not definition.is_stateful or kind.endswith("Dataset"):
@@ -126,7 +126,7 @@ def _is_random(kind: str) -> bool:
 
 
 @cache
-def _is_stateful(kind: str) -> bool:
+def is_stateful(kind: str) -> bool:
     """As TensorFlow judges before it makes calls parallel (core/grappler/optimizers/data/function_utils.cc):
     an assertion is let pass, and what a branch or a loop does shows in its functions."""
     if kind in _JUDGED_BY_CONTENT:

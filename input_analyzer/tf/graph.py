@@ -24,6 +24,7 @@ from input_analyzer.tf.epochs import length, source_size
 from input_analyzer.tf.functions import traits
 from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, kind_of
 from input_analyzer.tf.origin import Origin, origin
+from input_analyzer.tf.records_kept import allow_any_order
 from input_analyzer.tf.sizes import UnknownSizes, batch_facts, makes_batches, unknown_sizes
 
 _READERS = tuple(READERS)
@@ -176,6 +177,7 @@ def _merged(nodes: Sequence[Any], functions: Mapping[str, Any], unknown: Unknown
             merged["batches"] = True
         if node.type == "OptionsDataset":
             merged["optimized"] = _optimized(node)
+            merged["any_order"] = allow_any_order(node) or None
         if node.type.startswith(_READERS):
             merged["reads"] = kind_of(node.type)
     merged.update(_sizes(nodes, functions, reads="reads" in merged))
@@ -230,7 +232,9 @@ def arguments(node: Any) -> dict[str, Value]:
         if value is not None and value.size <= _SMALL:
             found[name] = _plain(value.tolist())
     for attribute in node.op_def.attr:
-        if attribute.name in ("deterministic", "sloppy", "reshuffle_each_iteration"):
+        if attribute.name in (
+            *("deterministic", "sloppy", "reshuffle_each_iteration", "stop_on_empty_dataset"),
+        ):
             found[attribute.name] = _plain(node.get_attr(attribute.name))
     return found
 
@@ -251,22 +255,23 @@ def _plain(value: Any) -> Value:
 
 
 def _shape(node: Any) -> dict[str, Value]:
-    """`element_bytes`: size of one element; `fixed_shape`: whether it is known."""
+    """`element_bytes`: size of one element; `fixed_shape`: whether it is known; `types` of its components."""
     known = {attribute.name for attribute in node.op_def.attr}
     kinds = next((name for name in ("output_types", "Toutput_types") if name in known), None)
     if kinds is None:
         return {}
     shapes, types = node.get_attr("output_shapes"), node.get_attr(kinds)
+    named: dict[str, Value] = {"types": tuple(tf.as_dtype(dtype).name for dtype in types)}
     total = 0
     for shape, dtype in zip(shapes, types, strict=True):
         sizes = [] if shape.unknown_rank else [dim.size for dim in shape.dim]
         if shape.unknown_rank or -1 in sizes or dtype in (tf.string, tf.variant, tf.resource):
-            return {"fixed_shape": False}
+            return named | {"fixed_shape": False}
         count = 1
         for size in sizes:
             count *= size
         total += count * tf.as_dtype(dtype).size
-    return {"fixed_shape": True, "element_bytes": total}
+    return named | {"fixed_shape": True, "element_bytes": total}
 
 
 def _tensors(spec: Any) -> tuple[Tensor, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from input_analyzer.findings import find
 from input_analyzer.findings.context import Context
 from input_analyzer.findings.sharding import Split, split_of
 from input_analyzer.pipeline import Pipeline
+from input_analyzer.tf.alike import Role, calls_python, records_differ
 from input_analyzer.tf.fingerprint import fingerprint
 from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.listed import with_listed_files
@@ -21,6 +22,7 @@ from input_analyzer.tf.record_files import with_estimates
 PATIENCE_S = 2.0
 """An input function that takes longer is not called again for a second worker."""
 
+_SEED = 1
 Make = Callable[[int, int], Any]
 """Calls the input function as one of (number of workers, index of this one) would."""
 
@@ -57,6 +59,7 @@ def inspect(
     memory_bytes: int | None = None,
     samples_per_element: int | None = None,
     eager: bool = False,
+    role: Role | None = None,
 ) -> Inspection:
     """Traces an input function, and once more for another worker, and applies all rules.
 
@@ -69,6 +72,8 @@ def inspect(
         memory_bytes: What the input of a worker may use.
         samples_per_element: Records of an element, where that is known.
         eager: The function is written for eager execution.
+        role: Of a worker that reads. With it records are compared where the input calls Python, which may
+            take any part of the data; without it nothing is said of such an input.
 
     Raises:
         WrongTypeError: the function returns no Dataset.
@@ -76,34 +81,44 @@ def inspect(
     """
     start = time.monotonic()
     traced = trace(lambda: make(workers, 0), seed, samples_per_element, eager=eager)
-    sharded: bool | None = None
-    files: tuple[int, ...] = ()
-    split: Split | None = None
+    compared: _Compared | None = None
     patient = time.monotonic() - start < PATIENCE_S
     traced = with_estimates(with_listed_files(traced))
     if shared and patient:
         # What a function does with its shard shows only where there are several.
-        compared = _compare(make, max(workers, 2), seed, eager)
-        if compared is not None:
-            sharded, files, first = compared
-            split = split_of(traced.pipeline, first, files) if workers == 1 else None
-    context = Context(
-        training=training,
-        workers=workers,
-        sharded=sharded,
-        files_by_worker=files if workers > 1 else (),
-        memory_bytes=memory_bytes,
-    )
+        compared = _compare(make, max(workers, 2), seed, eager, role)
+    context = Context(training=training, workers=workers, memory_bytes=memory_bytes)
+    split: Split | None = None
+    if compared is not None:
+        context = replace(
+            context,
+            sharded=compared.differ,
+            files_by_worker=compared.files if workers > 1 else (),
+            shared_caches=compared.caches,
+        )
+        split = split_of(traced.pipeline, compared.first, compared.files) if workers == 1 else None
     return Inspection(traced, context, find(traced.pipeline, context), split)
 
 
-def _compare(
-    make: Make, workers: int, seed: int | None, eager: bool
-) -> tuple[bool, tuple[int, ...], Pipeline] | None:
-    """Whether the first and the last worker read different data, the files of both, what the first reads.
+@dataclass(frozen=True)
+class _Compared:
+    """The inputs of the first and the last of several workers.
 
-    None where it cannot be called as one of several.
+    Attributes:
+        first: That of the first one.
+        differ: Whether they read different data; None where nobody can tell.
+        files: How many the sources of both have, where that is known.
+        caches: Names of files in which both keep a cache.
     """
+
+    first: Pipeline
+    differ: bool | None
+    files: tuple[int, ...]
+    caches: frozenset[str]
+
+
+def _compare(make: Make, workers: int, seed: int | None, eager: bool, role: Role | None) -> _Compared | None:
+    """None where the function cannot be called as one of several."""
     try:
         first, last = (
             with_listed_files(trace(partial(make, workers, index), seed, eager=eager))
@@ -112,9 +127,23 @@ def _compare(
     except Exception:
         # Too few records or files for another worker, say: the run itself has one worker.
         return None
-    files = tuple(_files(traced.pipeline) for traced in (first, last))
-    differ = fingerprint(first.graph) != fingerprint(last.graph)
-    return differ, tuple(count for count in files if count is not None), first.pipeline
+    both = (first.pipeline, last.pipeline)
+    differ: bool | None = fingerprint(first.graph) != fingerprint(last.graph)
+    if not differ and calls_python(first.graph):
+        # With a seed the two have the same random numbers.
+        again = partial(_traced_again, make, _SEED if seed is None else seed, eager)
+        differ = None if role is None else records_differ(again, workers, role)
+    files = tuple(count for count in map(_files, both) if count is not None)
+    return _Compared(first.pipeline, differ, files, frozenset.intersection(*map(_cache_files, both)))
+
+
+def _cache_files(pipeline: Pipeline) -> frozenset[str]:
+    names = (stage.attributes.get("filename") for stage in pipeline.stages if stage.op == "cache")
+    return frozenset(name for name in names if isinstance(name, str) and name)
+
+
+def _traced_again(make: Make, seed: int, eager: bool, workers: int, index: int) -> Traced:
+    return trace(partial(make, workers, index), seed, eager=eager)
 
 
 def _files(pipeline: Pipeline) -> int | None:

@@ -2,23 +2,36 @@
 
 Every mend keeps the records: the same ones come out of an epoch, and of all shards together each once, but
 those of an incomplete last batch where `drop_remainder` is mended. What cannot be mended so that this is
-certain is left as it is.
+certain is left as it is, with the reason.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import dataset_options_pb2
 
+from input_analyzer.findings.gains import files_at_once, most_cpus_for
 from input_analyzer.findings.shuffling import BATCHES_IN_BUFFER
-from input_analyzer.tf.epochs import source_size
 from input_analyzer.tf.functions import traits
-from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists
+from input_analyzer.tf.nodes import constant, in_order, input_lists
+from input_analyzer.tf.origin import origin
+from input_analyzer.tf.places import repeat_place, shard_place
 from input_analyzer.tf.rebuild import as_dataset, copied, create, rebuild, structure
+from input_analyzer.tf.records_kept import (
+    Effect,
+    allow_any_order,
+    called,
+    called_function,
+    in_any_order,
+    objection,
+    options_allow_any_order,
+    trouble,
+)
 from input_analyzer.tf.shapes import as_attribute, inferred, shapes_of, with_shapes
 from input_analyzer.tf.sizes import BATCHING, batch_facts, unknown_sizes
 
@@ -41,11 +54,39 @@ _TRUE = {"deterministic": tf.compat.v1.AttrValue(s=b"true")}
 
 
 @dataclass(frozen=True)
+class Left:
+    """A finding that is left as it is, as nobody can tell that its mend keeps the records.
+
+    Attributes:
+        finding: Its identifier.
+        source: The user's line, "file:line"; None for all findings of that name.
+        op: The call there; None for any.
+        reason: A sentence without its full stop.
+    """
+
+    finding: str
+    source: str | None
+    op: str | None
+    reason: str
+
+    def speaks_of(self, identifier: str, op: str, source: str | None) -> bool:
+        """Whether it is about a finding."""
+        return self.finding == identifier and self.source in (None, source) and self.op in (None, op)
+
+
+@dataclass(frozen=True)
 class Mended:
-    """A dataset with mends, and what was done, one line each; the dataset itself where nothing was."""
+    """A dataset with mends, and what was done, one line each; the dataset itself where nothing was.
+
+    Attributes:
+        dataset: The dataset.
+        changes: What was done.
+        left: What was not done.
+    """
 
     dataset: Any
     changes: tuple[str, ...]
+    left: tuple[Left, ...] = field(default=(), compare=False)
 
 
 def mend(dataset: Any, findings: Collection[str], workers: int = 1, index: int = 0) -> Mended:
@@ -59,25 +100,26 @@ def mend(dataset: Any, findings: Collection[str], workers: int = 1, index: int =
     """
     last = tf.data.experimental.to_variant(dataset).op
     functions = {f.signature.name: f for f in last.graph.as_graph_def().library.function}
-    work = _Mender(frozenset(findings), functions, _batch_size(last))
+    work = _Mender(frozenset(findings), functions, last)
     if "drop-remainder-missing" in findings:
-        work.dropping = frozenset(unknown_sizes(last, functions).smaller)
+        work.choose_batches()
     if "shard-missing" in findings and workers > 1:
-        work.choose_shard(last, workers, index)
+        work.choose_shard(workers, index)
     if "repeat-missing" in findings:
-        work.choose_repeat(last)
+        work.repeated = repeat_place(last, functions).name
     tensor = rebuild(last, work.change)
     spec = dataset.element_spec
     if work.dropping:
         spec = with_shapes(spec, shapes_of(tensor.op))
     with last.graph.as_default():
         result = as_dataset(tensor, spec)
-        if work.dropping and work.batch_size and not _is_known(spec):
+        if work.drops_all and work.batch_size and not _is_known(spec):
             result = _fixed(result, spec, work.batch_size)
         if work.findings & {"prefetch-missing", "prefetch-not-last"}:
             result = result.prefetch(tf.data.AUTOTUNE)
             work.changes.append("prefetch(AUTOTUNE) at the end")
-    return Mended(result, tuple(work.changes)) if work.changes else Mended(dataset, ())
+    left = tuple(dict.fromkeys(work.left))
+    return Mended(result, tuple(work.changes), left) if work.changes else Mended(dataset, (), left)
 
 
 def _batch_size(last: Any) -> int | None:
@@ -91,43 +133,48 @@ def _batch_size(last: Any) -> int | None:
 class _Mender:
     """The Change of all mends."""
 
-    def __init__(self, findings: frozenset[str], functions: Any, batch_size: int | None) -> None:
+    def __init__(self, findings: frozenset[str], functions: Any, last: Any) -> None:
         self.findings = findings
         self.functions = functions
-        self.batch_size = batch_size
+        self.last = last
+        self.batch_size = _batch_size(last)
         self.changes: list[str] = []
+        self.left: list[Left] = []
         self.dropping: frozenset[str] = frozenset()
         """Names of the operations that are to leave out a smaller last batch."""
+        self.drops_all = False
+        self.repeated: str | None = None
         self._sharded: tuple[str, int, int] | None = None
-        self._repeated: str | None = None
+        self._any_order = options_allow_any_order(last)
 
-    def choose_shard(self, last: Any, workers: int, index: int) -> None:
-        """Finds the operation behind which every n-th element makes a shard of its own.
+    def choose_batches(self) -> None:
+        """Finds the operations that are to leave out a smaller last batch."""
+        unknown = unknown_sizes(self.last, self.functions)
+        nodes = [node for node in in_order(self.last) if node.name in unknown.smaller]
+        kept = [node for node in nodes if self._keeps("drop-remainder-missing", node, Effect.SHORTER)]
+        self.dropping = frozenset(node.name for node in kept)
+        self.drops_all = bool(kept) and len(kept) == len(nodes)
+        for node in in_order(self.last):
+            if node.name in unknown.smaller_within:
+                self._leave("drop-remainder-missing", node, f"a function of {called(node)} makes the batches")
 
-        That is the first source of the only chain, or its reader where there are fewer files than workers.
-        Before it nothing may be in another order for every worker.
-        """
-        chain = _chain(last)
-        if chain is None:
-            return
-        place = chain[0]
-        if _is_files(place) and (source_size(place) or 0) < workers:
-            place = next((n for n in chain[1:] if traits(n, self.functions).get("reads")), place)
-        if any(node.type.startswith("Shuffle") for node in chain[: chain.index(place) + 1]):
-            return
-        self._sharded = (place.name, workers, index)
+    def choose_shard(self, workers: int, index: int) -> None:
+        """Finds the operation behind which every n-th element makes a shard of its own."""
+        place, reason = shard_place(self.last, workers, self.functions)
+        if place is None:
+            self.left.append(Left("shard-missing", None, None, reason))
+        else:
+            self._sharded = (place.name, workers, index)
 
-    def choose_repeat(self, last: Any) -> None:
-        """Finds the operation to repeat: what is batched, so that epochs share a batch; else all."""
-        chain = _chain(last)
-        if chain is None:
-            return
-        before = last
-        for node, later in pairwise(chain):
-            if later.type.startswith(BATCHING):
-                before = node
-                break
-        self._repeated = before.name
+    def _keeps(self, finding: str, node: Any, effect: Effect) -> bool:
+        """Whether a change keeps the records; where nobody knows, that is noted."""
+        shared = self._sharded[0] if self._sharded else None
+        reason = objection(node, self.last, effect, self.functions, shared)
+        return reason is None or self._leave(finding, node, reason)
+
+    def _leave(self, finding: str, node: Any, reason: str) -> bool:
+        self.left.append(Left(finding, origin(node).source, called_function(node), reason))
+        return False
 
     def change(self, node: Any, datasets: list[Any]) -> Any:
         """What becomes of an operation."""
@@ -137,38 +184,58 @@ class _Mender:
             _, workers, index = self._sharded
             tensor = _wrapped(tensor, node, lambda dataset: dataset.shard(workers, index))
             self.changes.append(f"shard({workers}, {index}) behind {node.type}")
-        if node.name == self._repeated:
+        if node.name == self.repeated:
             tensor = copied(node, datasets) if tensor is None else tensor
             tensor = _wrapped(tensor, node, lambda dataset: dataset.repeat())
             self.changes.append(f"repeat() behind {node.type}")
         return tensor
 
     def _replaced(self, node: Any, datasets: list[Any]) -> Any:
+        if node.type == "OptionsDataset" and "order-not-deterministic" in self.findings:
+            return self._options_in_order(node, datasets)
         parallel = self._parallel(node, datasets)
         return self._with_arguments(node, datasets) if parallel is None else parallel
+
+    def _options_in_order(self, node: Any, datasets: list[Any]) -> Any:
+        """Options that keep the order of elements in the place of those that do not."""
+        if not allow_any_order(node):
+            return None
+        options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
+        options.deterministic = True
+        self.changes.append("options.deterministic = True")
+        text = tf.compat.v1.AttrValue(s=options.SerializeToString())
+        attributes = self._attributes(node, datasets) | {"serialized_options": text}
+        return create(node.graph, node.type, _inputs(node, datasets, {}), attributes)
 
     def _parallel(self, node: Any, datasets: list[Any]) -> Any:
         """A parallel operation in the place of one that is not; None where it stays as it is."""
         if node.type == "MapDataset" and "parallel-calls-missing" in self.findings:
             return self._parallel_map(node, datasets)
         if node.type == "InterleaveDataset" and "parallel-calls-missing" in self.findings:
-            return self._parallel_interleave(node, datasets, input_lists(node)["cycle_length"][0])
-        of_files = self.findings & {"flat-map-of-files", "parallel-reads-missing"}
+            cycle = input_lists(node)["cycle_length"][0]
+            return self._parallel_interleave("parallel-calls-missing", node, datasets, cycle)
+        of_files = sorted(self.findings & {"flat-map-of-files", "parallel-reads-missing"})
         if node.type == "FlatMapDataset" and of_files and traits(node, self.functions).get("reads"):
-            return self._parallel_interleave(node, datasets, _auto())
+            return self._parallel_interleave(of_files[0], node, datasets, _files())
         return None
 
     def _parallel_map(self, node: Any, datasets: list[Any]) -> Any:
-        does = traits(node, self.functions)
-        # Random numbers would come in another order, and Python does not run side by side.
-        if does.get("random") or does.get("python") or does.get("free"):
+        if traits(node, self.functions).get("free") or not self._calls_are_free(
+            "parallel-calls-missing", node
+        ):
             return None
         self.changes.append("map(num_parallel_calls=AUTOTUNE)")
         inputs = [*datasets, *input_lists(node)["other_arguments"], _auto()]
         return create(node.graph, "ParallelMapDatasetV2", inputs, self._kept(node, datasets) | _TRUE)
 
-    def _parallel_interleave(self, node: Any, datasets: list[Any], cycle: Any) -> Any:
-        if traits(node, self.functions).get("random"):
+    def _calls_are_free(self, finding: str, node: Any) -> bool:
+        """Whether the calls of a function may run side by side; where nobody knows, that is noted."""
+        reason = trouble(node, self.functions)
+        return reason is None or self._leave(finding, node, f"{called(node)} {reason}")
+
+    def _parallel_interleave(self, finding: str, node: Any, datasets: list[Any], cycle: Any) -> Any:
+        # With inner datasets that never end, those that are read first would be all.
+        if not self._calls_are_free(finding, node) or not self._keeps(finding, node, Effect.ORDER):
             return None
         lists = input_lists(node)
         block = lists.get("block_length", [_one()])[0]
@@ -179,30 +246,49 @@ class _Mender:
 
     def _with_arguments(self, node: Any, datasets: list[Any]) -> Any:
         """The same operation with other arguments; None where none changes."""
-        arguments: dict[str, Any] = {}
-        lists = input_lists(node)
+        arguments = self._parallel_arguments(node)
         if node.name in self.dropping:
             arguments["drop_remainder"] = tf.constant(True)
-        if "parallel-calls-fixed" in self.findings and constant(node, "num_parallel_calls") not in (None, -1):
-            arguments["num_parallel_calls"] = tf.constant(-1, lists["num_parallel_calls"][0].dtype)
-        is_interleave = node.type.startswith("ParallelInterleave")
-        if "cycle-length-fixed" in self.findings and is_interleave and constant(node, "cycle_length") != -1:
-            arguments["cycle_length"] = _auto()
         is_prefetch = node.type == "PrefetchDataset"
         if "prefetch-empty" in self.findings and is_prefetch and constant(node, "buffer_size") == 0:
             arguments["buffer_size"] = _auto()
         if "shuffle-buffer-small" in self.findings and node.type.startswith("ShuffleDataset"):
             wanted = BATCHES_IN_BUFFER * (self.batch_size or 1)
-            if (constant(node, "buffer_size") or wanted) < wanted:
+            small = (constant(node, "buffer_size") or wanted) < wanted and not _has_batches_before(node)
+            if small and self._keeps("shuffle-buffer-small", node, Effect.ORDER):
                 arguments["buffer_size"] = tf.constant(wanted, tf.int64)
         attributes = self._attributes(node, datasets)
-        if "order-not-deterministic" in self.findings and _is_in_any_order(node):
+        if "order-not-deterministic" in self.findings and in_any_order(node):
+            # One of the orders that there may be without the mend, too, whatever stands behind.
             attributes.update(_TRUE if "deterministic" in attributes else _NOT_SLOPPY)
             self.changes.append(f"{node.type} in the order of its input")
         elif not arguments and attributes["output_shapes"] == node.node_def.attr["output_shapes"]:
             return None
         self.changes += [f"{node.type}: {name}={tf.get_static_value(v)}" for name, v in arguments.items()]
         return create(node.graph, node.type, _inputs(node, datasets, arguments), attributes)
+
+    def _parallel_arguments(self, node: Any) -> dict[str, Any]:
+        """Those that say how many calls run at once, or how many inner datasets are read."""
+        arguments: dict[str, Any] = {}
+        reads = "Interleave" in node.type
+        fixed = constant(node, "num_parallel_calls") not in (None, -1)
+        if "parallel-calls-fixed" in self.findings and fixed:
+            reorders = reads or in_any_order(node, by_options=self._any_order)
+            if self._calls_are_free("parallel-calls-fixed", node) and (
+                not reorders or self._keeps("parallel-calls-fixed", node, Effect.ORDER)
+            ):
+                kind = input_lists(node)["num_parallel_calls"][0].dtype
+                arguments["num_parallel_calls"] = tf.constant(-1, kind)
+        tunable = node.type.startswith("ParallelInterleave") and constant(node, "cycle_length") != -1
+        if (
+            "cycle-length-fixed" in self.findings
+            and tunable
+            and _reads_more(constant(node, "cycle_length"))
+            and self._calls_are_free("cycle-length-fixed", node)
+            and self._keeps("cycle-length-fixed", node, Effect.ORDER)
+        ):
+            arguments["cycle_length"] = _files()
+        return arguments
 
     def _attributes(self, node: Any, datasets: list[Any]) -> dict[str, Any]:
         """Those of an operation; where batches have got a size that is known, what it is from there on."""
@@ -225,11 +311,6 @@ class _Mender:
 _NOT_SLOPPY = {"sloppy": tf.compat.v1.AttrValue(b=False)}
 
 
-def _is_in_any_order(node: Any) -> bool:
-    attributes = node.node_def.attr
-    return bool(attributes["deterministic"].s == b"false" or attributes["sloppy"].b)
-
-
 def _inputs(node: Any, datasets: list[Any], changed: dict[str, Any]) -> list[Any]:
     fresh = iter(datasets)
     inputs: list[Any] = []
@@ -238,6 +319,23 @@ def _inputs(node: Any, datasets: list[Any], changed: dict[str, Any]) -> list[Any
             is_dataset = tensor.dtype == tf.variant
             inputs.append(next(fresh) if is_dataset else changed.get(name, tensor))
     return inputs
+
+
+def _files() -> Any:
+    """How many files an interleave of this process is to read at once."""
+    return tf.constant(files_at_once(_cpus()), tf.int64)
+
+
+def _reads_more(length: int | None) -> bool:
+    """Whether that is more than a number that is written."""
+    if length is None:
+        return False
+    wanted = files_at_once(_cpus())
+    return _cpus() > most_cpus_for(length) if wanted == tf.data.AUTOTUNE else length < wanted
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _auto() -> Any:
@@ -253,18 +351,8 @@ def _wrapped(tensor: Any, node: Any, call: Any) -> Any:
         return tf.data.experimental.to_variant(call(as_dataset(tensor, structure(node))))
 
 
-def _chain(last: Any) -> list[Any] | None:
-    """The operations from the source on; None where several datasets are joined."""
-    chain = [last]
-    while inputs := dataset_inputs(chain[0]):
-        if len(inputs) > 1:
-            return None
-        chain.insert(0, inputs[0])
-    return chain
-
-
-def _is_files(source: Any) -> bool:
-    return bool(source.type.startswith("TensorSlice") and structure(source)[0].dtype == tf.string)
+def _has_batches_before(node: Any) -> bool:
+    return any(other.type.startswith(BATCHING) for other in in_order(node))
 
 
 def _first_size(shape: Any, size: Any) -> Any:

@@ -120,6 +120,11 @@ def without_buffers(node: Any, datasets: list[Any]) -> Any:
     return sequential(node, datasets)
 
 
+def without_caches(node: Any, datasets: list[Any]) -> Any:
+    """The Change that keeps nothing from one epoch to the next, neither in memory nor in files."""
+    return datasets[0] if node.type.startswith(("CacheDataset", "SnapshotDataset")) else None
+
+
 _HAND_ON = ("PrefetchDataset", "AssertCardinalityDataset", "AssertNextDataset", "OptionsDataset")
 _FILES_AT_ONCE = 4
 

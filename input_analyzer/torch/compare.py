@@ -5,26 +5,20 @@ Both are made once and read as a worker reads them.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from input_analyzer.applying import WORKER_COUNTS
+from input_analyzer.applying import values_in
 from input_analyzer.errors import InputEndedError
-from input_analyzer.findings.context import Context
-from input_analyzer.findings.torch_workers import wanted_workers
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.torch.loader import pipeline_of
 from input_analyzer.torch.mend import mend
-from input_analyzer.torch.timing import time_stages
 from input_analyzer.turns import LEFT_OUT, TURN_S, Ratio, compare_sets, in_turns
 
 BATCHES = 6
 """A turn takes at least so many."""
 FEWEST_ROUNDS = 4
-_STAGES_S = 0.5
 
 
 def compare(
@@ -38,7 +32,7 @@ def compare(
 
     Args:
         program: The input.
-        sets: Identifiers of findings.
+        sets: Identifiers of findings, with numbers as `applying.words_of` writes them.
         seconds: Time for one set.
         say: Told what is being done.
         optional: Findings that a set of several is compared without where they alone were slower.
@@ -46,22 +40,12 @@ def compare(
     Returns:
         None for a set that changes nothing in the loader, or whose batches are too slow for the time.
     """
-    workers = _workers_per_cpu(program, say)
 
-    def compare_one(names: tuple[str, ...], say_on: Callable[[], None]) -> Ratio | None:
-        values = {name: workers if name in WORKER_COUNTS else None for name in names}
-        return _compare_one(program, values, seconds, say_on)
+    def compare_one(words: tuple[str, ...], say_on: Callable[[], None]) -> Ratio | None:
+        return _compare_one(program, values_in(words), seconds, say_on)
 
-    return compare_sets(sets, optional, compare_one, say)
-
-
-def _workers_per_cpu(program: InputProgram, say: Callable[[str], None]) -> float:
-    """As many workers as the finding recommends, for each CPU."""
-    loader = program.build(Shard(1, 0))
-    pipeline = pipeline_of(loader, next(iter(loader), None))
-    times = {one.stage: one for one in time_stages(loader, pipeline, _STAGES_S, say)}
-    cpus = len(os.sched_getaffinity(0))
-    return wanted_workers(pipeline, Context(times=times, cpus=cpus)) / cpus
+    with program.role(Shard(1, 0)):
+        return compare_sets(sets, optional, compare_one, say)
 
 
 def _compare_one(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from input_analyzer.analysis import Finding
 from input_analyzer.applying import optional, values_of
 from input_analyzer.examine import Examination
 from input_analyzer.findings import find
@@ -14,13 +15,14 @@ from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline, StageTime, Value
-from input_analyzer.torch import probe
+from input_analyzer.torch import probe, proof
 from input_analyzer.torch.loader import (
     COLLATE,
     GETITEM,
     SAMPLER,
     WORKERS,
     is_torchs,
+    length_of,
     parts_of,
     pipeline_of,
     with_facts,
@@ -28,50 +30,70 @@ from input_analyzer.torch.loader import (
 from input_analyzer.torch.mend import mend
 from input_analyzer.torch.origin import noting_calls
 from input_analyzer.torch.timing import time_stages
-from input_analyzer.torch.worker_errors import told_plainly
 
 
 def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
     """Reads the parts of a loader, times them, tries what several workers and tasks do, applies all rules.
 
-    There is never more than one loader at a time: what it needs is taken for the memory of a task.
+    There is never more than one loader at a time, but where two streams are compared: what it needs is taken
+    for the memory of a task.
     """
     pipeline, times = _alone(program, order, say)
     say("comparing what several tasks read")
-    second = probe.task_of(program.build(Shard(2, 1)))
-    loader = program.build(Shard(2, 0))
-    task = probe.task_of(loader)
-    sharded = probe.tasks_differ(task, second)
-    pipeline = with_facts(pipeline, SAMPLER, _division(task, second))
+    cpus = order.cpus_per_task or len(os.sched_getaffinity(0))
+    tasks, loader = proof.two_tasks(program)
+    sharded = tasks.differ
+    pipeline = with_facts(pipeline, SAMPLER, _division(tasks.first, tasks.second))
     context = Context(
         sharded=sharded,
-        memory_bytes=node.memory().available_bytes,
+        memory_bytes=order.memory_bytes or node.memory().available_bytes,
         times={time.stage: time for time in times},
-        cpus=len(os.sched_getaffinity(0)),
+        cpus=cpus,
     )
-    findings = find(pipeline, context)
-    values = values_of(findings, context.cpus or 1)
-    return Examination(
-        pipeline,
-        times,
-        findings,
-        sharded,
+    say("looking whether mends keep every record")
+    with program.role(Shard(2, 0)):
+        findings = _proved(program, loader, pipeline, context, tasks.alike)
+        values = values_of(findings, cpus)
         # As one of two tasks: whether there is a shard to be mended shows only there.
-        applied=mend(loader, values, 2, 0).changes,
-        applied_by={name: mend(loader, {name: values[name]}, 2, 0).changes for name in optional(findings)},
-    )
+        applied = mend(loader, values, 2, 0, cpus).changes
+        applied_by = {
+            name: mend(loader, {name: values[name]}, 2, 0, cpus).changes for name in optional(findings)
+        }
+    return Examination(pipeline, times, findings, sharded, applied=applied, applied_by=applied_by)
+
+
+def _proved(
+    program: InputProgram, loader: Any, pipeline: Pipeline, context: Context, alike: bool
+) -> tuple[Finding, ...]:
+    """What all rules find, of the mends those marked that may lose or repeat records."""
+    findings = find(pipeline, context)
+    parts, reasons = proof.parts_of_workers(loader, findings)
+    known = None
+    while parts is not None and parts != known:  # fewer each time
+        known = parts
+        pipeline = with_facts(pipeline, GETITEM, {"parts": known})
+        findings = find(pipeline, context)
+        parts, reasons = proof.parts_of_workers(loader, findings)
+    reasons |= proof.against(program, loader, alike, findings)
+    return proof.marked(findings, reasons, proof.shuffles(loader, findings))
 
 
 def _alone(
     program: InputProgram, order: Order, say: Callable[[str], None]
 ) -> tuple[Pipeline, tuple[StageTime, ...]]:
     """The stages that a single task has, and their times; none of what nothing calls."""
+    with program.role(Shard(1, 0)):
+        return _as_one_task(program, order, say)
+
+
+def _as_one_task(
+    program: InputProgram, order: Order, say: Callable[[str], None]
+) -> tuple[Pipeline, tuple[StageTime, ...]]:
     with noting_calls():
         loader = program.build(Shard(1, 0))
-    with told_plainly(loader):
-        first = next(iter(loader), None)
-        pipeline = pipeline_of(loader, first)
-        times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
+    first = next(iter(loader), None)
+    pipeline = pipeline_of(loader, first)
+    times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
     unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS}
     say("comparing what several workers read")
     facts = {GETITEM: _of_workers(loader), SAMPLER: _of_order(loader)}
@@ -93,20 +115,30 @@ def _of_workers(loader: Any) -> dict[str, Value]:
 
 
 def _of_order(loader: Any) -> dict[str, Value]:
-    """Whether the order of a sampler of the user's hangs on the random numbers of the process."""
+    """Of a sampler of the user's: whether it hangs on the random numbers of the process, and its end."""
     parts = parts_of(loader)
     if parts.iterable or is_torchs(parts.order):
         return {}
+    found = _end_of(parts.order, length_of(loader.dataset)) if length_of(parts.order) is None else {}
     drawn = probe.order_draws(parts.order)
-    if drawn is None:
+    if drawn is not None:
+        found |= {"random": True, "seeded": False, "draws": drawn} if drawn else {"seeded": True}
+    return found
+
+
+def _end_of(order: Any, records: int | None) -> dict[str, Value]:
+    """How many indices an order has that does not tell; endless is one that goes on with all read twice."""
+    if records is None:
         return {}
-    return {"random": True, "seeded": False, "draws": drawn} if drawn else {"seeded": True}
+    read, whole = probe.length_by_reading(order, 2 * records + 1)
+    return {"records": read} if whole else {"endless": True} if read > 2 * records else {}
 
 
 def _division(first: probe.Task, second: probe.Task) -> dict[str, Value]:
     """How the records divide: by a sampler that knows of tasks, or in the datasets of the tasks."""
+    found: dict[str, Value] = {}
     if first.padded is not None:
-        return {"padded": first.padded}
-    if first.kept is None or second.kept is None:
-        return {}
-    return {"records_by_task": (first.kept, second.kept)}
+        found["padded"] = first.padded
+    if first.kept is not None and second.kept is not None:
+        found["records_by_task"] = (first.kept, second.kept)
+    return found

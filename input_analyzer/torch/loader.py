@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from input_analyzer.measure.batches import SampleCount, size_bytes
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
 from input_analyzer.torch.layers import Layer, layers_of
+from input_analyzer.torch.leaves import leaves_of
 from input_analyzer.torch.origin import line_of_call, made_order_itself, source_of
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"
@@ -88,14 +90,16 @@ def pipeline_of(
     stages.append(
         Stage(COLLATE, COLLATE, len(stages), (GETITEM,), own or called, _of_collate(parts, own is not None))
     )
-    element = () if first_batch is None else tuple(_tensors(first_batch))
+    leaves = {} if first_batch is None else leaves_of(first_batch)
+    element = tuple(_tensor(name, leaf) for name, leaf in leaves.items())
     together = common_size(element)
-    workers = _of_workers(parts, first_batch)
+    workers = _of_workers(parts, size_bytes(tuple(leaves.values())))
     if not parts.batches and first_batch is not None:
         workers["batched_by_dataset"] = together is not None
     stages.append(Stage(WORKERS, WORKERS, len(stages), (COLLATE,), called, workers))
-    size = next((t.shape[0] for t in element if t.shape and t.shape[0]), None) if parts.batches else together
-    pipeline = Pipeline("torch", tuple(stages), element, size or 1)
+    if parts.batches and leaves:
+        together = SampleCount(batch_size_of(loader))(tuple(leaves.values()))
+    pipeline = Pipeline("torch", tuple(stages), element, together or 1)
     for name, known in (facts or {}).items():
         pipeline = with_facts(pipeline, name, known)
     return pipeline
@@ -141,7 +145,7 @@ def _of_collate(parts: Parts, is_users: bool) -> dict[str, Value]:
     return attributes
 
 
-def _of_workers(parts: Parts, first_batch: Any) -> dict[str, Value]:
+def _of_workers(parts: Parts, batch_bytes: int) -> dict[str, Value]:
     from torch import accelerator
 
     loader = parts.loader
@@ -152,7 +156,7 @@ def _of_workers(parts: Parts, first_batch: Any) -> dict[str, Value]:
         "persistent_workers": bool(loader.persistent_workers),
         "gpu": accelerator.is_available(),
         "cpus": len(os.sched_getaffinity(0)),
-        "batch_bytes": sum(int(leaf.nbytes) for leaf in leaves_of(first_batch)),
+        "batch_bytes": batch_bytes,
     }
     if (samples := _epoch_samples(parts)) is not None:
         attributes["epoch_samples"] = samples
@@ -167,6 +171,15 @@ def _epoch_samples(parts: Parts) -> int | None:
     records = length_of(loader.dataset if parts.iterable else parts.order)
     size = loader.batch_size or 1
     return records // size * size if records is not None and loader.drop_last else records
+
+
+def batch_size_of(loader: Any) -> int | None:
+    """Records of a whole batch; None where the loader does not tell, or makes no batches itself."""
+    parts = parts_of(loader)
+    size = loader.batch_size
+    if size is None and parts.batches:
+        size = getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
 
 
 def common_size(element: tuple[Tensor, ...]) -> int | None:
@@ -220,20 +233,5 @@ def length_of(sized: Any) -> int | None:
         return None
 
 
-def leaves_of(batch: Any) -> list[Any]:
-    """The tensors and arrays of a batch, in the order in which they are streamed."""
-    from torch.utils import _pytree
-
-    return [leaf for leaf in _pytree.tree_leaves(batch) if hasattr(leaf, "nbytes")]
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    from torch.utils import _pytree
-
-    leaves = _pytree.tree_flatten_with_path(batch)[0]
-    found = []
-    for path, leaf in leaves:
-        if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
-            name = f"element{_pytree.keystr(path)}"
-            found.append(Tensor(name, str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)))
-    return found
+def _tensor(name: str, leaf: Any) -> Tensor:
+    return Tensor(name, str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape))

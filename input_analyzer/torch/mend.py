@@ -3,6 +3,7 @@
 The loader is made again with other arguments. Every mend keeps the records: the same ones come out of an
 epoch, and of all tasks together each once, but those of an incomplete last batch where `drop_last` is mended.
 What cannot be mended so that this is certain is left as it is; a loader of a class of the user's own too.
+Whether tasks, or workers, read the same in the same order is for `proof` to say, before it is ordered here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from torch.utils.data import (
 )
 
 from input_analyzer.applying import WORKER_COUNTS
+from input_analyzer.lanes import Lane
 from input_analyzer.torch import probe
+from input_analyzer.torch.chance import OwnChance
 from input_analyzer.torch.loader import parts_of
 
 MENDABLE = frozenset(
@@ -50,19 +53,27 @@ class Mended:
     changes: tuple[str, ...]
 
 
-def mend(loader: Any, findings: Mapping[str, float | None], tasks: int = 1, index: int = 0) -> Mended:
+def mend(
+    loader: Any,
+    findings: Mapping[str, float | None],
+    tasks: int = 1,
+    index: int = 0,
+    cpus: int | None = None,
+) -> Mended:
     """Mends a loader.
 
     Args:
         loader: Made by the user's function; it is not to be read any more.
         findings: Identifiers of the findings to mend, others than those of MENDABLE have no effect. With
-            those about the number of workers, workers for each CPU of this process; None: 1.
+            those about the number of workers, workers for each CPU; None: 1. With
+            `loader-prefetch-memory`, batches that a worker makes ahead; None: 2.
         tasks: Tasks that read input, for `shard-missing`.
         index: This task among them.
+        cpus: Of the task; None: those of this process.
     """
     if type(loader) is not DataLoader:
         return Mended(loader, ())
-    work = _Mender(loader, findings)
+    work = _Mender(loader, findings, len(os.sched_getaffinity(0)) if cpus is None else cpus)
     if "shuffle-without-seed" in findings:
         work.seed()
     if "shard-missing" in findings and tasks > 1:
@@ -100,12 +111,14 @@ def arguments_of(loader: Any) -> dict[str, Any]:
 
 
 class _Mender:
-    def __init__(self, loader: Any, findings: Mapping[str, float | None]) -> None:
+    def __init__(self, loader: Any, findings: Mapping[str, float | None], cpus: int) -> None:
         self.loader = loader
         self.findings = findings
+        self.cpus = cpus
         self.arguments = arguments_of(loader)
         self.changes: list[str] = []
         self._parts = parts_of(loader)
+        self._split = False  # by us, among any number of workers
 
     def change(self, **arguments: Any) -> None:
         """Sets arguments of the loader."""
@@ -115,7 +128,7 @@ class _Mender:
     def seed(self) -> None:
         """Gives an order without a generator one of its own."""
         order: Any = self.arguments.get("sampler")
-        if _is_plain(order) and not isinstance(order, SequentialSampler) and order.generator is None:
+        if is_plain(order) and not isinstance(order, SequentialSampler) and order.generator is None:
             self.arguments["sampler"] = _seeded(order)
             self.changes.append(f"{type(order).__name__}(generator with seed {SEED})")
 
@@ -124,10 +137,12 @@ class _Mender:
         if self._parts.iterable:
             if not self._wrap(tasks, index):
                 return
+            # It decides how the workers' random numbers begin, and so the order of what they read.
+            self.arguments["generator"] = torch.Generator().manual_seed(SEED)
             self.changes.append(f"one of {tasks} records of the dataset, from number {index} on")
             return
         order = self.arguments.get("sampler")
-        if not _is_plain(order):
+        if not is_plain(order):
             return
         if not isinstance(order, SequentialSampler):
             order = _seeded(order)  # a generator of the user's may differ from task to task
@@ -136,15 +151,22 @@ class _Mender:
 
     def split_among_workers(self) -> None:
         """Leaves every record to one of the worker processes, where all of them would read it."""
-        several = self._parts.iterable and self.loader.num_workers > 1
-        if several and self._wrap(1, 0, among_workers=True):
-            self.changes.append("every worker process delivers a part of the records")
+        if not self._parts.iterable or self.loader.num_workers < 2:
+            return
+        dataset = self.arguments["dataset"]
+        if isinstance(dataset, EveryNth):
+            dataset.among_workers = True
+        elif not self._wrap(1, 0, among_workers=True):
+            return
+        self._split = True
+        self.changes.append("every worker process delivers a part of the records")
 
     def _wrap(self, count: int, index: int, among_workers: bool = False) -> bool:
         if isinstance(self.loader.dataset, IterDataPipe):
             return False  # torch seeds and shards these itself
         begin = self.loader.worker_init_fn
-        self.arguments["dataset"] = EveryNth(self.arguments["dataset"], count, index, among_workers)
+        ahead = self.loader.batch_size or 1
+        self.arguments["dataset"] = EveryNth(self.arguments["dataset"], count, index, among_workers, ahead)
         self.arguments["worker_init_fn"] = None if begin is None else _BeginWithin(begin)
         return True
 
@@ -154,7 +176,7 @@ class _Mender:
         asked = next((name for name in WORKER_COUNTS if name in self.findings), None)
         if asked is not None:
             each = self.findings[asked]
-            count = max(1, round((1.0 if each is None else each) * len(os.sched_getaffinity(0))))
+            count = Lane(1, threads_per_cpu=1.0 if each is None else each).threads_on(self.cpus)
             if not self._may_have(count):
                 count = before or 1
             if count != before:
@@ -165,21 +187,21 @@ class _Mender:
             return
         if "loader-workers-restarted" in self.findings and not self.arguments["persistent_workers"]:
             self.change(persistent_workers=True)
-        small = "loader-prefetch-small" in self.findings and before and self.loader.prefetch_factor < 2
-        large = "loader-prefetch-memory" in self.findings and before and self.loader.prefetch_factor > 2
-        if small or large:
+        ahead = self.loader.prefetch_factor if before else 2
+        if "loader-prefetch-small" in self.findings and ahead < 2:
             self.change(prefetch_factor=2)
+        fits = round(self.findings.get("loader-prefetch-memory") or 2)
+        if "loader-prefetch-memory" in self.findings and ahead > fits:
+            self.change(prefetch_factor=fits)
 
     def _may_have(self, count: int) -> bool:
         """Whether so many workers read what one process does."""
-        if not self._parts.iterable or count == 1:
+        if not self._parts.iterable or count == 1 or self._split:
             return True
-        if self.loader.num_workers > 1 and "loader-records-repeated" in self.findings:
-            return True  # mended for any number
-        return probe.splits_among_workers(self.loader) is True
+        return probe.parts_among_workers(self.loader, count) == count
 
 
-def _is_plain(order: Any) -> bool:
+def is_plain(order: Any) -> bool:
     """Whether a sampler gives every index once, in an order that its generator alone decides."""
     return type(order) is SubsetRandomSampler or probe.reads_all(order)
 
@@ -207,22 +229,49 @@ class EveryNthIndex(Sampler[int]):  # type: ignore[misc,unused-ignore]
 class EveryNth(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
     """The part of a task, and of a worker process, of the records of a dataset that all of them read.
 
+    Random numbers of the process that their order hangs on are the same in all of them, and others in the
+    next epoch.
+
     Args:
         dataset: An iterable dataset.
         count: Number of tasks.
         index: Which of them reads.
         among_workers: Whether the workers of a task read the same records, so that each of them gets a part.
+        ahead: Records of a batch, which are made together.
     """
 
-    def __init__(self, dataset: Any, count: int, index: int, among_workers: bool = False) -> None:
+    def __init__(
+        self, dataset: Any, count: int, index: int, among_workers: bool = False, ahead: int = 1
+    ) -> None:
         self.dataset, self.count, self.index, self.among_workers = dataset, count, index, among_workers
+        self.ahead = ahead
+        self._chance = OwnChance()
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         first, step = self.index, self.count
         if self.among_workers and info is not None:
             first, step = first + step * info.id, step * info.num_workers
-        return islice(iter(self.dataset), first, None, step)
+        return self._records(first, step)
+
+    def whole(self) -> Iterator[Any]:
+        """All records that this process goes through for its part, in their order."""
+        return self._records(0, 1)
+
+    def _records(self, first: int, step: int) -> Iterator[Any]:
+        make = lambda: islice(iter(self.dataset), first, None, step)  # noqa: E731
+        return self._chance.records(make, self._seed(), self.ahead)
+
+    def _seed(self) -> int | None:
+        """What the random numbers of all that read the same begin with.
+
+        None in a worker that reads other records than the next one: torch has begun its random numbers, alike
+        in each task, and it may need others than those of the next one, or the same, as the user wants it.
+        """
+        info = get_worker_info()
+        if info is None:
+            return SEED
+        return info.seed - info.id if self.among_workers else None
 
 
 class _BeginWithin:
@@ -234,6 +283,6 @@ class _BeginWithin:
     def __call__(self, index: int) -> None:
         info = get_worker_info()
         assert info is not None
-        while isinstance(info.dataset, EveryNth):
+        if isinstance(info.dataset, EveryNth):
             object.__setattr__(info, "dataset", info.dataset.dataset)
         self._begin(index)

@@ -171,7 +171,7 @@ def test_a_job_whose_node_is_lost_goes_on_on_another_one(
         (["--requeue", "--total-nodes=1"], 2, "--requeue without --use-sbatch"),
         (["--use-sbatch", "--partition=nope"], 2, "no partition 'nope'"),
         (["--use-sbatch", "--dependency=after the rain", "--total-nodes=1"], 2, "dependency cannot be used"),
-        (["--use-sbatch", "--time=never", "--total-nodes=1"], 2, "time limit cannot be used"),
+        (["--use-sbatch", "--time=never", "--total-nodes=1"], 2, "--time: got 'never'"),
         (["--use-sbatch", "--log-dir=back\\slash", "--total-nodes=1"], 2, "without a backslash"),
         (["--use-sbatch", "--time=1", "--warn-before=60"], 2, "as soon as it starts"),
         (["--no-follow"], 2, "--no-follow without --use-sbatch"),

@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from test_steps import STRANGE
 
 LAUNCHER = "--launcher=slurm"
+TIDIES = """
+import signal, sys, time
+def tidy(signum, frame):
+    print("got", signum, flush=True)
+    time.sleep(0.3)
+    print("tidied up", flush=True)
+    sys.exit(40 + signum)
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(each, tidy)
+print("ready", flush=True)
+time.sleep(1000)
+"""
 
 
 def test_it_runs_on_a_node_with_its_arguments_and_code(cluster: Any, run: Any, tmp_path: Path) -> None:
@@ -72,12 +86,60 @@ def test_it_has_all_cpus_of_the_node(cluster: Any, run: Any) -> None:
     assert job.stdout == "4\n", job.shown()
 
 
-def test_one_ctrl_c_ends_it(cluster: Any, start: Any, wait: Any) -> None:
-    job = start(cluster, LAUNCHER, "sh", "-c", "echo ready; exec sleep 1000", program="csrun_cpu")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_program_gets_the_signal_and_takes_its_time(
+    cluster: Any, start: Any, wait: Any, tmp_path: Path, signum: signal.Signals
+) -> None:
+    (tmp_path / "tidies.py").write_text(TIDIES)
+    job = start(cluster, LAUNCHER, "python", "tidies.py", program="csrun_cpu")
     job.wait_for("ready")
-    job.signal(signal.SIGINT)
-    assert job.end() != 0
+    job.signal(signum)
+    assert job.end() == 40 + signum, job.shown()
+    assert job.stdout == f"ready\ngot {signum}\ntidied up\n"
     wait(lambda: not job.left())
+
+
+def test_killed_it_takes_the_program_along(cluster: Any, start: Any, wait: Any) -> None:
+    job = start(cluster, LAUNCHER, "sh", "-c", "trap : INT; echo re${NO}ady; sleep 1000", program="csrun_cpu")
+    job.wait_for("ready")
+    job.signal(signal.SIGKILL)
+    job.end()
+    wait(lambda: not job.left())
+
+
+def test_a_signal_while_it_waits_takes_it_out_of_the_queue(cluster: Any, start: Any) -> None:
+    holder = start(cluster, LAUNCHER, "sh", "-c", "echo re${NO}ady; sleep 1000", program="csrun_cpu")
+    holder.wait_for("ready")
+    after = f"--dependency=afterany:{cluster.jobs()[-1]}"
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        job = start(cluster, LAUNCHER, after, "true", program="csrun_cpu")
+        job.wait_for("queued and waiting")
+        job.signal(signum)
+        assert job.end() == 128 + signum, job.shown()
+        assert not job.left()
+    holder.signal(signal.SIGTERM)
+    holder.end()
+
+
+def test_a_terminal_that_is_closed_hangs_up(cluster: Any, tmp_path: Path) -> None:
+    launcher = Path(__file__).resolve().parents[2] / "bin" / "csrun_cpu"
+    controller, terminal = pty.openpty()
+    program = "trap 'touch hung-up; exit 5' HUP; echo re''ady; while :; do sleep 0.1; done"
+    with subprocess.Popen(
+        ["setsid", "--ctty", str(launcher), LAUNCHER, "bash", "-c", program],
+        env=cluster.environment,
+        cwd=tmp_path,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        while b"ready" not in shown:
+            shown += os.read(controller, 4096)
+        os.close(controller)
+        assert process.wait(30) == 5
+    assert (tmp_path / "hung-up").exists()
 
 
 def test_what_cannot_run_is_refused(cluster: Any, run: Any) -> None:
@@ -101,5 +163,8 @@ def test_without_a_cluster_the_reason_is_said(make_cluster: Any, run: Any) -> No
 def test_dry_run_shows_the_words_of_srun(cluster: Any, run: Any) -> None:
     job = run(cluster, LAUNCHER, "--dry-run", "--time=5", "echo", "a b", ":", program="csrun_cpu")
     assert job.process.returncode == 0
-    words = "srun --quit-on-interrupt --nodes=1 --ntasks=1 --exclusive --mpi=none --cpus-per-task=4 --time=5 "
-    assert f"command: {words}/bin/sh -c 'exec echo" in job.stdout
+    assert re.search(
+        r"command: srun --disable-status --job-name=csrun_cpu-\w{12} --nodes=1 --ntasks=1 --exclusive "
+        r"--mpi=none --cpus-per-task=4 --time=5 /bin/sh -c 'exec echo",
+        job.stdout,
+    )

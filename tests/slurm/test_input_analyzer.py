@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,22 @@ def test_what_slurm_refuses(cluster: Any, run: Any, program: Path) -> None:
     assert "there is no partition 'gpu'; expected one of: all" in job.stderr
 
 
-def test_one_ctrl_c_ends_it(cluster: Any, start: Any, wait: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+)
+def test_nothing_is_left_on_the_node(
+    cluster: Any, start: Any, wait: Any, tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
     (tmp_path / "run.py").write_text(HANGING)
-    job = start(cluster, "--launcher=slurm", "python", "run.py", program=ANALYZER)
-    wait((tmp_path / "up").exists)
-    job.signal(signal.SIGINT)
-    assert job.end() != 0
-    wait(lambda: not job.left())
+    # Not below tmp_path: that is too long for the name of a socket.
+    with tempfile.TemporaryDirectory() as name:
+        job = start(cluster, "--launcher=slurm", "python", "run.py", program=ANALYZER, env={"TMPDIR": name})
+        wait((tmp_path / "up").exists)
+        assert list(Path(name).iterdir())
+        job.signal(signum)
+        assert job.end() == code, job.shown()
+        wait(lambda: not job.left() and not list(Path(name).iterdir()))
 
 
 @pytest.mark.soak

@@ -164,7 +164,7 @@ def test_more_nodes_than_the_allocation_has(cluster: Any, run: Any) -> None:
         (("--cpus-per-task=5",), "--cpus-per-task=5 needs 5 CPUs on a node"),
         (("--total-nodes=2", "--single-task-nodes=2"), "expected fewer single-task nodes than nodes"),
         (("--partition=gpu",), "there is no partition 'gpu'; expected one of: all"),
-        (("--time=soon",), "the time limit cannot be used"),
+        (("--time=soon",), "--time: got 'soon', expected a time limit as"),
         (("--dependency=after the rain",), "the dependency cannot be used"),
     ],
 )

@@ -93,18 +93,25 @@ def srun_step(
 
 
 def srun_cpu(
-    options: SlurmOptions, command: Sequence[str], *, exclude_gres: bool, terminal: bool, cpus: int | None
+    name: str,
+    options: SlurmOptions,
+    command: Sequence[str],
+    *,
+    exclude_gres: bool,
+    terminal: bool,
+    cpus: int | None,
 ) -> tuple[str, ...]:
     """The srun that runs one command on a whole node of its own.
 
     Args:
+        name: of job and step.
         options: what the site and the user ask for.
         command: the words to execute.
         cpus: of such a node; None: not known, and Slurm may give the command one of them only.
         exclude_gres: leave the node alone that owns the CS system.
-        terminal: give the command a terminal; else one Ctrl-C ends it, not only the second.
+        terminal: give the command a terminal.
     """
-    words = [*_single_task(terminal), "--exclusive", "--mpi=none"]
+    words = [*_single_task(name, terminal), "--exclusive", "--mpi=none"]
     words += [] if cpus is None else [f"--cpus-per-task={cpus}"]
     if exclude_gres and options.gres_node:
         words.append(f"--exclude={options.gres_node}")
@@ -112,11 +119,12 @@ def srun_cpu(
 
 
 def srun_cpu_step(
-    allocation: Allocation, command: Sequence[str], *, avoided_node: str, terminal: bool
+    name: str, allocation: Allocation, command: Sequence[str], *, avoided_node: str, terminal: bool
 ) -> tuple[str, ...]:
     """The srun that runs one command on a node of an allocation, with all that the job has there.
 
     Args:
+        name: of the step.
         allocation: of a shell of salloc that is on another machine.
         command: the words to execute.
         avoided_node: the node that owns the CS system, taken only where there is no other.
@@ -131,15 +139,16 @@ def srun_cpu_step(
         ),
         (0, allocation.nodes[0]),
     )
-    words = [*_single_task(terminal), "--mpi=none", "--overlap"]
+    words = [*_single_task(name, terminal), "--mpi=none", "--overlap"]
     words += [f"--jobid={allocation.job_id}", f"--nodelist={node}"]
     words += [f"--het-group={group}"] if allocation.heterogeneous else []
     return (*words, *_one_component(command))
 
 
-def _single_task(terminal: bool) -> list[str]:
-    how = "--pty" if terminal else "--quit-on-interrupt"
-    return ["srun", how, "--nodes=1", "--ntasks=1"]
+def _single_task(name: str, terminal: bool) -> list[str]:
+    # Without --disable-status the first SIGINT only makes srun say how the task is.
+    how = ["--disable-status", *(["--pty"] if terminal else [])]
+    return ["srun", *how, f"--job-name={name}", "--nodes=1", "--ntasks=1"]
 
 
 def _one_component(command: Sequence[str]) -> Sequence[str]:

@@ -89,7 +89,7 @@ def warning_time(asked_s: float | None, time_limit: str) -> int:
     Raises:
         UsageError: the time limit is no longer than that.
     """
-    limit_s = limit_seconds(time_limit) or math.inf  # what is no time is refused by sbatch, in its own words
+    limit_s = limit_seconds(time_limit) or math.inf  # 0 asks for no limit (sbatch(1))
     if asked_s is None:
         return int(min(WARN_S, limit_s / 2))
     if asked_s >= limit_s:

@@ -7,6 +7,7 @@ sacct only for jobs that the controller has forgotten.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -240,9 +241,16 @@ class SlurmClient:
         """Ends a job."""
         self.run("scancel", job_id)
 
-    def end_step(self, step_id: str) -> None:
-        """Asks the tasks of a step ("JOB.STEP") to end; scancel without a signal would kill them at once."""
-        self.run("scancel", "--signal=TERM", step_id)
+    def step_of(self, name: str, limit_s: float = COMMAND_LIMIT_S) -> str | None:
+        """ "JOB.STEP" of our step of this name; None: it has not begun, or has ended."""
+        form = f"--format=%i{_SEPARATOR}%j"
+        text = self.run("squeue", "--noheader", "--steps", f"--user={os.getuid()}", form, limit_s=limit_s)
+        steps = (line.partition(_SEPARATOR) for line in text.splitlines())
+        return next((step_id.strip() for step_id, _, other in steps if other.strip() == name), None)
+
+    def signal_step(self, step_id: str, signum: int, limit_s: float = COMMAND_LIMIT_S) -> None:
+        """Sends a signal to all processes of a step ("JOB.STEP"); scancel without one would kill them."""
+        self.run("scancel", f"--signal={signum:d}", step_id, limit_s=limit_s)
 
     def requeue(self, job_id: str) -> None:
         """Puts a batch job back into the queue; it is started again under the same id."""

@@ -94,7 +94,7 @@ def train_input(shard):
     )
     assert code == 1
     assert "the input function hangs" in text
-    assert "gave no sign of life for 4 s" in text
+    assert f"the process on {socket.gethostname()} gave no sign of life for 4 s" in text
     assert re.search(r'File ".*run\.py", line \d+, in train_input\n    time\.sleep\(600\)', text)
 
 
@@ -139,7 +139,7 @@ def train_input(shard):
     assert "cannot allocate 7 TiB" in text
 
 
-def test_a_program_that_the_kernel_kills(tmp_path: Path) -> None:
+def test_a_program_that_somebody_kills_is_not_said_to_lack_memory(tmp_path: Path) -> None:
     code, text = analyze(
         tmp_path,
         """
@@ -148,9 +148,47 @@ def train_input(shard):
     yield batch()
 """,
     )
+    assert code == 137
+    assert re.search(
+        r"ended by SIGKILL on \S+: not by the kernel for want of memory, it had \d\.\d GiB", text
+    )
+
+
+def test_a_program_that_is_ended_by_a_fault_of_its_own_is_shown_where_it_was(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def train_input(shard):
+    import ctypes
+    print("I0000 00:00:1795218272.131625    7859 port.cc:153] oneDNN custom operations are on.", flush=True)
+    print("W of mine", flush=True)
+    yield batch()
+    ctypes.string_at(0)
+    yield batch()
+""",
+    )
+    assert code == 139
+    assert "ended by SIGSEGV on" in text
+    assert re.search(r"line \d+, in train_input\n    ctypes\.string_at\(0\)\nits last lines:", text)
+    assert text.endswith("its last lines:\nW of mine\n")
+
+
+@pytest.mark.soak
+def test_an_error_in_a_graph_of_tensorflow_shows_the_stage_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(
+        "import tensorflow as tf\n"
+        "def train_input():\n"
+        "    records = tf.data.TFRecordDataset(['/nowhere/part.tfrecord'])\n"
+        "    return records.map(tf.strings.length).repeat().batch(8, drop_remainder=True)\n"
+    )
+    # TensorFlow takes longer to be imported, which is no sign of hanging.
+    code, text = analysis_of(tmp_path, "--time-limit=2", "data.py:train_input")
     assert code == 1
-    assert "was killed on" in text
-    assert "want of memory" in text
+    assert text.endswith(
+        "NotFoundError: /nowhere/part.tfrecord; No such file or directory\n"
+        "It failed in TFRecordDataset() at data.py:3:\n"
+        "    records = tf.data.TFRecordDataset(['/nowhere/part.tfrecord'])\n"
+    )
 
 
 def test_a_program_that_never_trains(tmp_path: Path) -> None:
@@ -165,8 +203,21 @@ def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path:
     assert code == 1
     code, text = analyze(tmp_path, "print('bad flag', file=sys.stderr); sys.exit(7)", tail="")
     assert code == 7
-    assert f"ended with exit code 7 on {socket.gethostname()}" in text
+    assert f"ended with exit code 7 on {socket.gethostname()} before its input was read" in text
     assert "bad flag" in text
+
+
+def test_a_program_that_ends_in_its_input_says_so(tmp_path: Path) -> None:
+    code, text = analyze(
+        tmp_path,
+        """
+def train_input(shard):
+    yield batch()
+    os._exit(7)
+""",
+    )
+    assert code == 7
+    assert f"ended with exit code 7 on {socket.gethostname()} while reading the first batches" in text
 
 
 @pytest.mark.parametrize(
@@ -176,15 +227,17 @@ def test_a_program_that_fails_before_its_input_passes_its_exit_code_on(tmp_path:
         (["--cpus_per_task", "1,x"], "--cpus-per-task: got '1,x'"),
         (["--cpus-per-task=100000"], "expected at most"),
         (["--target-samples-per-s=-5"], "--target-samples-per-s: got '-5'"),
-        (["--target-samples-per-s=nan"], "expected a number above 0"),
+        (["--target-samples-per-s=nan"], "expected samples per second above 0, for example 50000"),
         (["--available-nodes=0"], "--available-nodes: got '0'"),
         (["--json=/nowhere/at/all.json"], "there is no folder '/nowhere/at'"),
         (["--html=/proc/x.html"], "cannot be written"),
         (["--json="], "--json: got no name of a file"),
-        (["--seconds=0"], "--seconds: got '0', expected seconds above 0"),
+        (["--seconds=0"], "--seconds: got '0', expected seconds above 0, at most 86400"),
         (["--time_limit", "0"], "--time-limit: got '0', expected seconds above 0"),
+        (["--time=nonsense"], "--time: got 'nonsense', expected a time limit as MINUTES"),
         (["--apply-dry-run", "--json=a.json"], "--apply-dry-run with --json"),
-        (["--memory=0"], "--memory: got '0'"),
+        (["--memory=0"], "--memory: got '0', expected GiB above 0, for example 16"),
+        (["--json=a", "--html=./a"], "--json=a with --html=a: both are the same file"),
         (["--target"], "unknown flag '--target'"),
         (["--cold=/nowhere"], "--cold: got '/nowhere', expected existing directories"),
         (["--cold=."], "--cold: there is no file below '.'"),

@@ -11,7 +11,7 @@ import pytest
 from analyses import ANALYZER, analysis_of, inside, until
 
 HEAD = """
-import os, time
+import os, sys, time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -61,23 +61,30 @@ def train_input():
 
 
 @pytest.mark.soak
-def test_a_worker_process_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "(was killed|has ended by itself).*want of memory"),
+        ("sys.exit(7)", "has ended by itself.*it has called exit"),
+        ("os.kill(os.getpid(), 11)", "(has crashed .*Segmentation fault|has ended by itself)"),
+    ],
+)
+def test_a_worker_process_that_ends(tmp_path: Path, end: str, said: str) -> None:
     code, text = analyze(
         tmp_path,
         """
-class Killed(Records):
+class Ending(Records):
     def look_at(self, index):
         if index > 60:
-            os.kill(os.getpid(), 9)
+            END
 
 def train_input():
-    return DataLoader(Killed(), batch_size=8, num_workers=2)
-""",
+    return DataLoader(Ending(), batch_size=8, num_workers=2)
+""".replace("END", end),
     )
     assert code == 1
     # torch does not always see by what.
-    assert re.search("a worker process of the DataLoader (was killed|has ended by itself)", text)
-    assert "want of memory" in text
+    assert re.search(f"a worker process of the DataLoader {said}", text)
     assert "Traceback" not in text
 
 
@@ -128,8 +135,14 @@ def train_input():
             1,
             "ConnectionError: down",
         ),
+        (
+            "def train_input():\n"
+            "    return DataLoader(Records(), batch_size=8, collate_fn=lambda x: (torch.stack(x), 'name'))",
+            2,
+            "component 'element[1]' of the input is str, expected a dense tensor of numbers; leave it out",
+        ),
     ],
-    ids=["iterator", "dataset", "short", "varying", "raises", "unconnected"],
+    ids=["iterator", "dataset", "short", "varying", "raises", "unconnected", "strings"],
 )
 def test_loaders_that_cannot_be_used(tmp_path: Path, source: str, code: int, said: str) -> None:
     found, text = analyze(tmp_path, source)

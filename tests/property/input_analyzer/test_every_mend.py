@@ -67,7 +67,7 @@ PIPELINES: dict[str, Callable[[list[str]], Any]] = {
         parallel(interleaved(p, **AT_ONCE), num_parallel_calls=3)
     ).prefetch(2),
     "cycle-length-fixed": lambda p: batched(
-        parallel(interleaved(p, cycle_length=4, num_parallel_calls=AUTOTUNE))
+        parallel(interleaved(p, cycle_length=2, num_parallel_calls=AUTOTUNE))
     ).prefetch(2),
     "flat-map-of-files": lambda p: batched(parallel(named(p).flat_map(tf.data.TFRecordDataset))).prefetch(2),
     "parallel-reads-missing": lambda p: batched(parallel(tf.data.TFRecordDataset(p))).prefetch(2),

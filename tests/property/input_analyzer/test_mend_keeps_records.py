@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,31 @@ def pair(x: Any) -> Any:
     return tf.data.Dataset.from_tensors(x).concatenate(tf.data.Dataset.from_tensors(x + 1))
 
 
+def counted(dataset: Any) -> Any:
+    """A function of Python that does something else in every other call."""
+    calls: list[int] = []
+
+    def halved(x: Any) -> Any:
+        calls.append(x)
+        return x if len(calls) % 2 else -x
+
+    return dataset.map(lambda x: tf.ensure_shape(tf.numpy_function(halved, [x], tf.int64), []))
+
+
+def by_chance(x: Any) -> Any:
+    return tf.random.uniform([], seed=3) < 0.7
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "range": lambda: tf.data.Dataset.range(COUNT),
+    "slices": lambda: tf.data.Dataset.from_tensor_slices(np.arange(COUNT)),
+    "one element": lambda: tf.data.Dataset.range(1).flat_map(lambda x: tf.data.Dataset.range(COUNT)),
+    "one tensor": lambda: tf.data.Dataset.from_tensors(np.arange(COUNT)).unbatch(),
+    "generator": lambda: tf.data.Dataset.from_generator(
+        lambda: iter(range(COUNT)), output_signature=tf.TensorSpec([], tf.int64)
+    ),
+    "sharded": lambda: tf.data.Dataset.range(2 * COUNT).shard(2, 1),
+}
 STEPS: dict[str, Callable[[Any], Any]] = {
     "map": lambda d: d.map(doubled),
     "fixed map": lambda d: d.map(doubled, num_parallel_calls=2),
@@ -34,22 +60,73 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda d: d.shuffle(3, seed=7),
     "interleave": lambda d: d.interleave(pair, cycle_length=2),
     "fixed interleave": lambda d: d.interleave(pair, cycle_length=3, num_parallel_calls=2),
+    "endless interleave": lambda d: d.interleave(
+        lambda x: tf.data.Dataset.from_tensors(x).repeat(), cycle_length=3, num_parallel_calls=2
+    ).take(30),
     "flat_map": lambda d: d.flat_map(pair),
     "filter": lambda d: d.filter(lambda x: tf.equal(x % 4, 0)),
+    "filter by chance": lambda d: d.filter(by_chance),
     "prefetch": lambda d: d.prefetch(0),
     "cache": lambda d: d.cache(),
     "twice": lambda d: d.repeat(2),
+    "take": lambda d: d.take(17),
+    "skip": lambda d: d.skip(5),
+    "take_while": lambda d: d.take_while(lambda x: x < 30),
+    "scan": lambda d: d.scan(tf.constant(0, tf.int64), lambda s, x: (s + 1, x + s)),
+    "enumerate": lambda d: d.enumerate().map(lambda i, x: i * x),
+    "window": lambda d: d.window(4, 2).flat_map(lambda w: w.batch(4)).unbatch(),
+    "sums": lambda d: (
+        d.batch(4)
+        .map(lambda x: (x, tf.fill([tf.shape(x)[0]], tf.reduce_sum(x))))
+        .unbatch()
+        .filter(lambda x, total: total % 2 < 1)
+        .map(lambda x, total: x)
+    ),
+    "whole batches": lambda d: d.batch(4).filter(lambda x: tf.reduce_sum(x) % 2 < 1).unbatch(),
+    "group": lambda d: d.group_by_window(lambda x: x % 2, lambda k, w: w.batch(3), 3).unbatch(),
+    "zip": lambda d: tf.data.Dataset.zip((d, tf.data.Dataset.range(99))).map(lambda x, y: x * y),
+    "concatenate": lambda d: d.concatenate(tf.data.Dataset.range(100, 104)),
+    "sample": lambda d: tf.data.Dataset.sample_from_datasets([d, tf.data.Dataset.range(100, 104)], seed=1),
+    "sample to an end": lambda d: tf.data.Dataset.sample_from_datasets(
+        [d, tf.data.Dataset.range(100, 104)], seed=1, stop_on_empty_dataset=True
+    ),
+    "choose": lambda d: tf.data.Dataset.choose_from_datasets(
+        [d], tf.data.Dataset.range(9).map(lambda i: i * 0)
+    ),
+    "shard": lambda d: d.shard(2, 0),
+    "python": counted,
 }
+UNKNOWN = frozenset({"any order"})
+"""Steps that may deliver another order each time, of which `take` and the like choose others each time."""
+BY_CONTENT = frozenset(
+    {
+        "map",
+        "fixed map",
+        "any order",
+        "shuffle",
+        "interleave",
+        "flat_map",
+        "filter",
+        "prefetch",
+        "cache",
+        "twice",
+    }
+)
+"""Steps behind which the order of elements decides nothing."""
 
 
 def records(make: Callable[[], Any], findings: frozenset[str], workers: int = 1) -> Counter[int]:
     """The records of an epoch of all workers; of each worker all but an incomplete last batch."""
-    found: Counter[int] = Counter()
-    for index in range(workers):
-        with tf.Graph().as_default():
-            mended = mend(make(), findings, workers, index)
-            found.update(_values(mended))
-    return found
+    return sum((read(make, findings, workers, index)[0] for index in range(workers)), Counter())
+
+
+def read(
+    make: Callable[[], Any], findings: frozenset[str], workers: int, index: int
+) -> tuple[Counter[int], bool]:
+    """The records of one of them, and whether they are its part alone of what the mended pipeline reads."""
+    with tf.Graph().as_default():
+        mended = mend(make(), findings, workers, index)
+        return Counter(_values(mended)), any(change.startswith("shard(") for change in mended.changes)
 
 
 def _values(mended: Mended) -> list[int]:
@@ -63,22 +140,103 @@ def _values(mended: Mended) -> list[int]:
             return values
 
 
-@settings(max_examples=25, deadline=None)
+def pipeline(source: str, names: list[str], size: int = 1) -> Callable[[], Any]:
+    def make() -> Any:
+        dataset = SOURCES[source]()
+        for name in names:
+            dataset = STEPS[name](dataset)
+        return dataset.batch(size)
+
+    return make
+
+
+@st.composite
+def steps(draw: Any) -> list[str]:
+    names: list[str] = draw(st.lists(st.sampled_from(sorted(STEPS)), max_size=4))
+    first = next((index for index, name in enumerate(names) if name in UNKNOWN), len(names))
+    # What an unknown order decides, nobody can compare.
+    return names[: first + 1] + [name for name in names[first + 1 :] if name in BY_CONTENT]
+
+
+@settings(max_examples=30, deadline=None)
 @given(
-    st.lists(st.sampled_from(sorted(STEPS)), max_size=4),
+    st.sampled_from(sorted(SOURCES)),
+    steps(),
     st.sets(st.sampled_from(sorted(IN_AN_EPOCH))),
     st.sampled_from([1, 2, 3]),
 )
-def test_records_are_kept(names: list[str], findings: set[str], workers: int) -> None:
-    def make() -> Any:
-        dataset = tf.data.Dataset.range(COUNT)
-        for name in names:
-            dataset = STEPS[name](dataset)
-        # Batches of one record: none is incomplete.
-        return dataset.batch(1)
-
+def test_records_are_kept(source: str, names: list[str], findings: set[str], workers: int) -> None:
+    # Batches of one record: none is incomplete.
+    make = pipeline(source, names)
+    whole = records(make, frozenset())
     chosen = frozenset(findings) | {"shard-missing"}
-    assert records(make, chosen, workers) == records(make, frozenset())
+    parts = [read(make, chosen, workers, index) for index in range(workers)]
+    if parts[0][1]:
+        assert sum((part for part, _ in parts), Counter()) == whole
+    else:
+        assert all(part == whole for part, _ in parts)
+
+
+@pytest.mark.parametrize("source", ["range", "one element", "one tensor"])
+@pytest.mark.parametrize("name", ["take", "skip", "scan", "take_while"])
+def test_shards_are_made_behind_what_chooses_by_the_order(source: str, name: str) -> None:
+    make = pipeline(source, ["map", name])
+    parts = [read(make, frozenset({"shard-missing"}), 2, index)[0] for index in (0, 1)]
+    assert sum(parts, Counter()) == records(make, frozenset())
+    assert abs(parts[0].total() - parts[1].total()) <= 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.sampled_from(["take", "skip", "shuffle", "twice", "concatenate", "map", "cache"]), max_size=3)
+)
+def test_only_records_of_a_smaller_last_batch_are_left_out(names: list[str]) -> None:
+    def make() -> Any:
+        dataset = tf.data.Dataset.range(50).batch(4)
+        for name in names:
+            dataset = AFTER_BATCH.get(name, STEPS[name])(dataset)
+        return dataset
+
+    whole, mended = records(make, frozenset()), records(make, frozenset({"drop-remainder-missing"}))
+    assert not mended - whole
+    assert sum((whole - mended).values()) <= (2 + names.count("concatenate")) * 2 ** names.count("twice")
+
+
+AFTER_BATCH: dict[str, Callable[[Any], Any]] = {
+    "take": lambda d: d.take(20),
+    "skip": lambda d: d.skip(2),
+    "concatenate": lambda d: d.concatenate(tf.data.Dataset.range(100, 105).batch(4)),
+}
+
+
+@pytest.mark.parametrize(
+    ("finding", "names", "reason"),
+    [
+        (
+            "shuffle-buffer-small",
+            ["shuffle", "take"],
+            r"take\(\) in .*test_mend_keeps_records.py:\d+ may depend on",
+        ),
+        ("cycle-length-fixed", ["fixed interleave", "skip"], r"skip\(\) in .* may depend on the order"),
+        ("shard-missing", ["shuffle", "take"], r"take\(\) in .* may depend on the order"),
+        (
+            "shuffle-buffer-small",
+            ["shuffle", "sample to an end"],
+            r"sample_from_datasets\(\) in .* may depend",
+        ),
+        ("shuffle-buffer-small", ["shuffle", "choose"], r"choose_from_datasets\(\) in .* may depend"),
+        ("shard-missing", ["python"], r"map\(\) in .* calls Python"),
+        ("parallel-calls-missing", ["python"], r"map\(\) in .* calls Python"),
+        ("cycle-length-fixed", ["endless interleave"], "interleave"),
+    ],
+)
+def test_what_is_left_is_named(finding: str, names: list[str], reason: str) -> None:
+    with tf.Graph().as_default():
+        mended = mend(pipeline("range", names)(), {finding}, 2, 0)
+    assert mended.changes == ()
+    (left,) = mended.left
+    assert left.finding == finding
+    assert re.search(reason, left.reason)
 
 
 @pytest.mark.parametrize("files", [1, 4])
@@ -140,3 +298,9 @@ def test_what_is_not_certain_is_left() -> None:
         with tf.Graph().as_default():
             dataset = make()
             assert mend(dataset, ids, 2, 0) == Mended(dataset, ())
+            assert mend(dataset, ids, 2, 0).left
+
+
+def test_a_shuffle_before_a_sample_of_all_is_mended() -> None:
+    with tf.Graph().as_default():
+        assert mend(pipeline("range", ["shuffle", "sample"], 4)(), {"shuffle-buffer-small"}).changes

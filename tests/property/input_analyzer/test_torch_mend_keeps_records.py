@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -50,6 +52,23 @@ class SplitStream(Stream):
         info = get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
         return (torch.tensor([number]) for number in range(first, COUNT, step))
+
+
+class ShuffledStream(Stream):
+    """An order by all random numbers that a process has, drawn at the begin and on the way."""
+
+    def __iter__(self) -> Iterator[Any]:
+        left = torch.randperm(COUNT).tolist()
+        random.shuffle(left)
+        while left:
+            yield torch.tensor([left.pop(np.random.randint(len(left)))])
+
+
+def draws(records: list[Any]) -> Any:
+    """A collate function that augments: how often it draws is another number in every task."""
+    for _ in range(int(records[0]) % 7):
+        random.random(), np.random.random(), torch.rand(())
+    return torch.stack(records)
 
 
 def splits(worker: int) -> None:
@@ -136,6 +155,28 @@ def test_records_of_streams_are_kept(dataset: Any, workers: int, begin: Any, tas
     if dataset is Stream and workers == 2:
         findings.add("loader-records-repeated")
     assert records(of_tasks(make, findings, tasks)) == Counter(range(COUNT))
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize(("workers", "stays"), [(0, False), (1, False), (2, False), (2, True)])
+def test_a_stream_that_is_shuffled_has_one_order_in_all_that_share_it(
+    tasks: int, workers: int, stays: bool
+) -> None:
+    def make() -> Any:
+        return DataLoader(
+            ShuffledStream(), 3, num_workers=workers, persistent_workers=stays, collate_fn=draws
+        )
+
+    loaders = of_tasks(make, {"shard-missing", "loader-records-repeated"}, tasks)
+    orders = []
+    for _ in range(2):
+        read = []
+        for loader in loaders:
+            random.seed(), np.random.seed()
+            read.append([int(value) for batch in loader for value in batch])
+        assert Counter(chain.from_iterable(read)) == Counter(range(COUNT))
+        orders.append(read)
+    assert orders[0] != orders[1], "every epoch has another order"
 
 
 def test_only_an_incomplete_last_batch_is_left_out() -> None:

@@ -131,6 +131,8 @@ def test_a_closed_pipe_ends_the_program_as_without_launcher(run: Run) -> None:
             "--mount-dirs: got '/nosuchdir', expected existing directories",
         ),
         (["--mount-dirs=,", "true"], 2, "--mount-dirs: got ',', expected existing directories"),
+        (["--time=nonsense", "true"], 2, "--time: got 'nonsense', expected a time limit as MINUTES, "),
+        (["--time=4h", "true"], 2, "--time: got '4h', expected a time limit"),
         (["--aloc_node=True", "true"], 2, "unknown flag '--aloc_node'; did you mean --alloc-node?"),
         (["--total-nodes=2", "true"], 2, "unknown flag '--total-nodes'"),
         (["--alloc-node"], 2, "--alloc-node: no value given"),

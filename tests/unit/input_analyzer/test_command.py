@@ -53,16 +53,18 @@ def test_a_function_is_analysed_without_a_program(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import tensorflow as tf\n\n"
         "def train_input():\n"
-        "    return tf.data.Dataset.range(1000).batch(10, drop_remainder=True).repeat()\n"
+        "    return tf.data.Dataset.range(1000).batch(10, drop_remainder=True).cache('kept').repeat()\n"
     )
     done = run(tmp_path, "--seconds=1", "--cpus-per-task=1", "--json=a.json", "mine.py:train_input")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["subject"]["function"] == "train_input"
-    assert found["subject"]["source"] == f"{tmp_path}/mine.py:3"
+    assert found["subject"]["source"] == "mine.py:3", "as findings have it"
     assert found["input_bound"] is None
     assert found["target_samples_per_s"] is None
     assert "Without a target" in done.stdout
+    assert "kept: written to a temporary folder of the analysis instead" in " ".join(found["notes"])
+    assert not list(tmp_path.glob("kept*")), "a training would read it"
 
 
 def test_a_python_file_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from input_analyzer.pipeline import Pipeline, StageTime
 from input_analyzer.tf.examine import examine
 from input_analyzer.tf.graph import trace
 from input_analyzer.tf.inspection import inspect
+from input_analyzer.tf.mend import mend
 
 AUTOTUNE = tf.data.AUTOTUNE
 RECORDS = np.zeros((100, 4), np.float32)
@@ -79,7 +80,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "parallel-calls-fixed": lambda: finish(slices()).map(tf.nn.relu, num_parallel_calls=4).prefetch(2),
     "cycle-length-fixed": lambda: finish(
         parsed(
-            files().interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=AUTOTUNE),
+            files().interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=AUTOTUNE),
             num_parallel_calls=AUTOTUNE,
         )
     ),
@@ -116,6 +117,13 @@ def test_rule_speaks_of_its_pipeline(identifier: str) -> None:
     times = {stage.name: StageTime(stage.name, 10.0, 5.0) for stage in pipeline.stages}
     timed = {f.id: f for f in find(pipeline, Context(times=times, cpus=2, memory_bytes=1 << 30))}
     assert timed[identifier].gain is not None
+
+
+def test_a_shard_is_recommended_behind_what_chooses_by_the_order() -> None:
+    split = found(lambda: finish(slices().take(8)), sharded=False)["shard-missing"].recommended
+    assert split.startswith("shard(num_workers, worker_index) behind take() in ")
+    shuffled = found(lambda: finish(slices().shuffle(9, seed=1).take(8)), sharded=False)["shard-missing"]
+    assert "with one seed in all workers for the shuffle before it" in shuffled.recommended
 
 
 def test_no_shard_is_grave_where_there_are_several_workers() -> None:
@@ -214,6 +222,92 @@ def test_a_call_may_shuffle_before_a_shard(tmp_path: Path) -> None:
     assert "shard-after-shuffle" not in found(lambda: sharded(shuffle=False))
 
 
+def test_a_seed_in_common_makes_a_late_shard_wasteful_and_no_more() -> None:
+    def late(**settings: Any) -> Finding | None:
+        return found(lambda: finish(slices().shuffle(100, **settings).shard(2, 0))).get("shard-after-shuffle")
+
+    unseeded, seeded = late(), late(seed=1)
+    assert unseeded is not None
+    assert seeded is not None
+    assert (unseeded.severity, seeded.severity) == ("error", "warning")
+    assert "some records are read by several of them and others by none" in unseeded.message
+    assert "others by none" not in seeded.message
+    assert "throws most away" in seeded.message
+    assert seeded.gain is not None
+    assert seeded.gain.times == 2.0
+
+    def names() -> Any:
+        return finish(files().shuffle(5, seed=1).interleave(tf.data.TextLineDataset).shard(2, 0))
+
+    assert "shard-after-shuffle" not in found(names), "a few names are shuffled in no time"
+
+
+def test_options_may_give_up_the_order() -> None:
+    def loose(dataset: Any) -> Any:
+        options = tf.data.Options()
+        options.deterministic = False
+        return dataset.with_options(options)
+
+    finding = found(lambda: loose(good()))["order-not-deterministic"]
+    assert (finding.op, finding.severity) == ("with_options", "warning")
+    assert "order-not-deterministic" not in found(lambda: loose(finish(slices()))), (
+        "nothing runs side by side"
+    )
+    mended = mend(trace(lambda: loose(good())).dataset, {"order-not-deterministic"})
+    assert mended.changes == ("options.deterministic = True",)
+    assert not mend(mended.dataset, {"order-not-deterministic"}).changes
+
+
+def test_what_stops_with_one_of_its_datasets_has_an_end() -> None:
+    def sampled(stops: bool) -> Any:
+        pair = [slices().repeat(), slices()]
+        mixed = tf.data.Dataset.sample_from_datasets(pair, [0.5, 0.5], seed=1, stop_on_empty_dataset=stops)
+        return mixed.batch(8, drop_remainder=True).prefetch(2)
+
+    assert "repeat-missing" in found(lambda: sampled(True))
+    assert "repeat-missing" not in found(lambda: sampled(False))
+
+
+def test_the_number_of_files_at_once_helps_with_few_cpus() -> None:
+    def read(length: int) -> Any:
+        parts = files().interleave(tf.data.TextLineDataset, cycle_length=length, num_parallel_calls=AUTOTUNE)
+        return finish(parts)
+
+    flat = found(CASES["flat-map-of-files"], cpus=2)["flat-map-of-files"]
+    assert (flat.value, "cycle_length=4" in flat.recommended) == (4, True)
+    reads = found(CASES["parallel-reads-missing"], cpus=2)["parallel-reads-missing"]
+    assert (reads.value, "num_parallel_reads=4" in reads.recommended) == (4, True)
+    assert (
+        "num_parallel_reads=CS_AUTOTUNE"
+        in found(CASES["parallel-reads-missing"], cpus=16)["parallel-reads-missing"].recommended
+    )
+    # With up to 12 CPUs CS_AUTOTUNE reads four files or fewer.
+    assert "cycle-length-fixed" not in found(lambda: read(4), cpus=12)
+    assert "more than 12 CPUs" in found(lambda: read(4), cpus=13)["cycle-length-fixed"].recommended
+    few = found(lambda: read(2), cpus=12)["cycle-length-fixed"]
+    assert (few.value, "cycle_length=4" in few.recommended) == (4, True)
+
+
+def test_data_without_end_have_no_smaller_last_batch() -> None:
+    endless = found(lambda: slices().repeat().batch(8).prefetch(2))["drop-remainder-missing"]
+    ending = found(lambda: slices().batch(8).repeat().prefetch(2))["drop-remainder-missing"]
+    assert endless.message.startswith("no batch is smaller")
+    assert "left out" not in str(endless.gain)
+    assert ending.message.startswith("the last batch may be smaller")
+    assert str(ending.gain).endswith("at most the last incomplete batch is left out")
+
+
+def test_what_tensorflow_does_by_itself_is_a_hint() -> None:
+    def mapped(function: Any) -> Any:
+        return finish(slices()).map(function).prefetch(2)
+
+    by_itself = found(lambda: mapped(tf.nn.relu))["parallel-calls-missing"]
+    assert by_itself.severity == "info"
+    assert str(by_itself.gain) == "expected: nothing, as TensorFlow does so by itself here"
+    keeps_state = found(lambda: mapped(lambda x: x + tf.random.normal([4])))["parallel-calls-missing"]
+    assert keeps_state.severity == "warning"
+
+
 def test_the_size_of_a_shuffle_buffer() -> None:
     assert "shuffle(80)" in found(CASES["shuffle-buffer-small"])["shuffle-buffer-small"].recommended
     assert "shuffle-buffer-small" not in found(lambda: finish(slices().shuffle(80, seed=1)))
@@ -246,11 +340,27 @@ def test_caches_are_weighed_against_the_memory() -> None:
     assert "cache-does-not-fit" not in found(cached, memory_bytes=2 * size)
     times = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
     fits = found(uncached, memory_bytes=10 * size, times=times, cpus=1)["cache-would-fit"]
-    assert str(fits.gain) == "expected: up to 10 times the rate with 1 CPU from the second epoch on"
+    assert str(fits.gain) == (
+        "expected: about 10 times the rate with 1 CPU from the second epoch on, beside what handing elements "
+        "over takes"
+    )
     assert "cache-would-fit" not in found(uncached, memory_bytes=size, times=times)
     assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size)
     in_memory = {"from_tensor_slices": StageTime("from_tensor_slices", 90.0, 0.0)}
     assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size, times=in_memory)
+
+
+@pytest.mark.parametrize(("workers", "severity"), [(1, "warning"), (3, "error")])
+def test_a_cache_file_is_to_be_of_one_worker(workers: int, severity: str, tmp_path: Path) -> None:
+    def input_with(name: Callable[[int], str]) -> dict[str, Finding]:
+        def make(count: int, index: int) -> Any:
+            return finish(slices().shard(count, index).cache(str(tmp_path / name(index))))
+
+        return {finding.id: finding for finding in inspect(make, workers=workers).findings}
+
+    shared = input_with(lambda index: "kept")["cache-file-shared"]
+    assert (shared.severity, shared.op) == (severity, "cache")
+    assert "cache-file-shared" not in input_with(lambda index: f"kept-{index}")
 
 
 def test_a_cache_behind_a_range_is_weighed_too() -> None:
@@ -345,6 +455,20 @@ def test_every_wide_type_says_what_it_gives_to_mend_it() -> None:
     assert str(unknown.gain) == "expected: half of its bytes"
 
 
+def test_a_wide_type_is_that_of_the_call_that_made_it() -> None:
+    def widened() -> Any:
+        pairs = slices((RECORDS, np.zeros(100, np.int32)))
+        return finish(pairs.map(lambda x, y: (tf.cast(x, tf.float64), y)).shuffle(100, seed=1))
+
+    finding = found(widened)["dtype-wide"]
+    assert finding.op == "map"
+    assert finding.message.startswith("component 0 is float64, ")
+    assert found(lambda: finish(slices({"image": RECORDS.astype(np.float64)})))[
+        "dtype-wide"
+    ].message.startswith("component 0 ('image') is float64, ")
+    assert found(CASES["dtype-wide"])["dtype-wide"].op == "from_tensor_slices"
+
+
 def test_what_takes_no_time_is_not_worth_a_change() -> None:
     make = CASES["parallel-calls-missing"]
     dear = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
@@ -403,6 +527,13 @@ def test_lines_of_the_report() -> None:
     assert report[4] == (logging.WARNING, f"{advice} (expected: 2 times the rate)")
     assert report[6] == (logging.WARNING, advice)
     assert len(report) == 8
+    measured = list(lines([finding("warning", TWICE)], ["python", "my run.py", "--mode=train"]))
+    assert measured[-2] == (
+        logging.INFO,
+        "what they give here is measured by: cs_input_analyzer python 'my run.py' --mode=train",
+    )
+    assert len(measured) == 5
+    assert len(list(lines([finding("warning", MIXED)], ["python", "run.py"]))) == 4, "nothing to be measured"
 
 
 def test_text_of_the_report() -> None:

@@ -8,24 +8,31 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.analysis import Finding, Gain
+from input_analyzer.analysis import Finding, Gain, StageCost
 from input_analyzer.analyze import Examined, applied_note
-from input_analyzer.applying import COMPARED, optional
+from input_analyzer.applying import COMPARED, as_mended, optional
 from input_analyzer.findings.context import Context
 from input_analyzer.findings.gains import not_repeated, side_by_side, spared
-from input_analyzer.gains import compared_sets, measure_gains, rate_gain, with_gains
+from input_analyzer.gains import BOUNDED, compared_sets, measure_gains, rate_gain, with_gains
 from input_analyzer.handover import InputProgram
+from input_analyzer.lanes import Lane
 from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.link import Order
+from input_analyzer.pace import time_us
 from input_analyzer.pipeline import Pipeline, Stage, StageTime
+from input_analyzer.tf.bounds import without_cost
 from input_analyzer.tf.compare import compare
 from input_analyzer.tf.examine import examine
+from input_analyzer.tf.graph import trace
 from input_analyzer.tf.mend import MENDABLE
+from input_analyzer.tf.nodes import in_order
 
 AUTOTUNE = tf.data.AUTOTUNE
 
@@ -55,8 +62,7 @@ def test_calls_side_by_side_gain_what_the_rest_of_the_pipeline_allows() -> None:
         assert gain.kind == "expected"
         assert gain.cpus == cpus
     assert str(side_by_side(chain, context(1, map=90.0, batch=10.0), stage)) == "expected: nothing with 1 CPU"
-    assert side_by_side(chain, context(4), stage) is None
-    assert side_by_side(chain, replace(context(4, map=90.0), cpus=None), stage) is None
+    assert gain.at_most
 
 
 def test_what_tensorflow_does_by_itself_is_no_gain() -> None:
@@ -86,16 +92,32 @@ def test_what_is_done_in_the_first_epoch_is_gained_there() -> None:
     gain = spared(chain, Context(cpus=2, times=times), [chain.by_name["map"]])
     assert gain is not None
     assert gain.times == pytest.approx(4.0)
-    assert gain.text == "up to 4.00 times the rate with 2 CPUs in the first epoch"
+    assert gain.text.startswith(
+        "about 4.00 times the rate with 2 CPUs in the first epoch, beside what handing"
+    )
+    assert not gain.at_most, "to spare a stage may spare hand-overs"
 
 
 def test_work_that_every_worker_throws_away() -> None:
-    chain = pipeline("range", "map", "batch", "shard")
-    before = [chain.by_name[name] for name in ("range", "map", "batch")]
-    gain = not_repeated(chain, context(2, map=30.0, batch=10.0, shard=0.0), before, 3)
-    assert gain is not None
-    assert gain.times == pytest.approx(3.0)
-    assert gain.text.endswith("in a job of 3 workers")
+    gain = not_repeated(3, "what stands before it")
+    assert (gain.times, gain.at_most) == (3.0, True)
+    assert gain.text.startswith("up to 3 times the rate in a job of 3 workers")
+
+
+def test_without_times_there_are_bounds() -> None:
+    chain = pipeline("flat_map", "map", "batch")
+    files, calls = (side_by_side(chain, Context(), chain.by_name[name]) for name in ("flat_map", "map"))
+    assert files is not None
+    assert calls is not None
+    assert (files.times, files.at_most) == (4.0, True)
+    assert calls.text.startswith("at most as many times the rate as a worker has CPUs")
+    stages = tuple(replace(s, attributes={"stateful": False}) for s in chain.stages)
+    by_itself = side_by_side(replace(chain, stages=stages), Context(), stages[1])
+    assert by_itself is not None
+    assert by_itself.text == "nothing, as TensorFlow does so by itself here"
+    assert str(spared(chain, Context(), [chain.by_name["map"]])) == (
+        "expected: the time that this takes is spared"
+    )
 
 
 def finding(identifier: str, gain: Gain | None = None) -> Finding:
@@ -126,7 +148,8 @@ def test_measured_gains_in_words() -> None:
         "measured", "0.90 times the rate with 2 CPUs (0.85 to 0.95); records are mixed", 0.9, 0.85, 0.95, 2
     )
     assert Finding.of(json.loads(json.dumps(asdict(found[1])))) == found[1]
-    slower = with_gains([finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}, 2)
+    alone, ratio = [finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}
+    slower = with_gains(alone, ratio, 2, ["cycle-length-fixed"])
     assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is here")
     twice = with_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
     assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 of its kind together")
@@ -144,7 +167,7 @@ def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
     assert full.notes == ("Gains were not measured: the input does not fit into the memory twice.",)
 
 
-SLOWER, FASTER = (0.43, 0.4, 0.5), (1.8, 1.7, 1.9)
+SLOWER, FASTER, SAME = (0.43, 0.4, 0.5), (1.8, 1.7, 1.9), (1.0, 0.98, 1.02)
 
 
 def test_mends_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +203,15 @@ def test_mends_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatch)
     launch = Launch((), {}, 20.0, None, "here")
     gains = measure_gains(found, launch, (0,), 1.0, (1 << 30, 1), lambda doing: None)
     assert gains.left_out == ("parallel-calls-missing",)
-    assert str(gains.findings[0].gain).endswith("leave it as it is here")
+    of_calls, of_cycle, of_buffer = (
+        next(one for one in gains.findings if one.id == name)
+        for name in ("parallel-calls-missing", "cycle-length-fixed", "shuffle-buffer-small")
+    )
+    assert (of_calls.severity, of_cycle.severity, of_buffer.severity) == ("info", "info", "warning")
+    assert str(of_calls.gain).endswith("leave it as it is here")
+    assert str(of_cycle.gain).endswith("leave it as it is here")
+    assert [one.severity for one in gains.findings] == ["warning"] * 3 + ["info"] * 2
+    assert not str(gains.together).endswith("leave it as it is here")
     facts = {
         "applied": ["calls", "prefetch", "cycle", "repeat"],
         "applied_by": {"parallel-calls-missing": ["calls", "cycle"], "cycle-length-fixed": ["cycle"]},
@@ -189,6 +220,42 @@ def test_mends_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatch)
     assert said.startswith("Measured with --apply: prefetch; cycle; repeat. Left as it is, as its mend ")
     assert ": parallel-calls-missing. The times" in said
     assert "Left" not in applied_note(Examined(facts, 0), ())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tasks", "mended"), [(SLOWER, 2, False), (SLOWER, 9, True), (SAME, 2, True)]
+)
+def test_memory_is_spared_where_that_is_no_slower_or_memory_is_short(
+    ratio: Any, tasks: int, mended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spares = Gain("not-speed", "the memory of 8 processes is spared")
+    many = replace(finding("loader-workers-many", spares), value=8)
+    ordered = []
+    monkeypatch.setattr(
+        "input_analyzer.gains._compare", lambda order, *rest: ordered.append(order) or [ratio]
+    )
+    launch = Launch((), {}, 20.0, None, "here")
+    gains = measure_gains((many,), launch, (0, 1), 1.0, (1 << 30, 1 << 27), lambda doing: None, tasks)
+    assert ordered[0].mends == (("loader-workers-many:4",),), "workers for each CPU"
+    assert ordered[0].optional == (("loader-workers-many:4",) if tasks == 2 else ())
+    assert gains.left_out == (() if mended else ("loader-workers-many",))
+    assert str(gains.findings[0].gain).endswith("leave it as it is here") is not mended
+    assert bool(gains.notes) is (ratio is SLOWER and mended)
+    assert not gains.notes or "loader-workers-many makes a task slower, but the memory" in gains.notes[0]
+
+
+def test_the_lanes_of_a_mended_loader_are_those_of_its_workers() -> None:
+    def cost(name: str, us: float, threads: int) -> StageCost:
+        return StageCost(name, name, 0, us, us, 0.0, lane=Lane(int(name != "workers"), threads))
+
+    stages = (cost("getitem", 800.0, 16), cost("workers", 10.0, 1))
+    many = replace(finding("loader-workers-many"), value=8)
+    mended = as_mended(stages, [many, finding("shard-missing")], 2)
+    assert [stage.lane.threads_on(2) for stage in mended] == [8, 1]
+    assert [stage.lane.threads_on(4) for stage in mended] == [16, 1]
+    assert as_mended(stages, [finding("shard-missing")], 2) == stages
+    alone = as_mended((cost("getitem", 800.0, 1),), [many], 2)
+    assert time_us(alone, 2) == pytest.approx(400)
 
 
 def test_an_examination_says_what_each_mend_changes() -> None:
@@ -218,7 +285,8 @@ def slow(x: Any) -> Any:
 
 
 def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Sleeping, both are steady from the first batch on.
+    # Python that sleeps is steady from the first batch on; as it might do more, a run would leave it alone.
+    monkeypatch.setattr("input_analyzer.tf.mend.trouble", lambda node, functions: None)
     monkeypatch.setattr("input_analyzer.tf.compare.TURN_S", 0.1)
     monkeypatch.setattr("input_analyzer.tf.compare.WARM_UP_S", 0.1)
 
@@ -247,6 +315,109 @@ def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     (ahead,) = compare(program(one_after_the_other), [("prefetch-missing",)], 1.0, told.append)
     assert ahead is not None
     assert 1.4 < ahead[0] < 2.2, "a batch is made while a training of the same time works on the last one"
+
+
+def per_record(function: Callable[..., Any], middle: Callable[[Any], Any] = lambda d: d) -> Any:
+    records = tf.data.Dataset.from_tensor_slices((tf.zeros([512, 4]), tf.range(512)))
+    return middle(records.map(function)).repeat().batch(32, drop_remainder=True).prefetch(AUTOTUNE)
+
+
+def python(x: Any, y: Any) -> tuple[Any, Any]:
+    return tf.ensure_shape(tf.numpy_function(lambda value: value, [x], tf.float32), [4]), y
+
+
+def other_structure(x: Any, y: Any) -> Any:
+    return {"features": tf.tanh(x), "label": tf.strings.as_string(y), "size": tf.size(x)}
+
+
+def from_python() -> Any:
+    spec = (tf.TensorSpec([4]), tf.TensorSpec([], tf.int32))
+    rows = tf.data.Dataset.from_generator(
+        lambda: ((np.full(4, n, np.float32), n) for n in range(64)), output_signature=spec
+    )
+    return rows.map(lambda x, y: (x + 1.0, y)).repeat().batch(8, drop_remainder=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "op", "drawn"),
+    [
+        (lambda: per_record(other_structure, lambda d: d.shuffle(64, seed=1).cache()), "map", True),
+        (lambda: per_record(python, lambda d: d.shuffle(64, seed=1)), "map", True),
+        (lambda: per_record(python, lambda d: d.filter(lambda x, y: y >= 0)), "map", False),
+        (from_python, "from_generator", False),
+    ],
+)
+def test_an_input_without_what_a_stage_costs(
+    make: Callable[[], Any], op: str, drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("input_analyzer.tf.bounds.KEEPING_S", 0.02)
+    traced = trace(make, eager=True)
+    stages = [stage for stage in traced.pipeline.stages if stage.op == op]
+    bounded = without_cost(traced, stages)
+    assert bounded is not None
+    assert bounded.dataset.element_spec == traced.dataset.element_spec
+    last = tf.data.experimental.to_variant(bounded.dataset).op
+    kinds = {node.type for node in in_order(last)}
+    assert ("ShuffleDatasetV3" in kinds) is drawn, "what stands before such a map goes on being drawn"
+    nodes = {node.name for node in in_order(last)}
+    assert nodes.isdisjoint(traced.nodes[stage.name][-1].name for stage in stages)
+    before, after = (
+        batches_of(traced.graph, dataset, fed)
+        for dataset, fed in ((traced.dataset, {}), (bounded.dataset, bounded.fed))
+    )
+    assert len(after) == len(before) == 40
+    for one, other in zip(before, after, strict=True):
+        assert [part.shape for part in one] == [part.shape for part in other]
+
+
+def batches_of(graph: Any, dataset: Any, fed: Any) -> list[Any]:
+    with graph.as_default():
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        drawn = tf.nest.flatten(iterator.get_next())
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(iterator.initializer, fed)
+        return [session.run(drawn) for _ in range(40)]
+
+
+def test_what_calls_cost_for_every_record_is_in_the_most_that_can_be_gained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the times of its stages alone, such a map gives a fraction of what it does behind batch()."""
+    monkeypatch.setattr("input_analyzer.tf.compare.TURN_S", 0.05)
+    monkeypatch.setattr("input_analyzer.tf.compare.WARM_UP_S", 0.1)
+    make = partial(per_record, lambda x, y: (tf.tanh(x), y))
+    (stage,) = [stage for stage in trace(make, eager=True).pipeline.stages if stage.op == "map"]
+    places = {"map-before-batch": [(stage.op, stage.source)]}
+    (most,) = compare(program(make), [("map-before-batch",)], 0.6, lambda doing: None, (), places)
+    assert most is not None
+    assert most[1] > 2.0
+    found = replace(finding("map-before-batch"), source=stage.source)
+    gain = with_gains([found], {"map-before-batch": most}, 2)[0].gain
+    assert gain is not None
+    assert gain.at_most
+    assert gain.text.startswith("at most ")
+
+
+def test_only_the_author_can_mend_what_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not set(BOUNDED) & set(COMPARED)
+    ordered: list[Order] = []
+    ratios: list[Any] = [FASTER, (1.0, 0.99, 1.01)]
+    monkeypatch.setattr("input_analyzer.gains._compare", lambda order, *rest: ordered.append(order) or ratios)
+    found = (finding("cache-would-fit"), finding("prefetch-empty"))
+    gains = measure_gains(
+        found, Launch((), {}, 20.0, None, "here"), (0,), 1.0, (1 << 30, 1), lambda doing: None
+    )
+    assert ordered[0].mends == (("cache-would-fit",), ("prefetch-empty",))
+    assert ordered[0].bounds == {"cache-would-fit": (("map", "data.py:7"),)}
+    cache, ahead = gains.findings
+    assert str(cache.gain).startswith(
+        "measured: at most 1.80 times the rate with 1 CPU (1.70 to 1.90), from "
+    )
+    assert (ahead.severity, str(ahead.gain)[-len("leave it as it is here") :]) == (
+        "info",
+        "leave it as it is here",
+    )
+    assert gains.together is None
 
 
 def test_what_is_too_slow_is_not_compared() -> None:

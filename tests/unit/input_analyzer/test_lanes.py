@@ -10,7 +10,7 @@ import tensorflow as tf
 from input_analyzer.analysis import StageCost
 from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.lanes import Lane, lanes
-from input_analyzer.pace import pace, time_us
+from input_analyzer.pace import pace, time_us, unaccounted_us
 from input_analyzer.pipeline import Pipeline, Stage
 from input_analyzer.tf.graph import trace
 
@@ -69,7 +69,7 @@ def test_files_are_read_in_as_many_threads_as_a_cycle_has() -> None:
 
     assert read(4, AUTOTUNE).threads_on(2) == 4
     assert read(4, 3).threads_on(8) == 3
-    assert [read(AUTOTUNE, AUTOTUNE).threads_on(cpus) for cpus in (1, 2, 3, 8)] == [1, 1, 2, 4]
+    assert [read(AUTOTUNE, AUTOTUNE).threads_on(cpus) for cpus in (1, 3, 4, 7, 13, 16)] == [1, 1, 2, 3, 5, 6]
     assert not read(4, AUTOTUNE).pooled
 
 
@@ -135,6 +135,23 @@ def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
     assert time_us(stages, 4) == 3000
     assert pace(stages).serial_us == 3000
     assert pace(stages).parallel_us == 7000
+
+
+def test_the_bottleneck_explains_no_more_than_it_takes() -> None:
+    stages = [cost("one", 3, Lane(0)), cost("many", 4, Lane(1, 1, 1.0))]
+    assert unaccounted_us(stages, 57.0) == 50.0
+    assert unaccounted_us(stages, 6.0) == 0.0
+    assert unaccounted_us(stages, None) is unaccounted_us([StageCost("map", "map", 0)], 9.0) is None
+    assert bottleneck_of(stages, 1, 3.0).reason == (
+        "4 us of computing per sample, 57 % of the time of all stages; without it, and with all CPU time in "
+        "no stage as it is, a task with 1 CPU could be 1.67 times as fast"
+    )
+    lanes_alike = [cost("one", 3, Lane(0)), cost("other", 3, Lane(1)), cost("many", 4, Lane(2, 1, 1.0))]
+    assert "times as fast" not in bottleneck_of(lanes_alike, 4, 2.0).reason, "none is as fast as without it"
+    most = bottleneck_of(stages, 1, 50.0)
+    assert most.stage == "many"
+    assert "times as fast" not in most.reason
+    assert "; more time goes into no stage: 50 us of CPU time per sample into calls" in most.reason
 
 
 def test_what_waits_in_several_threads_is_divided_by_them() -> None:

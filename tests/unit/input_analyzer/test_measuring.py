@@ -16,7 +16,7 @@ from input_analyzer.analysis import Measurement
 from input_analyzer.measure.copies import Launch, Patience
 from input_analyzer.measure.node import in_sessions
 from input_analyzer.measure.page_cache import ColdFiles
-from input_analyzer.measure.rates import Effort, Plan, Rates, plans
+from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans
 from input_analyzer.rate_model import Point, fit
 
 PROGRAM = """
@@ -96,6 +96,17 @@ for index in range(1_000_000):
 """
     (one,), _ = measure(tmp_path, body, Plan(1, (1,)), effort=Effort(2.0, 3.0))
     assert one.samples_per_s == pytest.approx(200, rel=0.2)
+
+
+def test_few_batches_are_not_settled(tmp_path: Path) -> None:
+    body = """
+while True:
+    time.sleep(0.15)
+    yield batch()
+"""
+    (one,), _ = measure(tmp_path, body, Plan(1, (1,)), effort=Effort(0.2, 0.25))
+    assert not one.settled
+    assert 1 < one.batches < FEWEST_BATCHES
 
 
 def test_an_input_that_ends_is_read_again(tmp_path: Path) -> None:
@@ -247,3 +258,11 @@ def test_what_is_measured_on_a_node(
     cpus: int, candidates: tuple[int, ...], memory: int, copy: int, counts: list[tuple[int, ...]]
 ) -> None:
     assert [plan.counts for plan in plans(cpus, candidates, memory, copy)] == counts
+
+
+def test_no_more_copies_are_measured_than_have_something_to_read() -> None:
+    assert [plan.counts for plan in plans(16, (1, 4, 8), 100, 1, most_workers=3)] == [
+        (1, 2, 3),
+        (1, 2, 3),
+        (1, 2),
+    ]

@@ -17,6 +17,7 @@ from input_analyzer.measure.copies import folder_for_sockets
 from input_analyzer.measure.node import host_name, memory, usable_cpus, usage
 from input_analyzer.measure.traces import _without_framework, is_ours, users_stack, users_traceback
 from input_analyzer.pipeline import Pipeline, Stage
+from input_analyzer.source_lines import shown
 from input_analyzer.standalone import check_arguments, framework_of, load, looks_like_function
 from input_analyzer.target import target_of_report
 
@@ -122,6 +123,9 @@ def test_functions_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "many.py").write_text("".join(f"def make_{n}(): ...\n" for n in range(11)))
     with pytest.raises(UsageError, match=r"it has make_0, .*, make_9, \.\.\.$"):
         load(f"{tmp_path}/many.py:make")
+    (tmp_path / "own.py").write_text("from pathlib import *\nfrom json import loads\ndef data(): ...\n")
+    with pytest.raises(UsageError, match=r"it has data$"):
+        load(f"{tmp_path}/own.py:dta")
     with pytest.raises(UsageError, match="no such file"):
         load(f"{tmp_path}/none.py:train")
     with pytest.raises(UsageError, match="no module 'nowhere_at_all'"):
@@ -175,7 +179,7 @@ def test_the_name_and_place_of_a_function() -> None:
     assert function_name(test_the_name_and_place_of_a_function) == "test_the_name_and_place_of_a_function"
     source = function_source(test_the_name_and_place_of_a_function)
     assert source is not None
-    assert source.startswith(__file__)
+    assert source.startswith(f"{shown(__file__)}:")
     assert function_source(len) is None
 
 

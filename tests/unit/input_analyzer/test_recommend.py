@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from input_analyzer.analysis import Layout
+from input_analyzer.analysis import Layout, Target
+from input_analyzer.analyze import file_notes
+from input_analyzer.findings.sharding import Split
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, layouts, predict, predictions, recommend
 
@@ -88,6 +92,31 @@ def test_memory_limits_the_tasks_of_a_node() -> None:
     assert limit.most_tasks(1) == 3
     assert limit.memory_binds(1)
     assert not limit.memory_binds(8)
+
+
+def test_no_layout_has_more_workers_than_there_are_files() -> None:
+    limit = Limits(4, 2, 64 << 30, 1 << 30, (1, 2), most_workers=5)
+    found = list(layouts(limit))
+    assert max(layout.workers for layout in found) == 5
+    assert len(found) == sum(one.workers <= 5 for one in layouts(replace(limit, most_workers=None)))
+    assert list(layouts(replace(limit, most_workers=1))) == [
+        Layout(1, 2, 1),
+        Layout(2, 1, 1),
+        Layout(2, 1, 2),
+    ]
+
+
+def test_files_that_keep_workers_idle_are_named_as_the_limit() -> None:
+    limit = Limits(4, 2, 64 << 30, 1 << 30, (1,), most_workers=5)
+    model, split = RateModel(1e-3, 0.0), Split(5, "shard", "data.py:7")
+    (note,) = file_notes(split, model, limit, Target(6000.0, "given"))
+    assert note.startswith("The input has 5 files that workers share out whole (shard at data.py:7): ")
+    assert "layouts with more are left out. The files are the limit: with 7 files or more, 4 nodes x " in note
+    assert "deliver 7,000 samples/s instead of 5,000: write the data to more files, or shard the" in note
+    (enough,) = file_notes(split, model, limit, Target(3000.0, "given"))
+    assert enough.endswith("layouts with more are left out.")
+    assert file_notes(Split(7, "shard", None), model, replace(limit, most_workers=7), None) == ()
+    assert file_notes(None, model, replace(limit, most_workers=None), None) == ()
 
 
 def test_without_a_target_the_highest_rate_counts_and_no_cpus_are_wasted() -> None:

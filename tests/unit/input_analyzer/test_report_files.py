@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from csrun.errors import CsrunError, UsageError
-from input_analyzer.report.files import TO_STDOUT, check_writable, write
+from input_analyzer.report.files import TO_STDOUT, check_different, check_writable, write
 
 
 def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
@@ -40,6 +40,24 @@ def test_dash_is_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "text\n"
     write(TO_STDOUT, "more\n")  # it is still open
     assert capfd.readouterr().out == "more\n"
+
+
+def test_two_reports_have_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("real").touch()
+    Path("link").symlink_to("real")
+    Path("hard").hardlink_to("real")
+    for other in ("real", "./real", "link", "hard", str(tmp_path / "real")):
+        with pytest.raises(UsageError, match="both are the same file; expected one for each"):
+            check_different(Path("real"), Path(other))
+    with pytest.raises(UsageError, match="expected one of them on stdout"):
+        check_different(TO_STDOUT, TO_STDOUT)
+    with pytest.raises(UsageError, match="both are the same file"):
+        check_different(TO_STDOUT, Path("/dev/stdout"))
+    check_different(Path("/dev/null"), Path("/dev/null"))
+    check_different(Path("real"), Path("other"))
+    check_different(Path("real"), TO_STDOUT)
+    check_different(None, Path("real"))
 
 
 def test_an_open_descriptor_keeps_what_it_has(tmp_path: Path) -> None:

@@ -120,11 +120,34 @@ def test_the_json_has_the_documented_members_and_csrun_wse_reads_it(tmp_path: Pa
         "low": 1.7,
         "high": 1.95,
         "cpus": 2,
+        "at_most": False,
     }
     assert {"tasks", "cpus_per_task", "samples_per_s", "low", "high"} <= set(found["measurements"][0])
     assert set(found["predictions"][0]) == {"nodes", "tasks_per_node", "cpus_per_task", "samples_per_s"}
     assert found["target_samples_per_s"] == 9000
     assert found["input_bound"] is False
+
+
+def test_cpu_time_in_no_stage_is_told() -> None:
+    found = replace(analysis(None), unaccounted_cpu_us_per_sample=73.0)
+    said = "CPU time in no stage: 73 us per sample, beside 225 us of the stages"
+    assert said in text_of(found)
+    assert said in render_html(found)
+    assert found.to_json()["unaccounted_cpu_us_per_sample"] == 73.0
+    assert "CPU time in no stage" in DEFINITIONS
+    assert "CPU time in no stage:" not in text_of(analysis(None)) + render_html(analysis(None))
+
+
+def test_that_nothing_was_found_is_told() -> None:
+    assert "Input Function Report\nnothing to improve" in text_of(replace(analysis(None), findings=()))
+
+
+def test_a_model_through_all_points_is_not_told_by_its_rounding() -> None:
+    found = analysis(None)
+    exact = replace(found, model=replace(found.model, relative_error=5e-12))
+    assert "it goes through all measured points." in render_html(exact)
+    loose = replace(found, model=replace(found.model, relative_error=0.031))
+    assert "it is 3.1 % away from the measurements" in render_html(loose)
 
 
 def test_the_documentation_names_every_member_of_the_json() -> None:
@@ -193,7 +216,7 @@ def test_the_text_ends_with_what_to_type() -> None:
         f"tasks_per_node: {layout.tasks_per_node}",
         f"cpus_per_task: {layout.cpus_per_task}",
         f"  csrun_wse --total-nodes={layout.nodes} --tasks-per-node={layout.tasks_per_node} "
-        f"--cpus-per-task={layout.cpus_per_task} python run.py --mode=train",
+        f"--cpus-per-task={layout.cpus_per_task} python run.py --mode=train --cs_ip=IP:PORT",
     ]
 
 

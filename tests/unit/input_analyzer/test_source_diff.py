@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from input_analyzer.analysis import Finding
-from input_analyzer.source_diff import diff
+from input_analyzer.applying import left_alone
+from input_analyzer.source_diff import changes, diff
 
 HEAD = "import tensorflow as tf\n"
 
@@ -45,6 +46,12 @@ def changed(
             "d.map(f, num_parallel_calls=4)",
             "d.map(f, num_parallel_calls=tf.data.AUTOTUNE)",
         ),
+        (
+            "parallel-calls-missing",
+            "map",
+            "d = d.map((lambda x: g(x)))",
+            "d = d.map((lambda x: g(x)), num_parallel_calls=tf.data.AUTOTUNE)",
+        ),
         ("prefetch-missing", "batch", "return d.batch(8)", "return d.batch(8).prefetch(tf.data.AUTOTUNE)"),
         ("prefetch-empty", "prefetch", "d = d.prefetch(0)", "d = d.prefetch(tf.data.AUTOTUNE)"),
         ("order-not-deterministic", "map", "d.map(f, deterministic=False)", "d.map(f, deterministic=True)"),
@@ -52,6 +59,18 @@ def changed(
 )
 def test_mends(identifier: str, op: str, before: str, after: str) -> None:
     assert changed(before, identifier, op, 2) == [after]
+
+
+def test_a_number_that_is_recommended_is_written() -> None:
+    read = 'd = tf.data.TFRecordDataset(["a", "b"])'
+    assert changed(read, "parallel-reads-missing", "TFRecordDataset", 2, value=4) == [
+        'd = tf.data.TFRecordDataset(["a", "b"], num_parallel_reads=4)'
+    ]
+    assert changed("d.interleave(f, cycle_length=2)", "cycle-length-fixed", "interleave", 2, value=4) == [
+        "d.interleave(f, cycle_length=4)"
+    ]
+    loose = "d = d.with_options(options)"
+    assert changed(loose, "order-not-deterministic", "with_options", 2) == [], "options are set elsewhere"
 
 
 def test_recommended_sizes_are_taken() -> None:
@@ -115,5 +134,45 @@ def test_several_files_and_a_missing_one(tmp_path: Path) -> None:
     ]
     text = diff(findings)
     assert f"--- a/{path}" in text
-    assert "+d = d.batch(8, drop_remainder=True).repeat().prefetch(tf.data.AUTOTUNE)\n" in text
+    assert "+d = d.repeat().batch(8, drop_remainder=True).prefetch(tf.data.AUTOTUNE)\n" in text
     assert "gone" not in text
+
+
+@pytest.mark.parametrize(
+    ("op", "before", "after"),
+    [
+        ("batch", "d = d.map(f).batch(8)", "d = d.map(f).repeat().batch(8)"),
+        ("batch", "d = (d.map(f) ).batch(8)", "d = (d.map(f) ).repeat().batch(8)"),
+        ("batch", "d = tf.data.Dataset.batch(d, 8)", "d = tf.data.Dataset.batch(d, 8).repeat()"),
+        ("map", "d = d.batch(8).map(f)", "d = d.batch(8).map(f).repeat()"),
+    ],
+)
+def test_epochs_share_a_batch(op: str, before: str, after: str) -> None:
+    assert changed(before, "repeat-missing", op, 2) == [after]
+
+
+def test_tensorflow_that_comes_from_another_module_is_known() -> None:
+    finding = Finding("prefetch-missing", "warning", "batch", "data.py:2", "", "")
+    text = diff([finding], lambda path: "from base import *\nd = tf.data.Dataset.range(9).batch(2)\n")
+    assert "+d = tf.data.Dataset.range(9).batch(2).prefetch(tf.data.AUTOTUNE)" in text
+
+
+def test_what_is_not_in_the_diff_is_named_with_the_reason() -> None:
+    small = Finding("shuffle-buffer-small", "warning", "shuffle", "data.py:2", "", "shuffle(80)", None, 80)
+    findings = [
+        left_alone(small, "take() depends on the order"),
+        Finding("shard-missing", "warning", "range", "data.py:2", "", ""),
+        Finding("prefetch-missing", "warning", "shuffle", "data.py:2", "", ""),
+        Finding("parallel-calls-missing", "warning", "map", "data.py:3", "", ""),
+        Finding("repeat-missing", "warning", "batch", None, "", ""),
+    ]
+    source = "import tensorflow\nd = tensorflow.data.Dataset.range(9).shuffle(8)\nd.map(f).map(f)\n"
+    found = changes(findings, lambda path: source)
+    assert found.diff == ""
+    assert {(finding.id, reason) for finding, reason in found.left} == {
+        ("shuffle-buffer-small", "take() depends on the order"),
+        ("shard-missing", "no argument of one call mends it"),
+        ("prefetch-missing", "the file does not know TensorFlow as tf"),
+        ("parallel-calls-missing", "the file does not know TensorFlow as tf"),
+        ("repeat-missing", "it is not made on a line of yours"),
+    }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect as python_inspect
+import os
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +166,54 @@ def not_at_all(workers: int, index: int) -> Any:
 )
 def test_whether_two_workers_read_the_same(make: Callable[[int, int], Any], expected: bool) -> None:
     assert inspect(make, workers=3).context.sharded is expected
+
+
+def of_generator(first: int, step: int, content: Callable[[int], int] = lambda k: k) -> Any:
+    def generate() -> Iterator[int]:
+        return map(content, range(first, 400, step))
+
+    return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64)).batch(4)
+
+
+def told() -> tuple[int, int]:
+    """What a worker finds in its environment: its index, their number."""
+    index, workers = os.environ.get("WORKER", "0 1").split()
+    return int(index), int(workers)
+
+
+@contextmanager
+def as_worker(workers: int, index: int) -> Iterator[None]:
+    os.environ["WORKER"] = f"{index} {workers}"
+    yield
+    del os.environ["WORKER"]
+
+
+def by_environment(workers: int, index: int) -> Any:
+    def generate() -> Iterator[int]:
+        yield from range(*told()[:1], 400, told()[1])
+
+    return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64)).batch(4)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        # No graph shows what a generator reads: each worker its part, all of them the same, or as it happens.
+        (lambda workers, index: of_generator(index, workers), True),
+        (by_environment, True),
+        (lambda workers, index: of_generator(0, 1), False),
+        (lambda workers, index: of_generator(0, 1).unbatch().shuffle(50).batch(4), False),
+        (lambda workers, index: of_generator(0, 1, lambda k: random.randrange(1000)), False),
+        (lambda workers, index: of_generator(0, 1, random.SystemRandom().randrange), None),
+        (lambda workers, index: of_generator(index, workers, lambda k: 7), None),
+        (lambda workers, index: of_generator(0, 1).map(lambda x: 1 // (x - x)), None),
+    ],
+)
+def test_records_tell_what_python_reads(make: Callable[[int, int], Any], expected: bool | None) -> None:
+    state = random.getstate()
+    assert inspect(make, workers=2, role=as_worker).context.sharded is expected
+    assert random.getstate() == state
+    assert inspect(make, workers=2).context.sharded is None
 
 
 def test_two_traces_of_one_function_have_one_fingerprint() -> None:

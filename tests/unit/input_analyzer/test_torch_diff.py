@@ -42,6 +42,16 @@ def changed(body: str, *recommended: str, line: int = 2, head: str = HEAD) -> li
             "DataLoader(..., generator=torch.Generator().manual_seed(0))",
             "l = DataLoader(d, shuffle=True, generator=torch.Generator().manual_seed(0))",
         ),
+        (
+            "l = DataLoader(d, collate_fn=((lambda ä: s(ä))))  # (l)",
+            "DataLoader(..., drop_last=True)",
+            "l = DataLoader(d, collate_fn=((lambda ä: s(ä))), drop_last=True)  # (l)",
+        ),
+        (
+            "l = DataLoader(d, prefetch_factor=(1))",
+            "DataLoader(..., prefetch_factor=2, drop_last=True)",
+            "l = DataLoader(d, prefetch_factor=(2), drop_last=True)",
+        ),
     ],
 )
 def test_arguments_are_set(before: str, recommended: str, after: str) -> None:
@@ -73,11 +83,29 @@ def test_several_findings_about_a_call_of_several_lines() -> None:
         ("l = DataLoader(a), DataLoader(b)", "DataLoader(..., drop_last=True)"),
         ("l = Loader(d)", "DataLoader(..., drop_last=True)"),
         ("l = DataLoader(d)", "DataLoader(..., batch_size=N) with the batch size of the training"),
+        ("l = DataLoader(d for d in e)", "DataLoader(..., drop_last=True)"),
         ("l = DataLoader(d)", "DistributedSampler(dataset, num_replicas=tasks, rank=task)"),
     ],
 )
 def test_what_is_not_plain_is_left(before: str, recommended: str) -> None:
     assert changed(before, recommended) == []
+
+
+def test_parentheses_behind_the_last_argument_may_stand_on_lines_of_their_own() -> None:
+    body = """\
+    l = DataLoader(
+        d, collate_fn=(  # (
+            stack
+        ),
+    )
+    """
+    assert changed(body, "DataLoader(..., drop_last=True)") == ["    ), drop_last=True,"]
+
+
+def test_a_form_feed_is_no_line() -> None:
+    head = "import torch\n\x0c\n"
+    added = changed("l = DataLoader(d)", "DataLoader(..., drop_last=True)", line=3, head=head)
+    assert added == ["l = DataLoader(d, drop_last=True)"]
 
 
 def test_a_name_that_the_source_does_not_know_is_not_used() -> None:

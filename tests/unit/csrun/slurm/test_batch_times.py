@@ -17,7 +17,7 @@ from csrun.schedulers.slurm.batch import WARN_S, warning_time
         (None, "4", WARN_S),
         (None, "3", 90),
         (None, "1", 30),
-        (None, "soon", WARN_S),
+        (None, "0", WARN_S),
         (300.0, "1-0", 300),
         (59.9, "1", 59),
         (0.0, "1", 0),

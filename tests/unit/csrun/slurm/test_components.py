@@ -86,23 +86,25 @@ def test_srun_in_a_heterogeneous_allocation_has_a_step_in_every_component() -> N
 
 def test_srun_for_one_command() -> None:
     options = SlurmOptions(partition="cpu", gres_node="node1")
-    words = srun_cpu(options, ("python", "a b"), exclude_gres=True, terminal=True, cpus=None)
-    begin = "--nodes=1 --ntasks=1 --exclusive --mpi=none"
-    assert " ".join(words) == f"srun --pty {begin} --exclude=node1 --partition=cpu python a b"
-    words = srun_cpu(options, ("echo", "a", ":", "$b"), exclude_gres=False, terminal=False, cpus=8)
-    assert " ".join(words[:-3]) == f"srun --quit-on-interrupt {begin} --cpus-per-task=8 --partition=cpu"
+    words = srun_cpu("me", options, ("python", "a b"), exclude_gres=True, terminal=True, cpus=None)
+    begin = "--job-name=me --nodes=1 --ntasks=1 --exclusive --mpi=none"
+    assert (
+        " ".join(words) == f"srun --disable-status --pty {begin} --exclude=node1 --partition=cpu python a b"
+    )
+    words = srun_cpu("me", options, ("echo", "a", ":", "$b"), exclude_gres=False, terminal=False, cpus=8)
+    assert " ".join(words[:-3]) == f"srun --disable-status {begin} --cpus-per-task=8 --partition=cpu"
     assert words[-3:] == ("/bin/sh", "-c", "exec echo a : '$b'")
 
 
 def test_srun_for_one_command_in_an_allocation_avoids_the_node_of_the_system() -> None:
     allocation = Allocation("7", (("a", "b"),))
-    words = srun_cpu_step(allocation, ("python", "a b"), avoided_node="a", terminal=False)
-    begin = "srun --quit-on-interrupt --nodes=1 --ntasks=1 --mpi=none --overlap --jobid=7"
+    words = srun_cpu_step("me", allocation, ("python", "a b"), avoided_node="a", terminal=False)
+    begin = "srun --disable-status --job-name=me --nodes=1 --ntasks=1 --mpi=none --overlap --jobid=7"
     assert " ".join(words) == f"{begin} --nodelist=b python a b"
-    words = srun_cpu_step(Allocation("7", (("a",),)), ("python",), avoided_node="a", terminal=False)
+    words = srun_cpu_step("me", Allocation("7", (("a",),)), ("python",), avoided_node="a", terminal=False)
     assert " ".join(words) == f"{begin} --nodelist=a python"
     parts = Allocation("7", (("a",), ("b", "c")), heterogeneous=True)
-    words = srun_cpu_step(parts, ("python",), avoided_node="a", terminal=False)
+    words = srun_cpu_step("me", parts, ("python",), avoided_node="a", terminal=False)
     assert " ".join(words) == f"{begin} --nodelist=b --het-group=1 python"
 
 

@@ -1,0 +1,233 @@
+"""Whether mends of what tasks and worker processes read keep every record; what is not proved is not mended.
+
+A record of an iterable dataset has no index. To leave each to one of several tasks, or workers, all of them
+must come across the records in one order: that is proved by reading whole epochs, of inputs that are built
+and read while the random numbers of their processes stand elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch.utils.data import DataLoader, IterDataPipe
+
+from input_analyzer.analysis import Finding
+from input_analyzer.applying import WORKER_COUNTS, left_alone
+from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.torch import chance, probe
+from input_analyzer.torch.loader import parts_of
+from input_analyzer.torch.mend import SEED, is_plain, mend
+
+LONGEST_S = 4.0
+"""An epoch that takes longer to read is not proved to have one order."""
+
+_AGAIN = 3.0  # times as long the second reading may take, on a busy machine
+_QUICK_S = 2.0
+_SEEDS = (20190731, 20240117)
+SHARDING, SPLITTING = "shard-missing", "loader-records-repeated"
+RESTARTED = "loader-workers-restarted"
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Two tasks of a job.
+
+    Attributes:
+        first: What the first of them reads.
+        second: What the other one reads.
+        differ: Whether that are different records; None where it cannot be told.
+        alike: Both have the same records at equal indices, however the random numbers of their processes
+            stand.
+    """
+
+    first: probe.Task
+    second: probe.Task
+    differ: bool | None
+    alike: bool
+
+
+def two_tasks(program: InputProgram) -> tuple[Tasks, Any]:
+    """Compares two tasks; the loader of the first one is returned too.
+
+    Their inputs are built with other random numbers of the process. Where they differ, the second one is
+    built again with those of the first.
+    """
+    began = time.monotonic()
+    second = _task(program, 1, _SEEDS[1])[0]
+    quick = time.monotonic() - began < _QUICK_S
+    first, loader = _task(program, 0, _SEEDS[0])
+    differ = probe.tasks_differ(first, second)
+    same_content = not probe.records_differ(first, second)
+    if differ is False or same_content or not quick:
+        return Tasks(first, second, differ, same_content), loader
+    alike = _task(program, 1, _SEEDS[0])[0]
+    return Tasks(first, alike, probe.tasks_differ(first, alike), False), loader
+
+
+def _task(program: InputProgram, index: int, seed: int) -> tuple[probe.Task, Any]:
+    shard = Shard(2, index)
+    with program.role(shard):
+        with chance.anew(seed):
+            loader = program.build(shard)
+        return probe.task_of(loader), loader
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The records of an epoch in their order.
+
+    Attributes:
+        digest: A hash of all of them.
+        whole: Whether the epoch was read to its end.
+    """
+
+    digest: str
+    whole: bool
+
+
+def against(program: InputProgram, loader: Any, alike: bool, findings: Collection[Finding]) -> dict[str, str]:
+    """Why findings cannot be mended for certain, by their identifiers.
+
+    Args:
+        program: The input.
+        loader: Of the first of two tasks.
+        alike: See `Tasks`.
+        findings: Of all rules.
+    """
+    asked = {finding.id for finding in findings}
+    reasons = _against_sharing(program, loader, alike, asked)
+    if SPLITTING in reasons:  # then the number of workers matters
+        several = {one.id for one in findings if one.id in WORKER_COUNTS and (one.value or 0) > 1}
+        reasons |= dict.fromkeys(several, reasons[SPLITTING])
+    if RESTARTED in asked and parts_of(loader).iterable and not probe.reads_again(loader):
+        reasons[RESTARTED] = "a worker process that stays has fewer records, or none, in its next epoch"
+    return reasons
+
+
+def _against_sharing(
+    program: InputProgram, loader: Any, alike: bool, asked: Collection[str]
+) -> dict[str, str]:
+    """Why records cannot be left to one of several tasks, or workers, for certain.
+
+    Args:
+        program: The input.
+        loader: Of the first of two tasks.
+        alike: See `Tasks`.
+        asked: Identifiers of findings.
+
+    Returns:
+        By the identifier of a finding; without those that can be mended.
+    """
+    wanted = [name for name in (SHARDING, SPLITTING) if name in asked]
+    if not wanted:
+        return {}
+    if type(loader) is not DataLoader:
+        return dict.fromkeys(wanted, f"{type(loader).__name__} is a class of its own")
+    parts = parts_of(loader)
+    if parts.iterable:
+        if isinstance(loader.dataset, IterDataPipe):
+            return dict.fromkeys(wanted, "torch seeds and shards data pipes itself")
+        return _against_streams(program, wanted)
+    if not is_plain(parts.order) or (loader.batch_size is None and parts.batches):
+        return {SHARDING: f"nobody knows what {type(parts.order).__name__} needs to give a task its part"}
+    return {} if alike else {SHARDING: "equal indices are other records in another process"}
+
+
+def _against_streams(program: InputProgram, wanted: Sequence[str]) -> dict[str, str]:
+    ours = _orders_of(program, 0, wanted, LONGEST_S)
+    if not ours:
+        return dict.fromkeys(wanted, "it could not be read for a comparison")
+    if not all(order.whole for order in ours):
+        return dict.fromkeys(
+            wanted,
+            "that all come across the records in one order is proved with whole epochs, and one takes more "
+            f"than {LONGEST_S:g} s here",
+        )
+    reasons = {}
+    if SPLITTING in wanted and len(set(ours)) > 1:
+        reasons = dict.fromkeys(wanted, "the workers come across the records in different orders")
+    elif SHARDING in wanted and ours != _orders_of(program, 1, wanted, _AGAIN * LONGEST_S):
+        reasons[SHARDING] = "the tasks come across the records in different orders"
+    return reasons
+
+
+def _orders_of(program: InputProgram, task: int, wanted: Sequence[str], seconds: float) -> tuple[_Order, ...]:
+    """What each worker process of a mended loader comes across, or the process itself without any."""
+    shard = Shard(2, task)
+    with program.role(shard):
+        with chance.anew(_SEEDS[task]):
+            loader = program.build(shard)
+        return _orders(mend(loader, dict.fromkeys(wanted), 2, task).loader, seconds)
+
+
+def _orders(mended: Any, seconds: float) -> tuple[_Order, ...]:
+    count = mended.num_workers
+    if count:
+        beside = max(1.0, count / len(os.sched_getaffinity(0)))
+        return probe.in_workers(mended, count, partial(_read_order, seconds=seconds * beside), SEED)
+    try:
+        return (_read_order(mended.dataset, seconds),)
+    except Exception:
+        return ()  # what the dataset raises is shown where it is read in earnest
+
+
+def _read_order(dataset: Any, seconds: float) -> _Order:
+    part = probe.read_part(dataset.whole(), seconds)
+    return _Order(hashlib.blake2b("".join(part.digests).encode()).hexdigest(), part.whole)
+
+
+def parts_of_workers(loader: Any, findings: Collection[Finding]) -> tuple[int | None, dict[str, str]]:
+    """What is known of the number of workers that findings recommend for an iterable dataset.
+
+    Returns:
+        How many workers have records of their own, where these are fewer; and why the number cannot be
+        mended, by the identifier of the finding.
+    """
+    finding = next((one for one in findings if one.id in WORKER_COUNTS and (one.value or 0) > 1), None)
+    divided = any(one.id == SPLITTING for one in findings)
+    if finding is None or divided or not parts_of(loader).iterable:
+        return None, {}
+    count = finding.value or 0
+    parts = probe.parts_among_workers(loader, count)
+    if parts == count:
+        return None, {}
+    if parts == 0:  # as many as there are may be right, fewer than that nobody has tried
+        parts = max(1, loader.num_workers) if loader.num_workers < count else None
+    if parts is not None:
+        return parts, {}
+    return None, {finding.id: f"nobody can tell that {count} workers would read every record once"}
+
+
+def shuffles(loader: Any, findings: Collection[Finding]) -> bool:
+    """Whether what a finding says of sharing records has to speak of random numbers."""
+    shared = any(one.id in (SHARDING, SPLITTING) for one in findings)
+    return shared and parts_of(loader).iterable and probe.hangs_on_chance(loader.dataset)
+
+
+_SEED_NEEDED = "what it shuffles with needs a seed that all of them share, else records are lost and repeated"
+
+
+def marked(
+    findings: Collection[Finding], reasons: Mapping[str, str], by_chance: bool = False
+) -> tuple[Finding, ...]:
+    """Findings, those that cannot be mended for certain with the reason.
+
+    Args:
+        findings: Of all rules.
+        reasons: By the identifier of a finding.
+        by_chance: The records of a dataset without indices change with the random numbers of the process.
+    """
+    if by_chance:
+        findings = [
+            replace(one, recommended=f"{one.recommended}; {_SEED_NEEDED}")
+            if one.id in (SHARDING, SPLITTING)
+            else one
+            for one in findings
+        ]
+    return tuple(left_alone(one, reasons[one.id]) if one.id in reasons else one for one in findings)

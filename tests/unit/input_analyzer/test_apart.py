@@ -1,0 +1,148 @@
+"""An analysis writes none of the user's caches and snapshots, and reads those that are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
+
+from input_analyzer.handover import InputProgram
+from input_analyzer.measure.link import Order
+from input_analyzer.measure.session import keep_files_apart
+from input_analyzer.tf import apart
+from input_analyzer.tf import compare as comparing
+from input_analyzer.tf.alike import records_differ
+from input_analyzer.tf.graph import Traced, trace
+
+Make = Callable[[str], Any]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that files are kept in; the operations are as before at the end of the test."""
+    for module, names in (
+        (gen_dataset_ops, ("cache_dataset", "cache_dataset_v2")),
+        (gen_experimental_dataset_ops, ("snapshot_dataset", "snapshot_dataset_v2")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(module, name))
+    for name, empty in (("_folders", []), ("_kept", {}), ("_caches_read", {}), ("_snapshots_read", {})):
+        monkeypatch.setattr(apart, name, empty)
+    return tmp_path / "own"
+
+
+def numbers(path: str) -> Any:
+    return tf.data.Dataset.range(20).map(lambda number: number + 1)
+
+
+def cached(path: str) -> Any:
+    return numbers(path).cache(path)
+
+
+def snapshotted(path: str) -> Any:
+    return numbers(path).snapshot(path)
+
+
+def cached_within(path: str) -> Any:
+    parts = tf.data.Dataset.range(2)
+    return parts.flat_map(
+        lambda part: numbers(path).cache(tf.strings.join([path, tf.strings.as_string(part)]))
+    )
+
+
+def values(dataset: Any) -> list[int]:
+    return [int(value) for value in dataset]
+
+
+def files(folder: Path) -> dict[str, int]:
+    """Times of the last changes."""
+    return {str(file): file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("make", [cached, snapshotted, cached_within])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_what_a_dataset_keeps_on_disk_is_kept_in_the_folder_of_the_analysis(
+    tmp_path: Path, own: Path, make: Make, in_graph: bool
+) -> None:
+    users = tmp_path / "users"
+    users.mkdir()
+    apart.keep_apart(own)
+    if in_graph:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            element = tf.compat.v1.data.make_one_shot_iterator(make(f"{users}/kept")).get_next()
+            with suppress(tf.errors.OutOfRangeError):
+                while True:
+                    session.run(element)
+    else:
+        assert values(make(f"{users}/kept"))[:20] == list(range(1, 21))
+    assert not files(users)
+    assert files(own)
+    if make is not cached_within:
+        (note,) = apart.notes()
+        assert note.startswith(f"{users}/kept: written to a temporary folder of the analysis instead")
+
+
+@pytest.mark.parametrize("make", [cached, snapshotted])
+def test_what_is_complete_is_read_and_left_as_it_is(tmp_path: Path, own: Path, make: Make) -> None:
+    users = tmp_path / "users"
+    users.mkdir()
+    path = f"{users}/kept"
+    assert values(make(path)) == list(range(1, 21))
+    before = files(users)
+    apart.keep_apart(own)
+    assert values(make(path)) == list(range(1, 21))
+    assert files(users) == before
+    assert not files(own)
+    assert "already, which is read, here as in a run" in apart.notes()[0]
+
+
+def test_every_process_of_an_analysis_has_a_folder_of_its_own(tmp_path: Path, own: Path) -> None:
+    keep_files_apart(Order(purpose="copy", socket=f"{tmp_path}/link", copy_index=3, copies=4))
+    assert values(cached(f"{tmp_path}/kept")) == list(range(1, 21))
+    assert {Path(file).parent for file in files(tmp_path)} == {tmp_path / "files3"}
+
+
+@pytest.mark.parametrize("kind", ["cache", "snapshot"])
+def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file(
+    tmp_path: Path, own: Path, kind: str
+) -> None:
+    def traced(workers: int, index: int) -> Traced:
+        def make() -> Any:
+            spec = tf.TensorSpec([], tf.int64)
+            mine = tf.data.Dataset.from_generator(
+                lambda: iter(range(index, 20, workers)), output_signature=spec
+            )
+            return getattr(mine, kind)(f"{tmp_path}/kept")
+
+        return trace(make)
+
+    apart.keep_apart(own)
+    assert records_differ(traced, 2, lambda workers, index: nullcontext()) is True
+
+
+def test_a_cache_in_memory_stays_there(own: Path) -> None:
+    apart.keep_apart(own)
+    assert values(cached("")) == list(range(1, 21))
+    assert not files(own)
+    assert apart.notes() == ()
+
+
+def test_rates_with_and_without_a_mend_are_compared_though_both_write_a_cache(
+    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> Any:
+        records = tf.data.Dataset.range(1 << 40).map(lambda number: number + 1)
+        return records.cache(f"{tmp_path}/kept").batch(64, drop_remainder=True)
+
+    apart.keep_apart(own)
+    monkeypatch.setattr(comparing, "TURN_S", 0.02)
+    monkeypatch.setattr(comparing, "WARM_UP_S", 0.02)
+    program = InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()))
+    (ratio,) = comparing.compare(program, [("prefetch-missing",)], 0.3, lambda doing: None)
+    assert ratio is not None
+    assert not list(tmp_path.glob("kept*"))

@@ -1,0 +1,69 @@
+"""What takes from the trust in measurements is said of those that it holds for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from input_analyzer import analyze
+from input_analyzer.analysis import Measurement
+from input_analyzer.analyze import unsettled_notes
+from input_analyzer.measure.rates import Effort, Plan
+
+
+def test_measurements_that_needed_more_time_are_told_apart() -> None:
+    tight = Measurement(1, 1, 88.89, 88.43, 89.35, batches=200)
+    few = Measurement(1, 1, 88.89, 88.43, 89.35, settled=False, batches=9)
+    wide = Measurement(1, 1, 100.0, 90.0, 110.0, settled=False, batches=200)
+    restless = Measurement(1, 1, 100.0, 99.0, 101.0, settled=False, batches=200)
+    assert unsettled_notes([tight], 0.05) == []
+    assert unsettled_notes([few], 0.05) == [
+        "1 of 1 measurement had fewer than 10 batches of each copy, too few to trust their confidence "
+        "intervals. More time: --seconds."
+    ]
+    notes = unsettled_notes([wide, tight, restless, wide], 0.05)
+    assert [note.split(":")[0] for note in notes] == [
+        "2 of 4 measurements did not become as tight as asked for",
+        "1 of 4 measurements had not come to rest by the middle of their time, so what counts is the last "
+        "part only. More time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ended_with", "said", "all_ended"),
+    [
+        ((), "No epoch ended while it was measured: the rates are", False),
+        ((2,), "No epoch ended while it was measured with 1 or 4 CPUs per task: these rates are", False),
+        ((1, 2, 4), None, True),
+    ],
+)
+def test_epochs_that_ended_with_some_numbers_of_cpus(
+    monkeypatch: pytest.MonkeyPatch, ended_with: tuple[int, ...], said: str | None, all_ended: bool
+) -> None:
+    class Seen:
+        """Rates, as measured."""
+
+        restarts = 0
+        epoch_ended = False
+
+        def __init__(self, *arguments: Any) -> None:
+            pass
+
+        def measure(self, launch: Any, plan: Plan, progress: Any) -> Iterator[Measurement]:
+            self.epoch_ended = plan.cpus_per_task in ended_with
+            self.restarts = 2 * self.epoch_ended
+            yield Measurement(1, plan.cpus_per_task, 1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(analyze, "Rates", Seen)
+    request: Any = SimpleNamespace(effort=Effort(), cpus=(0,), cold=(), launch=None)
+    examined: Any = SimpleNamespace(epoch_of_copy=lambda copies: None)
+    todo = [Plan(cpus, (1,)) for cpus in (1, 2, 4)]
+    _, notes, ended = analyze._measure(request, examined, todo, lambda doing, part: None)
+    assert ended == all_ended
+    assert [note.partition(" those of")[0] for note in notes if "No epoch" in note] == (
+        [said] if said else []
+    )
+    assert any("up to 2 times" in note for note in notes) == bool(ended_with)

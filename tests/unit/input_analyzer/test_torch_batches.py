@@ -1,0 +1,265 @@
+"""What is seen of the batches of a torch DataLoader: their arrays, names, bytes and samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+)
+
+from input_analyzer.analysis import Finding
+from input_analyzer.errors import ComponentError
+from input_analyzer.examine import examine
+from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.measure.batches import SampleCount, Shapes
+from input_analyzer.measure.link import Order
+from input_analyzer.standalone import program_of, tensorflow_batches
+from input_analyzer.torch import probe
+from input_analyzer.torch.examine import examine as torch_examine
+from input_analyzer.torch.leaves import leaves_of
+
+Named = namedtuple("Named", "x y")
+
+
+@dataclasses.dataclass
+class Pair:
+    x: Any
+    y: Any
+
+
+class Nothing:
+    """Told nobody what is in it."""
+
+
+class _Link:
+    def send(self, **message: Any) -> None:
+        pass
+
+
+def examined(make: Callable[[], Any]) -> dict[str, Any]:
+    order = Order(purpose="examine", socket="", stage_seconds=0.0)
+    return examine(program_of(make, make()), order, _Link())  # type: ignore[arg-type]
+
+
+def of_rows(collate: Callable[[Any], Any], **arguments: Any) -> Any:
+    """Batches of 4 of 64 records with 3 numbers."""
+    records = torch.arange(192.0).reshape(64, 3)
+    return DataLoader(records, **{"batch_size": 4, "collate_fn": collate, **arguments})
+
+
+X = torch.zeros(4, 3)
+Y = torch.zeros(4, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("batch", "shapes"),
+    [
+        (X, {"element": (4, 3)}),
+        ((X, [Y]), {"element[0]": (4, 3), "element[1][0]": (4,)}),
+        ({"x": X, "y": None}, {"element['x']": (4, 3)}),
+        (UserDict(x=X, y=Y), {"element['x']": (4, 3), "element['y']": (4,)}),
+        (OrderedDict(b=X, a=Y), {"element['b']": (4, 3), "element['a']": (4,)}),
+        (Named(X, (Y,)), {"element.x": (4, 3), "element.y[0]": (4,)}),
+        (Pair(X, {"z": Y}), {"element.x": (4, 3), "element.y['z']": (4,)}),
+        ([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], {"element": (3, 2)}),
+        ((X, [1, 2, 3, 4], 7), {"element[0]": (4, 3), "element[1]": (4,), "element[2]": ()}),
+        ([(1, 2), (3, 4)], {"element": (2, 2)}),
+        ([X.numpy(), np.float32(1)], {"element[0]": (4, 3), "element[1]": ()}),
+        (torch.tensor(1.0), {"element": ()}),
+    ],
+)
+def test_what_is_streamed_is_found_and_named(batch: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    leaves = leaves_of(batch)
+    assert {name: tuple(leaf.shape) for name, leaf in leaves.items()} == shapes
+    assert all(leaf.nbytes for leaf in leaves.values())
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"x": X, "y": object()}, "component 'element['y']' of the input is object, ... make it of tensors"),
+        (
+            (X, np.array([None])),
+            "component 'element[1]' of the input is an array of object, ... leave it out",
+        ),
+        (Pair(X, Nothing()), "component 'element.y' of the input is ... .Nothing, ... make it of tensors"),
+        (X.to_sparse(), "is a sparse_coo tensor, expected a dense tensor of numbers; make it dense"),
+        ([[1, 2], [3]], "is lists of numbers of different lengths, ... pad them"),
+        ({"x": None}, "component 'element' of the input is dict without a tensor"),
+        ([], "is list without a tensor"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused_by_name_and_type(batch: Any, said: str) -> None:
+    with pytest.raises(ComponentError) as refused:
+        leaves_of(batch)
+    assert all(part in str(refused.value) for part in said.split(" ... "))
+    assert refused.value.exit_code == 2, "as that of a run"
+
+
+@pytest.mark.parametrize(
+    ("collate", "bytes_per_sample"),
+    [
+        (lambda rows: UserDict(x=torch.stack(rows)), 12),
+        (lambda rows: Pair(torch.stack(rows), torch.zeros(len(rows))), 16),
+        (lambda rows: [row.tolist() for row in rows], 24),
+        (lambda rows: torch.stack(rows).sum(), 1),
+        (lambda rows: torch.stack(rows, 1), 12),
+    ],
+    ids=["mapping", "dataclass", "lists", "scalar", "columns"],
+)
+def test_a_batch_has_as_many_samples_as_the_loader_says(collate: Any, bytes_per_sample: float) -> None:
+    for facts in (
+        examined(lambda: of_rows(collate)),
+        examined(lambda: of_rows(collate, batch_size=1, batch_sampler=BatchSampler(range(64), 4, False))),
+    ):
+        assert facts["batch_size"] == 4
+        assert facts["bytes_per_sample"] == bytes_per_sample
+        assert facts["components"][0]["name"].startswith("element")
+
+
+@pytest.mark.parametrize("kind", [Pair, lambda x, y: UserDict(x=x, y=y), lambda x, y: {"x": [y, {"z": x}]}])
+def test_records_are_told_apart_in_whatever_they_come(kind: Any) -> None:
+    one, other = torch.zeros(5000), torch.zeros(5000)
+    other[2500] = 1  # its text is that of the other one
+    first, again, second = (probe.digest(kind(x, "name")) for x in (one, one.clone(), other))
+    assert first == again
+    assert first != second
+    assert first != probe.digest(kind(one, "other name"))
+
+
+def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
+    leaves = leaves_of({"x": X, "names": ["a", "bc"], "raw": b"raw", "paths": np.array([["ä"]], object)})
+    assert {
+        name: (leaf.dtype, leaf.shape, leaf.nbytes) for name, leaf in leaves.items() if name != "element['x']"
+    } == {
+        "element['names']": ("text", (2,), 3),
+        "element['raw']": ("text", (), 3),
+        "element['paths']": ("text", (1, 1), 2),
+    }
+    facts = examined(lambda: of_rows(lambda rows: {"x": torch.stack(rows), "name": ["word"] * len(rows)}))
+    assert facts["batch_size"] == 4
+    assert facts["bytes_per_sample"] == 12 + 4
+    assert facts["notes"][0].startswith("element['name'] is text, with which a CS system cannot be fed")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "last", "samples"),
+    [
+        ([(8, 3), (8,)], [(5, 3), (5,)], (8, 5)),
+        ([(1,), (8, 3)], [(1,), (5, 3)], (8, 5)),
+        ([(50, 8, 3), (50, 8)], [(50, 5, 3), (50, 5)], (8, 5)),
+        ([(16, 3), (16,)], [(10, 3), (10,)], (16, 10)),
+        ([(2, 3), (7, 8)], [(2, 3), (7, 5)], (8, 8)),
+        ([(), ()], [(), ()], (8, 8)),
+        ([(5, 3), ()], [(5, 3), ()], (5, 5)),
+    ],
+)
+def test_samples_are_counted_where_the_first_batch_shows_them(
+    shapes: Any, last: Any, samples: tuple[int, int]
+) -> None:
+    counted = SampleCount(8)
+    assert tuple(counted(tuple(map(np.zeros, one))) for one in (shapes, last)) == samples
+    seen = Shapes(batch_size=8)
+    assert seen.check(tuple(map(np.zeros, shapes)))[0] == seen.samples == samples[0]
+
+
+def test_components_of_a_dataset_that_cannot_be_streamed() -> None:
+    import tensorflow as tf
+
+    sparse = tf.data.Dataset.from_tensors(tf.sparse.from_dense([[1, 0]]))
+    with pytest.raises(ComponentError, match="is SparseTensor"):
+        next(tensorflow_batches(sparse))
+
+
+def test_text_of_a_dataset_is_counted() -> None:
+    import tensorflow as tf
+
+    number, words = next(tensorflow_batches(tf.data.Dataset.from_tensors((1.0, ["word", "long"]))))
+    assert number == 1.0
+    assert (words.dtype, words.shape, words.nbytes) == ("text", (2,), 8)
+
+
+class Unsized(Sampler[int]):
+    """A sampler that does not tell how long it is."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return (number % 64 for number in (count() if self.count is None else range(self.count)))
+
+
+class Stream(IterableDataset[Any]):
+    """Records that nobody has counted."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(torch.zeros(80, 2))
+
+
+def of_task(records: int, shard: Shard) -> Any:
+    data = TensorDataset(torch.arange(float(records)))
+    return DataLoader(data, 8, sampler=DistributedSampler(data, shard.count, shard.index))
+
+
+def findings_of(make: Callable[[Shard], Any], **order: Any) -> dict[str, Finding]:
+    program = InputProgram("torch", make, make, lambda shard: iter(()))
+    wanted = Order(**{"purpose": "examine", "socket": "", "stage_seconds": 0.0, **order})
+    return {finding.id: finding for finding in torch_examine(program, wanted, lambda doing: None).findings}
+
+
+@pytest.mark.parametrize(
+    ("make", "severity", "said"),
+    [
+        (lambda shard: of_task(63, shard), "error", "as 63 records are not whole batches of 8"),
+        (lambda shard: of_task(72, shard), "warning", "as of 2 tasks one has 36 records"),
+        (lambda shard: of_task(72, Shard(1, 0)), "warning", "as of 2 tasks one has 36 records"),
+        (lambda shard: of_task(64, shard), None, ""),
+        (lambda shard: DataLoader(torch.zeros(64, 2), 8, sampler=Unsized(None)), None, ""),
+        (lambda shard: DataLoader(torch.zeros(64, 2), 8, sampler=Unsized(20)), "error", "as 20 records are"),
+        (lambda shard: DataLoader(torch.zeros(64, 2), 8, sampler=Unsized(32)), None, ""),
+        (lambda shard: DataLoader(Stream(), 8), "warning", "nobody knows how many"),
+    ],
+    ids=["uneven", "two", "to-share", "even", "endless", "counted", "counted-even", "stream"],
+)
+def test_the_last_batch_of_each_of_several_tasks(make: Any, severity: str | None, said: str) -> None:
+    finding = findings_of(make).get("drop-remainder-missing")
+    assert (finding.severity if finding else None) == severity
+    assert finding is None or said in finding.message
+
+
+class Slow(Dataset[Any]):
+    """1 ms of computing for a record, 800 kB of it."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        return torch.full((200_000,), float(index))
+
+
+def test_findings_are_about_the_cpus_and_the_memory_that_a_task_is_to_have() -> None:
+    def make(shard: Shard) -> Any:
+        return DataLoader(Slow(), 8, num_workers=2, prefetch_factor=10, persistent_workers=True)
+
+    findings = findings_of(make, cpus_per_task=8, stage_seconds=0.05, memory_bytes=640_000_000)
+    assert "with 8 CPUs" in findings["loader-workers-few"].message
+    assert findings["loader-prefetch-memory"].value == 5, "2 x 5 x 6.4 MB are a tenth"
+    assert "0.6 GiB that a task may use" in findings["loader-prefetch-memory"].message

@@ -247,7 +247,7 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     most_workers = None if examined.split is None else examined.split.files
     todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes, most_workers)
     measurements, notes, epoch_ended = _measure(request, examined, todo, say)
-    if request.apply:
+    if request.apply and stages:
         notes.insert(0, applied_note(examined, gains.left_out))
     model = fit([point_of(measurement) for measurement in measurements], pace(stages))
     limits = Limits(
@@ -478,15 +478,13 @@ def _reservations(
     if busy > _BUSY_CPUS:
         notes.append(
             f"Other programs kept up to {busy:.1f} of the {limits.node_cpus} CPUs busy while it was "
-            "measured: on a "
-            "quiet node the rates are higher."
+            "measured: on a quiet node the rates are higher."
         )
     notes += unsettled_notes(measurements, effort.half_width)
     if model.relative_error > _UNMEASURED_ERROR:
         notes.append(
             f"The fitted model is {100 * model.relative_error:.0f} % away from the measurements: trust the "
-            "rows that "
-            "were measured."
+            "rows that were measured."
         )
     if any(limits.memory_binds(plan.cpus_per_task) for plan in todo):
         each = limits.memory_per_task_bytes / 2**30
@@ -499,7 +497,6 @@ def _reservations(
     if target is None:
         notes.append(
             "There is no target: compile first (--mode=compile_only), or give --target-samples-per-s; the "
-            "layout "
-            "with the highest rate is recommended."
+            "layout with the highest rate is recommended."
         )
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -50,9 +51,8 @@ class VaryingShapesError(InputAnalyzerError):
     def __init__(self, name: str, first: str, other: str, number: int) -> None:
         super().__init__(
             f"the input function yields varying shapes: '{name}' of the first batch is {first}, of batch "
-            f"{number} "
-            f"it is {other}; expected all batches alike, as the accelerator is programmed for one shape: pad "
-            "(padded_batch with padded_shapes, or a collate_fn that pads) or crop to a fixed size"
+            f"{number} it is {other}; expected all batches alike, as the accelerator is programmed for one "
+            "shape: pad (padded_batch with padded_shapes, or a collate_fn that pads) or crop to a fixed size"
         )
 
 
@@ -61,11 +61,17 @@ class InputEndedError(InputAnalyzerError):
 
     exit_code = 1
 
-    def __init__(self, batches: int, samples: int, shard: str = "") -> None:
+    def __init__(self, batches: int, samples: int, shard: str = "", mends: Sequence[str] = ()) -> None:
+        """`mends` are findings that --apply has mended, of which the worker may have so few records."""
+        few = (
+            f"--apply mends {' and '.join(mends)} here, which leaves this worker so few: write the shard "
+            "into the input function, or run without --apply"
+            if mends
+            else "add repeat() (an endless sampler in torch), or look why there are so few records"
+        )
         super().__init__(
             f"the input ended after {batches} batches ({samples} samples){shard}; expected batches for all "
-            "steps of "
-            "a training: add repeat() (an endless sampler in torch), or look why there are so few records"
+            f"steps of a training: {few}"
         )
 
 

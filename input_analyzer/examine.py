@@ -16,7 +16,8 @@ from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component, Finding, StageCost
 from input_analyzer.applying import mending
-from input_analyzer.findings.context import is_batching, number, records_at
+from input_analyzer.errors import InputEndedError
+from input_analyzer.findings.context import is_batched, number, records_at
 from input_analyzer.findings.sharding import Split
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.lanes import lanes
@@ -75,8 +76,15 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         link.send(event="alive", doing=doing)
 
     say("reading the first batches")
-    with program.role(Shard(1, 0)), mending(sizes_to_mend(program, order)):
-        first = _first_batches(program, say)
+    sizes = sizes_to_mend(program, order)
+    with program.role(Shard(1, 0)), mending(sizes):
+        try:
+            first = _first_batches(program, say)
+        except InputEndedError:
+            if not sizes:
+                raise
+            with mending((*sizes, "repeat-missing")):  # as will be done, where its place is known
+                first = _first_batches(program, say)
     say("looking at the pipeline")
     examiner = cast("_Examiner", import_module(f"input_analyzer.{_FOLDER[program.framework]}.examine"))
     found = examiner.examine(program, order, say)
@@ -164,8 +172,7 @@ def epoch_samples(pipeline: Pipeline) -> int | None:
     elements = records_at(pipeline, end)
     if elements is None:
         return None
-    batched = any(map(is_batching, (end, *pipeline.before(end))))
-    return elements * (pipeline.samples_per_element if batched else 1)
+    return elements * (pipeline.samples_per_element if is_batched(end) else 1)
 
 
 def function_name(function: Any) -> str:

@@ -125,7 +125,7 @@ def measure_gains(
     alone = {name: by_set.get((name,)) for name in (*COMPARED, *bounds)}
     return Gains(
         by_rank(with_gains(findings, alone, len(cpus), left_out, for_speed)),
-        None if together is None else _advised(rate_gain(together, len(cpus)), slower(together)),
+        None if together is None else _of_all(together, len(cpus), set(sets[-1]) <= set(for_speed)),
         notes=tuple(_SHORT.format(name) for name in sorted(short) if slower(alone[name])),
         left_out=left_out,
     )
@@ -197,14 +197,27 @@ def _advised(gain: Gain, leave: bool) -> Gain:
     return replace(gain, text=f"{gain.text}; leave it as it is here") if leave else gain
 
 
+def _of_all(ratio: Ratio, cpus: int, for_speed: bool) -> Gain:
+    """What all mends give together; errors and endings are mended though the input is slower then."""
+    gain = rate_gain(ratio, cpus)
+    if not slower(ratio) or for_speed:
+        return _advised(gain, slower(ratio))
+    return replace(gain, text=f"{gain.text}; what is not for speed among them is to be mended all the same")
+
+
 def bound_gain(ratio: Ratio, cpus: int, how: str) -> Gain:
-    """The rate of an input without what some stages cost over that of the input as it is, in words."""
+    """The rate of an input without what some stages cost over that of the input as it is, in words.
+
+    The bottleneck's ratio leaves calls and hand-overs as they are; here they are spared with the stages.
+    """
     times, low, high = ratio
     interval = f"{figure(low)} to {figure(high)}"
     most = f"at most {figure(times)} times the rate" if high >= _HELPS else "nothing"
-    return Gain(
-        "measured", f"{most} with {counted_cpus(cpus)} ({interval}), {how}", times, low, high, cpus, True
-    )
+    text = f"{most} with {counted_cpus(cpus)} ({interval}), {how}{_SPARED_TOO}"
+    return Gain("measured", text, times, low, high, cpus, True)
+
+
+_SPARED_TOO = ", which spares calls and handing elements over, too"
 
 
 def rate_gain(ratio: Ratio, cpus: int) -> Gain:

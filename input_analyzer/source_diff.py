@@ -233,6 +233,8 @@ def _behind(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
 
 def _repeat(call: ast.Call, finding: Finding, source: str) -> Edit | None:
     """A mend that repeats what a call batches, so that epochs share a batch; else what it delivers."""
+    if finding.op == "make_csv_dataset":
+        return _keyword("num_epochs", "None")(call, finding, source)
     read = call.func.value if isinstance(call.func, ast.Attribute) else None
     if finding.op not in _BATCHES or read is None or ast.unparse(read).endswith("Dataset"):
         return _behind(".repeat()")(call, finding, source)

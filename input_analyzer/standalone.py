@@ -209,19 +209,25 @@ def _array(values: Any) -> Any:
 def mended_batches(
     make: Callable[[], Any], findings: frozenset[str], shard: Shard
 ) -> Iterator[tuple[Any, ...]]:
-    """The same of a Dataset in whose graph findings are mended."""
+    """The same of a Dataset in whose graph findings are mended; as it is where it cannot be in a graph."""
     import tensorflow as tf
 
-    from input_analyzer.tf.eager_graph import EagerGraph
+    from input_analyzer.tf.counting import initializers
+    from input_analyzer.tf.eager_graph import EagerGraph, NeedsEagerError
     from input_analyzer.tf.mend import mend
 
-    with EagerGraph().as_default() as graph:
-        dataset = mend(make(), findings, shard.count, shard.index).dataset
+    graph = EagerGraph()
+    try:
+        made = graph.call(make)
+    except NeedsEagerError:
+        yield from tensorflow_batches(make())
+        return
+    with graph.as_default():
+        dataset = mend(made, findings, shard.count, shard.index).dataset
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         leaves = tf.nest.flatten(iterator.get_next())
-        tables = tf.compat.v1.tables_initializer()
     with tf.compat.v1.Session(graph=graph) as session:
-        session.run(tables)
+        session.run(initializers(graph))
         session.run(iterator.initializer)
         take = session.make_callable(leaves)
         while True:

@@ -8,11 +8,23 @@ from dataclasses import dataclass, field
 from input_analyzer.analysis import Finding, Gain, Severity
 from input_analyzer.pipeline import Pipeline, Stage, StageTime, Tensor
 
-BATCHES = frozenset(
-    {"batch", "padded_batch", "ragged_batch", "rebatch", "map_and_batch", "bucket_by_sequence_length"}
-)
 READERS = frozenset({"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"})
 AUTOTUNE_NAME = "CS_AUTOTUNE"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Stages where the mends in the graph of a dataset put an operation.
+
+    Attributes:
+        shard: Behind it every worker takes its part; None where the graph is left as it is.
+        repeat: What is repeated.
+        batch: The batch() or padded_batch() that reads what is repeated; None at the end of the pipeline.
+    """
+
+    shard: Stage | None
+    repeat: Stage
+    batch: Stage | None = None
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,7 @@ class Context:
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
         cpus: CPUs of a worker, for what is expected of more calls at once; None where that is not known.
+        places: Where mends put a shard and a repeat; None where the graph was not asked.
     """
 
     training: bool = True
@@ -39,6 +52,7 @@ class Context:
     memory_bytes: int | None = None
     times: Mapping[str, StageTime] = field(default_factory=dict)
     cpus: int | None = None
+    places: Places | None = None
 
     def share(self, stages: tuple[Stage, ...]) -> float | None:
         """Part of the measured time of all stages that some take, 0 to 1; None without measurements."""
@@ -68,6 +82,11 @@ def finding(
     return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain, value)
 
 
+def called(stage: Stage) -> str:
+    """How a user knows a stage: `take() in data.py:12`."""
+    return f"{stage.op}() in {stage.source}" if stage.source else f"{stage.op}()"
+
+
 def number(stage: Stage, name: str) -> int | None:
     """A whole number among the attributes of a stage."""
     value = stage.attributes.get(name)
@@ -79,9 +98,14 @@ def flag(stage: Stage, name: str) -> bool:
     return stage.attributes.get(name) is True
 
 
-def is_batching(stage: Stage) -> bool:
-    """Whether elements of a stage are batches of what it reads; a call of a library may make both."""
-    return stage.op in BATCHES or flag(stage, "batches")
+def is_batched(stage: Stage) -> bool:
+    """Whether elements of a stage are batches of records, made there or before; unbatching undoes it."""
+    return flag(stage, "batched")
+
+
+def reads_batches(pipeline: Pipeline, stage: Stage) -> bool:
+    """Whether a stage is given batches."""
+    return any(map(is_batched, pipeline.inputs_of(stage)))
 
 
 def shuffles(stage: Stage) -> bool:

@@ -65,7 +65,8 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     if not context.training:
         return
     for stage in pipeline.stages:
-        if stage.op in ("shuffle", "list_files") and is_unseeded(stage):
+        written = stage.op in ("shuffle", "list_files") or flag(stage, "unseeded_choice")
+        if written and is_unseeded(stage):
             yield finding(
                 "shuffle-without-seed",
                 "info",
@@ -78,7 +79,9 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 
 
 def is_unseeded(stage: Stage) -> bool:
-    """Whether a stage shuffles at its end, in an order that no seed decides."""
+    """Whether a stage shuffles at its end, or chooses among datasets, in an order that no seed decides."""
+    if flag(stage, "unseeded_choice"):
+        return True
     return shuffles(stage) and number(stage, "seed") == 0 and number(stage, "seed2") == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.findings.context import Context, called, finding, flag, number
 from input_analyzer.findings.gains import not_speed, overlapped
 from input_analyzer.pipeline import Pipeline, Stage
 
@@ -33,15 +33,38 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             not_speed(_ALL_STEPS),
         )
     else:
+        stage, recommended = _repeat_place(pipeline, context)
         yield finding(
             "repeat-missing",
             "warning",
-            pipeline.last,
+            stage,
             "the data end after one epoch, and with them the training, whatever number of steps it was asked "
             "for",
-            "repeat() behind shuffle(), and the number of steps to train()",
+            f"{recommended}, and the number of steps to train()",
             not_speed(_ALL_STEPS),
         )
+
+
+def _repeat_place(pipeline: Pipeline, context: Context) -> tuple[Stage, str]:
+    """The stage at which to write it, and what; the mend in the graph has the same place."""
+    library = next((stage for stage in pipeline.stages if stage.op == "make_csv_dataset"), None)
+    if library is not None and len(library.inputs) == 0 and _ends_an_epoch(pipeline, library):
+        return library, "make_csv_dataset(..., num_epochs=None)"
+    places = context.places
+    if places is None:
+        return pipeline.last, "repeat() before batch(), behind all that chooses or mixes records"
+    behind = f"repeat() behind {called(places.repeat)}"
+    if places.batch is None:
+        return places.repeat, behind
+    return places.batch, f"{behind}, before {called(places.batch)}"
+
+
+def _ends_an_epoch(pipeline: Pipeline, stage: Stage) -> bool:
+    """Whether what stands behind a stage may as well read it without end: it takes no part, keeps nothing."""
+    return all(later.op in _GOING_ON and len(later.inputs) < 2 for later in pipeline.after(stage))
+
+
+_GOING_ON = frozenset({"map", "filter", "unbatch", "batch", "shuffle", "prefetch", "with_options"})
 
 
 def is_endless(pipeline: Pipeline) -> bool:
@@ -79,6 +102,8 @@ def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
         return
     behind = [s for s in tail if s.position > last_prefetch.position and s.op not in _HARMLESS]
+    # One call that is mended takes a repeat() beside it along.
+    behind = [s for s in behind if s.op != "repeat"] or behind
     for stage in reversed(behind):
         yield finding(
             "prefetch-not-last",

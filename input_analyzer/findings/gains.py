@@ -88,10 +88,11 @@ def _at_once(pipeline: Pipeline, mended: Pipeline, stage: Stage, files: int | No
     before, after = lanes(pipeline)[stage.name], lanes(mended)[stage.name]
     if (before.threads, before.threads_per_cpu) == (after.threads, after.threads_per_cpu):
         return Gain("expected", "nothing, as TensorFlow does so by itself here", 1.0, at_most=True)
+    read = "files" if stage.attributes.get("reads") else "what it reads"
     if files is not None and files > 0:
-        text = f"at most {files} times the rate, where the wait for files takes all of the time"
+        text = f"at most {files} times the rate, where the wait for {read} takes all of the time"
         return Gain("expected", text, float(files), at_most=True)
-    what = "it" if files is None else "the wait for files"
+    what = "it" if files is None else f"the wait for {read}"
     text = f"at most as many times the rate as a worker has CPUs, where {what} takes all of the time"
     return Gain("expected", text)
 

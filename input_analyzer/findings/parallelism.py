@@ -15,7 +15,7 @@ from input_analyzer.findings.gains import (
     side_by_side,
 )
 from input_analyzer.lanes import is_parallel, lanes
-from input_analyzer.pipeline import AUTOTUNE, Pipeline
+from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
 
 _CALLING = ("map", "interleave")
 
@@ -70,12 +70,17 @@ def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "cycle-length-fixed",
             "info",
             stage,
-            f"it reads {length} {'file' if length == 1 else 'files'} at once, whatever number of CPUs the "
-            "worker gets",
+            f"it reads {_counted(length, stage)} at once, whatever number of CPUs the worker gets",
             f"interleave(..., cycle_length={argument(wanted)}, num_parallel_calls=CS_AUTOTUNE){many}",
             side_by_side(pipeline, context, stage, wanted),
             None if wanted == AUTOTUNE else wanted,
         )
+
+
+def _counted(number: int, stage: Stage) -> str:
+    """What a stage takes turns between: files, or what else its function makes of an element."""
+    what = "file" if stage.attributes.get("reads") else "dataset"
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 RULES = (parallel_calls, cycle_length)

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from input_analyzer.analysis import Finding, Severity
-from input_analyzer.findings.context import Context, finding, is_batching, number, shuffles
+from input_analyzer.findings.context import (
+    Context,
+    called,
+    finding,
+    flag,
+    number,
+    reads_batches,
+    shuffles,
+)
 from input_analyzer.findings.determinism import is_unseeded
 from input_analyzer.findings.gains import not_repeated, not_speed
 from input_analyzer.pipeline import Pipeline, Stage
@@ -87,7 +95,7 @@ def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Several workers, and all of them read the same records in the same order."""
     if any(stage.op == "shard" for stage in pipeline.stages) or context.sharded is not False:
         return
-    source = pipeline.stages[0]
+    stage, place = _shard_place(pipeline, context)
     several = context.workers > 1
     message = (
         f"all {context.workers} workers read the same records: each record is trained on {context.workers} "
@@ -99,26 +107,38 @@ def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     yield finding(
         "shard-missing",
         "error" if several and context.training else "warning",
-        source,
+        stage,
         message,
-        f"shard(num_workers, worker_index) {_shard_place(pipeline)}, both from TF_CONFIG or input_context",
+        f"shard(num_workers, worker_index) {place}, both from TF_CONFIG or input_context",
         not_speed("all workers together read each record once an epoch"),
     )
 
 
-def _shard_place(pipeline: Pipeline) -> str:
-    """Where to write it: behind what chooses records by their order, which would choose others of a shard."""
-    stages = [s for s in pipeline.stages if s.op in _BY_ORDER]
-    if not stages:
-        return "right behind the source"
-    last = stages[-1]
-    where = f" in {last.source}" if last.source else ""
-    mixed = any(map(shuffles, pipeline.before(last)))
+def _shard_place(pipeline: Pipeline, context: Context) -> tuple[Stage, str]:
+    """The stage behind which to write it, and that in words.
+
+    It is that of the mend in the graph. Where that is left as it is, it stands behind what joins datasets, or
+    chooses records by their order or by what they are: a part of a worker would have others, or none.
+    """
+    known = context.places.shard if context.places else None
+    choosing = [stage for stage in pipeline.stages if known is None and _chooses(pipeline, stage)]
+    stage = known or (choosing[-1] if choosing else pipeline.stages[0])
+    if not stage.inputs:
+        return stage, f"right behind the source, {called(stage)}"
+    mixed = any(map(shuffles, (stage, *pipeline.before(stage))))
     seed = ", with one seed in all workers for the shuffle before it" if mixed else ""
-    return f"behind {last.op}(){where}{seed}"
+    return stage, f"behind {called(stage)}{seed}"
 
 
-_BY_ORDER = frozenset({"take", "skip", "take_while", "scan", "enumerate", "window"})
+def _chooses(pipeline: Pipeline, stage: Stage) -> bool:
+    if len(stage.inputs) > 1:
+        return True
+    # What numbers batches, or goes on from one to the next, does so with those of a worker.
+    return stage.op in _CHOOSING or (stage.op in _BY_ORDER and not reads_batches(pipeline, stage))
+
+
+_CHOOSING = frozenset({"take", "skip", "take_while"})
+_BY_ORDER = frozenset({"scan", "enumerate", "window", "filter"})
 
 
 def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -134,8 +154,9 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "shard-after-shuffle",
                 "error",
                 stage,
-                f"it stands behind the {_named(mixing)}, which has no seed: workers shuffle differently, so "
-                "some records are read by several of them and others by none",
+                f"it stands behind the {_named(mixing)}, which has no seed: workers "
+                f"{'draw' if _draws(mixing) else 'shuffle'} differently, so some records are read by several "
+                "of them and others by none",
                 _shard_first(mixing),
                 not_speed("all workers together read each record once an epoch"),
             )
@@ -149,7 +170,7 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 _shard_first(wasteful),
                 not_repeated(max(context.workers, 2), "what stands before it"),
             )
-        elif any(map(is_batching, before)):
+        elif reads_batches(pipeline, stage):
             yield finding(
                 "shard-after-batch",
                 "warning",
@@ -168,12 +189,21 @@ def _mixes_records(pipeline: Pipeline, stage: Stage) -> bool:
     return shuffles(stage) and not of_names
 
 
+def _draws(mixing: Stage) -> bool:
+    """Whether it is a random choice among datasets that mixes records."""
+    return flag(mixing, "unseeded_choice")
+
+
 def _named(mixing: Stage) -> str:
+    if _draws(mixing):
+        return f"random choice of {mixing.op}() in {mixing.source or 'a library'}"
     by = "" if mixing.op == "shuffle" else f" of {mixing.op}()"
     return f"shuffle{by} in {mixing.source or 'a library'}"
 
 
 def _shard_first(mixing: Stage) -> str:
+    if _draws(mixing):
+        return "shard() of each dataset that is chosen from, or one seed in all workers for the choice"
     if mixing.op == "shuffle":
         return "shard() before shuffle()"
     return f"{mixing.op}(..., shuffle=False), then shard(), then shuffle()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, is_batching, number, records_at
+from input_analyzer.findings.context import Context, finding, number, reads_batches, records_at
 from input_analyzer.findings.gains import not_speed
 from input_analyzer.pipeline import Pipeline
 
@@ -16,7 +16,7 @@ BATCHES_IN_BUFFER = 10
 def after_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Whole batches are shuffled."""
     for stage in pipeline.stages:
-        if stage.op == "shuffle" and any(map(is_batching, pipeline.before(stage))):
+        if stage.op == "shuffle" and reads_batches(pipeline, stage):
             yield finding(
                 "shuffle-after-batch",
                 "warning",
@@ -31,8 +31,7 @@ def after_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 def small_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """A buffer of few batches mixes records only with their neighbours."""
     for stage in pipeline.stages:
-        before = list(pipeline.before(stage))
-        if stage.op != "shuffle" or any(map(is_batching, before)):
+        if stage.op != "shuffle" or reads_batches(pipeline, stage):
             continue
         size = number(stage, "buffer_size")
         later = list(pipeline.after(stage))

@@ -268,4 +268,22 @@ def records_repeated(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-RULES = (count, restarted, ahead, pinned, random_numbers, records_repeated)
+def records_overlap(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """An iterable dataset whose workers read parts that overlap."""
+    stage = pipeline.by_name["getitem"]
+    workers = number(pipeline.by_name["workers"], "num_workers") or 0
+    if workers > 1 and flag(stage, "repeated_by_workers"):
+        yield Finding(
+            "loader-parts-overlap",
+            "error",
+            stage.op,
+            stage.source,
+            f"the {workers} workers share out the records, but not each once: some come from several, "
+            "others from none, as where each shuffles the files for itself before it takes its part",
+            "an order that all workers have in common before it is shared out: shuffled with a seed of its "
+            "own, as info.seed - info.id of info = torch.utils.data.get_worker_info()",
+            not_speed("each record is read once an epoch"),
+        )
+
+
+RULES = (count, restarted, ahead, pinned, random_numbers, records_repeated, records_overlap)

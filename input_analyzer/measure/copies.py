@@ -45,6 +45,7 @@ _LONGEST_FOLDER = 74
 _CLEARLY_MORE = 1.1
 _STACK_WAIT_S = 3.0
 _END_WAIT_S = 2.0
+_TIDY_WAIT_S = 1.0
 _END_POLL_S = 0.005
 _TAIL_LINES = 25
 _RESERVE = 0.03  # of the node's memory is left alone, or so many bytes where that is less
@@ -231,14 +232,16 @@ class Copies:
     def _kill(self) -> None:
         """Ends what is left of all; repeated, as one may start another meanwhile."""
         leaders = [copy.process.pid for copy in self.all]
-        end = time.monotonic() + _END_WAIT_S
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < _END_WAIT_S:
             # A process that was waited for has given its number back.
             roots = [copy.process.pid for copy in self.all if copy.process.returncode is None]
             left = node.in_sessions(leaders).union(*branches(roots).values())
             if not left:
                 return
-            signal_processes(left, signal.SIGKILL)
+            # These end with the last process that they serve, when they have removed its semaphores.
+            tidying = node.resource_trackers(left) if waited < _TIDY_WAIT_S else set()
+            signal_processes(left - tidying, signal.SIGKILL)
             time.sleep(_END_POLL_S)
 
     def _start(self, order: Order) -> Copy:
@@ -408,8 +411,7 @@ def _failure(copy: Copy, message: Message) -> InputAnalyzerError:
     if message["memory"]:
         return MemoryLimitError(
             f"the input function ran out of memory on {message['host']}: {message['text']}; expected a "
-            "pipeline "
-            "that fits: smaller shuffle and prefetch buffers, or no cache in memory"
+            "pipeline that fits: smaller shuffle and prefetch buffers, or no cache in memory"
         )
     if message["expected"]:
         return InputFailedError(str(message["text"]), message["exit_code"])
@@ -465,7 +467,6 @@ def _memory_text(
     return (
         f"stopped before the memory of {host} was full: {len(copies)} "
         f"{'copy' if len(copies) == 1 else 'copies'} of the input function had {together / 2**30:.1f} GiB, "
-        "up to "
-        f"{each:.1f} GiB each, and {allowed}; expected a pipeline whose memory stays within bounds: smaller "
-        "shuffle and prefetch buffers, no cache in memory, or more CPUs per task (fewer copies)"
+        f"up to {each:.1f} GiB each, and {allowed}; expected a pipeline whose memory stays within bounds: "
+        "smaller shuffle and prefetch buffers, no cache in memory, or more CPUs per task (fewer copies)"
     )

@@ -98,6 +98,16 @@ def in_sessions(leaders: Collection[int]) -> set[int]:
     return found
 
 
+def resource_trackers(pids: Collection[int]) -> set[int]:
+    """Those of these processes that remove what Python's `multiprocessing` leaves in /dev/shm."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError):
+            if b"multiprocessing.resource_tracker" in (_PROC / str(pid) / "cmdline").read_bytes():
+                found.add(pid)
+    return found
+
+
 def oom_kills() -> int | None:
     """Processes that the kernel has killed so far for want of memory; None where it does not tell."""
     with suppress(OSError, ValueError):

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from input_analyzer.applying import mend_from_here_on
+from input_analyzer.applying import mend_from_here_on, ordered
 from input_analyzer.errors import InputEndedError
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.batches import Shapes
@@ -219,7 +219,9 @@ def check_length(batches: int, samples: int, shard: Shard) -> None:
     """
     if batches < FEWEST_BATCHES:
         part = f" in shard {shard.index} of {shard.count}" if shard.count > 1 else ""
-        raise InputEndedError(batches, samples, part)
+        emptying = ordered() & {"shard-missing", "drop-remainder-missing"} if shard.count > 1 else frozenset()
+        mends = sorted(emptying) if "shard-missing" in emptying else ()
+        raise InputEndedError(batches, samples, part, mends)
 
 
 class _Counts:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 DEFINITIONS: dict[str, str] = {
     "Samples/s": "Samples that all copies, or all workers, deliver together in a second, in the steady "
-    "state: after "
-    "buffers have filled, and after the first epoch where one ended.",
+    "state: after buffers have filled, and after the first epoch where one ended.",
     "95 % interval": "Confidence interval of a measured rate, from the means of twenty stretches of the "
-    "measurement "
-    "(Student's t).",
+    "measurement (Student's t).",
     "Unsettled": "The measurement has used up its time before every copy had given ten batches, the rate had "
     "come to rest, and half of its interval was within 5 % of the rate.",
     "First epoch": "Rate of a single copy from its first batch to the end of its first epoch: files are read "
@@ -31,27 +29,22 @@ DEFINITIONS: dict[str, str] = {
     "cost in the pipeline, and handing elements and batches over between threads and processes, is in it.",
     "Bottleneck": "The stage without which a task with the recommended number of CPUs would be fastest after "
     "the first epoch, by the times of the stages, the threads that work on them, and the CPU time in no "
-    "stage.",
+    "stage, which stays as it is: a change that spares calls and hand-overs, too, gives more.",
     "Gain": "What mending a finding gives. Measured: the rate with the change over that without it, read in "
     "turns, with a 95 % interval; at most: where only the author can make the change, the rate with elements "
     "that were made before in place of what it is about. Expected: the time of a sample by the times of the "
     "stages, before over after: up to, where the change spares no hand-overs between threads; about, where "
     "it may spare some.",
     "Target": "Samples per second that the training can use: what the compile report estimates for the "
-    "wafer, or what "
-    "--target-samples-per-s says.",
+    "wafer, or what --target-samples-per-s says.",
     "Predicted": "Sum over the nodes of the fitted rate of as many copies as the node has workers. One "
-    "task of the "
-    "first node is the chief, which streams nothing.",
+    "task of the first node is the chief, which streams nothing.",
     "Model": "rate = n / (t(c) (1 + sigma (n-1) + kappa n (n-1))) for n tasks with c CPUs each on a node; "
-    "t(c) is a "
-    "part that more CPUs do not shorten and a part that they do. sigma is the time that copies wait for "
-    "each other, "
-    "kappa what they cost each other pairwise. Several threads that wait and compute in turns, as worker "
-    "processes of a torch DataLoader, queue for the CPUs.",
+    "t(c) is a part that more CPUs do not shorten and a part that they do. sigma is the time that copies "
+    "wait for each other, kappa what they cost each other pairwise. Several threads that wait and compute "
+    "in turns, as worker processes of a torch DataLoader, queue for the CPUs.",
     "Headroom": "By what part the expected rate exceeds the target. The smallest layout with at least 10 % "
-    "is taken: "
-    "the rate of the input alone is higher than that of a training, whose workers also send.",
+    "is taken: the rate of the input alone is higher than that of a training, whose workers also send.",
     "Utilization": "Part of the time for which the accelerator is expected to have input: rate by target, "
     "at most 1.",
     "Input-bound": "No layout within the available nodes reaches the target: the accelerator waits for "

@@ -33,6 +33,7 @@ def render_html(analysis: Analysis) -> str:
             verdict=words.verdict(analysis),
             command=words.training_command(analysis),
             unaccounted=words.unaccounted(analysis),
+            no_findings=words.no_findings(analysis),
             fit=words.fit(analysis),
             plot=chart.chart(analysis),
             size=chart,

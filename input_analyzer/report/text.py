@@ -10,6 +10,7 @@ from rich.text import Text
 from input_analyzer.analysis import Analysis, Finding, Prediction
 from input_analyzer.report.words import (
     counted,
+    no_findings,
     percent,
     rate,
     size,
@@ -38,7 +39,7 @@ def render(analysis: Analysis) -> RenderableType:
         parts += ["", _stages(analysis), *_unaccounted(analysis)]
     parts += ["", _heading("Input Function Report"), *map(_finding, analysis.findings)]
     if not analysis.findings:
-        parts.append(Text("nothing to improve"))
+        parts.append(Text(no_findings(analysis)))
     if analysis.applied_gain:
         parts.append(Text(f"All that --apply mends, together: {analysis.applied_gain}"))
     parts += ["", _layouts(analysis)]

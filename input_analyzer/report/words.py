@@ -41,6 +41,13 @@ def shape(layout: Layout) -> str:
     )
 
 
+def no_findings(analysis: Analysis) -> str:
+    """What an empty list of findings means."""
+    return (
+        "nothing to improve" if analysis.stages else "not looked at: the stages are not known, see below why"
+    )
+
+
 def unaccounted(analysis: Analysis) -> str | None:
     """The CPU time that is that of no stage; None where it is not known."""
     beside = analysis.unaccounted_cpu_us_per_sample

@@ -14,7 +14,9 @@ from input_analyzer.findings import find
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
+from input_analyzer.pipeline import Pipeline
 from input_analyzer.tf import apart
+from input_analyzer.tf.eager_graph import NeedsEagerError
 from input_analyzer.tf.inspection import inspect
 from input_analyzer.tf.mend import Left, mend
 from input_analyzer.tf.timing import Timing, time_stages
@@ -26,13 +28,16 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     def make(count: int, index: int) -> Any:
         return program.build(Shard(count, index))
 
-    inspection = inspect(
-        make,
-        seed=program.seed,
-        memory_bytes=node.memory().available_bytes,
-        eager=program.eager,
-        role=lambda count, index: program.role(Shard(count, index)),
-    )
+    try:
+        inspection = inspect(
+            make,
+            seed=program.seed,
+            memory_bytes=node.memory().available_bytes,
+            eager=program.eager,
+            role=lambda count, index: program.role(Shard(count, index)),
+        )
+    except NeedsEagerError as error:
+        return _unseen(error)
     seconds = order.stage_seconds
     timing = time_stages(inspection.traced, seconds, say) if seconds > 0 else Timing(())
     context = replace(
@@ -56,6 +61,16 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
             name: mend(inspection.traced.dataset, {name}, 2, 0).changes for name in optional(findings)
         },
     )
+
+
+def _unseen(error: NeedsEagerError) -> Examination:
+    """What is known of an input that can be read, but not looked at."""
+    note = (
+        "The input function works only when it is called eagerly, not in a graph, where its stages could be "
+        f"seen ({error}): the rates are measured as a run reads it; there are no stages, no findings and "
+        "nothing that --apply could mend."
+    )
+    return Examination(Pipeline("tensorflow", ()), (), (), notes=(note, *apart.notes()))
 
 
 def marked(findings: Collection[Finding], left: Collection[Left]) -> tuple[Finding, ...]:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 # Names differ from one trace to the next; they say nothing about the data.
-_NAMES = frozenset({"token", "container", "shared_name", "metadata", "stateful_state", "f_name"})
+_NAMES = frozenset(
+    {"token", "container", "shared_name", "debug_name", "metadata", "stateful_state", "f_name"}
+)
 
 
 def fingerprint(graph: Any) -> str:

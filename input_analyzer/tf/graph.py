@@ -8,7 +8,7 @@ three); they are one stage, named after the call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +17,16 @@ from tensorflow.core.framework import dataset_options_pb2
 from tensorflow.python.data.util.structure import NoneTensorSpec
 
 from input_analyzer.errors import WrongTypeError
-from input_analyzer.findings.context import READERS, is_batching
+from input_analyzer.findings.context import READERS, is_batched
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
 from input_analyzer.tf.eager_graph import EagerGraph
 from input_analyzer.tf.epochs import length, source_size
 from input_analyzer.tf.functions import traits
 from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, kind_of
 from input_analyzer.tf.origin import Origin, origin
+from input_analyzer.tf.record_path import batch_depths, chooses_unseeded, random_numbers
 from input_analyzer.tf.records_kept import allow_any_order
-from input_analyzer.tf.sizes import UnknownSizes, batch_facts, makes_batches, unknown_sizes
+from input_analyzer.tf.sizes import UnknownSizes, batch_facts, unknown_sizes
 
 _READERS = tuple(READERS)
 _MAKE_ONE = frozenset(
@@ -76,12 +77,13 @@ def trace(
 
     Raises:
         WrongTypeError: the result is no Dataset.
-        Exception: whatever the function raises, unchanged.
+        NeedsEagerError: a function for eager execution cannot be called in a graph.
+        Exception: whatever any other function raises, unchanged.
     """
     graph = EagerGraph() if eager else tf.Graph()
     with graph.as_default():
         tf.compat.v1.set_random_seed(seed)
-        dataset = make()
+        dataset = graph.call(make) if isinstance(graph, EagerGraph) else make()
         if not isinstance(dataset, tf.data.Dataset):
             raise WrongTypeError(dataset)
         last = tf.data.experimental.to_variant(dataset).op
@@ -141,8 +143,11 @@ def _stages(groups: list[_Group], functions: Mapping[str, Any], unknown: Unknown
     name_of_node: dict[str, str] = {}
     counts: dict[str, int] = {}
     stages = []
+    last = groups[-1].nodes[-1]
+    depths, aside = batch_depths(last, functions), random_numbers(last)
     for position, group in enumerate(groups):
-        attributes = _merged(group.nodes, functions, unknown)
+        attributes = _merged(group.nodes, functions, unknown, aside)
+        attributes |= {"batched": True} if depths[group.nodes[-1].name] else {}
         op = _op_name(group, attributes)
         counts[op] = counts.get(op, 0) + 1
         name = op if counts[op] == 1 else f"{op}_{counts[op]}"
@@ -167,14 +172,17 @@ def _op_name(group: _Group, attributes: Mapping[str, Value]) -> str:
     return kind if not stem else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
-def _merged(nodes: Sequence[Any], functions: Mapping[str, Any], unknown: UnknownSizes) -> dict[str, Value]:
+def _merged(
+    nodes: Sequence[Any], functions: Mapping[str, Any], unknown: UnknownSizes, aside: Collection[str]
+) -> dict[str, Value]:
     """Arguments of the operation that delivers, and what the others read and do."""
     merged: dict[str, Value] = {}
     for node in nodes:
         merged.update(_merged_traits(merged, traits(node, functions)))
-        merged.update(batch_facts(node))
-        if makes_batches(node, functions):
-            merged["batches"] = True
+        if node.name not in aside or nodes[-1].name in aside:
+            merged.update(batch_facts(node))
+        if chooses_unseeded(node):
+            merged["unseeded_choice"] = True
         if node.type == "OptionsDataset":
             merged["optimized"] = _optimized(node)
             merged["any_order"] = allow_any_order(node) or None
@@ -299,11 +307,11 @@ def _tensor(name: str, spec: Any) -> Tensor:
 
 
 def _batch_size(stages: tuple[Stage, ...], element: tuple[Tensor, ...]) -> int:
-    batches = [stage for stage in stages if is_batching(stage)]
-    if not batches:
+    if not is_batched(stages[-1]):
         return 1
     for tensor in element:
         if tensor.shape and tensor.shape[0]:
             return tensor.shape[0]
-    size = batches[-1].attributes.get("batch_size")
+    sizes = [stage.attributes.get("batch_size") for stage in stages if is_batched(stage)]
+    size = next((size for size in reversed(sizes) if size is not None), None)
     return size if isinstance(size, int) and size > 0 else 1

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import tensorflow as tf
+
 from input_analyzer.analysis import Finding
 from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
+from input_analyzer.findings.context import Context, Places
 from input_analyzer.findings.sharding import Split, split_of
 from input_analyzer.pipeline import Pipeline
 from input_analyzer.tf.alike import Role, calls_python, records_differ
 from input_analyzer.tf.fingerprint import fingerprint
 from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.listed import with_listed_files
+from input_analyzer.tf.places import repeat_place, shard_place
 from input_analyzer.tf.record_files import with_estimates
 
 PATIENCE_S = 2.0
@@ -87,7 +90,8 @@ def inspect(
     if shared and patient:
         # What a function does with its shard shows only where there are several.
         compared = _compare(make, max(workers, 2), seed, eager, role)
-    context = Context(training=training, workers=workers, memory_bytes=memory_bytes)
+    places = _places(traced, max(workers, 2))
+    context = Context(training=training, workers=workers, memory_bytes=memory_bytes, places=places)
     split: Split | None = None
     if compared is not None:
         context = replace(
@@ -98,6 +102,20 @@ def inspect(
         )
         split = split_of(traced.pipeline, compared.first, compared.files) if workers == 1 else None
     return Inspection(traced, context, find(traced.pipeline, context), split)
+
+
+def _places(traced: Traced, workers: int) -> Places:
+    """The stages where mends put a shard and a repeat."""
+    stage_of = {node.name: stage for stage, nodes in traced.nodes.items() for node in nodes}
+
+    def stage(node: Any) -> Any:
+        return None if node is None else traced.pipeline.by_name[stage_of[node.name]]
+
+    with traced.graph.as_default():
+        last = tf.data.experimental.to_variant(traced.dataset).op
+    functions = {f.signature.name: f for f in traced.graph.as_graph_def().library.function}
+    repeated, batch = repeat_place(last, functions)
+    return Places(stage(shard_place(last, workers, functions)[0]), stage(repeated), stage(batch))
 
 
 @dataclass(frozen=True)

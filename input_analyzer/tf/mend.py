@@ -18,13 +18,15 @@ from tensorflow.core.framework import dataset_options_pb2
 from input_analyzer.findings.gains import files_at_once, most_cpus_for
 from input_analyzer.findings.shuffling import BATCHES_IN_BUFFER
 from input_analyzer.tf.functions import traits
-from input_analyzer.tf.nodes import constant, in_order, input_lists
+from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists
 from input_analyzer.tf.origin import origin
-from input_analyzer.tf.places import repeat_place, shard_place
+from input_analyzer.tf.places import repeat_place, shard_place, starved
 from input_analyzer.tf.rebuild import as_dataset, copied, create, rebuild, structure
+from input_analyzer.tf.record_path import batch_depths
 from input_analyzer.tf.records_kept import (
     Effect,
     allow_any_order,
+    call,
     called,
     called_function,
     in_any_order,
@@ -103,10 +105,10 @@ def mend(dataset: Any, findings: Collection[str], workers: int = 1, index: int =
     work = _Mender(frozenset(findings), functions, last)
     if "drop-remainder-missing" in findings:
         work.choose_batches()
+    if "repeat-missing" in findings:
+        work.repeated = repeat_place(last, functions)[0].name
     if "shard-missing" in findings and workers > 1:
         work.choose_shard(workers, index)
-    if "repeat-missing" in findings:
-        work.repeated = repeat_place(last, functions).name
     tensor = rebuild(last, work.change)
     spec = dataset.element_spec
     if work.dropping:
@@ -161,8 +163,11 @@ class _Mender:
     def choose_shard(self, workers: int, index: int) -> None:
         """Finds the operation behind which every n-th element makes a shard of its own."""
         place, reason = shard_place(self.last, workers, self.functions)
-        if place is None:
-            self.left.append(Left("shard-missing", None, None, reason))
+        empty = place is not None and starved(
+            place, self.last, workers, self.functions, self.dropping, self.repeated or ""
+        )
+        if place is None or empty:
+            self.left.append(Left("shard-missing", None, None, empty or reason))
         else:
             self._sharded = (place.name, workers, index)
 
@@ -183,11 +188,11 @@ class _Mender:
             tensor = copied(node, datasets) if tensor is None else tensor
             _, workers, index = self._sharded
             tensor = _wrapped(tensor, node, lambda dataset: dataset.shard(workers, index))
-            self.changes.append(f"shard({workers}, {index}) behind {node.type}")
+            self.changes.append(f"shard({workers}, {index}) behind {call(node)}")
         if node.name == self.repeated:
             tensor = copied(node, datasets) if tensor is None else tensor
             tensor = _wrapped(tensor, node, lambda dataset: dataset.repeat())
-            self.changes.append(f"repeat() behind {node.type}")
+            self.changes.append(f"repeat() behind {call(node)}")
         return tensor
 
     def _replaced(self, node: Any, datasets: list[Any]) -> Any:
@@ -254,18 +259,22 @@ class _Mender:
             arguments["buffer_size"] = _auto()
         if "shuffle-buffer-small" in self.findings and node.type.startswith("ShuffleDataset"):
             wanted = BATCHES_IN_BUFFER * (self.batch_size or 1)
-            small = (constant(node, "buffer_size") or wanted) < wanted and not _has_batches_before(node)
+            small = (constant(node, "buffer_size") or wanted) < wanted and not self._reads_batches(node)
             if small and self._keeps("shuffle-buffer-small", node, Effect.ORDER):
                 arguments["buffer_size"] = tf.constant(wanted, tf.int64)
         attributes = self._attributes(node, datasets)
         if "order-not-deterministic" in self.findings and in_any_order(node):
             # One of the orders that there may be without the mend, too, whatever stands behind.
             attributes.update(_TRUE if "deterministic" in attributes else _NOT_SLOPPY)
-            self.changes.append(f"{node.type} in the order of its input")
+            self.changes.append(f"{call(node)} in the order of its input")
         elif not arguments and attributes["output_shapes"] == node.node_def.attr["output_shapes"]:
             return None
-        self.changes += [f"{node.type}: {name}={tf.get_static_value(v)}" for name, v in arguments.items()]
+        self.changes += [call(node, {name: tf.get_static_value(v)}) for name, v in arguments.items()]
         return create(node.graph, node.type, _inputs(node, datasets, arguments), attributes)
+
+    def _reads_batches(self, node: Any) -> bool:
+        depths = batch_depths(self.last, self.functions)
+        return any(depths[other.name] for other in dataset_inputs(node))
 
     def _parallel_arguments(self, node: Any) -> dict[str, Any]:
         """Those that say how many calls run at once, or how many inner datasets are read."""
@@ -349,10 +358,6 @@ def _one() -> Any:
 def _wrapped(tensor: Any, node: Any, call: Any) -> Any:
     with tensor.graph.as_default():
         return tf.data.experimental.to_variant(call(as_dataset(tensor, structure(node))))
-
-
-def _has_batches_before(node: Any) -> bool:
-    return any(other.type.startswith(BATCHING) for other in in_order(node))
 
 
 def _first_size(shape: Any, size: Any) -> Any:

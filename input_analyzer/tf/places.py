@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from input_analyzer.tf.epochs import length
+from input_analyzer.tf.functions import functions_of
 from input_analyzer.tf.listed import names_of
 from input_analyzer.tf.nodes import dataset_inputs, in_order, kind_of
 from input_analyzer.tf.rebuild import structure
-from input_analyzer.tf.records_kept import Effect, called, objection, trouble, unsteady
+from input_analyzer.tf.records_kept import (
+    FILTERS,
+    Effect,
+    called,
+    called_function,
+    is_range,
+    numbers,
+    objection,
+    trouble,
+    unsteady,
+)
 from input_analyzer.tf.records_kept import options_allow_any_order as allow_any_order
-from input_analyzer.tf.sizes import BATCHING
+from input_analyzer.tf.sizes import BATCHING, batch_facts
 
 _BATCH_BY_BATCH = frozenset({"MapDataset", "ParallelMapDataset", "PrefetchDataset", "OptionsDataset"})
 
@@ -22,7 +33,9 @@ def shard_place(last: Any, workers: int, functions: Mapping[str, Any]) -> tuple[
     """The operation behind which every n-th element makes a shard.
 
     That is the first one that has elements for all workers, that all workers find the same elements behind,
-    and behind which nothing depends on other elements: so behind a `take`, not before it.
+    and behind which nothing depends on other elements: so behind a `take`, not before it. It stands behind
+    all filters, too: one that asks for what goes with the position, as for even numbers, would leave nothing
+    of the part of a worker.
 
     Args:
         last: The operation that delivers.
@@ -35,54 +48,132 @@ def shard_place(last: Any, workers: int, functions: Mapping[str, Any]) -> tuple[
     within = {inner.op for function in functions.values() for inner in function.node_def}
     if any(map(_shards, within | {node.type for node in in_order(last)})):
         return None, "it has a shard already"
-    chain = _chain(last)
+    chain = chain_of(last)
     if chain is None:
         return None, "several datasets are joined: parts of each would make other pairs, or another order"
     any_order = allow_any_order(last)
     few, objected, count = "", "", None
+    choosing = max((place for place, node in enumerate(chain) if _chooses(node, functions)), default=-1)
     for position, node in enumerate(chain):
         if node.type.startswith(BATCHING):
             return None, objected or few or f"{called(node)} makes batches before there are enough elements"
         unsure = unsteady(node, functions, count, any_order=any_order)
         if unsure is not None:
             return None, objected or unsure
-        count = _count(chain[: position + 1], functions)
+        count = count_of(node, functions)
         if count is not None and count < workers:
             few = f"{called(node)} has {count} element{'' if count == 1 else 's'} for {workers} workers"
         elif not _has_datasets(node):
             found = objection(node, last, Effect.PART, functions)
-            if found is None:
+            if found is None and position >= choosing:
                 return node, ""
-            objected = found
+            objected = found or f"{called(chain[choosing])} chooses elements, maybe none of those of a worker"
     return None, objected or few
 
 
-def repeat_place(last: Any, functions: Mapping[str, Any]) -> Any:
-    """The operation to repeat: what is batched, so that epochs share a batch, where each batch is then worked
-    on by itself; else all."""
-    chain = _chain(last) or [last]
-    first = next((index for index, node in enumerate(chain) if node.type.startswith(BATCHING)), 0)
-    plain = all(_is_by_batch(node, functions) for node in chain[first + 1 :])
-    return chain[first - 1] if first and plain else last
+def _chooses(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Whether an operation, or a function of it, leaves out elements by what they are."""
+    within = {inner.op for function in functions_of(node, functions) for inner in function.node_def}
+    return any(kind_of(kind) in _CHOOSING for kind in (node.type, *within))
+
+
+def starved(
+    place: Any,
+    last: Any,
+    workers: int,
+    functions: Mapping[str, Any],
+    dropping: Collection[str],
+    repeated: str,
+) -> str | None:
+    """Why the part of a worker behind an operation would not fill one batch, where smaller ones are left out.
+
+    Args:
+        place: The operation behind which every worker gets its part.
+        last: The operation that delivers.
+        workers: Tasks that read input.
+        functions: The graph's library: FunctionDef by name.
+        dropping: Names of the batches that are to leave out smaller ones.
+        repeated: Name of the operation that is to be repeated without end, or "".
+
+    Returns:
+        A sentence without its full stop; None where it would, or nobody knows.
+    """
+    whole, chain = count_of(place, functions), chain_of(last)
+    if whole is None or chain is None or place.name == repeated:
+        return None
+    for node in chain[chain.index(place) + 1 :]:
+        if node.type.startswith(BATCHING):
+            facts = batch_facts(node)
+            size = facts.get("batch_size")
+            drops = facts.get("drop_remainder") is True or node.name in dropping
+            each = whole // workers
+            if drops and isinstance(size, int) and size > each:
+                return f"{called(node)} makes batches of {size} alone, and a worker would have {each} records"
+            return None
+        if node.name == repeated or kind_of(node.type) not in _AT_MOST:
+            return None
+    return None
+
+
+_AT_MOST = FILTERS | {
+    *("MapDataset", "ParallelMapDataset", "ShuffleDataset", "CacheDataset", "PrefetchDataset"),
+    *("OptionsDataset", "TakeDataset", "SkipDataset"),
+}
+"""They deliver no more elements than they read."""
+_CHOOSING = FILTERS | {"TakeWhileDataset"}
+
+
+def repeat_place(last: Any, functions: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Where a dataset is to be repeated.
+
+    That is before its batches, so that epochs share one, where each batch is then worked on by itself; else
+    at its end, but before a prefetch.
+
+    Args:
+        last: The operation that delivers.
+        functions: The graph's library: FunctionDef by name.
+
+    Returns:
+        The operation to repeat, and the call of `batch` or `padded_batch` that reads it; None at the end.
+    """
+    node, batch, end = last, None, last
+    while len(inputs := dataset_inputs(node)) == 1:
+        if node.type.startswith(BATCHING) and called_function(node) in _WRITTEN:
+            batch = node
+        elif not _is_by_batch(node, functions):
+            break
+        if node is end and called_function(node) in _LAST:
+            end = inputs[0]
+        node = inputs[0]
+    return (end, None) if batch is None else (dataset_inputs(batch)[0], batch)
+
+
+_WRITTEN = frozenset({"batch", "padded_batch"})
+"""Calls before which a user can write another: a batch that a library makes within its own is none."""
+_LAST = frozenset({"prefetch", "with_options"})
 
 
 def _is_by_batch(node: Any, functions: Mapping[str, Any]) -> bool:
     return kind_of(node.type) in _BATCH_BY_BATCH and trouble(node, functions) is None
 
 
-def _chain(last: Any) -> list[Any] | None:
-    """The operations from the source on; None where several datasets are joined."""
+def chain_of(last: Any) -> list[Any] | None:
+    """The operations from the source on, without the numbers of `enumerate`; None where some are joined."""
     chain = [last]
     while inputs := dataset_inputs(chain[0]):
+        if len(inputs) > 1 and numbers(chain[0]):
+            # The others are its numbers.
+            inputs = [other for other in inputs if not is_range(other)] or inputs[-1:]
         if len(inputs) > 1:
             return None
         chain.insert(0, inputs[0])
     return chain
 
 
-def _count(nodes: list[Any], functions: Mapping[str, Any]) -> int | None:
-    """Elements that the last one of a chain delivers; None where that is not known."""
-    if len(nodes) == 1 and (names := names_of(nodes[0])) is not None:
+def count_of(node: Any, functions: Mapping[str, Any]) -> int | None:
+    """Elements that an operation delivers; None where that is not known."""
+    nodes = list(in_order(node))
+    if len(nodes) == 1 and (names := names_of(node)) is not None:
         return len(names)
     whole = length(nodes, functions)
     return None if whole.endless else whole.epoch

@@ -6,6 +6,7 @@ choose, number or pair elements by their order, as `take`, `scan`, `enumerate` a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import dataset_options_pb2
 
 from input_analyzer.findings.endings import ENDLESS
+from input_analyzer.pipeline import AUTOTUNE
 from input_analyzer.tf.functions import PYTHON, functions_of, is_random, is_stateful
 from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, kind_of
 from input_analyzer.tf.origin import origin
@@ -53,14 +55,14 @@ _HANDING_ON = frozenset(
 )
 """They deliver all that they read, whatever its order."""
 _MAPS = frozenset({"MapDataset", "ParallelMapDataset"})
-_FILTERS = frozenset({"FilterDataset", "ParallelFilterDataset"})
+FILTERS = frozenset({"FilterDataset", "ParallelFilterDataset"})
 _INTERLEAVES = frozenset(
     {"InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset"}
 )
 _NESTING = _INTERLEAVES | {"FlatMapDataset"}
 _FORWARD = (
     _MAPS
-    | _FILTERS
+    | FILTERS
     | {
         *("TakeDataset", "SkipDataset", "ScanDataset", "TakeWhileDataset", "ZipDataset", "WindowDataset"),
         *("FlatMapDataset", "UnbatchDataset", "PrefetchDataset", "OptionsDataset", "ParseExampleDataset"),
@@ -78,7 +80,7 @@ _STEADY = _SOURCES | {
     *("UnbatchDataset", "PrefetchDataset", "OptionsDataset", "ParseExampleDataset"),
 }
 """They deliver the same sequence wherever they read the same one."""
-_CALLING_IN_ORDER = _MAPS | _FILTERS | {"FlatMapDataset", "ScanDataset", "TakeWhileDataset"}
+_CALLING_IN_ORDER = _MAPS | FILTERS | {"FlatMapDataset", "ScanDataset", "TakeWhileDataset"}
 _WITHIN = (
     _SOURCES
     | _CALLING_IN_ORDER
@@ -167,7 +169,7 @@ def _behind(node: Any, state: _State, functions: Mapping[str, Any]) -> _State | 
     if kind in _MAPS:
         does = trouble(node, functions)
         return replace(state, mixed=True) if does == _RANDOM else does or state
-    if kind in _FILTERS | _NESTING:
+    if kind in FILTERS | _NESTING:
         if state.mixed:
             return "chooses by the contents of batches, or by random numbers"
         return trouble(node, functions) or state
@@ -287,6 +289,8 @@ def unsteady(
             found = found or "reads as many at once as a worker has CPUs for"
     elif kind.startswith("Shuffle"):
         found = "mixes the elements"
+    elif numbers(node):
+        found = None
     elif kind not in _STEADY and (kind != "CacheDataset" or _has_file(node)):
         found = "is not known to deliver the same to every worker"
     found = found or _trouble_of(_computing(node), functions)
@@ -307,6 +311,19 @@ def _computing(node: Any) -> set[str]:
     return kinds
 
 
+def numbers(node: Any) -> bool:
+    """Whether an operation pairs the elements of at most one dataset with numbers, as `enumerate` does."""
+    paired = dataset_inputs(node)
+    return node.type == "ZipDataset" and sum(map(is_range, paired)) >= len(paired) - 1
+
+
+def is_range(node: Any) -> bool:
+    """Whether an operation delivers a range of numbers, be it one that is spread over machines."""
+    while node.type == "RewriteDataset":
+        node = dataset_inputs(node)[0]
+    return bool(node.type == "RangeDataset")
+
+
 def _has_file(node: Any) -> bool:
     name = tf.get_static_value(input_lists(node)["filename"][0])
     return name is None or bool(name.item() if hasattr(name, "item") else name)
@@ -322,4 +339,11 @@ def called(node: Any) -> str:
 def called_function(node: Any) -> str | None:
     """The name of the call that made an operation; None where it has none that a user knows."""
     name = origin(node).function
-    return None if name is None or name.startswith("_") else name
+    return None if name is None or name.startswith("_") else re.sub(r"_v\d+$", "", name)
+
+
+def call(node: Any, arguments: Mapping[str, Any] | None = None) -> str:
+    """The call that made an operation, with what it is given instead: `interleave(cycle_length=4)`."""
+    name = called_function(node) or kind_of(node.type)
+    given = ((key, "AUTOTUNE" if value == AUTOTUNE else value) for key, value in (arguments or {}).items())
+    return f"{name}({', '.join(f'{key}={value}' for key, value in given)})"

@@ -18,8 +18,6 @@ BATCHING = (
     *("LegacyRebatchDataset", "DenseToSparseBatchDataset"),
 )
 """Operations that make batches, without their versions."""
-_NESTING = ("FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset", "GroupByWindowDataset")
-"""Their functions return datasets, of which they deliver the elements."""
 
 
 @dataclass
@@ -73,16 +71,6 @@ def _decides(node: Any, within: list[Any]) -> bool:
     return pads or ("Rebatch" in node.type and _is_known(_records(node)))
 
 
-def makes_batches(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Whether elements of a dataset operation are batches of what it reads."""
-    if node.type.startswith(BATCHING):
-        return True
-    if not node.type.startswith(_NESTING) or any(map(_is_nested, dataset_inputs(node))):
-        # What is made of a window of records is a record.
-        return False
-    return any(_batches_in(function) for function in functions_of(node, functions))
-
-
 def batch_facts(node: Any) -> dict[str, Value]:
     """`batch_size` of an operation that makes batches, and its `drop_remainder`; None: no constant."""
     if not node.type.startswith(BATCHING):
@@ -100,6 +88,11 @@ def batch_facts(node: Any) -> dict[str, Value]:
     return found
 
 
+def is_nested(node: Any) -> bool:
+    """Whether elements of a dataset operation are datasets."""
+    return any(kind == tf.variant.as_datatype_enum for kind in node.node_def.attr["output_types"].list.type)
+
+
 def _keeps_the_rest(node: Any) -> bool:
     """Whether an operation makes batches and delivers what is left at the end as a smaller one."""
     lists = input_lists(node) if node.type.startswith(BATCHING) else {}
@@ -113,11 +106,6 @@ def _is_known(shapes: Shapes) -> bool:
 def _records(node: Any) -> Shapes:
     """The shapes of single records in the batches of an operation."""
     return [shape[1:] for shape in shapes_of(node)]
-
-
-def _is_nested(node: Any) -> bool:
-    """Whether elements of a dataset operation are datasets."""
-    return any(kind == tf.variant.as_datatype_enum for kind in node.node_def.attr["output_types"].list.type)
 
 
 def _batches_in(function: Any) -> list[Any]:

@@ -166,8 +166,13 @@ class _Workbench:
             self._missing.add(stage.name)
             return
         if not is_passive(stage):
-            tensor, fed = self._rebuilt(node, _alone, endless=stage.op != "concatenate")
-            self._start(_Probe(stage.name, tensor, structure(node), fed))
+            tensor, fed = self._rebuilt(node, _alone, endless=not once)
+            try:
+                self._start(_Probe(stage.name, tensor, structure(node), fed))
+            except tf.errors.OutOfRangeError:
+                self.notes.append(f"{stage.name} delivers nothing more after a while, so it was not timed")
+                self._missing.add(stage.name)
+                return
         if kept is not None:
             self._kept[node.name] = kept
             if any(stage.name in later.inputs for later in self._traced.pipeline.stages):
@@ -204,7 +209,8 @@ def _may_drop(stage: Stage) -> bool:
     return any(kind.startswith(_DROPPING) for kind in stage.kinds)
 
 
-_DROPPING = ("Filter", "ParallelFilter", "TakeWhile", "IgnoreErrors", "Scan")
+_DROPPING = ("Filter", "ParallelFilter", "TakeWhile", "IgnoreErrors", "Scan", "Unique")
+"""What may let nothing pass of elements that come again: it is begun anew with each round of them."""
 
 
 def is_passive(stage: Stage) -> bool:

@@ -52,18 +52,28 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
     say("looking whether mends keep every record")
     with program.role(Shard(2, 0)):
-        findings = _proved(program, loader, pipeline, context, tasks.alike)
+        findings = _proved(program, loader, pipeline, context, tasks)
         values = values_of(findings, cpus)
         # As one of two tasks: whether there is a shard to be mended shows only there.
         applied = mend(loader, values, 2, 0, cpus).changes
         applied_by = {
             name: mend(loader, {name: values[name]}, 2, 0, cpus).changes for name in optional(findings)
         }
-    return Examination(pipeline, times, findings, sharded, applied=applied, applied_by=applied_by)
+        notes = _notes(loader, tasks.first)
+    return Examination(pipeline, times, findings, sharded, notes, applied, applied_by=applied_by)
+
+
+def _notes(loader: Any, task: probe.Task) -> tuple[str, ...]:
+    if task.stream is not None and task.stream[0] and probe.reads_once(loader):
+        return (
+            "The dataset can be read once: the next epoch has no records, as where __iter__ goes on with a "
+            "file or an iterator that __init__ has opened. Open it in __iter__.",
+        )
+    return ()
 
 
 def _proved(
-    program: InputProgram, loader: Any, pipeline: Pipeline, context: Context, alike: bool
+    program: InputProgram, loader: Any, pipeline: Pipeline, context: Context, tasks: proof.Tasks
 ) -> tuple[Finding, ...]:
     """What all rules find, of the mends those marked that may lose or repeat records."""
     findings = find(pipeline, context)
@@ -74,7 +84,7 @@ def _proved(
         pipeline = with_facts(pipeline, GETITEM, {"parts": known})
         findings = find(pipeline, context)
         parts, reasons = proof.parts_of_workers(loader, findings)
-    reasons |= proof.against(program, loader, alike, findings)
+    reasons |= proof.against(program, loader, tasks, findings)
     return proof.marked(findings, reasons, proof.shuffles(loader, findings))
 
 
@@ -108,7 +118,9 @@ def _of_workers(loader: Any) -> dict[str, Value]:
     """What shows only when a loader's dataset is read by several worker processes."""
     found: dict[str, Value] = {}
     if parts_of(loader).iterable:
-        found["split_by_workers"] = probe.splits_among_workers(loader)
+        found["split_by_workers"] = splits = probe.splits_among_workers(loader)
+        if loader.num_workers > 1 and splits is not False:
+            found["repeated_by_workers"] = probe.repeats_among_workers(loader)
     if loader.num_workers > 1:
         found["same_random"] = probe.same_random(loader)
     return found

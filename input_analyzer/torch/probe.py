@@ -161,6 +161,24 @@ def parts_among_workers(loader: Any, count: int) -> int | None:
     return sum(bool(part.digests) for part in parts) if split else (None if split is None else 0)
 
 
+def repeats_among_workers(loader: Any) -> bool:
+    """Whether the workers of a loader with an iterable dataset share out its records, but not each once.
+
+    It is known of epochs that are read in a second, with records that differ. What hangs on the random
+    numbers of the workers may come out right once: it is tried twice.
+    """
+    for _ in range(2):
+        read = in_workers(loader, 1, partial(_read_dataset, seconds=_WHOLE_S))
+        if not read or not read[0].whole or len(set(read[0].digests)) < len(read[0].digests):
+            return False
+        read_beside = partial(_read_dataset, seconds=_BESIDE * _WHOLE_S)
+        parts = in_workers(loader, loader.num_workers, read_beside)
+        counts = Counter(one for part in parts for one in part.digests)
+        if counts and set(counts) <= set(read[0].digests) and max(counts.values()) > 1:
+            return True
+    return False
+
+
 def reads_again(loader: Any) -> bool:
     """Whether an iterable dataset has as many records when a worker process reads it a second time.
 
@@ -171,6 +189,12 @@ def reads_again(loader: Any) -> bool:
         return False
     first, again = read[0]
     return bool(again) and (first is None or again == first)
+
+
+def reads_once(loader: Any) -> bool:
+    """Whether an iterable dataset, of which this process has read records, has none after an epoch."""
+    read = in_workers(loader, 1, _read_twice)
+    return bool(read) and not read[0][1]
 
 
 def _read_twice(dataset: Any) -> tuple[int | None, int]:
@@ -333,7 +357,11 @@ def _streams_differ(first: Task, second: Task) -> bool | None:
         return True
     ours, again = first.stream
     theirs = second.stream[0]
-    if ours != again or len(set(ours)) < 2:
+    if len(set(ours)) < 2:
+        return None
+    if first.stream == second.stream:  # epoch for epoch, though one may differ from the next
+        return False
+    if ours != again:
         return None
     if ours == theirs:
         return False
@@ -358,6 +386,19 @@ def _spread(length: int) -> list[int]:
     """Indices in an order in which any number of the first ones is spread over all."""
     first = list(range(min(_READ, length)))
     return list(dict.fromkeys(first + random.Random(_SEED).sample(range(length), min(_SPREAD, length))))
+
+
+def records_at(dataset: Any, later: int) -> tuple[tuple[int, str], ...]:
+    """Indices that are spread over a dataset, from one of them on, with digests of their records.
+
+    As many as come in time; none where its indices are not numbers from 0 on.
+    """
+    indices = _spread(length_of(dataset) or 0)
+    later %= max(1, len(indices))
+    indices = indices[later:] + indices[:later]
+    return tuple(
+        zip(indices, _digests(dataset, indices, list(_generators_of(dataset).values())), strict=False)
+    )
 
 
 def _digests(dataset: Any, indices: list[int], own: list[Any]) -> tuple[str, ...]:

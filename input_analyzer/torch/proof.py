@@ -20,9 +20,11 @@ from torch.utils.data import DataLoader, IterDataPipe
 from input_analyzer.analysis import Finding
 from input_analyzer.applying import WORKER_COUNTS, left_alone
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.torch import chance, probe
+from input_analyzer.torch import chance, handles, probe
+from input_analyzer.torch.helpers import noticing_helpers
 from input_analyzer.torch.loader import parts_of
 from input_analyzer.torch.mend import SEED, is_plain, mend
+from input_analyzer.torch.together import against_more_workers
 
 LONGEST_S = 4.0
 """An epoch that takes longer to read is not proved to have one order."""
@@ -31,6 +33,7 @@ _AGAIN = 3.0  # times as long the second reading may take, on a busy machine
 _QUICK_S = 2.0
 _SEEDS = (20190731, 20240117)
 SHARDING, SPLITTING = "shard-missing", "loader-records-repeated"
+OVERLAP = "loader-parts-overlap"
 RESTARTED = "loader-workers-restarted"
 
 
@@ -44,12 +47,14 @@ class Tasks:
         differ: Whether that are different records; None where it cannot be told.
         alike: Both have the same records at equal indices, however the random numbers of their processes
             stand.
+        held: What the first one's dataset has open before it is read, for others to read; None: nothing.
     """
 
     first: probe.Task
     second: probe.Task
     differ: bool | None
     alike: bool
+    held: str | None
 
 
 def two_tasks(program: InputProgram) -> tuple[Tasks, Any]:
@@ -61,21 +66,24 @@ def two_tasks(program: InputProgram) -> tuple[Tasks, Any]:
     began = time.monotonic()
     second = _task(program, 1, _SEEDS[1])[0]
     quick = time.monotonic() - began < _QUICK_S
-    first, loader = _task(program, 0, _SEEDS[0])
+    first, loader, held = _task(program, 0, _SEEDS[0])
     differ = probe.tasks_differ(first, second)
     same_content = not probe.records_differ(first, second)
     if differ is False or same_content or not quick:
-        return Tasks(first, second, differ, same_content), loader
+        return Tasks(first, second, differ, same_content, held), loader
     alike = _task(program, 1, _SEEDS[0])[0]
-    return Tasks(first, alike, probe.tasks_differ(first, alike), False), loader
+    return Tasks(first, alike, probe.tasks_differ(first, alike), False, held), loader
 
 
-def _task(program: InputProgram, index: int, seed: int) -> tuple[probe.Task, Any]:
+def _task(program: InputProgram, index: int, seed: int) -> tuple[probe.Task, Any, str | None]:
+    """What a task reads, its loader, and what that has open when it is new."""
     shard = Shard(2, index)
     with program.role(shard):
+        before = handles.open_now()
         with chance.anew(seed):
             loader = program.build(shard)
-        return probe.task_of(loader), loader
+        held = handles.held_by(loader.dataset) or handles.opened_since(before)
+        return probe.task_of(loader), loader, held
 
 
 @dataclass(frozen=True)
@@ -85,23 +93,29 @@ class _Order:
     Attributes:
         digest: A hash of all of them.
         whole: Whether the epoch was read to its end.
+        helped: Threads or processes were started meanwhile, or when the dataset was made: which of them draws
+            random numbers first is another thing every time.
     """
 
     digest: str
     whole: bool
+    helped: bool
 
 
-def against(program: InputProgram, loader: Any, alike: bool, findings: Collection[Finding]) -> dict[str, str]:
+def against(
+    program: InputProgram, loader: Any, tasks: Tasks, findings: Collection[Finding]
+) -> dict[str, str]:
     """Why findings cannot be mended for certain, by their identifiers.
 
     Args:
         program: The input.
         loader: Of the first of two tasks.
-        alike: See `Tasks`.
+        tasks: What was found of the two.
         findings: Of all rules.
     """
     asked = {finding.id for finding in findings}
-    reasons = _against_sharing(program, loader, alike, asked)
+    reasons = against_more_workers(program, loader, tasks.held, findings)
+    reasons |= _against_sharing(program, loader, tasks.alike, asked)
     if SPLITTING in reasons:  # then the number of workers matters
         several = {one.id for one in findings if one.id in WORKER_COUNTS and (one.value or 0) > 1}
         reasons |= dict.fromkeys(several, reasons[SPLITTING])
@@ -131,6 +145,8 @@ def _against_sharing(
         return dict.fromkeys(wanted, f"{type(loader).__name__} is a class of its own")
     parts = parts_of(loader)
     if parts.iterable:
+        if OVERLAP in asked:
+            return dict.fromkeys(wanted, "its workers do not read each record once")
         if isinstance(loader.dataset, IterDataPipe):
             return dict.fromkeys(wanted, "torch seeds and shards data pipes itself")
         return _against_streams(program, wanted)
@@ -149,6 +165,11 @@ def _against_streams(program: InputProgram, wanted: Sequence[str]) -> dict[str, 
             "that all come across the records in one order is proved with whole epochs, and one takes more "
             f"than {LONGEST_S:g} s here",
         )
+    if any(order.helped for order in ours):
+        return dict.fromkeys(
+            wanted,
+            "threads or processes that it starts read for it, and may take turns otherwise another time",
+        )
     reasons = {}
     if SPLITTING in wanted and len(set(ours)) > 1:
         reasons = dict.fromkeys(wanted, "the workers come across the records in different orders")
@@ -161,9 +182,10 @@ def _orders_of(program: InputProgram, task: int, wanted: Sequence[str], seconds:
     """What each worker process of a mended loader comes across, or the process itself without any."""
     shard = Shard(2, task)
     with program.role(shard):
-        with chance.anew(_SEEDS[task]):
+        with chance.anew(_SEEDS[task]), noticing_helpers() as helpers:
             loader = program.build(shard)
-        return _orders(mend(loader, dict.fromkeys(wanted), 2, task).loader, seconds)
+        orders = _orders(mend(loader, dict.fromkeys(wanted), 2, task).loader, seconds)
+        return tuple(replace(order, helped=order.helped or helpers.started) for order in orders)
 
 
 def _orders(mended: Any, seconds: float) -> tuple[_Order, ...]:
@@ -178,8 +200,10 @@ def _orders(mended: Any, seconds: float) -> tuple[_Order, ...]:
 
 
 def _read_order(dataset: Any, seconds: float) -> _Order:
-    part = probe.read_part(dataset.whole(), seconds)
-    return _Order(hashlib.blake2b("".join(part.digests).encode()).hexdigest(), part.whole)
+    with noticing_helpers() as helpers:
+        part = probe.read_part(dataset.whole(), seconds)
+    content = hashlib.blake2b("".join(part.digests).encode()).hexdigest()
+    return _Order(content, part.whole, helpers.started)
 
 
 def parts_of_workers(loader: Any, findings: Collection[Finding]) -> tuple[int | None, dict[str, str]]:

@@ -82,8 +82,8 @@ PIPELINES: dict[str, Callable[[list[str]], Any]] = {
 
 
 ADDED = {
-    "shard-missing": "shard(2, 0) behind TensorSliceDataset",
-    "repeat-missing": "repeat() behind ParallelMapDatasetV2",
+    "shard-missing": "shard(2, 0) behind from_tensor_slices()",
+    "repeat-missing": "repeat() behind map()",
     "prefetch-missing": "prefetch(AUTOTUNE) at the end",
     "prefetch-not-last": "prefetch(AUTOTUNE) at the end",
 }

@@ -186,6 +186,42 @@ def test_shards_are_made_behind_what_chooses_by_the_order(source: str, name: str
     assert abs(parts[0].total() - parts[1].total()) <= 1
 
 
+EVEN: Callable[[Any], Any] = lambda d: d.filter(lambda x: x % 2 < 1)  # noqa: E731
+NUMBERED: Callable[[Any], Any] = lambda d: d.enumerate().filter(lambda i, x: i % 2 < 1)  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        EVEN,
+        lambda d: d.scan(tf.constant(0, tf.int64), lambda s, x: (s + 1, s)).filter(lambda x: x % 2 < 1),
+        lambda d: NUMBERED(d).map(lambda i, x: x),
+        lambda d: d.map(lambda x: x // 5).flat_map(lambda x: EVEN(pair(x))).map(doubled),
+    ],
+)
+def test_no_worker_is_left_empty_by_what_chooses_by_the_position(choose: Callable[[Any], Any]) -> None:
+    def make() -> Any:
+        return choose(SOURCES["range"]()).shuffle(9, seed=1).batch(1)
+
+    parts = [read(make, frozenset({"shard-missing"}), 2, index)[0] for index in (0, 1)]
+    assert sum(parts, Counter()) == records(make, frozenset())
+    assert abs(parts[0].total() - parts[1].total()) <= 1
+
+
+def test_parts_that_fill_no_batch_are_not_made() -> None:
+    both = {"shard-missing", "drop-remainder-missing"}
+    for make, findings, shards in (
+        (pipeline("range", [], 25), {"shard-missing"}, True),
+        (pipeline("range", [], 25), both, False),
+        (pipeline("range", ["shuffle"], 24), both, True),
+        (pipeline("range", [], 25), {*both, "repeat-missing"}, True),
+    ):
+        with tf.Graph().as_default():
+            mended = mend(make(), findings, 2, 0)
+        assert any(change.startswith("shard(") for change in mended.changes) is shards
+        assert shards or "batches of 25 alone, and a worker would have 24" in mended.left[0].reason
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.sampled_from(["take", "skip", "shuffle", "twice", "concatenate", "map", "cache"]), max_size=3)
@@ -225,6 +261,7 @@ AFTER_BATCH: dict[str, Callable[[Any], Any]] = {
             r"sample_from_datasets\(\) in .* may depend",
         ),
         ("shuffle-buffer-small", ["shuffle", "choose"], r"choose_from_datasets\(\) in .* may depend"),
+        ("shard-missing", ["shuffle", "filter"], r"filter\(\) in .* chooses elements, maybe none"),
         ("shard-missing", ["python"], r"map\(\) in .* calls Python"),
         ("parallel-calls-missing", ["python"], r"map\(\) in .* calls Python"),
         ("cycle-length-fixed", ["endless interleave"], "interleave"),
@@ -264,7 +301,7 @@ def test_the_shape_of_a_batch_is_fixed_and_an_incomplete_one_left_out() -> None:
         mended = mend(make(), {"drop-remainder-missing"})
         shapes = [spec.shape.as_list() for spec in tf.nest.flatten(mended.dataset.element_spec)]
         assert shapes == [[4], [4], [4, 2]]
-        assert mended.changes == ("BatchDatasetV2: drop_remainder=True",)
+        assert mended.changes == ("batch(drop_remainder=True)",)
     flat = records(lambda: make().map(lambda x: x["a"]), frozenset({"drop-remainder-missing"}))
     assert flat == Counter(range(8))
 
@@ -273,7 +310,7 @@ def test_the_end_is_mended() -> None:
     with tf.Graph().as_default():
         dataset = tf.data.Dataset.range(5).batch(4, drop_remainder=True)
         mended = mend(dataset, {"repeat-missing", "prefetch-missing"})
-        assert mended.changes == ("repeat() behind RangeDataset", "prefetch(AUTOTUNE) at the end")
+        assert mended.changes == ("repeat() behind range()", "prefetch(AUTOTUNE) at the end")
         batch = tf.compat.v1.data.make_one_shot_iterator(mended.dataset).get_next()
         with tf.compat.v1.Session() as session:
             assert [session.run(batch).tolist() for _ in range(3)] == [

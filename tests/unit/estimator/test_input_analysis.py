@@ -59,7 +59,7 @@ def test_sizes_are_mended_before_they_are_judged(monkeypatch: pytest.MonkeyPatch
     found = examine(program, order(apply=True), Silence())  # type: ignore[arg-type]
     assert [component["shape"] for component in found["components"]] == [(32, 5), (32,)]
     assert "drop-remainder-missing" in {finding["id"] for finding in found["findings"]}
-    assert "BatchDatasetV2: drop_remainder=True" in found["applied"]
+    assert "batch(drop_remainder=True)" in found["applied"]
     assert applying.VARIABLE not in os.environ
 
 

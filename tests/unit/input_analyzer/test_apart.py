@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.pyct import loader
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from input_analyzer.handover import InputProgram
@@ -31,6 +34,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         for name in names:
             monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(loader, "tempfile", tempfile)
     for name, empty in (("_folders", []), ("_kept", {}), ("_caches_read", {}), ("_snapshots_read", {})):
         monkeypatch.setattr(apart, name, empty)
     return tmp_path / "own"
@@ -60,8 +64,9 @@ def values(dataset: Any) -> list[int]:
 
 
 def files(folder: Path) -> dict[str, int]:
-    """Times of the last changes."""
-    return {str(file): file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+    """Times of the last changes, but of those of what autograph writes."""
+    found = (file for file in folder.rglob("*") if file.is_file() and "__autograph" not in file.name)
+    return {str(file): file.stat().st_mtime_ns for file in found}
 
 
 @pytest.mark.parametrize("make", [cached, snapshotted, cached_within])
@@ -123,6 +128,28 @@ def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file
 
     apart.keep_apart(own)
     assert records_differ(traced, 2, lambda workers, index: nullcontext()) is True
+
+
+def test_a_killed_process_leaves_no_sources_of_autograph_behind(
+    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the folder of the analysis, which goes with it; temporary files of the program are not."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    apart.keep_apart(own)
+
+    def converted(number: Any) -> Any:
+        return number + 2 if number > 0 else number
+
+    assert values(tf.data.Dataset.range(3).map(converted)) == [0, 3, 4]
+    assert [file.parent for file in tmp_path.rglob("__autograph*.py")] == [own]
+    with tempfile.NamedTemporaryFile() as file:
+        assert Path(file.name).parent == tmp_path
+    shutil.rmtree(own)
+
+    def converted_later(number: Any) -> Any:
+        return number + 3 if number > 0 else number
+
+    assert values(tf.data.Dataset.range(3).map(converted_later)) == [0, 4, 5]
 
 
 def test_a_cache_in_memory_stays_there(own: Path) -> None:

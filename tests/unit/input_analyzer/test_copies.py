@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 
 from input_analyzer.errors import MemoryLimitError, ProgramError
 from input_analyzer.measure import copies, node
-from input_analyzer.measure.copies import START_GRACE_S, Copy
+from input_analyzer.measure.copies import START_GRACE_S, Copies, Copy, Launch
+from input_analyzer.measure.link import Order
 
 
 @pytest.fixture
@@ -53,3 +56,25 @@ def test_kills_are_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.Monk
     assert node.oom_kills() is None
     (tmp_path / "vmstat").write_text("pgfault 12\noom_kill 3\noom_kill_disable 0\n")
     assert node.oom_kills() == 3
+
+
+_SPAWNS = """
+import multiprocessing, time
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+time.sleep(60)
+"""
+
+
+def test_semaphores_go_with_the_copies(tmp_path: Path) -> None:
+    launch = Launch((sys.executable, "-c", _SPAWNS), dict(os.environ), 20.0, None, "here")
+    order = Order(purpose="copy", socket="", stage_seconds=0.0)
+    with Copies(launch, [order]) as running:
+        (one,) = running.all
+        end = time.monotonic() + 20.0
+        while not (name := one.output.read_text().strip()) and time.monotonic() < end:
+            time.sleep(0.01)
+        semaphore = Path("/dev/shm") / f"sem.{name.removeprefix('/')}"
+        assert semaphore.exists()
+        one.process.kill()
+    assert not semaphore.exists()

@@ -284,6 +284,7 @@ def test_the_number_of_files_at_once_helps_with_few_cpus() -> None:
     # With up to 12 CPUs CS_AUTOTUNE reads four files or fewer.
     assert "cycle-length-fixed" not in found(lambda: read(4), cpus=12)
     assert "more than 12 CPUs" in found(lambda: read(4), cpus=13)["cycle-length-fixed"].recommended
+
     few = found(lambda: read(2), cpus=12)["cycle-length-fixed"]
     assert (few.value, "cycle_length=4" in few.recommended) == (4, True)
 

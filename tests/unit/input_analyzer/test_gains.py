@@ -20,7 +20,7 @@ from input_analyzer.analyze import Examined, applied_note
 from input_analyzer.applying import COMPARED, as_mended, optional
 from input_analyzer.findings.context import Context
 from input_analyzer.findings.gains import not_repeated, side_by_side, spared
-from input_analyzer.gains import BOUNDED, compared_sets, measure_gains, rate_gain, with_gains
+from input_analyzer.gains import BOUNDED, bound_gain, compared_sets, measure_gains, rate_gain, with_gains
 from input_analyzer.handover import InputProgram
 from input_analyzer.lanes import Lane
 from input_analyzer.measure.copies import Launch
@@ -139,6 +139,11 @@ def test_what_is_compared() -> None:
 def test_measured_gains_in_words() -> None:
     assert str(rate_gain((1.82, 1.7, 1.95), 2)) == "measured: 1.82 times the rate with 2 CPUs (1.70 to 1.95)"
     assert rate_gain((1.0, 0.97, 1.02), 1).text == "no difference with 1 CPU (0.97 to 1.02 times the rate)"
+    bound = bound_gain((55.0, 34.0, 89.0), 1, "read with records in memory")
+    assert bound.text == (
+        "at most 55 times the rate with 1 CPU (34 to 89), read with records in memory, which spares calls "
+        "and handing elements over, too"
+    )
     assert "noise" in rate_gain((1.1, 0.7, 1.6), 1).text
     kept = finding("dtype-wide", Gain("expected", "less"))
     mixing = finding("shuffle-buffer-small", Gain("not-speed", "records are mixed"))
@@ -153,6 +158,20 @@ def test_measured_gains_in_words() -> None:
     assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is here")
     twice = with_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
     assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 of its kind together")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_only_mends_for_speed_are_advised_against_together(
+    ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data must repeat although the input is slower then."""
+    found = [finding("prefetch-empty"), finding("cycle-length-fixed")]
+    found += [finding("repeat-missing", Gain("not-speed", "all steps"))] if ended else []
+    monkeypatch.setattr("input_analyzer.gains._compare", lambda order, *rest: [SAME, SAME, SLOWER])
+    launch = Launch((), {}, 20.0, None, "here")
+    gains = measure_gains(tuple(found), launch, (0,), 1.0, (1 << 30, 1), lambda doing: None)
+    assert str(gains.together).endswith("leave it as it is here") is not ended
+    assert ("what is not for speed among them is to be mended all the same" in str(gains.together)) is ended
 
 
 def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:

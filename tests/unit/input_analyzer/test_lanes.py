@@ -143,8 +143,9 @@ def test_the_bottleneck_explains_no_more_than_it_takes() -> None:
     assert unaccounted_us(stages, 6.0) == 0.0
     assert unaccounted_us(stages, None) is unaccounted_us([StageCost("map", "map", 0)], 9.0) is None
     assert bottleneck_of(stages, 1, 3.0).reason == (
-        "4 us of computing per sample, 57 % of the time of all stages; without it, and with all CPU time in "
-        "no stage as it is, a task with 1 CPU could be 1.67 times as fast"
+        "4 us of computing per sample, 57 % of the time of all stages; without that, and with the 3 us of "
+        "CPU time in no stage (calls, handing elements over) as they are, a task with 1 CPU could be 1.67 "
+        "times as fast; a change that spares some of these, too, gives more"
     )
     lanes_alike = [cost("one", 3, Lane(0)), cost("other", 3, Lane(1)), cost("many", 4, Lane(2, 1, 1.0))]
     assert "times as fast" not in bottleneck_of(lanes_alike, 4, 2.0).reason, "none is as fast as without it"

@@ -164,12 +164,15 @@ def test_candidates_go_up_to_the_whole_node() -> None:
 
 
 def test_an_epoch_is_what_comes_to_repeat() -> None:
+    batched = {"batched": True}
     source = Stage("range", "range", 0, attributes={"records": 1000})
-    batch = Stage("batch", "batch", 1, ("range",), attributes={"batch_size": 32, "drop_remainder": True})
-    repeat = Stage("repeat", "repeat", 2, ("batch",))
+    batch = Stage(
+        "batch", "batch", 1, ("range",), attributes={"batch_size": 32, "drop_remainder": True, **batched}
+    )
+    repeat = Stage("repeat", "repeat", 2, ("batch",), attributes=batched)
     assert epoch_samples(Pipeline("tensorflow", (source, batch, repeat), (), 32)) == 31 * 32
     early = Stage("repeat", "repeat", 1, ("range",))
-    late = Stage("batch", "batch", 2, ("repeat",), attributes={"batch_size": 32})
+    late = Stage("batch", "batch", 2, ("repeat",), attributes={"batch_size": 32, **batched})
     assert epoch_samples(Pipeline("tensorflow", (source, early, late), (), 32)) == 1000
     unknown = Stage("range", "range", 0)
     assert epoch_samples(Pipeline("tensorflow", (unknown, early, late), (), 32)) is None

@@ -139,7 +139,13 @@ def test_cpu_time_in_no_stage_is_told() -> None:
 
 
 def test_that_nothing_was_found_is_told() -> None:
-    assert "Input Function Report\nnothing to improve" in text_of(replace(analysis(None), findings=()))
+    fine = replace(analysis(None), findings=())
+    assert "Input Function Report\nnothing to improve" in text_of(fine)
+    assert "Nothing to improve." in render_html(fine)
+    unseen = replace(fine, stages=(), unaccounted_cpu_us_per_sample=None, bottleneck=None)
+    for report in (text_of(unseen), render_html(unseen)):
+        assert "ot looked at: the stages are not known" in report
+        assert "othing to improve" not in report
 
 
 def test_a_model_through_all_points_is_not_told_by_its_rounding() -> None:

@@ -145,6 +145,12 @@ def test_several_files_and_a_missing_one(tmp_path: Path) -> None:
         ("batch", "d = (d.map(f) ).batch(8)", "d = (d.map(f) ).repeat().batch(8)"),
         ("batch", "d = tf.data.Dataset.batch(d, 8)", "d = tf.data.Dataset.batch(d, 8).repeat()"),
         ("map", "d = d.batch(8).map(f)", "d = d.batch(8).map(f).repeat()"),
+        ("map", "d = d.batch(8).map(f).prefetch(1)", "d = d.batch(8).map(f).repeat().prefetch(1)"),
+        (
+            "make_csv_dataset",
+            "d = make.make_csv_dataset(p, 8, num_epochs=1).map(f)",
+            "d = make.make_csv_dataset(p, 8, num_epochs=None).map(f)",
+        ),
     ],
 )
 def test_epochs_share_a_batch(op: str, before: str, after: str) -> None:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import inspect as python_inspect
 import os
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.errors import WrongTypeError
+from input_analyzer.errors import InputEndedError, WrongTypeError
+from input_analyzer.examine import examine
+from input_analyzer.handover import Shard
+from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
+from input_analyzer.standalone import mended_batches, program_of
+from input_analyzer.tf.counting import count, initializers
+from input_analyzer.tf.eager_graph import NeedsEagerError
 from input_analyzer.tf.fingerprint import fingerprint
 from input_analyzer.tf.graph import trace
 from input_analyzer.tf.inspection import inspect
@@ -251,7 +259,96 @@ def test_functions_for_eager_execution_mean_what_they_say() -> None:
         assert session.run(batch).tolist() == [0, 2]
 
 
-def test_variables_from_outside_are_refused() -> None:
-    variable = tf.Variable(1, dtype=tf.int64)
-    with pytest.raises(NotImplementedError, match="made outside of it; expected one that makes all"):
-        trace(lambda: tf.data.Dataset.range(3).map(lambda x: x + variable), eager=True)
+COUNTER = tf.Variable(1, dtype=tf.int64)
+
+
+def _table() -> Any:
+    rows = tf.lookup.KeyValueTensorInitializer([0, 1], [10, 20], tf.int64, tf.int64)
+    table = tf.lookup.StaticHashTable(rows, -1)
+    return tf.data.Dataset.range(4).map(lambda x: tf.where(x == 1, x, table.lookup(x))).batch(4)
+
+
+def _counter() -> Any:
+    count = tf.Variable(tf.constant(3, tf.int64) * 2, trainable=False)
+    return tf.data.Dataset.range(4).map(lambda x: count.assign_add(1)).batch(4)
+
+
+def _layer() -> Any:
+    layer = tf.keras.layers.StringLookup(vocabulary=["1", "2"])
+    return tf.data.Dataset.range(4).map(lambda x: layer(tf.as_string(x))).batch(4)
+
+
+@pytest.mark.parametrize("make", [_table, _counter, _layer])
+def test_tables_and_variables_that_a_function_makes_are_made_in_its_graph(make: Callable[[], Any]) -> None:
+    expected = next(iter(make())).numpy().tolist()
+    leaving = tf.init_scope
+    traced = trace(make, eager=True)
+    assert tf.init_scope is leaving
+    assert fingerprint(traced.graph) == fingerprint(trace(make, eager=True).graph)
+    with traced.graph.as_default():
+        batch = tf.compat.v1.data.make_initializable_iterator(traced.dataset)
+        values = batch.get_next()
+    with tf.compat.v1.Session(graph=traced.graph) as session:
+        session.run(initializers(traced.graph))
+        session.run(batch.initializer)
+        assert session.run(values).tolist() == expected
+    assert set(count(traced, 0.1).per_sample) == {"range", "map", "batch"}
+
+
+def _outside() -> Any:
+    return tf.data.Dataset.range(3).map(lambda x: x + COUNTER).repeat().batch(2, drop_remainder=True)
+
+
+def _eager_value() -> Any:
+    size = int(tf.reduce_sum([1, 1]).numpy())
+    return tf.data.Dataset.range(3).repeat().batch(size, drop_remainder=True)
+
+
+def _inserted() -> Any:
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+    table.insert(tf.constant([1], tf.int64), tf.constant([5], tf.int64))
+    return tf.data.Dataset.range(3).map(table.lookup).repeat().batch(2, drop_remainder=True)
+
+
+def _made_of_another() -> Any:
+    first = tf.Variable(3, dtype=tf.int64)
+    second = tf.Variable(first + 1)
+    return tf.data.Dataset.range(3).map(lambda x: x + second).repeat().batch(2, drop_remainder=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (_outside, "uses a variable, table or dataset that was made before it was called"),
+        (_eager_value, r"AttributeError: 'SymbolicTensor' .* 'numpy', at .*test_tf_graph.py:\d+"),
+        (_inserted, "changes a variable or a table itself"),
+        (_made_of_another, "needs another one to be made first"),
+    ],
+)
+def test_what_works_only_eagerly_is_said_and_read_as_it_is(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(NeedsEagerError, match=reason):
+        trace(make, eager=True)
+    order = Order(purpose="examine", socket="", apply=True, stage_seconds=0.1)
+    found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
+    assert found["batch_size"] == 2
+    assert (found["stages"], found["findings"], found["applied"]) == ([], [], [])
+    (note,) = found["notes"]
+    assert re.search(f"only when it is called eagerly.*{reason}", note)
+    batches = mended_batches(make, frozenset({"repeat-missing"}), Shard(1, 0))
+    expected = [batch.numpy().tolist() for batch in make().take(3)]
+    assert [next(batches)[0].tolist() for _ in range(3)] == expected
+
+
+def test_an_input_that_ends_early_is_read_as_it_will_be_mended() -> None:
+    def make() -> Any:
+        return tf.data.Dataset.range(70).map(lambda x: x + 1).batch(8)
+
+    def examined(*, apply: bool) -> Any:
+        order = Order(purpose="examine", socket="", apply=apply, stage_seconds=0.0)
+        return examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
+
+    with pytest.raises(InputEndedError, match="after 9 batches"):
+        examined(apply=False)
+    found = examined(apply=True)
+    assert found["batch_size"] == 8
+    assert any(change.startswith("repeat()") for change in found["applied"])

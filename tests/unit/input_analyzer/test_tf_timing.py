@@ -236,6 +236,33 @@ def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
     assert {"map", "map_2"} <= {time.stage for time in timing.times}
 
 
+def test_what_lets_each_element_pass_once_is_timed_round_by_round() -> None:
+    def make() -> Any:
+        return tf.data.Dataset.range(3000).unique().map(burn(50)).repeat().batch(10, drop_remainder=True)
+
+    timing = time_stages(trace(make), seconds=0.5)
+    assert timing.notes == ()
+    times = {found.stage: found for found in timing.times}
+    assert 0 < times["unique"].self_time_us < times["map"].self_time_us
+
+
+def test_what_remembers_in_python_that_nothing_more_passes_is_left_untimed() -> None:
+    def make() -> Any:
+        seen: set[int] = set()
+
+        def is_new(value: Any) -> Any:
+            known = int(value) in seen
+            seen.add(int(value))
+            return not known
+
+        fresh = numbers(10_000).filter(lambda x: tf.numpy_function(is_new, [x], tf.bool))
+        return fresh.batch(2, drop_remainder=True)
+
+    timing = time_stages(trace(make), seconds=0.5)
+    assert timing.notes == ("filter delivers nothing more after a while, so it was not timed",)
+    assert "filter" not in {found.stage for found in timing.times}
+
+
 def test_records_that_end_with_zeros_stay_whole(tmp_path: Path) -> None:
     path = str(tmp_path / "data.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:

@@ -1,0 +1,142 @@
+"""What a dataset holds open: forked worker processes share the position in a file, and connections."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+_MOST_MEMBERS = 1000  # of a list are looked at
+_MOST_THINGS = 20_000
+_STANDARD = 2  # descriptors up to here are those of the terminal, or of a log
+_LIBRARIES = frozenset({"h5py", "lmdb", "netCDF4", "pysam", "rasterio", "sqlite3", "tables"})
+"""Their objects have open files or connections in C, where nobody sees them."""
+
+Descriptors = Mapping[int, str]
+"""What is open in this process, by its number: as the kernel names it."""
+
+
+def open_now() -> Descriptors:
+    """Files, sockets and pipes that this process reads, but mapped files; {} where /proc has none."""
+    mapped = _mapped()
+    found: dict[int, str] = {}
+    with suppress(OSError):
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # the folder itself was open
+                target, number = str(link.readlink()), int(link.name)
+                if _is_shared(number) and target not in mapped:
+                    found[number] = target
+    return found
+
+
+def opened_since(before: Descriptors) -> str | None:
+    """The name of something that this process has open now and had not before; None where there is none."""
+    return next((target for number, target in open_now().items() if before.get(number) != target), None)
+
+
+def held_by(dataset: Any) -> str | None:
+    """Where a dataset, a dataset or a transform within, or a list of theirs holds something open.
+
+    Attributes are looked through; what only a function's closure knows is not found.
+
+    Returns:
+        As in "Records.file"; None where nothing was found.
+    """
+    seen: set[int] = set()
+    waiting = [(type(dataset).__name__, dataset)]
+    while waiting and len(seen) < _MOST_THINGS:
+        name, thing = waiting.pop()
+        if id(thing) in seen or isinstance(thing, _WITHOUT):
+            continue
+        seen.add(id(thing))
+        if _is_open(thing):
+            return name
+        waiting += _within(name, thing)
+    return None
+
+
+_WITHOUT = (
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    torch.Tensor,
+    np.ndarray,
+    np.generic,
+    ModuleType,
+    type,
+)
+
+
+def _is_open(thing: Any) -> bool:
+    kind = type(thing)
+    if {base.__module__.partition(".")[0] for base in kind.__mro__} & _LIBRARIES:
+        with suppress(Exception):
+            return kind.__module__.startswith("sqlite3") or bool(thing)  # one of h5py that is closed is False
+        return True
+    if not callable(getattr(kind, "fileno", None)):
+        return False
+    try:
+        return _is_shared(thing.fileno())
+    except Exception:  # closed, or a file in memory
+        return False
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Whether processes that have a descriptor from one before them disturb each other by reading it."""
+    if descriptor <= _STANDARD:
+        return False
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
+    return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+
+
+def _mapped() -> frozenset[str]:
+    """Files in the memory of this process: what maps one keeps it open, and reads no position."""
+    try:
+        lines = Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(line.split(maxsplit=5)[5] for line in lines if "/" in line)
+
+
+def _within(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, dict):
+        pairs = islice(thing.items(), _MOST_MEMBERS)
+        yield from ((f"{name}[{key!r}]", value) for key, value in pairs)
+    elif isinstance(thing, list | tuple | set | frozenset):
+        yield from ((f"{name}[{number}]", one) for number, one in enumerate(islice(thing, _MOST_MEMBERS)))
+    elif isinstance(thing, partial):
+        yield from ((name, one) for one in (thing.func, thing.args, thing.keywords))
+    elif isinstance(thing, MethodType):
+        yield name, thing.__self__
+    elif not isinstance(thing, FunctionType):
+        yield from ((f"{name}.{key}", value) for key, value in _attributes(thing).items())
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """Those of an object, with what its class has for all of them; without those of libraries' classes."""
+    found: dict[str, Any] = {}
+    for kind in type(thing).__mro__:
+        if kind.__module__.partition(".")[0] not in ("builtins", "torch", "typing"):
+            slots = kind.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                with suppress(AttributeError):
+                    found[slot] = getattr(thing, slot)
+            found |= {key: value for key, value in vars(kind).items() if not key.startswith("__")}
+    with suppress(TypeError):
+        found |= vars(thing)
+    return found

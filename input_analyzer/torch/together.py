@@ -1,0 +1,90 @@
+"""Whether several worker processes may read at once what one process reads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+
+from torch.utils.data import DataLoader, get_worker_info
+
+from input_analyzer.analysis import Finding
+from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.torch import handles, probe
+from input_analyzer.torch.loader import parts_of
+
+MORE = frozenset({"loader-workers-missing", "loader-workers-few"})
+"""Findings whose mend is more worker processes than there are."""
+
+_TRIED = 4  # workers, at most
+_SECONDS = 0.2
+
+_Read = dict[int, frozenset[str]]
+"""By the index of a record digests of what was read."""
+
+
+def against_more_workers(
+    program: InputProgram, loader: Any, held: str | None, findings: Collection[Finding]
+) -> dict[str, str]:
+    """Why a loader cannot have more workers for certain, by the identifiers of the findings that say so.
+
+    Args:
+        program: The input.
+        loader: Of the first of two tasks; it has been read.
+        held: What its dataset had open when it was new; see `handles`.
+        findings: Of all rules.
+    """
+    asked = [one for one in findings if one.id in MORE]
+    if not asked or type(loader) is not DataLoader:
+        return {}
+    reason = f"{held} is open, {_SHARED}" if held is not None and _forks(loader) else None
+    if reason is None and not parts_of(loader).iterable:
+        if held is None and handles.held_by(loader.dataset) is not None:  # opened by who read first: by us
+            with program.role(Shard(2, 0)):
+                loader = program.build(Shard(2, 0))
+        reason = _against_reading(loader, min(_TRIED, max(2, *(one.value or 0 for one in asked))))
+    return {} if reason is None else {one.id: reason for one in asked}
+
+
+_SHARED = (
+    "and workers share the position in a file, and a connection, with who was there before them: open it "
+    "where a record is first read, in each worker"
+)
+
+
+def _forks(loader: Any) -> bool:
+    context = loader.multiprocessing_context or multiprocessing
+    return bool(context.get_start_method() == "fork")
+
+
+def _against_reading(loader: Any, count: int) -> str | None:
+    alone = probe.in_workers(loader, 1, _read)
+    if not alone or not alone[0]:
+        return "its records could not be read for a comparison"
+    if any(len(found) > 1 for found in alone[0].values()):
+        return "its records change by themselves, so nobody can compare those of several workers"
+    several = probe.in_workers(loader, count, _read)
+    if len(several) < count or not all(several):
+        return f"{count} workers at once could not read it"
+    if all(alone[0].get(index, found) == found for one in several for index, found in one.items()):
+        return None
+    return f"{count} workers at once read other records than one process"
+
+
+def _read(dataset: Any) -> _Read:
+    """Records at indices that all workers have in common, twice and for so long that all read at once."""
+    info = get_worker_info()
+    assert info is not None
+    end = time.monotonic() + (_SECONDS if info.num_workers > 1 else 0.0)
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    rounds = 0
+    while rounds < 2 or time.monotonic() < end:
+        read = probe.records_at(dataset, info.id)
+        if not read:
+            return {}
+        for index, content in read:
+            found[index].add(content)
+        rounds += 1
+    return {index: frozenset(contents) for index, contents in found.items()}

@@ -1,0 +1,101 @@
+"""Where a shard and a repeat are recommended: where the mends in the graph put them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from input_analyzer.analysis import Finding
+from input_analyzer.findings import find
+from input_analyzer.findings.context import Context
+from input_analyzer.tf.graph import trace
+from input_analyzer.tf.inspection import inspect
+from input_analyzer.tf.mend import mend
+
+
+def slices() -> Any:
+    return tf.data.Dataset.from_tensor_slices(np.zeros((100, 4), np.float32))
+
+
+def finish(dataset: Any) -> Any:
+    return dataset.repeat().batch(8, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def inspected(make: Callable[[], Any]) -> dict[str, Finding]:
+    return {finding.id: finding for finding in inspect(lambda workers, index: make(), eager=True).findings}
+
+
+def test_a_shard_is_recommended_where_its_mend_puts_it() -> None:
+    def shard(make: Callable[[], Any]) -> tuple[str, str]:
+        finding = inspected(make)["shard-missing"]
+        return finding.op, finding.recommended.removeprefix("shard(num_workers, worker_index) ")
+
+    numbers = tf.data.Dataset.range
+    op, place = shard(lambda: finish(numbers(100).filter(lambda x: x % 2 < 1).shuffle(9, seed=1)))
+    assert op == "filter"
+    assert place.startswith("behind filter() in ")
+    op, place = shard(lambda: finish(numbers(100).map(lambda x: x + 1).shuffle(9, seed=1)))
+    assert op == "range"
+    assert place.startswith("right behind the source, range() in ")
+    # A part of the numbers that choose would choose others.
+    chosen = lambda: tf.data.Dataset.choose_from_datasets([slices(), slices()], numbers(2).repeat())  # noqa: E731
+    assert shard(lambda: finish(chosen()))[0] == "choose_from_datasets"
+    assert shard(lambda: finish(tf.data.Dataset.zip((numbers(9), numbers(9)))))[0] == "zip"
+    # What numbers batches is no reason to shard them.
+    assert shard(lambda: slices().batch(8, drop_remainder=True).enumerate())[0] == "from_tensor_slices"
+
+
+def test_a_repeat_is_recommended_where_its_mend_puts_it() -> None:
+    def repeat(make: Callable[[], Any]) -> tuple[str, str, tuple[str, ...]]:
+        finding = inspected(make)["repeat-missing"]
+        with tf.Graph().as_default():
+            mended = mend(make(), {"repeat-missing"})
+        place = re.sub(r" in [^ ,]+:\d+", "", finding.recommended).removesuffix(
+            ", and the number of steps to train()"
+        )
+        return finding.op, place, mended.changes
+
+    def ended(dataset: Any) -> Any:
+        return dataset.batch(8, drop_remainder=True)
+
+    cases: list[tuple[Callable[[], Any], str, str, str]] = [
+        (lambda: ended(slices().shuffle(9, seed=1).take(50)), "batch", "take", ", before batch()"),
+        (
+            lambda: ended(tf.data.Dataset.zip((slices(), slices()))).prefetch(1),
+            "batch",
+            "zip",
+            ", before batch()",
+        ),
+        (lambda: ended(slices()).shuffle(9, seed=1).prefetch(1), "shuffle", "shuffle", ""),
+        (lambda: ended(slices().batch(4).unbatch()), "batch", "unbatch", ", before batch()"),
+    ]
+    for make, op, behind, before in cases:
+        assert repeat(make) == (op, f"repeat() behind {behind}(){before}", (f"repeat() behind {behind}()",))
+
+
+def test_a_table_is_read_without_end_by_its_own_call(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
+
+    def table() -> Any:
+        return tf.data.experimental.make_csv_dataset(str(tmp_path / "t.csv"), 1, num_epochs=1, shuffle=False)
+
+    plain = inspected(lambda: table().map(lambda row: row["a"]))["repeat-missing"]
+    assert plain.op == "make_csv_dataset"
+    assert plain.recommended.startswith("make_csv_dataset(..., num_epochs=None)")
+    # A cache of what never ends would only grow, and a part would come from later epochs.
+    for behind in (lambda: table().cache(), lambda: table().take(1)):
+        assert inspected(behind)["repeat-missing"].recommended.startswith("repeat() behind ")
+
+
+def test_a_repeat_behind_the_prefetch_goes_with_another_call() -> None:
+    def late(behind: Callable[[Any], Any]) -> list[str]:
+        make = lambda: behind(slices().batch(8, drop_remainder=True).prefetch(2))  # noqa: E731
+        return [f.op for f in find(trace(make).pipeline, Context()) if f.id == "prefetch-not-last"]
+
+    assert late(lambda d: d.repeat()) == ["repeat"]
+    assert late(lambda d: d.map(tf.nn.relu).repeat()) == ["map"]

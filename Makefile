@@ -20,7 +20,7 @@ lint: .venv/.complete ## ruff (style, format) and mypy --strict
 	$(PYTHON) -m mypy
 
 test: .venv/.complete ## the tests
-	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup
+	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder
 
 soak: .venv/.complete ## the long fault and load tests
 	$(PYTHON) -m pytest -m soak

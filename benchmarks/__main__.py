@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,7 @@ disturbs both sides alike. Absolute figures are of this machine:
 
 def main() -> None:
     """Entry point."""
+    argparse.ArgumentParser("python -m benchmarks", description=__doc__).parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     rows: list[Row] = []
     for group in GROUPS:

@@ -11,6 +11,7 @@ without it the profiler's side of the table is empty.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -268,10 +269,44 @@ def rows() -> list[Row]:
     return [row for group in GROUPS.values() for row in group(())]
 
 
+_KNOWN: dict[str, Collection[str]] = {"time": PARAMS, "overhead": PARAMS, "peers": TRUTH}
+"""By group the names that choose among its rows."""
+
+
+def chosen(words: Sequence[str]) -> dict[str, list[str]]:
+    """By group the names of the rows that words choose; none: all of its rows.
+
+    Names without a group choose in all groups that know them.
+
+    Raises:
+        ValueError: a word is neither a group nor a name of a row of a group that is chosen.
+    """
+    groups = [word for word in words if word in GROUPS] or list(GROUPS)
+    names = [word for word in words if word not in GROUPS]
+    known = list(dict.fromkeys(name for group in groups for name in _KNOWN[group]))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"unknown word {unknown[0]!r}; expected {', '.join(GROUPS)}, or of {', '.join(groups)} one of "
+            f"{', '.join(known)}"
+        )
+    rows = {group: [name for name in names if name in _KNOWN[group]] for group in groups}
+    return {group: of_group for group, of_group in rows.items() if of_group or not names}
+
+
 def main() -> None:
     """Prints the rows of the groups that are named, or of all."""
-    names = [word for word in sys.argv[1:] if word not in GROUPS]
-    for group in [word for word in sys.argv[1:] if word in GROUPS] or list(GROUPS):
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.input_analysis",
+        description="Measures cs_input_analyzer; see the module's text.",
+    )
+    help_text = "time, overhead, peers; a name of an example program or of a pipeline; without any: all"
+    parser.add_argument("words", nargs="*", metavar="GROUP|NAME", help=help_text)
+    try:
+        groups = chosen(parser.parse_args().words)
+    except ValueError as error:
+        parser.error(str(error))
+    for group, names in groups.items():
         print(table(GROUPS[group](names)), flush=True)
 
 

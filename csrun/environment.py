@@ -1,10 +1,14 @@
-"""What the launchers change in the environment of the user's program. Pure, except for `this_toolkit`."""
+"""What the launchers change in the environment of the user's program.
+
+Pure, except for `this_toolkit` and `variables`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +60,21 @@ def this_toolkit() -> Toolkit:
     root = Path(__file__).resolve().parent.parent
     installed = root.name in ("site-packages", "dist-packages")
     return Toolkit(Path(sys.executable).absolute().parent, None if installed else root)
+
+
+@contextmanager
+def variables(told: Mapping[str, str]) -> Iterator[None]:
+    """This process has these variables while it is open; what they were before comes back."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,14 @@ def signalled_at_our_death(signum: int) -> Callable[[], None]:
     return prepare
 
 
+def signalled_at_parents_death(signum: int) -> None:
+    """The kernel sends this process the signal when its parent dies."""
+    parent = os.getppid()
+    _prctl(ctypes.CDLL(None, use_errno=True), _PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent:  # it died before the line above
+        os.kill(os.getpid(), signum)
+
+
 def _before_exec(cpus: Collection[int], dies_with_us: bool) -> Callable[[], None]:
     die = signalled_at_our_death(signal.SIGKILL) if dies_with_us else None
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from csrun.errors import UsageError
 
+FORMAT_VERSION = 1
+"""Of the files of an analysis; a change that breaks a reader raises it, further members do not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
@@ -23,7 +26,8 @@ def read_recommendation(path: Path) -> Recommendation:
     """Reads the member `recommendation` of an analysis.
 
     Raises:
-        UsageError: the file cannot be read, or holds no such member with three whole numbers of at least 1.
+        UsageError: the file cannot be read, is of a version to come, or holds no such member with three
+            whole numbers of at least 1.
     """
     try:
         analysis: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -37,7 +41,13 @@ def read_recommendation(path: Path) -> Recommendation:
             f"--recommendation: {path} is no JSON ({error}); expected the file that "
             f"'cs_input_analyzer --json FILE' has written"
         ) from error
-    found = analysis.get("recommendation") if isinstance(analysis, dict) else None
+    analysis = analysis if isinstance(analysis, dict) else {}
+    if (version := analysis.get("format_version", FORMAT_VERSION)) != FORMAT_VERSION:
+        raise UsageError(
+            f"--recommendation: {path} has format_version {version}; expected {FORMAT_VERSION}: write the "
+            f"file with the cs_input_analyzer that belongs to this csrun_wse"
+        )
+    found = analysis.get("recommendation")
     values = found if isinstance(found, dict) else {}
     counts: dict[str, Any] = {name: values.get(name) for name in ("nodes", "tasks_per_node", "cpus_per_task")}
     wrong = [name for name, count in counts.items() if type(count) is not int or count < 1]

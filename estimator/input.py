@@ -196,6 +196,15 @@ def component_names(structure: tuple[Any, ...], parts: Sequence[str] = FEATURES_
     return names
 
 
+def names_by(source: InputSource, spec: Any) -> list[str]:
+    """Names of the components of a Dataset that has such an `element_spec`.
+
+    Raises:
+        InputFnError: the run cannot read such elements.
+    """
+    return component_names(_parts(spec, source.parts, source.mode), source.parts)
+
+
 def narrowed(name: str, value: Any) -> np.ndarray:
     """The array, 64-bit integers as 32-bit ones.
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from csrun.environment import variables
 from csrun.roles import tf_config
+from csrun.schedulers.slurm.step_variables import step_variables
 from estimator.input import InputSource, describe, read
 from estimator.tasks import VARIABLE as TF_CONFIG
 
@@ -36,11 +39,13 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
     from input_analyzer.handover import InputProgram, take_over
 
     def build(shard: Shard) -> Any:
-        return _as_worker(source, shard).call()
+        with _told(shard):
+            return _as_worker(source, shard).call()
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         return read(_as_worker(source, shard), source.config.tf_random_seed, 0)
 
+    @cache
     def names() -> tuple[str, ...]:
         # Refuses what cannot be streamed, as a run does.
         return tuple(component.name for component in describe(source).components)
@@ -58,18 +63,13 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
     take_over(program, compiles=compiles)
 
 
-@contextmanager
-def _told(shard: Shard) -> Iterator[None]:
-    """TF_CONFIG of a worker for what it reads there later, in any thread, as a generator does."""
-    before = os.environ.get(TF_CONFIG)
-    os.environ[TF_CONFIG] = json.dumps(_tf_config(shard))
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(TF_CONFIG, None)
-        else:
-            os.environ[TF_CONFIG] = before
+def _told(shard: Shard) -> AbstractContextManager[None]:
+    """What a worker finds in its environment, for what it reads there later, in any thread."""
+    config = _tf_config(shard)
+    tasks = shard.count + 1 if shard.count > 1 else 1
+    rank = shard.index + 1 if shard.count > 1 else 0
+    told = {TF_CONFIG: json.dumps(config), **step_variables(os.environ, rank, tasks)}
+    return variables(told)
 
 
 def _as_worker(source: InputSource, shard: Shard) -> InputSource:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from csrun.environment import variables
 from csrun.roles import tf_config
-from estimator.input import InputSource
+from csrun.schedulers.slurm.step_variables import step_variables
+from estimator.input import InputSource, names_by
 from estimator.modes import ModeKeys
 
 log = logging.getLogger("estimator")
+
+PATIENCE_S = 2.0
+"""A run does not call an input function that takes longer as other workers would."""
 
 
 def log_report(source: InputSource, *, shared: bool = True) -> None:
@@ -34,16 +41,18 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
     try:
         with _random_numbers_kept():
             inspection = inspect(
-                lambda workers, index: as_worker(source, workers, index).call(),
+                lambda workers, index: _made_by(source, workers, index),
                 workers=source.num_shards,
                 training=source.mode == ModeKeys.TRAIN,
                 shared=shared,
                 seed=source.config.tf_random_seed,
+                names=lambda spec: names_by(source, spec),
+                patience_s=PATIENCE_S,
             )
     except Exception as error:
         log.debug("no Input Function Report: %s: %s", type(error).__name__, error)
         return
-    for level, line in lines(inspection.findings, ["python", *sys.orig_argv[1:]]):
+    for level, line in lines(inspection.findings, ["python", *sys.orig_argv[1:]], inspection.notes):
         log.log(level, "%s", line)
 
 
@@ -58,9 +67,10 @@ def _random_numbers_kept() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def as_worker(source: InputSource, workers: int, index: int) -> InputSource:
-    """The input as one of several workers calls it; with one worker, as it is."""
+def _made_by(source: InputSource, workers: int, index: int) -> Any:
+    """What the input function gives one of several workers; with one worker, what it gives this process."""
     if workers == 1:
-        return source
+        return source.call()
     config = tf_config(index + 1, ["localhost"] * (workers + 1))
-    return replace(source, tf_config=config, num_shards=workers, shard=index)
+    with variables(step_variables(os.environ, index + 1, workers + 1)):
+        return replace(source, tf_config=config, num_shards=workers, shard=index).call()

@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from csrun.recommendation import FORMAT_VERSION
 from input_analyzer.lanes import ONE_LANE, Lane
-
-FORMAT_VERSION = 1
-"""Of the JSON; a change that breaks a reader raises it, further members do not."""
 
 Framework = Literal["tensorflow", "torch"]
 Severity = Literal["error", "warning", "info"]
@@ -198,12 +196,17 @@ class Recommendation:
             without a target.
         utilization: part of the time for which the accelerator is expected to have input, 0 to 1; None
             without a target.
+        low: lower end of the interval of the expected rate, see `input_analyzer.certainty`; None where it
+            was not computed.
+        high: upper end.
     """
 
     layout: Layout
     samples_per_s: float
     headroom: float | None
     utilization: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,8 @@ class Subject:
         framework: whose pipeline it returns.
         batch_size: samples of a batch.
         components: tensors of a batch in streaming order.
-        epoch_samples: samples of one epoch of one task; None where they cannot be counted.
+        epoch_samples: samples of one epoch of one task, those of a smaller last batch too; None where they
+            cannot be counted.
     """
 
     command: tuple[str, ...]
@@ -335,6 +339,8 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
         "samples_per_s": recommendation.samples_per_s,
         "headroom": recommendation.headroom,
         "utilization": recommendation.utilization,
+        "low": recommendation.low,
+        "high": recommendation.high,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ from input_analyzer.analysis import (
     Finding,
     Measurement,
     Node,
+    Prediction,
+    Recommendation,
     StageCost,
     Subject,
     Target,
 )
 from input_analyzer.applying import as_mended, order, words_of
 from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.certainty import with_interval
 from input_analyzer.findings import by_rank
 from input_analyzer.findings.sharding import Split, uneven_split
 from input_analyzer.gains import measure_gains
@@ -28,21 +31,25 @@ from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.page_cache import ColdFiles
-from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans
+from input_analyzer.measure.rates import Effort, Plan, Rates, plans
+from input_analyzer.notes import (
+    cold_notes,
+    file_notes,
+    first_epoch_note,
+    more_nodes_notes,
+    reservations,
+    uneven_notes,
+)
 from input_analyzer.pace import pace, unaccounted_us
 from input_analyzer.rate_model import Point, RateModel, fit
-from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
-from input_analyzer.report.words import counted, percent, rate, shape, size
+from input_analyzer.recommend import HEADROOM, USABLE_MEMORY, Limits, predictions, recommend
+from input_analyzer.report.words import counted
 from input_analyzer.target import target_of_report
 
 Say = Callable[[str, float], None]
 """Is told what is being done, and what part of the whole analysis is over, 0 to 1."""
 
 _STARTS = 0.35  # of the whole, for the examination
-_BUSY_CPUS = 0.25
-_UNMEASURED_ERROR = 0.15
-_STAYS = 0.05
-_HARDLY = 0.01
 
 
 @dataclass(frozen=True)
@@ -109,16 +116,43 @@ class Examined:
         """The gravest first."""
         return tuple(map(Finding.of, self.facts["findings"]))
 
-    def findings_with(self, workers: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Findings, and what so many workers are found to share unevenly."""
+    def findings_with(
+        self, workers: int, findings: Sequence[Finding], others: Collection[int] = ()
+    ) -> tuple[Finding, ...]:
+        """Findings, and what so many workers are found to share unevenly.
+
+        Args:
+            workers: of the recommended layout.
+            findings: all others.
+            others: numbers of workers of layouts that reach the target, too.
+        """
         uneven = None if self.split is None else uneven_split(self.split, workers)
-        return by_rank([*findings, uneven]) if uneven is not None else tuple(findings)
+        if self.split is None or uneven is None:
+            return tuple(findings)
+        even = sorted(other for other in others if not self.split.files % other)
+        if even:
+            # What it costs is in the expected rate, and who minds the rest has a choice.
+            text = f"{uneven.recommended}; {counted(even[0], 'worker')} would reach the target, too"
+            uneven = replace(uneven, severity="info", recommended=text)
+        return by_rank([*findings, uneven])
 
     @property
     def split(self) -> Split | None:
         """Files that workers share out whole."""
         split = self.facts["split"]
         return None if split is None else Split(**split)
+
+    @property
+    def may_read_files(self) -> bool:
+        """Whether it is possible that the input reads files."""
+        return bool(self.facts["may_read_files"])
+
+    @property
+    def slow_first(self) -> str:
+        """What may make later epochs faster than the first one; empty where nothing does."""
+        cached = not self.stages or any(stage.op in ("cache", "snapshot") for stage in self.stages)
+        causes = {"a cache": cached, "files that stay in memory": self.may_read_files}
+        return ", or ".join(cause for cause, there in causes.items() if there)
 
     def epoch_of_copy(self, copies: int) -> int | None:
         """Samples of an epoch of one of several copies."""
@@ -261,6 +295,7 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     target = request.target or target_of_report(map(Path, examined.facts["artifact_dirs"]))
     found = predictions(model, limits)
     recommendation = recommend(found, None if target is None else target.samples_per_s)
+    recommendation = with_interval(recommendation, measurements, model.relative_error)
     beside = None
     if epoch_ended or not any(stage.once for stage in stages):
         beside = unaccounted_us(stages, _cpu_us_of_one(measurements, recommendation.layout.cpus_per_task))
@@ -272,7 +307,9 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         stages=stages,
         unaccounted_cpu_us_per_sample=beside,
         bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task, beside or 0.0),
-        findings=examined.findings_with(recommendation.layout.workers, gains.findings),
+        findings=examined.findings_with(
+            recommendation.layout.workers, gains.findings, reaching(found, recommendation, target)
+        ),
         measurements=measurements,
         model=_described(model, limits),
         predictions=found,
@@ -285,9 +322,21 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
             *gains.notes,
             *notes,
             *file_notes(examined.split, model, limits, target),
-            *_reservations(measurements, request.effort, model, limits, target, todo),
+            *uneven_notes(examined.split, recommendation.layout),
+            *more_nodes_notes(model, limits, target, recommendation),
+            *reservations(measurements, request.effort, model, limits, target, todo),
         ),
     )
+
+
+def reaching(
+    found: Sequence[Prediction], recommended: Recommendation, target: Target | None
+) -> frozenset[int]:
+    """Numbers of workers of all layouts that reach the target, or deliver what the recommended one does."""
+    enough = recommended.samples_per_s
+    if target is not None:
+        enough = min(enough, target.samples_per_s * (1 + HEADROOM))
+    return frozenset(one.layout.workers for one in found if one.samples_per_s >= enough)
 
 
 def _cpu_us_of_one(measurements: Sequence[Measurement], cpus: int) -> float | None:
@@ -347,53 +396,16 @@ def _measure(
         )
     if cold is not None:
         notes += cold_notes(cold, measurements)
-    if without_end:
+    slow_first = examined.slow_first
+    if without_end and slow_first:
         everywhere = len(without_end) == len(todo)
-        notes.append(first_epoch_note(() if everywhere else without_end, cold=cold is not None))
-        if cold is None:
+        notes.append(first_epoch_note(() if everywhere else without_end, slow_first, cold=cold is not None))
+        if cold is None and examined.may_read_files:
             notes.append(
                 "Files that were read before are in the memory of the operating system: to measure with cold "
                 "ones, name their folders with --cold."
             )
     return tuple(measurements), notes, not without_end
-
-
-def first_epoch_note(cpus_per_task: Sequence[int], *, cold: bool) -> str:
-    """That rates are those of the first epoch: those with so many CPUs per task, or, with none named, all."""
-    some = f" with {' or '.join(map(str, cpus_per_task))} CPUs per task" if cpus_per_task else ""
-    return (
-        f"No epoch ended while it was measured{some}{', as far as can be seen' if cold else ''}: "
-        f"{'these' if some else 'the'} rates are those of the first epoch; a cache, or files that stay in "
-        "memory, may make later ones faster."
-    )
-
-
-def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str]:
-    """What was dropped for the first epoch, and what speaks against its being cold."""
-    dropped, where = cold.last, ", ".join(map(str, cold.folders))
-    notes = [
-        f"Cold: {counted(dropped.files, 'file')} below {where}, {size(dropped.size_bytes)} in all, "
-        f"{'was' if dropped.files == 1 else 'were'} dropped from the memory of the operating system before "
-        "the first epoch. What another machine or the disk itself keeps in memory stays there."
-    ]
-    if dropped.left_part > _STAYS:
-        notes.append(
-            f"{percent(dropped.left_part)} of these files stayed in memory, so the first epoch was not cold: "
-            "they are on a file system that is in memory (tmpfs), or mapped by a program, or being written; "
-            "use a copy on a disk."
-        )
-    elif any(_nothing_read(one) for one in measurements):
-        notes.append(
-            "Hardly anything was read from a disk in the first epoch: the input reads other files, or keeps "
-            "all of them in memory from its begin, or has them from a network file system, of which the "
-            "kernel counts nothing."
-        )
-    return notes
-
-
-def _nothing_read(measurement: Measurement) -> bool:
-    read = measurement.first_epoch_disk_bytes_per_sample
-    return read is not None and read < _HARDLY * measurement.bytes_per_sample
 
 
 def point_of(measurement: Measurement) -> Point:
@@ -413,90 +425,3 @@ def _described(model: RateModel, limits: Limits) -> ContentionModel:
         for cpus in limits.cpus_per_task
     }
     return ContentionModel(model.formula, model.relative_error, curves)
-
-
-def file_notes(
-    split: Split | None, model: RateModel, limits: Limits, target: Target | None
-) -> tuple[str, ...]:
-    """That there are fewer files than workers that the nodes have room for, and what that costs."""
-    everything = predictions(model, replace(limits, most_workers=None))
-    if split is None or max(one.layout.workers for one in everything) <= split.files:
-        return ()
-    wanted = None if target is None else target.samples_per_s
-    found, other = recommend(predictions(model, limits), wanted), recommend(everything, wanted)
-    files, place = counted(split.files, "file"), split.source or "a library"
-    note = (
-        f"The input has {files} that workers share out whole ({split.op} at {place}): one more worker than "
-        "files would have nothing to read, so layouts with more are left out."
-    )
-    if other.samples_per_s <= found.samples_per_s:
-        return (note,)
-    limiting = "The files are the limit: with" if found.utilization != 1 else "With"
-    return (
-        f"{note} {limiting} {other.layout.workers} files or more, {shape(other.layout)} would be expected to "
-        f"deliver {rate(other.samples_per_s)} samples/s instead of {rate(found.samples_per_s)}: write the "
-        "data to more files, or shard the records behind the reading (each worker then reads all files).",
-    )
-
-
-def unsettled_notes(measurements: Sequence[Measurement], half_width: float) -> list[str]:
-    """Measurements that would have needed more time, by what they lack.
-
-    Args:
-        measurements: all of them.
-        half_width: half of a confidence interval is to be at most that part of the rate.
-    """
-    lacking: dict[str, int] = {}
-    for one in measurements:
-        if one.settled:
-            continue
-        if one.batches < FEWEST_BATCHES:
-            said = (
-                f"had fewer than {FEWEST_BATCHES} batches of each copy, too few to trust their confidence "
-                "intervals"
-            )
-        elif (one.high - one.low) / 2 > half_width * one.samples_per_s:
-            said = "did not become as tight as asked for: their confidence intervals say how wide they are"
-        else:
-            said = "had not come to rest by the middle of their time, so what counts is the last part only"
-        lacking[said] = lacking.get(said, 0) + 1
-    together = counted(len(measurements), "measurement")
-    return [f"{count} of {together} {said}. More time: --seconds." for said, count in lacking.items()]
-
-
-def _reservations(
-    measurements: Sequence[Measurement],
-    effort: Effort,
-    model: RateModel,
-    limits: Limits,
-    target: Target | None,
-    todo: Sequence[Plan],
-) -> list[str]:
-    """What takes from the trust in an analysis, one sentence each."""
-    notes = []
-    busy = max(m.other_cpus for m in measurements)
-    if busy > _BUSY_CPUS:
-        notes.append(
-            f"Other programs kept up to {busy:.1f} of the {limits.node_cpus} CPUs busy while it was "
-            "measured: on a quiet node the rates are higher."
-        )
-    notes += unsettled_notes(measurements, effort.half_width)
-    if model.relative_error > _UNMEASURED_ERROR:
-        notes.append(
-            f"The fitted model is {100 * model.relative_error:.0f} % away from the measurements: trust the "
-            "rows that were measured."
-        )
-    if any(limits.memory_binds(plan.cpus_per_task) for plan in todo):
-        each = limits.memory_per_task_bytes / 2**30
-        notes.append(f"A task needs {each:.1f} GiB: memory, not CPUs, limits the tasks of a node.")
-    if limits.nodes > 1:
-        notes.append(
-            "One node was measured; what several share, a file server for instance, is not in the "
-            "predictions."
-        )
-    if target is None:
-        notes.append(
-            "There is no target: compile first (--mode=compile_only), or give --target-samples-per-s; the "
-            "layout with the highest rate is recommended."
-        )
-    return notes

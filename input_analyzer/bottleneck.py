@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from input_analyzer.analysis import Bottleneck, StageCost
-from input_analyzer.pace import time_us
+from input_analyzer.pace import NEARLY_ALL, time_us
+from input_analyzer.report.words import rate
 
 _FASTER = 1.005  # what is less is not worth a word
+_SOME = 0.05  # of a time, what is less is within its error
 _ALIKE = 0.02  # gains that differ by so little, as parts of the whole time, are the same
 
 
@@ -44,17 +46,15 @@ def _without(stages: Sequence[StageCost], left_out: StageCost) -> list[StageCost
 
 
 def _reason(chosen: StageCost, timed: Sequence[StageCost], cpus: int, unaccounted_us: float) -> str:
-    waits = chosen.wait_us_per_sample or 0.0
-    kind = "waiting" if waits > _time(chosen) / 2 else "computing"
     of_stages = sum(map(_time, timed))
     share = 100 * _time(chosen) / of_stages
     threads = chosen.lane.threads_on(cpus)
     where = "" if threads == 1 else f" in {threads} threads"
-    text = f"{_time(chosen):,.4g} us of {kind} per sample{where}, {share:.0f} % of the time of all stages"
+    text = f"{_spent(chosen)}{where}, {share:.0f} % of the time of all stages"
     on = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
     if unaccounted_us > of_stages:
         return (
-            f"{text}; more time goes into no stage: {unaccounted_us:,.4g} us of CPU time per sample into "
+            f"{text}; more time goes into no stage: {rate(unaccounted_us)} us of CPU time per sample into "
             "calls and into handing elements over, which fewer and larger ones spare"
         )
     left = time_us(_without(timed, chosen), cpus, unaccounted_us)
@@ -63,13 +63,28 @@ def _reason(chosen: StageCost, timed: Sequence[StageCost], cpus: int, unaccounte
     times = time_us(timed, cpus, unaccounted_us) / left
     if unaccounted_us and times < _FASTER:
         return text
-    faster = f"a task with {on} could be {times:,.3g} times as fast"
+    if times >= NEARLY_ALL:
+        return f"{text}; almost nothing else takes time: without it a task with {on} could be {_MORE} as fast"
+    faster = f"a task with {on} could be {times:.3g} times as fast"
     if unaccounted_us <= _ALIKE * of_stages:
         return f"{text}; without it {faster}"
     return (
-        f"{text}; without that, and with the {unaccounted_us:,.4g} us of CPU time in no stage (calls, "
+        f"{text}; without that, and with the {rate(unaccounted_us)} us of CPU time in no stage (calls, "
         f"handing elements over) as they are, {faster}; a change that spares some of these, too, gives more"
     )
+
+
+_MORE = f"more than {NEARLY_ALL:.0f} times"
+
+
+def _spent(stage: StageCost) -> str:
+    """The time of a stage, and what it does in it."""
+    waits, time = stage.wait_us_per_sample or 0.0, _time(stage)
+    if waits < _SOME * time:
+        return f"{rate(time)} us of computing per sample"
+    if waits > (1 - _SOME) * time:
+        return f"{rate(time)} us of waiting per sample"
+    return f"{rate(time)} us per sample, of that {rate(waits)} us waiting"
 
 
 def _time(stage: StageCost) -> float:

@@ -251,7 +251,7 @@ def build_command(site: Site) -> click.Command:
     return cs_input_analyzer
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+_FILE = click.Path(path_type=Path, allow_dash=True)
 
 
 def _counts(context: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -321,6 +321,11 @@ def _request(
     from input_analyzer.measure.node import host_name, usable_cpus
     from input_analyzer.measure.page_cache import check_folders
     from input_analyzer.measure.rates import Effort
+    from input_analyzer.refused import (
+        refuse_missing_function,
+        refuse_python_file,
+        refuse_words_behind_function,
+    )
     from input_analyzer.standalone import looks_like_function
 
     environment = dict(os.environ)
@@ -333,6 +338,7 @@ def _request(
         )
     refuse_python_file(words, environment.get("PATH", ""))
     refuse_words_behind_function(words, environment.get("PATH", ""))
+    refuse_missing_function(words, environment.get("PATH", ""))
     check_folders("--cold", cold)
     cwd = working_directory()
     program = words
@@ -360,61 +366,45 @@ def _request(
     )
 
 
-def refuse_python_file(words: Sequence[str], path: str) -> None:
-    """Whether the command is the name of a Python file, which is no program.
-
-    Raises:
-        UsageError: so it is.
-    """
-    import shutil
-
-    word = words[0]
-    if not word.endswith(".py") or not Path(word).is_file() or shutil.which(word, path=path):
-        return
-    raise UsageError(
-        f"{word} is a file and no program; expected 'python {word}' for a program that trains or compiles, "
-        f"or '{word}:FUNCTION' for a function in it that returns a dataset"
-    )
-
-
-def refuse_words_behind_function(words: Sequence[str], path: str) -> None:
-    """Whether a function is followed by words, as flags of ours in the wrong place are.
-
-    Raises:
-        UsageError: so it is.
-    """
-    import shutil
-    from shlex import join
-
-    from input_analyzer.standalone import looks_like_function
-
-    word, *behind = words
-    if not behind or not looks_like_function(word) or shutil.which(word, path=path):
-        return
-    raise UsageError(
-        f"{word} names a function, and behind it stands {join(behind)!r}; expected the function as the last "
-        f"word and flags before it: {PROGRAM} {join([*behind, word])}"
-    )
-
-
 def _report(request: Request, json_file: Path | None, html_file: Path | None) -> int:
     from input_analyzer.analyze import analyze
-    from input_analyzer.report.files import TO_STDOUT, write
+    from input_analyzer.report.files import TO_STDOUT
 
     with _progress() as tell:
         analysis = analyze(request, tell)
     _print(analysis, STDERR if TO_STDOUT in (json_file, html_file) else STDOUT)
+    write_reports(analysis, json_file, html_file)
+    return 0
+
+
+def write_reports(analysis: Analysis, json_file: Path | None, html_file: Path | None) -> None:
+    """Writes what is asked for; one that cannot be written does not keep the other from it.
+
+    Raises:
+        CsrunError: something could not be written.
+    """
+    from input_analyzer.report.files import write
+
+    texts: list[tuple[Path, str]] = []
     if json_file is not None:
-        write(json_file, json.dumps(analysis.to_json(), indent=2) + "\n")
+        texts.append((json_file, json.dumps(analysis.to_json(), indent=2) + "\n"))
     if html_file is not None:
         from input_analyzer.report.page import render_html
 
-        write(html_file, render_html(analysis))
-    return 0
+        texts.append((html_file, render_html(analysis)))
+    failures = []
+    for path, text in texts:
+        try:
+            write(path, text)
+        except CsrunError as error:
+            failures.append(str(error))
+    if failures:
+        raise CsrunError("\n".join(failures))
 
 
 def _show_diff(request: Request) -> int:
     from input_analyzer.analyze import examine
+    from input_analyzer.applying import WORKER_COUNTS
     from input_analyzer.source_diff import changes
 
     with _progress() as tell:
@@ -424,6 +414,13 @@ def _show_diff(request: Request) -> int:
         place = f" at {finding.source}" if finding.source else ""
         say(PROGRAM, f"not in the diff: {finding.id}{place}, {finding.op}(): {reason}")
     if found.diff:
+        left = [finding for finding, _ in found.left]
+        if any(one.id in WORKER_COUNTS and one not in left for one in examined.findings):
+            say(
+                PROGRAM,
+                "num_workers in the diff is a worker for each CPU, as nothing is measured for it: where "
+                "records wait, more of them help, and the report of an analysis says how many",
+            )
         write_text(STDOUT, found.diff)
     else:
         say(PROGRAM, "nothing in the source can be mended mechanically")
@@ -506,12 +503,13 @@ def _expected_errors() -> Iterator[None]:
 
 def _analysis(site: Site) -> AbstractContextManager[Surroundings]:
     """What an analysis happens in."""
-    from input_analyzer.measure.copies import folder_for_sockets
+    import tempfile
+
     from input_analyzer.measure.leaving import nothing_left
 
     occupy_closed_descriptors()
     # An image has /tmp; what TMPDIR names here, it may lack.
-    return nothing_left(folder_for_sockets() if site.container == "none" else Path("/tmp"))
+    return nothing_left(Path(tempfile.gettempdir()) if site.container == "none" else Path("/tmp"))
 
 
 def _allocated_nodes(environment: Mapping[str, str]) -> int | None:

@@ -24,6 +24,14 @@ class WrongTypeError(InputAnalyzerError):
         )
 
 
+def _how_alike(first: str, other: str) -> str:
+    """What makes batches alike, of which the types and shapes are `float32[8, 4]`, or the like."""
+    dtype, bracket, _ = first.partition("[")
+    if bracket and "[" in other and dtype != other.partition("[")[0]:
+        return f"make all records of one type, e.g. {dtype}"
+    return "pad (padded_batch with padded_shapes, or a collate_fn that pads) or crop to a fixed size"
+
+
 class InputFailedError(InputAnalyzerError):
     """The user's input function raised, or cannot be used; the message is its traceback, or the reason."""
 
@@ -52,8 +60,11 @@ class VaryingShapesError(InputAnalyzerError):
         super().__init__(
             f"the input function yields varying shapes: '{name}' of the first batch is {first}, of batch "
             f"{number} it is {other}; expected all batches alike, as the accelerator is programmed for one "
-            "shape: pad (padded_batch with padded_shapes, or a collate_fn that pads) or crop to a fixed size"
+            f"shape: {_how_alike(first, other)}"
         )
+
+
+_ALL_STEPS = "batches for all steps of a training"
 
 
 class InputEndedError(InputAnalyzerError):
@@ -61,17 +72,37 @@ class InputEndedError(InputAnalyzerError):
 
     exit_code = 1
 
-    def __init__(self, batches: int, samples: int, shard: str = "", mends: Sequence[str] = ()) -> None:
-        """`mends` are findings that --apply has mended, of which the worker may have so few records."""
+    def __init__(
+        self,
+        batches: int,
+        samples: int,
+        shard: str = "",
+        mends: Sequence[str] = (),
+        fewest: int = 0,
+        framework: str = "tensorflow",
+    ) -> None:
+        """What there was of an input, and in which shard.
+
+        Args:
+            batches: Of an epoch.
+            samples: In them.
+            shard: " in shard 0 of 2", or nothing.
+            mends: Findings that --apply has mended, for which the worker may have so few records.
+            fewest: Batches that an epoch has to have; 0: as many as there are steps.
+            framework: Of the input.
+        """
+        in_torch = framework == "torch"
         few = (
             f"--apply mends {' and '.join(mends)} here, which leaves this worker so few: write the shard "
             "into the input function, or run without --apply"
             if mends
-            else "add repeat() (an endless sampler in torch), or look why there are so few records"
+            else "give it more records, or smaller batches (drop_last leaves out those that are not whole)"
+            if in_torch
+            else "add repeat(), or look why there are so few records"
         )
+        expected = f"at least {fewest}, in an epoch that is read again and again" if in_torch else _ALL_STEPS
         super().__init__(
-            f"the input ended after {batches} batches ({samples} samples){shard}; expected batches for all "
-            f"steps of a training: {few}"
+            f"the input ended after {batches} batches ({samples} samples){shard}; expected {expected}: {few}"
         )
 
 

@@ -6,6 +6,7 @@ Imports a framework only through the folder of that framework, and only when it 
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -17,15 +18,15 @@ from typing import Any, Protocol, cast
 from input_analyzer.analysis import Component, Finding, StageCost
 from input_analyzer.applying import mending
 from input_analyzer.errors import InputEndedError
-from input_analyzer.findings.context import is_batched, number, records_at
+from input_analyzer.findings.context import flag, is_batched, number, records_at
 from input_analyzer.findings.sharding import Split
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.lanes import lanes
-from input_analyzer.measure.batches import Shapes
+from input_analyzer.measure.batches import SampleCount, Shapes
 from input_analyzer.measure.link import Link, Order
 from input_analyzer.measure.session import FEWEST_BATCHES, check_length
 from input_analyzer.measure.texts import text_notes
-from input_analyzer.pipeline import Pipeline, StageTime
+from input_analyzer.pipeline import Pipeline, Stage, StageTime
 from input_analyzer.source_lines import shown
 
 FIRST_BATCHES_S = 3.0
@@ -94,6 +95,7 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         "framework": program.framework,
         "artifact_dirs": [str(path.absolute()) for path in program.artifact_dirs],
         "epoch_samples": epoch_samples(found.pipeline),
+        "may_read_files": may_read_files(found.pipeline),
         "sharded": found.sharded,
         "stages": [asdict(cost) for cost in stage_costs(found.pipeline, found.times)],
         "findings": [asdict(finding) for finding in found.findings],
@@ -114,20 +116,18 @@ def sizes_to_mend(program: InputProgram, order: Order) -> tuple[str, ...]:
 
 
 def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[str, Any]:
-    shapes = Shapes(program.component_names(), program.batch_size)
+    names = program.component_names()  # here, as it refuses what no run could use
+    shapes = Shapes(lambda: names, program.batch_size)
     shard = Shard(1, 0)
     count = samples = size = 0
     end = time.monotonic() + FIRST_BATCHES_S
-    batches: Iterator[tuple[Any, ...]] = program.batches(shard)
-    for batch in batches:
+    for batch in _epochs(program, shard):
         own_samples, own_size = shapes.check(batch)
         count, samples, size = count + 1, samples + own_samples, size + own_size
         say("reading the first batches")
         # A slow pipeline is judged by what comes in that time, a fast one by as many batches as are needed.
         if count > FEWEST_BATCHES or (count > 1 and time.monotonic() > end):
             break
-    else:
-        check_length(count, samples, shard)
     components = [
         asdict(Component(shapes.name(index), dtype, shape))
         for index, (dtype, shape) in enumerate(shapes.first)
@@ -137,6 +137,23 @@ def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[st
         "components": components,
         "bytes_per_sample": size / samples if samples else 0.0,
     }
+
+
+def _epochs(program: InputProgram, shard: Shard) -> Iterator[tuple[Any, ...]]:
+    """Batches of a worker: of torch epoch after epoch, as a training reads them.
+
+    Raises:
+        InputEndedError: an epoch has too few of them.
+    """
+    while True:
+        count = samples = 0
+        sizes = SampleCount(program.batch_size)
+        for batch in program.batches(shard):
+            count, samples = count + 1, samples + sizes(batch)
+            yield batch
+        check_length(count, samples, shard, program.framework)
+        if program.framework != "torch":
+            return
 
 
 def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[StageCost, ...]:
@@ -160,7 +177,10 @@ def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[Stage
 
 
 def epoch_samples(pipeline: Pipeline) -> int | None:
-    """Samples of one epoch: what comes to the first `repeat`, or out of a pipeline without one."""
+    """Samples of one epoch: what comes to the first `repeat`, or out of a pipeline without one.
+
+    A smaller last batch counts as it is, where the records before the batches are known.
+    """
     if not pipeline.stages:
         return None
     if pipeline.framework == "torch":
@@ -172,7 +192,40 @@ def epoch_samples(pipeline: Pipeline) -> int | None:
     elements = records_at(pipeline, end)
     if elements is None:
         return None
-    return elements * (pipeline.samples_per_element if is_batched(end) else 1)
+    if not is_batched(end):
+        return elements
+    batched = elements * pipeline.samples_per_element
+    records = _records_before_batches(pipeline, end)
+    # More records than in whole batches were dropped.
+    return batched if records is None else min(batched, records)
+
+
+def _records_before_batches(pipeline: Pipeline, stage: Stage) -> int | None:
+    """Records that are made into the batches of a stage; None where that cannot be told."""
+    while is_batched(stage):
+        if len(stage.inputs) != 1:
+            return None
+        if number(stage, "batch_size") not in (None, pipeline.samples_per_element):
+            return None
+        stage = pipeline.by_name[stage.inputs[0]]
+    return records_at(pipeline, stage)
+
+
+def may_read_files(pipeline: Pipeline) -> bool:
+    """Whether anything may be read from files for a batch; of Python nobody knows."""
+    if pipeline.framework == "torch" or not pipeline.stages:
+        return True
+    return any(_may_read(stage) for stage in pipeline.stages)
+
+
+def _may_read(stage: Stage) -> bool:
+    if any(flag(stage, name) for name in ("python", "opens")) or "reads" in stage.attributes:
+        return True
+    return not stage.inputs and not all(_IN_MEMORY.match(kind) for kind in stage.kinds or (stage.op,))
+
+
+_IN_MEMORY = re.compile(r"(Tensor|Range|from_tensor|range)")
+"""Sources whose elements are tensors in memory."""
 
 
 def function_name(function: Any) -> str:

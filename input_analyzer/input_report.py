@@ -7,34 +7,43 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from shlex import join
 
-from input_analyzer.analysis import Finding
+from input_analyzer.analysis import Finding, Gain
 
 TITLE = "Input Function Report"
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 _WIDTH = 110
 
 
-def lines(findings: Sequence[Finding], command: Sequence[str] = ()) -> Iterator[tuple[int, str]]:
+def lines(
+    findings: Sequence[Finding], command: Sequence[str] = (), notes: Sequence[str] = ()
+) -> Iterator[tuple[int, str]]:
     """Lines of the report with the levels of `logging`; those about a finding begin with `[input_fn]`.
 
     Args:
         findings: Of an input.
         command: The words of the program that reads it, which an analysis runs again.
+        notes: What a reader must know beside, one sentence each.
     """
     if not findings:
         yield logging.INFO, f"{TITLE}: nothing to improve"
+        yield from ((logging.INFO, f"[input_fn] note - {note}") for note in notes)
         return
     yield logging.INFO, f"---------- {TITLE}: {counted(findings)} ----------"
     for finding in findings:
         level = _LEVELS[finding.severity]
         place = f"{finding.source}: " if finding.source else ""
         yield level, f"[input_fn] {finding.id} - {place}{finding.op}(): {finding.message}"
-        # What is won beside speed, the message has said.
-        gain = f" ({finding.gain})" if finding.gain and finding.gain.kind != "not-speed" else ""
+        gain = f" ({finding.gain})" if finding.gain and _says_more(finding.gain) else ""
         yield level, f"[input_fn] {finding.id} - recommended: {finding.recommended}{gain}"
+    yield from ((logging.INFO, f"[input_fn] note - {note}") for note in notes)
     if command and any(finding.gain and finding.gain.kind == "expected" for finding in findings):
         yield logging.INFO, f"what they give here is measured by: {join(['cs_input_analyzer', *command])}"
     yield logging.INFO, f"---------- end of the {TITLE} ----------"
+
+
+def _says_more(gain: Gain) -> bool:
+    """Whether a gain has a figure; the message has said what is won beside speed, or that time is spared."""
+    return gain.kind != "not-speed" and (gain.times is not None or any(map(str.isdigit, gain.text)))
 
 
 def text(findings: Sequence[Finding]) -> str:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from input_analyzer.analysis import StageCost
 
+NEARLY_ALL = 20.0
+"""Where a stage is left out a larger ratio says only that little is left, within the error of the times."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:

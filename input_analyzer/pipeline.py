@@ -42,7 +42,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of what a pipeline delivers: its name, NumPy's name of its type, sizes (None: unknown)."""
+    """One tensor of what a pipeline delivers: its name, NumPy's name of its type, sizes (None: unknown).
+
+    The name is the expression that takes it out of an element, `element['x'][0]`; in a program of a front end
+    what that calls the component, `features/x`.
+    """
 
     name: str
     dtype: str

@@ -5,8 +5,6 @@ n copies with c CPUs each deliver
     X(n, c) = n / (t(c) * (1 + sigma * (n - 1) + kappa * n * (n - 1)))        samples per second
     t(c)    = (serial**k + (parallel / c)**k) ** (1 / k)                      seconds per sample of one copy
 
-and tasks that share CPUs never more than CPUs / cpu, where cpu is the measured CPU time of a sample.
-
 The second factor is the universal scalability law (N. J. Gunther, "Guerrilla Capacity Planning", 2007,
 chapter 4): sigma is the share of time for which copies queue for what only one can use (disk, memory bus),
 kappa what they cost each other pairwise (caches, coherency). t(c) is Amdahl's law for k = 1, and for larger k
@@ -44,7 +42,7 @@ OVERLAPS = (1.0, 2.0, 4.0, 8.0)
 
 _ROUNDS = 100
 _CONVERGED = 1e-10
-_ALWAYS_COMPUTING = 1e9  # times as long as waiting
+_ALWAYS_COMPUTING = 1e9  # times as long as waiting; that much less: always waiting
 # What a parameter more must improve the squared error by to be believed.
 _WORTH_A_PARAMETER = 0.5
 
@@ -74,7 +72,6 @@ class RateModel:
         sigma: queueing, 0 or more.
         kappa: mutual cost, 0 or more.
         relative_error: root mean square of (predicted - measured) / measured.
-        cpu_s: most CPU time of a sample, which bounds the rate of tasks that share CPUs.
         threads: that do what takes `serial_s`, where k is infinite; several of them queue for CPUs.
     """
 
@@ -84,7 +81,6 @@ class RateModel:
     sigma: float = 0.0
     kappa: float = 0.0
     relative_error: float = 0.0
-    cpu_s: float = 0.0
     threads: int = 1
 
     def sample_time_s(self, cpus_per_task: float) -> float:
@@ -110,16 +106,6 @@ class RateModel:
         """
         return max((self.law(n, cpus_per_task) for n in range(1, tasks + 1)), default=0.0)
 
-    def shared_rate(self, tasks: int, cpus: int) -> float:
-        """Samples per second of `tasks` copies that are not pinned and share so many CPUs, fewer than copies.
-
-        Each has as many threads as if all CPUs were its own. What waits goes on side by side, what computes
-        takes turns: of the two bounds the rate keeps away as a hyperbola does, since it takes a while until a
-        CPU is given to another task.
-        """
-        alone = self.rate(tasks, cpus)
-        return 1 / math.hypot(1 / alone, self.cpu_s / cpus) if tasks else 0.0
-
     def law(self, tasks: int, cpus_per_task: float) -> float:
         """The formula itself."""
         return tasks / (self.sample_time_s(cpus_per_task) * self._contention(tasks))
@@ -130,21 +116,32 @@ class RateModel:
     @property
     def formula(self) -> str:
         """The formula with its numbers, for a reader."""
-        serial, parallel = f"{1e6 * self.serial_s:.4g}", f"{1e6 * self.parallel_s:.4g}"
+        serial, parallel = _us(self.serial_s), _us(self.parallel_s)
         k = f"{self.overlap:g}"
         if self.overlap == 1:
             time = f"{serial} + {parallel}/c"
         elif math.isinf(self.overlap):
             time = f"max({serial}, {parallel}/c)"
             if self.threads > 1:
-                computes, waits = (f"{1e6 * turn:.4g}" for turn in self._turns_s)
+                computes, waits = map(_us, self._turns_s)
                 time = (
                     f"{self.threads} threads that wait {waits} and take one of c CPUs for {computes} in turns"
                 )
         else:
             time = f"({serial}^{k} + ({parallel}/c)^{k})^(1/{k})"
-        slowdown = f"1 + {self.sigma:.3g} (n-1) + {self.kappa:.3g} n (n-1)"
-        return f"rate = 1e6 n / (({time}) us * ({slowdown})) with n tasks of c CPUs on a node"
+        slowdown = f"1 + {_factor(self.sigma)} (n-1) + {_factor(self.kappa)} n (n-1)"
+        return f"rate = 1,000,000 n / (({time}) us * ({slowdown})) with n tasks of c CPUs on a node"
+
+
+def _us(seconds: float) -> str:
+    """Microseconds, without an exponent."""
+    us = 1e6 * seconds
+    return f"{us:.0f}" if us >= 1000 else f"{us:.4g}" if us >= 1e-4 else "0"
+
+
+def _factor(value: float) -> str:
+    """Three digits, without an exponent; what is less has no weight, whatever number of tasks a node has."""
+    return f"{value:.3g}" if value >= 1e-4 else f"{value:.6f}".rstrip("0").rstrip(".") or "0"
 
 
 def fit(points: Sequence[Point], pace: Pace | None = None) -> RateModel:
@@ -179,8 +176,7 @@ def fit(points: Sequence[Point], pace: Pace | None = None) -> RateModel:
     if several_cpus == 1 and pace is not None:
         with_all = pace.with_overhead(1e6 * max(known)) if known else pace
         best = _divided(best, points[0].cpus_per_task, with_all)
-    # Side by side, and with more threads, a sample takes more CPU time: tasks that share are near the most.
-    return replace(best, cpu_s=max(known, default=0.0))
+    return best
 
 
 def _contended(model: RateModel, points: Sequence[Point]) -> RateModel:
@@ -228,14 +224,16 @@ def queueing_time(computes: float, waits: float, threads: int, cpus: float) -> f
         return (computes + waits) / threads
     if waits <= 0 or computes / waits > _ALWAYS_COMPUTING:
         return computes / cpus
+    if computes / waits < 1 / _ALWAYS_COMPUTING / threads:
+        return (computes + waits) / threads
     share = [0.0]  # of time, logarithm: the factors of many threads would overflow
     for at_cpus in range(1, threads + 1):
-        arrive = (threads - at_cpus + 1) * computes / waits
-        share.append(share[-1] + math.log(arrive / min(at_cpus, cpus)) if arrive else -math.inf)
+        arrive = (threads - at_cpus + 1) / min(at_cpus, cpus) * (computes / waits)
+        share.append(share[-1] + math.log(arrive))
     most = max(share)
     weights = [math.exp(one - most) for one in share]
     busy = sum(weight * min(at_cpus, cpus) for at_cpus, weight in enumerate(weights))
-    return computes * sum(weights) / busy if busy else waits / threads
+    return computes * sum(weights) / busy
 
 
 def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:

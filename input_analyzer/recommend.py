@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,8 @@ class Limits:
         node_memory_bytes: memory of a node.
         memory_per_task_bytes: memory of a task.
         cpus_per_task: the numbers of CPUs per task that were measured.
-        most_workers: so many workers have something to read, at least 1; None: any number has.
+        files: that workers share out whole, at least 1, so no more workers have something to read; None: any
+            number has, and as much as any other.
     """
 
     nodes: int
@@ -36,7 +38,7 @@ class Limits:
     node_memory_bytes: int
     memory_per_task_bytes: int
     cpus_per_task: tuple[int, ...]
-    most_workers: int | None = None
+    files: int | None = None
 
     def most_tasks(self, cpus_per_task: int) -> int:
         """Tasks that fit on a node by CPUs and by memory, at least one."""
@@ -56,7 +58,7 @@ def layouts(limits: Limits) -> Iterator[Layout]:
     Every task has CPUs of its own. A job of one task, whose worker shares the chief's process, is there only
     where no larger one is possible.
     """
-    most = limits.most_workers
+    most = limits.files
     found = [
         Layout(nodes, tasks, cpus)
         for nodes in range(1, limits.nodes + 1)
@@ -79,8 +81,42 @@ def predict(model: RateModel, layout: Layout) -> float:
 
 
 def predictions(model: RateModel, limits: Limits) -> tuple[Prediction, ...]:
-    """Of all layouts within the limits, the smallest first."""
-    return tuple(Prediction(layout, predict(model, layout)) for layout in layouts(limits))
+    """Of all layouts within the limits, the smallest first.
+
+    Where files are shared out unevenly, an epoch takes until the worker with the most of them has read these,
+    and others wait, or go on with records that they have delivered before. So a rate counts for the part of
+    it that `used_part` tells.
+    """
+    return tuple(
+        Prediction(layout, predict(model, layout) * used_part(limits.files, layout.workers))
+        for layout in layouts(limits)
+    )
+
+
+def used_part(files: int | None, workers: int) -> float:
+    """The part of the rate of all workers that reads an epoch, each record once; at most 1.
+
+    The mean of their shares over the largest one: 5 workers have 6 files in the time in which one has 2, as 3
+    workers do. Files are taken to be of one size.
+    """
+    return 1.0 if files is None else files / workers / math.ceil(files / workers)
+
+
+_MOST_NODES = 256
+
+
+def nodes_for(model: RateModel, limits: Limits, target_samples_per_s: float) -> int | None:
+    """The fewest nodes that reach a target with `HEADROOM`, where more than `limits` has do; else None."""
+    wanted = target_samples_per_s * (1 + HEADROOM)
+    for nodes in range(limits.nodes + 1, _MOST_NODES + 1):
+        for cpus in limits.cpus_per_task:
+            for tasks in range(1, limits.most_tasks(cpus) + 1):
+                layout = Layout(nodes, tasks, cpus)
+                if limits.files is not None and layout.workers > limits.files:
+                    break
+                if predict(model, layout) * used_part(limits.files, layout.workers) >= wanted:
+                    return nodes
+    return None
 
 
 def recommend(candidates: Sequence[Prediction], target_samples_per_s: float | None) -> Recommendation:

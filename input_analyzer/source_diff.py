@@ -96,7 +96,8 @@ def _file_diff(
         else:
             edits.update(dict.fromkeys(found))
     changed = _edited(source, list(edits))
-    lines = difflib.unified_diff(_lines(source), _lines(changed), f"a/{name}", f"b/{name}")
+    shown = name.lstrip("/")  # for patch -p1, of a file elsewhere in the folder /
+    lines = difflib.unified_diff(_lines(source), _lines(changed), f"a/{shown}", f"b/{shown}")
     return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
 
 

@@ -9,15 +9,19 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
+from csrun.environment import variables
 from csrun.roles import tf_config
+from csrun.schedulers.slurm.step_variables import step_variables
 from input_analyzer.analysis import Framework
 from input_analyzer.applying import ordered, ordered_values
 from input_analyzer.errors import ComponentError, UsageError, WrongTypeError
 from input_analyzer.handover import InputProgram, Shard, take_over
+from input_analyzer.imports import on_import
 from input_analyzer.measure.link import VARIABLE
 from input_analyzer.measure.session import begin, keep_files_apart, refuse
 from input_analyzer.measure.texts import texts_of
@@ -37,14 +41,48 @@ def main() -> None:
     order_file = Path(os.environ[VARIABLE])
     order, link = begin(order_file)  # from here on the analyzer can tell where this process hangs
     try:
-        function = load(sys.argv[1])
-        keep_files_apart(order)  # the function may read a dataset itself
-        check_arguments(sys.argv[1], function)
-        link.send(event="alive", doing=f"calling {sys.argv[1]}")
-        program = program_of(function, function())
+        function, example = called(
+            sys.argv[1], lambda: keep_files_apart(order), lambda doing: link.send(event="alive", doing=doing)
+        )
+        program = program_of(function, example)
     except Exception as error:
         refuse(order_file, error)
     take_over(program)
+
+
+def called(
+    word: str, prepare: Callable[[], None], say: Callable[[str], None]
+) -> tuple[Callable[[], Any], Any]:
+    """Calls the function that a word names.
+
+    Its module, and its first call, may make datasets, tables and layers that it uses from then on, and read
+    datasets themselves. So from the import of TensorFlow on it is recorded what is made with it.
+
+    Args:
+        word: MODULE:FUNCTION or FILE.py:FUNCTION.
+        prepare: Is called as soon as TensorFlow is there.
+        say: Told when the module has been imported.
+
+    Returns:
+        The function and what it has returned.
+
+    Raises:
+        UsageError: there is no such function, or it needs arguments.
+        Exception: whatever it raises, unchanged.
+    """
+    with ExitStack() as stack:
+
+        def imported() -> None:
+            from input_analyzer.tf.recording import recorded
+
+            prepare()
+            stack.enter_context(recorded())
+
+        stack.enter_context(on_import("tensorflow", imported))
+        function = load(word)
+        check_arguments(word, function)
+        say(f"calling {word}")
+        return function, function()
 
 
 def load(word: str) -> Callable[[], Any]:
@@ -55,6 +93,7 @@ def load(word: str) -> Callable[[], Any]:
     """
     module_name, _, name = word.rpartition(":")
     sys.path.insert(0, str(Path.cwd()))
+    before = _open_now()
     try:
         module = (
             _from_file(Path(module_name))
@@ -75,7 +114,22 @@ def load(word: str) -> Callable[[], Any]:
             f"{word}: {module_name} has no function '{name}'; expected one that returns a dataset; it has "
             f"{', '.join(known[:_NAMED]) or 'none'}{', ...' if len(known) > _NAMED else ''}"
         )
+    with suppress(TypeError):  # an object that can be called, of a class with slots
+        _OPEN_BEFORE[function] = before
     return cast("Callable[[], Any]", function)
+
+
+_OPEN_BEFORE: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+"""By a function what was open in this process before its module was imported."""
+
+
+def _open_now() -> dict[int, str]:
+    """Descriptors with the names of what they are, as the kernel has them."""
+    found: dict[int, str] = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the folder itself was open
+            found[int(link.name)] = str(link.readlink())
+    return found
 
 
 def _functions_of(module: Any) -> list[str]:
@@ -117,7 +171,15 @@ def _from_file(path: Path) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        raise UsageError(
+            f"{path}: {error}: a file of a package cannot be loaded by itself; expected "
+            f"{path.resolve().parent.name}.{path.stem}:FUNCTION, from the folder above that of the package"
+        ) from None
     return module
 
 
@@ -128,6 +190,8 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
         WrongTypeError: that is no dataset.
     """
     framework = framework_of(example)
+    if framework == "torch":
+        _remember_open(function)
     ended: dict[Shard, Any] = {}  # loaders that have come to the end of an epoch
     names: list[str] = []  # of what a loader delivers, once it has
 
@@ -140,33 +204,31 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
             return _next_epoch(build, ended, shard, names)
         findings = ordered()
         if findings:
-            return mended_batches(lambda: build(shard), findings, shard)
-        return tensorflow_batches(build(shard))
+            return mended_batches(lambda: build(shard), findings, shard, names)
+        return tensorflow_batches(build(shard), names)
 
     size = _batch_size(example) if framework == "torch" else None
     return InputProgram(framework, function, build, batches, lambda: names, size, eager=True, role=_told)
 
 
-@contextmanager
-def _told(shard: Shard) -> Iterator[None]:
+def _remember_open(function: Any) -> None:
+    """What the first input holds open, before any record is read."""
+    from input_analyzer.torch import handles
+
+    with suppress(TypeError):
+        handles.remember(_OPEN_BEFORE.get(function))
+
+
+def _told(shard: Shard) -> AbstractContextManager[None]:
     """What csrun_wse tells a worker, by which functions shard: TF_CONFIG, CSRUN_TASK_INDEX and the like."""
     several = shard.count > 1
     hosts = ["127.0.0.1"] * (shard.count + 1 if several else 1)
     rank = shard.index + 1 if several else 0
-    told = {"TF_CONFIG": json.dumps(tf_config(rank, hosts))}
+    told = {"TF_CONFIG": json.dumps(tf_config(rank, hosts)), **step_variables(os.environ, rank, len(hosts))}
     if several:
         told["CSRUN_RANK"], told["CSRUN_NUM_TASKS"] = str(rank), str(len(hosts))
         told["CSRUN_ROLE"], told["CSRUN_TASK_INDEX"] = "worker", str(shard.index)
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return variables(told)
 
 
 def framework_of(made: Any) -> Framework:
@@ -183,23 +245,40 @@ def framework_of(made: Any) -> Framework:
     raise WrongTypeError(made)
 
 
-def tensorflow_batches(dataset: Any) -> Iterator[tuple[Any, ...]]:
+def tensorflow_batches(dataset: Any, names: list[str] | None = None) -> Iterator[tuple[Any, ...]]:
     """The elements of a Dataset as arrays.
+
+    Args:
+        dataset: The Dataset.
+        names: Is filled with the names of the arrays.
 
     Raises:
         ComponentError: there is something in them that cannot be streamed.
     """
     import tensorflow as tf
 
-    for index, spec in enumerate(tf.nest.flatten(dataset.element_spec)):
+    known = _names_by(dataset.element_spec)
+    if names is not None:
+        names[:] = known
+    for name, spec in zip(known, tf.nest.flatten(dataset.element_spec), strict=True):
         if not isinstance(spec, tf.TensorSpec) or spec.dtype in (tf.resource, tf.variant):
             dense = isinstance(spec, tf.TensorSpec)
             got = f"a tensor of {spec.dtype.name}" if dense else type(spec).__name__.removesuffix("Spec")
-            raise ComponentError(
-                f"component {index}", got, "convert it, or leave it out, in the input function"
-            )
+            raise ComponentError(name, got, "convert it, or leave it out, in the input function")
     for element in dataset:
         yield tuple(_array(leaf.numpy()) for leaf in tf.nest.flatten(element))
+
+
+def _names_by(spec: Any) -> list[str]:
+    """Names of the leaves of an `element_spec` in the order of `tf.nest.flatten`."""
+    import tensorflow as tf
+
+    from input_analyzer.tf.graph import named_specs
+
+    leaves = tf.nest.flatten(spec)
+    names = [name for name, _ in named_specs(spec)]
+    # Classes that only tf.nest knows have their leaves numbered.
+    return names if len(names) == len(leaves) else [f"component {index}" for index in range(len(leaves))]
 
 
 def _array(values: Any) -> Any:
@@ -207,25 +286,26 @@ def _array(values: Any) -> Any:
 
 
 def mended_batches(
-    make: Callable[[], Any], findings: frozenset[str], shard: Shard
+    make: Callable[[], Any], findings: frozenset[str], shard: Shard, names: list[str] | None = None
 ) -> Iterator[tuple[Any, ...]]:
     """The same of a Dataset in whose graph findings are mended; as it is where it cannot be in a graph."""
     import tensorflow as tf
 
     from input_analyzer.tf.counting import initializers
-    from input_analyzer.tf.eager_graph import EagerGraph, NeedsEagerError
+    from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
     from input_analyzer.tf.mend import mend
 
-    graph = EagerGraph()
     try:
-        made = graph.call(make)
+        graph, made = in_graph(make)
     except NeedsEagerError:
-        yield from tensorflow_batches(make())
+        yield from tensorflow_batches(make(), names)
         return
     with graph.as_default():
         dataset = mend(made, findings, shard.count, shard.index).dataset
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         leaves = tf.nest.flatten(iterator.get_next())
+        if names is not None:
+            names[:] = _names_by(dataset.element_spec)
     with tf.compat.v1.Session(graph=graph) as session:
         session.run(initializers(graph))
         session.run(iterator.initializer)

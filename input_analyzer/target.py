@@ -10,8 +10,6 @@ from pathlib import Path
 from cgc.manifest import REPORT_JSON
 from input_analyzer.analysis import Target
 
-FROM_FLAG = "--target-samples-per-s"
-
 
 def target_of_report(folders: Iterable[Path]) -> Target | None:
     """Of the newest compile report in the artifacts below `folders`; None without one.

@@ -25,6 +25,12 @@ LEFT_OUT = 0.4
 """Part of a turn in which buffers are emptied."""
 TIGHT = 0.02
 """Half of the interval, as part of the ratio, from which on no more rounds are needed."""
+CLEAR = 0.1
+"""The same as part of the ratio's logarithm: what is 3 times as fast need not be known to 2 %."""
+FEWEST_CLEAR = 4
+"""Rounds from which on a clear ratio suffices, if it was one a round before too: an interval that is looked
+at often enough is narrow by chance. So it holds the true ratio in 93 to 95 of 100 cases of normal noise, as
+the intervals do that end with `TIGHT`."""
 
 
 def compare_sets(
@@ -67,12 +73,13 @@ def in_turns(
     Args:
         before: Reads for a turn without the change; the rate.
         after: The same with the change.
-        fewest: Rounds, of a turn of each, that are made in any case; at least 2.
+        fewest: Rounds, of a turn of each, that are made if the ratio is not clear before; at least 2.
         seconds: No round begins later than that.
         say: Called before every round.
     """
     end = time.monotonic() + seconds
     logs: list[float] = []
+    clear = 0  # rounds in a row
     while True:
         say()
         # Each begins as often as the other.
@@ -81,11 +88,14 @@ def in_turns(
         else:
             changed, plain = after(), before()
         logs.append(math.log(changed / plain))
-        if len(logs) >= fewest:
-            half = student_975(len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
-            if half < TIGHT or time.monotonic() > end:
-                middle = float(np.mean(logs))
-                return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+        if len(logs) < 2:
+            continue
+        middle = float(np.mean(logs))
+        half = student_975(len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+        clear = clear + 1 if half < CLEAR * abs(middle) else 0
+        enough = clear > 1 and len(logs) >= FEWEST_CLEAR
+        if enough or (len(logs) >= fewest and (half < TIGHT or time.monotonic() > end)):
+            return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
 def slower(ratio: Ratio | None) -> bool:

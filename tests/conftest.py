@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
@@ -62,7 +63,22 @@ def example() -> Example:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one worker of pytest-xdist runs: a file, whose fixtures are made once so, or all of `IN_TURN`."""
-    for item in items:
-        room, *_ = item.path.relative_to(Path(__file__).parent).parts
-        item.add_marker(pytest.mark.xdist_group("in-turn" if room in IN_TURN else str(item.path)))
+    """What one worker of pytest-xdist runs: a file, whose fixtures are made once so, or all of `IN_TURN`.
+
+    First what forks the worker processes of a torch DataLoader, before the threads of TensorFlow are there: a
+    child that is forked while one of them holds a lock may wait for it for ever. Then the largest groups.
+    """
+    groups = {item: _group(item) for item in items}
+    sizes = Counter(groups.values())
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (not _forks(groups[item]), -sizes[groups[item]], groups[item]))
+
+
+def _group(item: pytest.Item) -> str:
+    room, *_ = item.path.relative_to(Path(__file__).parent).parts
+    return "in-turn" if room in IN_TURN else str(item.path)
+
+
+def _forks(group: str) -> bool:
+    return "torch" in Path(group).name

@@ -47,7 +47,7 @@ def render_html(report: CompileReport) -> str:
             dense=_DENSE,
             sources=_common_folder([row.kernel.source for row in report.kernels]),
             definitions=DEFINITIONS,
-            style=Markup(_asset("compile_report.css")),
+            style=Markup(_asset("base.css") + "\n" + _asset("compile_report.css")),
             script=Markup(script),
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             Reason=Reason,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, component, finding, flag, number
+from input_analyzer.findings.context import (
+    Context,
+    finding,
+    flag,
+    is_batched,
+    makes_records,
+    number,
+)
 from input_analyzer.findings.endings import endless_at
 from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage, Tensor
@@ -39,6 +46,8 @@ def drop_remainder(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         left_out = "; of an epoch at most the last incomplete batch is left out"
         if flag(stage, "smaller_batch"):
             what, recommended = "the last batch may be smaller", _whole_batches(pipeline, context, stage)
+            if makes_records(stage):
+                what = "it makes records, the last of which may be smaller"
             if len(stage.inputs) == 1 and endless_at(pipeline, pipeline.by_name[stage.inputs[0]]):
                 what, left_out = (
                     "no batch is smaller, as the data never end, but its call does not say so",
@@ -86,7 +95,7 @@ def shape_unknown(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     )
     # A tensor of a kind of its own (ragged, sparse) does not tell its sizes before the end.
     for stage in causes if explained else [pipeline.last]:
-        named = ", ".join(f"{component(pipeline, tensor)} {_shown(tensor)}" for tensor in unknown)
+        named = ", ".join(f"{tensor.name} {_shown(tensor)}" for tensor in unknown)
         yield finding(
             "shape-unknown",
             "error",
@@ -122,7 +131,9 @@ def map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     for stage in pipeline.stages:
         if stage.op != "map" or not _vectorizes(pipeline, stage):
             continue
-        batch = next((other for other in pipeline.after(stage) if other.op == "batch"), None)
+        # A batch that is batched again makes a record: before it nothing is called for records.
+        batches = (other for other in pipeline.after(stage) if other.op == "batch" and is_batched(other))
+        batch = next(batches, None)
         between = [s for s in pipeline.after(stage) if batch is not None and s.position < batch.position]
         if batch is None or not all(_moves(pipeline, other) for other in between):
             continue

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, flag, number, records_at
+from input_analyzer.analysis import Finding, Gain
+from input_analyzer.findings.context import Context, finding, flag, mixes_anew, number, records_at
 from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage
 
 FITS = 0.5
 """Part of a worker's memory that a cache may take for it to be recommended."""
+TWICE = 2.0
+"""Times the rate that a cache promises from which it is more than a hint."""
 FULL = 0.9
 """Part of a worker's memory from which a cache is said not to fit."""
 MUCH = 0.25
@@ -59,7 +61,7 @@ def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         if stage.op != "cache":
             continue
         before = list(pipeline.before(stage))
-        cause = next((other for other in before if other.op == "shuffle" or flag(other, "random")), None)
+        cause = next((other for other in before if mixes_anew(other) or flag(other, "random")), None)
         if cause is not None and context.training:
             yield finding(
                 "cache-after-random",
@@ -90,21 +92,27 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             best = (share, stage, size, spared_stages)
     if best is not None and best[0] < 1:
         _, stage, size, spared_stages = best
+        gain = spared(pipeline, context, spared_stages, " from the second epoch on")
         yield finding(
             "cache-would-fit",
-            "info",
+            "warning" if _is_much(gain) and not any(flag(one, "python") for one in spared_stages) else "info",
             stage,
             f"an epoch takes {size} here and is the same every time, but is read and computed anew",
             f"cache() behind this {stage.op}()",
-            spared(pipeline, context, spared_stages, " from the second epoch on"),
+            gain,
         )
+
+
+def _is_much(gain: Gain | None) -> bool:
+    """Whether what is expected of times that were measured is more than a hint."""
+    return gain is not None and gain.cpus is not None and (gain.times is None or gain.times >= TWICE)
 
 
 _IN_MEMORY = frozenset({"from_tensor_slices", "from_tensors", "range"})
 
 
 def _varies(stage: Stage) -> bool:
-    return stage.op in ("shuffle", "repeat", "from_generator") or flag(stage, "random")
+    return mixes_anew(stage) or stage.op in ("repeat", "from_generator") or flag(stage, "random")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from input_analyzer.analysis import Finding, Gain, Severity
-from input_analyzer.pipeline import Pipeline, Stage, StageTime, Tensor
+from input_analyzer.pipeline import Pipeline, Stage, StageTime
 
 READERS = frozenset({"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"})
 AUTOTUNE_NAME = "CS_AUTOTUNE"
@@ -28,13 +28,33 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Half:
+    """A dataset that every worker reads whole, though workers share out what it is joined with.
+
+    Attributes:
+        pipeline: Of one of several workers.
+        end: Its last stage.
+        join: The stage that joins it with others.
+        place: Behind it the mend in the graph puts a shard; None where the graph is left as it is.
+    """
+
+    pipeline: Pipeline
+    end: Stage
+    join: Stage
+    place: Stage | None = None
+
+
+@dataclass(frozen=True)
 class Context:
     """The run that an input is for.
 
     Attributes:
         training: Whether it is read for training; evaluation and prediction end with their data.
         workers: Tasks that read it, each with an input function of its own.
-        sharded: Whether the inputs of two workers differ; None where that was not tried.
+        sharded: Whether the inputs of two workers differ; None where that was not tried, or nobody can tell.
+        halves: Datasets that are not shared out among the workers, though others are.
+        by_chance: Whether the order of the records is drawn from random numbers of the process when the input
+            function is called.
         files_by_worker: Files that the sources of the first and the last worker have; empty where that is
             not known.
         shared_caches: Names of files in which the first worker and the last one keep a cache both.
@@ -47,6 +67,8 @@ class Context:
     training: bool = True
     workers: int = 1
     sharded: bool | None = None
+    halves: tuple[Half, ...] = ()
+    by_chance: bool = False
     files_by_worker: tuple[int, ...] = ()
     shared_caches: frozenset[str] = frozenset()
     memory_bytes: int | None = None
@@ -60,13 +82,6 @@ class Context:
         if not total:
             return None
         return sum(self.times[s.name].self_time_us for s in stages if s.name in self.times) / total
-
-
-def component(pipeline: Pipeline, tensor: Tensor) -> str:
-    """What a report calls a tensor of an element: its number, and its name where the author gave one."""
-    key = tensor.name.removeprefix("element")
-    named = f" ('{key.strip('/')}')" if any(letter.isalpha() for letter in key) else ""
-    return f"component {pipeline.element.index(tensor)}{named}"
 
 
 def finding(
@@ -106,6 +121,16 @@ def is_batched(stage: Stage) -> bool:
 def reads_batches(pipeline: Pipeline, stage: Stage) -> bool:
     """Whether a stage is given batches."""
     return any(map(is_batched, pipeline.inputs_of(stage)))
+
+
+def makes_records(stage: Stage) -> bool:
+    """Whether a stage makes a record of several elements that follow each other."""
+    return flag(stage, "makes_record")
+
+
+def mixes_anew(stage: Stage) -> bool:
+    """Whether a `shuffle` has another order in every epoch."""
+    return stage.op == "shuffle" and stage.attributes.get("reshuffle_each_iteration") is not False
 
 
 def shuffles(stage: Stage) -> bool:

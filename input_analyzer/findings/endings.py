@@ -19,17 +19,22 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The data end before the training does."""
     if not context.training or is_endless(pipeline):
         return
+    generated = endless_at(pipeline, pipeline.last, generated=True)
+    if_it_ends = "where the generator comes to an end, " if generated else ""
+    unless = ", unless the generator goes on without end" if generated else ""
     repeats = [
-        stage for stage in pipeline.stages if stage.op == "repeat" and (number(stage, "count") or -1) >= 0
+        stage
+        for stage in _of_records(pipeline)
+        if stage.op == "repeat" and (number(stage, "count") or -1) >= 0
     ]
     if repeats:
         yield finding(
             "repeat-finite",
             "warning",
             repeats[-1],
-            f"the data are repeated {number(repeats[-1], 'count')} times, then the training ends, whatever "
-            "number of steps it was asked for",
-            "repeat() without a count, and the number of steps to train()",
+            f"{if_it_ends}the data are repeated {number(repeats[-1], 'count')} times, then the training ends"
+            ", whatever number of steps it was asked for",
+            f"repeat() without a count{unless}, and the number of steps to train()",
             not_speed(_ALL_STEPS),
         )
     else:
@@ -38,33 +43,25 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "repeat-missing",
             "warning",
             stage,
-            "the data end after one epoch, and with them the training, whatever number of steps it was asked "
-            "for",
-            f"{recommended}, and the number of steps to train()",
+            f"{if_it_ends}the data end after one epoch, and with them the training, whatever number of steps "
+            "it was asked for",
+            f"{recommended}{unless}, and the number of steps to train()",
             not_speed(_ALL_STEPS),
         )
 
 
 def _repeat_place(pipeline: Pipeline, context: Context) -> tuple[Stage, str]:
     """The stage at which to write it, and what; the mend in the graph has the same place."""
-    library = next((stage for stage in pipeline.stages if stage.op == "make_csv_dataset"), None)
-    if library is not None and len(library.inputs) == 0 and _ends_an_epoch(pipeline, library):
-        return library, "make_csv_dataset(..., num_epochs=None)"
     places = context.places
     if places is None:
         return pipeline.last, "repeat() before batch(), behind all that chooses or mixes records"
+    if places.batch is not None and places.batch is places.repeat:
+        # A call of a library that batches has an argument for what it does before.
+        return places.batch, f"{places.batch.op}(..., num_epochs=None)"
     behind = f"repeat() behind {called(places.repeat)}"
     if places.batch is None:
         return places.repeat, behind
     return places.batch, f"{behind}, before {called(places.batch)}"
-
-
-def _ends_an_epoch(pipeline: Pipeline, stage: Stage) -> bool:
-    """Whether what stands behind a stage may as well read it without end: it takes no part, keeps nothing."""
-    return all(later.op in _GOING_ON and len(later.inputs) < 2 for later in pipeline.after(stage))
-
-
-_GOING_ON = frozenset({"map", "filter", "unbatch", "batch", "shuffle", "prefetch", "with_options"})
 
 
 def is_endless(pipeline: Pipeline) -> bool:
@@ -72,17 +69,43 @@ def is_endless(pipeline: Pipeline) -> bool:
     return endless_at(pipeline, pipeline.last)
 
 
-def endless_at(pipeline: Pipeline, stage: Stage) -> bool:
-    """The same of a stage."""
-    if flag(stage, "endless"):
+def endless_at(pipeline: Pipeline, stage: Stage, *, generated: bool = False) -> bool:
+    """The same of a stage.
+
+    Args:
+        pipeline: All stages.
+        stage: One of them.
+        generated: What a Python generator makes counts as endless, of which nobody knows.
+    """
+    if flag(stage, "endless") or (generated and flag(stage, "generated")):
         return True
     if stage.op == "take" and (number(stage, "count") or -1) >= 0:
         return False
     if not stage.inputs:
         return stage.op in ("random", "counter")
-    ways = [endless_at(pipeline, other) for other in pipeline.inputs_of(stage)]
+    ways = [endless_at(pipeline, other, generated=generated) for other in pipeline.inputs_of(stage)]
+    if stage.op == _CHOOSE:
+        # It ends with its choices, and where all of its datasets have ended.
+        choice, *ways = ways
+        return choice and (all(ways) if flag(stage, "stop_on_empty_dataset") else any(ways))
     ends_with_one = stage.op in ("zip", "enumerate") or flag(stage, "stop_on_empty_dataset")
     return all(ways) if ends_with_one else any(ways)
+
+
+def _of_records(pipeline: Pipeline) -> list[Stage]:
+    """The stages in pipeline order, without those that make nothing but the choices among datasets."""
+    found: set[str] = set()
+    waiting = [pipeline.last]
+    while waiting:
+        stage = waiting.pop()
+        if stage.name not in found:
+            found.add(stage.name)
+            waiting += list(pipeline.inputs_of(stage))[1 if stage.op == _CHOOSE else 0 :]
+    return [stage for stage in pipeline.stages if stage.name in found]
+
+
+_CHOOSE = "choose_from_datasets"
+"""Its first input says which of the others delivers next."""
 
 
 def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

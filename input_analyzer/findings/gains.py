@@ -16,13 +16,11 @@ from dataclasses import replace
 from input_analyzer.analysis import Gain, StageCost
 from input_analyzer.findings.context import AUTOTUNE_NAME, Context
 from input_analyzer.lanes import lanes
-from input_analyzer.pace import time_us
+from input_analyzer.pace import NEARLY_ALL, time_us
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage, StageTime, Value
 
 _NO_GAIN = 1.005
-_MOST = 20.0
-"""A larger ratio says only that little is left, within the error of the times."""
-
+_ABOUT = "about"
 
 FILES_AT_ONCE = 4
 """Files that a reader waits for at once where TensorFlow would choose fewer by itself."""
@@ -103,8 +101,11 @@ def spared(pipeline: Pipeline, context: Context, stages: Collection[Stage], when
     left = {name: time for name, time in context.times.items() if name not in names}
     if not context.times or context.cpus is None:
         return Gain("expected", f"the time that this takes is spared{when}")
-    gain = _expected(pipeline, context, stages, pipeline, left, "about")
-    return gain and replace(gain, text=f"{gain.text}{when}, beside what handing elements over takes")
+    gain = _expected(pipeline, context, stages, pipeline, left, _ABOUT)
+    if gain is None:
+        return None
+    why = ", as almost nothing else takes time" if gain.times is None else ""
+    return replace(gain, text=f"{gain.text}{when}{why}, beside what handing elements over takes")
 
 
 def not_repeated(workers: int, what: str) -> Gain:
@@ -146,13 +147,14 @@ def _expected(
     after = time_us(_costs(changed, changed_times, first), context.cpus)
     if not before:
         return None
-    times = before / after if after else _MOST
-    if times >= _MOST:
-        times, text = _MOST, "almost all of the time of the input"
+    times = None if after <= 0 else before / after
+    if times is None or (bound == _ABOUT and times >= NEARLY_ALL):
+        times, text = None, f"more than {NEARLY_ALL:.0f} times the rate"
     else:
         text = f"{bound} {figure(times)} times the rate" if times >= _NO_GAIN else "nothing"
     epoch = " in the first epoch" if first else ""
-    return Gain("expected", f"{text} with {counted_cpus(context.cpus)}{epoch}", times, cpus=context.cpus)
+    text = f"{text} with {counted_cpus(context.cpus)}{epoch}"
+    return Gain("expected", text, times, cpus=context.cpus)
 
 
 def _costs(pipeline: Pipeline, times: Mapping[str, StageTime], first: bool) -> list[StageCost]:

@@ -23,24 +23,25 @@ _CALLING = ("map", "interleave")
 def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """`num_parallel_calls` is left out, or fixed."""
     for stage in pipeline.stages:
-        if stage.op not in _CALLING or flag(stage, "free") or flag(stage, "python"):
+        python = flag(stage, "python")
+        if stage.op not in _CALLING or flag(stage, "free") or (python and stage.op != "map"):
             continue
         share = context.share((stage,))
         if share is not None and share < MUCH:
             continue
         calls = number(stage, "num_parallel_calls")
+        gain = side_by_side(pipeline, context, stage)
+        if python and context.times and not (gain and (gain.times or 0.0) > 1 + MUCH):
+            continue  # it computes, which Python does one call at a time
         if calls is None and not is_parallel(stage):
             by_itself = lanes(pipeline)[stage.name].threads_per_cpu > 0
             yield finding(
                 "parallel-calls-missing",
-                "info" if by_itself else "warning",
+                "info" if by_itself or (python and not context.times) else "warning",
                 stage,
-                "it does not say how many calls may run at once: TensorFlow makes that as many as there are "
-                "CPUs only while its optimizations are on and the function keeps no state"
-                if by_itself
-                else "its calls run one after the other, on one CPU, however many the worker has",
+                _one_by_one(context, stage, by_itself),
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
-                side_by_side(pipeline, context, stage),
+                gain,
             )
         elif calls is not None and calls != AUTOTUNE:
             yield finding(
@@ -49,8 +50,21 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 stage,
                 f"{calls} calls run at once, whatever number of CPUs the worker gets",
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
-                side_by_side(pipeline, context, stage),
+                gain,
             )
+
+
+def _one_by_one(context: Context, stage: Stage, by_itself: bool) -> str:
+    """What is wrong with a call that does not say how many run at once."""
+    if by_itself:
+        return (
+            "it does not say how many calls may run at once: TensorFlow makes that as many as there are CPUs "
+            "only while its optimizations are on and the function keeps no state"
+        )
+    if flag(stage, "python"):
+        waits = "each mostly waits" if context.times else "what waits in them, for a file say, does so alone"
+        return f"its calls of Python run one after the other, and {waits}: several can wait at once"
+    return "its calls run one after the other, on one CPU, however many the worker has"
 
 
 def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

@@ -1,13 +1,18 @@
-"""Python in the pipeline: one record at a time, whatever number of CPUs there are."""
+"""Python in the pipeline: one call computes at a time, whatever number of CPUs there are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, flag
+from input_analyzer.findings.context import AUTOTUNE_NAME, Context, finding, flag, number
 from input_analyzer.findings.gains import spared
-from input_analyzer.pipeline import Pipeline
+from input_analyzer.lanes import is_parallel
+from input_analyzer.pipeline import Pipeline, Stage
+
+_INSTEAD = "operations of TensorFlow instead, or the work done once when the data are prepared"
+_LOCK_FREE = "files, a network, decoders and NumPy that give the lock up"
+"""What calls of Python can do side by side."""
 
 
 def calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -26,15 +31,27 @@ def calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 gain,
             )
         else:
-            yield finding(
-                "python-function",
-                "warning",
-                stage,
-                "it calls Python (py_function or numpy_function), which holds one lock: calls do not run "
-                "side by side, whatever num_parallel_calls says",
-                "operations of TensorFlow instead, or the work done once when the data are prepared",
-                gain,
-            )
+            yield finding("python-function", "warning", stage, *_function(context, stage), gain)
+
+
+def _function(context: Context, stage: Stage) -> tuple[str, str]:
+    """What is to be said of a function of Python, and what is recommended, by where its time goes."""
+    it_calls = "it calls Python (py_function or numpy_function)"
+    time = context.times.get(stage.name)
+    waits = time is not None and time.wait_us > time.cpu_us
+    if not waits:
+        said = (
+            f"{it_calls}, which computes one call at a time, as it holds a lock; only what waits without it "
+            f"({_LOCK_FREE}) is done side by side by several calls"
+        )
+        return said, _INSTEAD
+    said = (
+        f"{it_calls}, and mostly waits there: calls wait side by side, but each holds Python's one lock "
+        "while it computes"
+    )
+    if is_parallel(stage) or number(stage, "num_parallel_calls") is not None:
+        return said, _INSTEAD
+    return said, f"{stage.op}(..., num_parallel_calls={AUTOTUNE_NAME}) for what waits; {_INSTEAD}"
 
 
 RULES = (calls,)

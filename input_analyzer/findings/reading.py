@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import READERS, Context, finding, number
 from input_analyzer.findings.gains import argument, files_at_once, side_by_side
-from input_analyzer.pipeline import AUTOTUNE, Pipeline
+from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
 
 
 def flat_map(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -32,19 +32,25 @@ def reader(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     if not context.training:
         return
     for stage in pipeline.stages:
-        files = number(stage, "files")
+        files = _files(pipeline, stage)
         one_by_one = "FlatMapDataset" in stage.kinds
-        if stage.op in READERS and not stage.inputs and one_by_one and files and files > 1:
+        if stage.op in READERS and one_by_one and files != 1 and (files or stage.inputs):
             wanted = files_at_once(context.cpus)
             yield finding(
                 "parallel-reads-missing",
                 "info",
                 stage,
-                f"it reads its {files} files one after the other",
+                f"it reads its {f'{files} files' if files else 'files'} one after the other",
                 f"{stage.op}(..., num_parallel_reads={argument(wanted)})",
                 side_by_side(pipeline, context, stage),
                 None if wanted == AUTOTUNE else wanted,
             )
+
+
+def _files(pipeline: Pipeline, stage: Stage) -> int | None:
+    """How many files a reader has: by its own list of names, or by a dataset of them that it is given."""
+    counts = (number(one, "files") for one in (stage, *pipeline.before(stage)))
+    return next((count for count in counts if count is not None), None)
 
 
 RULES = (flat_map, reader)

@@ -6,18 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from input_analyzer.analysis import Finding, Severity
+from input_analyzer.findings.batching import MUCH
 from input_analyzer.findings.context import (
     Context,
     called,
     finding,
     flag,
+    is_batched,
+    makes_records,
     number,
     reads_batches,
+    records_at,
     shuffles,
 )
 from input_analyzer.findings.determinism import is_unseeded
 from input_analyzer.findings.gains import not_repeated, not_speed
 from input_analyzer.pipeline import Pipeline, Stage
+
+EACH_ONCE = "all workers together read each record once an epoch"
 
 
 @dataclass(frozen=True)
@@ -95,43 +101,82 @@ def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Several workers, and all of them read the same records in the same order."""
     if any(stage.op == "shard" for stage in pipeline.stages) or context.sharded is not False:
         return
-    stage, place = _shard_place(pipeline, context)
-    several = context.workers > 1
-    message = (
-        f"all {context.workers} workers read the same records: each record is trained on {context.workers} "
-        "times an epoch"
-        if several
-        else "every worker would read the same records: with several workers each record is trained on as "
-        "often"
-    )
-    yield finding(
+    if is_batched(pipeline.last) and all(map(_is_one_record, pipeline.stages)):
+        return  # one record, again and again: there is nothing to share out
+    known = context.places.shard if context.places else None
+    yield _missing(pipeline, context, pipeline.stages, known, same_records(context.workers))
+
+
+def _is_one_record(stage: Stage) -> bool:
+    """Whether a stage is a record, or only repeats and changes it, as for data that are made up."""
+    return stage.kinds == ("TensorDataset",) if not stage.inputs else stage.op in _OF_ONE
+
+
+_OF_ONE = frozenset({"repeat", "map", "shuffle", "batch", "take", "cache", "prefetch", "with_options"})
+"""Calls that make of a single record, of which a user writes a synthetic input, no others."""
+
+
+def same_records(workers: int) -> str:
+    """What is wrong where all of so many workers read the same."""
+    if workers > 1:
+        return (
+            f"all {workers} workers read the same records: each record is trained on {workers} times an epoch"
+        )
+    return "every worker would read the same records: with several workers each record is trained on as often"
+
+
+def missing_in_part(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Several workers share out one of the datasets that are joined, and another one they do not."""
+    for half in context.halves:
+        inside = {half.end.name, *(stage.name for stage in half.pipeline.before(half.end))}
+        stages = tuple(stage for stage in half.pipeline.stages if stage.name in inside)
+        message = f"it is not sharded, though what {called(half.join)} joins it with is: " + (
+            "the records of a worker are paired with others than those that belong to them"
+            if half.join.op == "zip"
+            else f"{f'all {context.workers} workers read' if context.workers > 1 else 'every worker reads'} "
+            "all its records, each of which is trained on as often as there are workers"
+        )
+        yield _missing(half.pipeline, context, stages, half.place, message)
+
+
+def _missing(
+    pipeline: Pipeline, context: Context, stages: tuple[Stage, ...], known: Stage | None, message: str
+) -> Finding:
+    """The finding about stages that want a shard; behind `known` the mend in the graph puts it."""
+    # Where the mend is left out, it stands behind what joins datasets, or chooses records by their order or
+    # by what they are: a part of a worker would have others, or none.
+    choosing = [stage for stage in stages if known is None and _chooses(pipeline, stage)]
+    stage = known or (choosing[-1] if choosing else stages[0])
+    joins_batches = len(stage.inputs) > 1 and reads_batches(pipeline, stage)
+    each = known is None and (stage.op == _SAMPLE or joins_batches)
+    where = _each_of(stage) if each else _where(pipeline, context, stage)
+    return finding(
         "shard-missing",
-        "error" if several and context.training else "warning",
+        "error" if context.workers > 1 and context.training else "warning",
         stage,
         message,
-        f"shard(num_workers, worker_index) {place}, both from TF_CONFIG or input_context",
-        not_speed("all workers together read each record once an epoch"),
+        f"{where}, both from TF_CONFIG or input_context",
+        not_speed(EACH_ONCE),
     )
 
 
-def _shard_place(pipeline: Pipeline, context: Context) -> tuple[Stage, str]:
-    """The stage behind which to write it, and that in words.
-
-    It is that of the mend in the graph. Where that is left as it is, it stands behind what joins datasets, or
-    chooses records by their order or by what they are: a part of a worker would have others, or none.
-    """
-    known = context.places.shard if context.places else None
-    choosing = [stage for stage in pipeline.stages if known is None and _chooses(pipeline, stage)]
-    stage = known or (choosing[-1] if choosing else pipeline.stages[0])
-    if not stage.inputs:
-        return stage, f"right behind the source, {called(stage)}"
-    mixed = any(map(shuffles, (stage, *pipeline.before(stage))))
-    seed = ", with one seed in all workers for the shuffle before it" if mixed else ""
-    return stage, f"behind {called(stage)}{seed}"
+def _where(pipeline: Pipeline, context: Context, stage: Stage) -> str:
+    """What to write behind a stage, or as its arguments, so that every worker reads a part of its own."""
+    if stage.op == _LISTING and is_unseeded(stage) and not context.by_chance:
+        # A shard of its results would be one of another order in every worker.
+        return f"{_LISTING}(..., shuffle=False), {_SHARD} behind {called(stage)}, then shuffle()"
+    place = f"{'behind' if stage.inputs else 'right behind the source,'} {called(stage)}"
+    if not stage.inputs and is_batched(stage):
+        place += " with batch_size=None, and batch() behind that"
+    if context.by_chance:
+        return f"{_SHARD} {place}, where all workers have the same order, by one seed of all random numbers"
+    if any(map(shuffles, (stage, *pipeline.before(stage)))):
+        place += ", with one seed in all workers for the shuffle before it"
+    return f"{_SHARD} {place}"
 
 
 def _chooses(pipeline: Pipeline, stage: Stage) -> bool:
-    if len(stage.inputs) > 1:
+    if len(stage.inputs) > 1 or makes_records(stage):
         return True
     # What numbers batches, or goes on from one to the next, does so with those of a worker.
     return stage.op in _CHOOSING or (stage.op in _BY_ORDER and not reads_batches(pipeline, stage))
@@ -158,7 +203,7 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"{'draw' if _draws(mixing) else 'shuffle'} differently, so some records are read by several "
                 "of them and others by none",
                 _shard_first(mixing),
-                not_speed("all workers together read each record once an epoch"),
+                not_speed(EACH_ONCE),
             )
         elif wasteful is not None:
             yield finding(
@@ -179,13 +224,66 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "shard() right behind the source",
                 not_repeated(max(context.workers, 2), "what stands before it"),
             )
+        else:
+            yield from _behind_work(pipeline, context, stage)
+
+
+def _behind_work(pipeline: Pipeline, context: Context, shard: Stage) -> Iterator[Finding]:
+    """What stands before a shard and could stand behind it: a function, a batch, a choice among datasets."""
+    work = _repeated_work(pipeline, shard)
+    if work is None:
+        return
+    again = [stage for stage in pipeline.before(shard) if stage.position >= work.position]
+    share = context.share(tuple(again))
+    if share is not None and share < MUCH:
+        return
+    yield finding(
+        "shard-late",
+        "warning",
+        shard,
+        f"it stands behind {called(work)}: every worker makes all records up to there and throws most away",
+        _each_of(work) if work.op == _SAMPLE else f"shard() before {called(work)}",
+        not_repeated(max(context.workers, 2), "what stands before it"),
+    )
+
+
+def _repeated_work(pipeline: Pipeline, shard: Stage) -> Stage | None:
+    """The first stage that computes records, and between which and a shard none chooses among them."""
+    found, stage = None, shard
+    while len(stage.inputs) == 1:
+        (stage,) = pipeline.inputs_of(stage)
+        if stage.op == _SAMPLE:
+            return stage
+        computes = stage.op in _MAKING or (stage.op == "map" and not flag(stage, "free"))
+        parts_batches = stage.op == "unbatch" and reads_batches(pipeline, stage)
+        if makes_records(stage) or not (computes or parts_batches or stage.op in _PASSING):
+            break
+        # What is unbatched later can be shared out only before its batches are made.
+        if computes and not reads_batches(pipeline, stage) and not _is_lone(pipeline, stage):
+            found = stage
+    return found
+
+
+def _is_lone(pipeline: Pipeline, stage: Stage) -> bool:
+    """Whether a stage reads an element that nobody can share."""
+    return any(records_at(pipeline, other) in (0, 1) for other in pipeline.inputs_of(stage))
+
+
+def _each_of(choice: Stage) -> str:
+    takes = "chooses from" if choice.op in (_SAMPLE, "choose_from_datasets") else "joins"
+    return f"{_SHARD} of each dataset that {called(choice)} {takes}"
+
+
+_SHARD = "shard(num_workers, worker_index)"
+_SAMPLE = "sample_from_datasets"
+_LISTING = "list_files"
+_MAKING = frozenset({"batch", "padded_batch"})
+_PASSING = frozenset({"map", "prefetch", "with_options", "cache"})
 
 
 def _mixes_records(pipeline: Pipeline, stage: Stage) -> bool:
     """Whether a stage shuffles records; for names of files a seed that all have in common is usual."""
-    of_names = stage.op == "list_files" or any(
-        later.attributes.get("reads") for later in pipeline.after(stage)
-    )
+    of_names = stage.op == _LISTING or any(later.attributes.get("reads") for later in pipeline.after(stage))
     return shuffles(stage) and not of_names
 
 
@@ -256,4 +354,4 @@ def _least_and_most(fewest: int, most: int) -> str:
     return f"no record is trained on {more:.0f} % more often than others, as with {fewest} and {most} files"
 
 
-RULES = (missing, late, uneven_files)
+RULES = (missing, missing_in_part, late, uneven_files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, number, reads_batches, records_at
+from input_analyzer.findings.context import Context, finding, flag, number, reads_batches, records_at
 from input_analyzer.findings.gains import not_speed
 from input_analyzer.pipeline import Pipeline
 
@@ -36,6 +36,8 @@ def small_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         size = number(stage, "buffer_size")
         later = list(pipeline.after(stage))
         of_files = any(other.attributes.get("reads") for other in later)
+        if flag(stage, "part") and not of_files:
+            continue  # how many of these go into a record, and what it should be made of, is the author's
         records = records_at(pipeline, pipeline.by_name[stage.inputs[0]]) if stage.inputs else None
         wanted = BATCHES_IN_BUFFER * pipeline.samples_per_element
         if of_files:

@@ -16,9 +16,18 @@ _COLLATE_SHARE = 0.2  # of the time of all stages
 def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The last batch of an epoch may be smaller."""
     stage, order = pipeline.by_name["collate"], pipeline.stages[0]
+    sizes = stage.attributes.get("batch_sizes")
+    if isinstance(sizes, tuple) and len(sizes) > 1:
+        yield _of_many_sizes(order, tuple(map(int, sizes)))
+        return
     if stage.attributes.get("drop_remainder") is not False or flag(order, "endless"):
         return
     severity, smaller = _last_batch(order, number(stage, "batch_size"), context.sharded)
+    each = (
+        number(pipeline.by_name["workers"], "num_workers")
+        if flag(pipeline.by_name["getitem"], "iterable")
+        else 0
+    )
     if smaller:
         yield about_loader(
             pipeline,
@@ -29,27 +38,59 @@ def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             if flag(stage, "batch_sampler")
             else "DataLoader(..., drop_last=True)",
             not_speed(
-                "the program can be compiled; of an epoch at most the last incomplete batch is left out"
+                "the program can be compiled; of an epoch at most the last incomplete batch"
+                f"{' of each worker process' if (each or 0) > 1 else ''} is left out"
             ),
         )
 
 
+def _of_many_sizes(order: Stage, sizes: tuple[int, ...]) -> Finding:
+    """The finding about a batch sampler of the user's, whose batches are not all alike."""
+    kind = order.attributes.get("kind")
+    return finding(
+        "drop-remainder-missing",
+        "error",
+        order,
+        f"its batches have {min(sizes)} to {max(sizes)} records, and the CS system is programmed for one "
+        "fixed shape",
+        f"{kind} with batches of {max(sizes)} only: what is left over it leaves out, or fills up",
+        not_speed("the program can be compiled, and comes to the end of an epoch"),
+    )
+
+
+MOST_TASKS = 16
+"""The last batch is looked at for up to so many tasks."""
+
+
 def _last_batch(order: Stage, size: int | None, sharded: bool | None) -> tuple[Severity, str]:
     """How grave it is that the last batch of an epoch is smaller, and whose it is; "" where none is."""
-    records, counts = number(order, "records"), order.attributes.get("records_by_task")
+    records = number(order, "records")
     if not records or not size:
         return "warning", "the last batch may be smaller, where the data end: nobody knows how many they are"
     if records % size:
         return "error", f"the last batch is smaller, as {records} records are not whole batches of {size}"
-    if sharded is False:  # as they would be shared out
-        counts = (records - records // 2, records // 2)
-    uneven = [n for n in counts if isinstance(n, int) and n % size] if isinstance(counts, tuple) else []
-    if not uneven:
+    uneven = next(((n, own) for n, own in _of_tasks(order, records, sharded) if own % size), None)
+    if uneven is None:
         return "info", ""
+    tasks, own = uneven
     return "warning", (
-        f"the last batch of one of several tasks may be smaller, as of 2 tasks one has {uneven[0]} records, "
+        f"the last batch of one of several tasks may be smaller, as of {tasks} tasks one has {own} records, "
         f"which are not whole batches of {size}"
     )
+
+
+def _of_tasks(order: Stage, records: int, sharded: bool | None) -> Iterator[tuple[int, int]]:
+    """Numbers of tasks, with how many records of an epoch one of so many has, as far as that is known."""
+    if flag(order, "by_chance") or flag(order, "replacement"):  # every task draws as many as it is told to
+        return
+    if sharded is False:  # as they would be shared out
+        for tasks in range(2, MOST_TASKS + 1):
+            yield from ((tasks, own) for own in dict.fromkeys((-(-records // tasks), records // tasks)))
+        return
+    known = {name: order.attributes.get(name) for name in ("records_by_task", "records_of_tasks")}
+    two, more = (one if isinstance(one, tuple) else () for one in known.values())
+    yield from ((2, own) for own in two if isinstance(own, int))
+    yield from ((tasks, own) for tasks, own in enumerate(more, 2) if isinstance(own, int))
 
 
 def batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -71,17 +112,51 @@ def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Several tasks, and all of them read the same records."""
     if context.sharded is not False:
         return
-    recommended = "DistributedSampler(dataset, num_replicas=tasks, rank=task)"
-    if flag(pipeline.by_name["getitem"], "iterable"):
-        recommended = "islice(records, task, None, tasks), or files split among the tasks, in the dataset"
+    first = pipeline.stages[0]
+    iterable = flag(pipeline.by_name["getitem"], "iterable")
+    message = (
+        "every task would read the same records: with several of them each record is trained on as often"
+    )
+    gain = "all tasks together read each record once an epoch"
+    if not iterable and flag(first, "by_chance"):
+        message = (
+            "its records are drawn at random, whatever the index, with the same numbers in every task: with "
+            "several of them each record is trained on as often"
+        )
+        gain = "every task draws records of its own"
+    elif not iterable and flag(first, "replacement"):
+        message = (
+            "every task would draw from all records, and those whose random numbers begin alike draw the "
+            "same ones: with several of them an epoch is as many times as long"
+        )
+        gain = "every task draws records of its own, and all together as many as one task alone"
     yield finding(
         "shard-missing",
         "error" if context.workers > 1 else "warning",
-        pipeline.stages[0],
-        "every task would read the same records: with several of them each record is trained on as often",
-        recommended,
-        not_speed("all tasks together read each record once an epoch"),
+        first,
+        message,
+        _own_part(first, iterable),
+        not_speed(gain),
     )
+
+
+_OF_TASK = "generator=torch.Generator().manual_seed(seed + task)"
+
+
+def _own_part(order: Stage, iterable: bool) -> str:
+    """What gives each task a part of its own."""
+    if iterable:
+        return "islice(records, task, None, tasks), or files split among the tasks, in the dataset"
+    kind = str(order.attributes.get("kind"))
+    if flag(order, "by_chance"):
+        return "random numbers that begin with another seed in every task, as torch.manual_seed(seed + task)"
+    if flag(order, "replacement"):
+        return f"{kind}(..., num_samples=a task's part, {_OF_TASK})"
+    if kind == "SubsetRandomSampler":  # the others may be kept for an evaluation
+        return "DistributedSampler(Subset(dataset, indices), num_replicas=tasks, rank=task)"
+    if order.attributes.get("torchs") is False:
+        return f"islice(order, task, None, tasks) in {kind}, of an order that all tasks have in common"
+    return "DistributedSampler(dataset, num_replicas=tasks, rank=task)"
 
 
 def uneven(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -125,6 +200,8 @@ def unseeded(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         yield about_loader(pipeline, identifier, "info", message, f"DataLoader(..., {generator})", gain)
         return
     kind = stage.attributes.get("kind")
+    if flag(stage, "replacement"):  # tasks that draw alike would train on the same records
+        generator = _OF_TASK
     recommended = f"{kind}(..., {generator})"  # that of the DataLoader has no effect on a sampler
     if not flag(stage, "takes_generator"):
         recommended = f"{kind} with a generator of its own that has a seed: {_generators(stage)}"
@@ -150,14 +227,18 @@ def slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     stage = pipeline.by_name["collate"]
     share = context.share((stage,))
     if flag(stage, "users") and pipeline.samples_per_element > 1 and (share or 0.0) > _COLLATE_SHARE:
+        time = context.times[stage.name]
+        waits = time.wait_us > time.cpu_us
         yield finding(
             "loader-collate-slow",
             "warning",
             stage,
-            f"the collate function takes {100 * (share or 0.0):.0f} % of the time of the input: it goes "
-            "through the records of a batch in Python",
-            "records that torch.stack can put together as they are, or a dataset that makes a whole batch at "
-            "once (__getitems__)",
+            f"the collate function takes {100 * (share or 0.0):.0f} % of the time of the input"
+            f"{', most of it waiting' if waits else ''}",
+            "more workers, which wait side by side, or a collate function that does not wait"
+            if waits
+            else "records that torch.stack can put together as they are, or a dataset that makes a whole "
+            "batch at once (__getitems__)",
             spared(pipeline, context, (stage,)),
         )
 

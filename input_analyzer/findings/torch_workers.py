@@ -50,7 +50,8 @@ def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     present, cpus = number(stage, "num_workers") or 0, _cpus(pipeline, context)
     wanted = wanted_workers(pipeline, context)
     if not present:
-        yield from _missing(pipeline, context, wanted)
+        # One worker never repeats a record.
+        yield from _missing(pipeline, context, wanted if _repeats(pipeline) is False else 1)
     elif present < wanted and _repeats(pipeline) is not True:
         gain = _gain(pipeline, context, wanted)
         if gain is not None and gain.times is not None and gain.times >= _WORTH_IT:
@@ -71,9 +72,15 @@ def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"num_workers is {present}: by the times of the stages {wanted} would do with "
             f"{counted_cpus(cpus)}, and each has the dataset and its batches in memory",
             f"DataLoader(..., num_workers={wanted})",
-            not_speed(f"the memory of {present - wanted} processes, and of a start of each, is spared"),
+            not_speed(
+                f"the memory of {_processes(present - wanted)}, and the time to start each of them, is spared"
+            ),
             wanted,
         )
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Finding]:
@@ -81,11 +88,10 @@ def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Find
     if gain is None or (gain.times or 0.0) < _WORTH_IT:
         if context.times and not _worth_a_hand_over(pipeline, context):
             return
-        gain = overlapped()
+        gain = _beside_the_training(context)
+        if (gain.times or 0.0) < _WORTH_IT:
+            return
     message = "num_workers is 0: the next batch is made only when the last one has been sent"
-    if flag(pipeline.by_name["getitem"], "iterable") and _repeats(pipeline) is not False:
-        # One worker never repeats a record.
-        wanted = 1
     arguments = f"num_workers={wanted}, persistent_workers=True"
     yield about_loader(
         pipeline, "loader-workers-missing", "warning", message, f"DataLoader(..., {arguments})", gain, wanted
@@ -94,8 +100,29 @@ def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Find
 
 def _worth_a_hand_over(pipeline: Pipeline, context: Context) -> bool:
     """Whether to make a batch takes so long that handing it over from a worker costs little."""
-    made = sum(time.self_time_us for time in context.times.values())
-    return made > _HAND_OVERS * _hand_over_us(pipeline, 0.0, 1)
+    return _made_by_workers(context) > _HAND_OVERS * _hand_over_us(pipeline, 0.0, 1)
+
+
+def _made_by_workers(context: Context) -> float:
+    """Microseconds a sample that a worker takes off the main process, which asks the sampler itself."""
+    return sum(
+        time.self_time_us for time in context.times.values() if time.stage not in ("sampler", "workers")
+    )
+
+
+def _beside_the_training(context: Context) -> Gain:
+    """What a worker gives at most that makes batches while the training works on others.
+
+    A step of time x, sampler s and the work of a worker w take (x + s + w) / max(x + s, w) times as long one
+    after the other: most where x + s = w, or x = 0.
+    """
+    work = _made_by_workers(context)
+    order = context.times["sampler"].self_time_us if "sampler" in context.times else 0.0
+    if not work or order < 0.01 * work:
+        return overlapped()
+    times = 2.0 if order <= work else (order + work) / order
+    text = f"up to {figure(times)} times the rate, where a step of the training takes as long as its input"
+    return replace(overlapped(), text=text, times=times)
 
 
 def wanted_workers(pipeline: Pipeline, context: Context) -> int:
@@ -286,4 +313,25 @@ def records_overlap(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-RULES = (count, restarted, ahead, pinned, random_numbers, records_repeated, records_overlap)
+def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A file or connection that was open before the workers began."""
+    stage = pipeline.by_name["getitem"]
+    held = stage.attributes.get("held")
+    workers = number(pipeline.by_name["workers"], "num_workers") or 0
+    if not isinstance(held, str) or workers < 2:
+        return
+    breaks = flag(stage, "held_breaks")
+    effect = "get wrong records or errors, as was seen here" if breaks else "may get wrong records or errors"
+    yield Finding(
+        "loader-file-shared",
+        "error" if breaks else "warning",
+        stage.op,
+        stage.source,
+        f"{held} is open when the workers begin: the {workers} of them share the position in it, or the "
+        f"connection, and {effect}",
+        "open it where a record is first read, in each worker, and not in __init__",
+        not_speed("every worker reads the records that it is asked for"),
+    )
+
+
+RULES = (count, restarted, ahead, pinned, random_numbers, records_repeated, records_overlap, handles)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from input_analyzer.errors import VaryingShapesError
@@ -70,11 +70,11 @@ class Shapes:
     which is for a finding to say.
 
     Args:
-        names: What the user calls the arrays; they are asked for when one is to be named.
+        names: What the user calls the arrays; called when one is to be named.
         batch_size: Records of a whole batch, see SampleCount.
     """
 
-    def __init__(self, names: Sequence[str] = (), batch_size: int | None = None) -> None:
+    def __init__(self, names: Callable[[], Sequence[str]] = tuple, batch_size: int | None = None) -> None:
         self._names = names
         self._count = SampleCount(batch_size)
         self._first: tuple[tuple[str, tuple[int, ...]], ...] | None = None
@@ -91,7 +91,8 @@ class Shapes:
 
     def name(self, index: int) -> str:
         """What the user calls an array."""
-        return self._names[index] if index < len(self._names) else f"component {index}"
+        names = self._names()
+        return names[index] if index < len(names) else f"component {index}"
 
     def check(self, batch: Batch) -> tuple[int, int]:
         """Compares with the first batch; returns the samples and bytes of this one.
@@ -111,7 +112,7 @@ class Shapes:
 
     def _compare(self, batch: Batch) -> bool:
         """Whether it is just like the first one."""
-        now = tuple((str(array.dtype), tuple(map(int, array.shape))) for array in batch)
+        now = tuple((_type(array), tuple(map(int, array.shape))) for array in batch)
         if self._first is None:
             self._first, self.samples = now, self._count(batch)
         if now == self._first:
@@ -124,6 +125,11 @@ class Shapes:
             if not _alike(before, after):
                 raise VaryingShapesError(self.name(index), _shown(before), _shown(after), self._seen)
         return False
+
+
+def _type(array: Any) -> str:
+    """NumPy's name of a type, that of torch's tensors too."""
+    return str(array.dtype).removeprefix("torch.")
 
 
 def _alike(first: tuple[str, tuple[int, ...]], other: tuple[str, tuple[int, ...]]) -> bool:

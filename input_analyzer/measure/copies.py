@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +22,7 @@ from typing import Any
 from csrun.commandline import find_command
 from csrun.processes import branches, descendants, signal_processes, start_task
 from csrun.roles import tf_config
+from csrun.schedulers.slurm.step_variables import step_variables
 from input_analyzer.errors import (
     HangingInputError,
     InputAnalyzerError,
@@ -28,7 +31,7 @@ from input_analyzer.errors import (
     ProgramError,
 )
 from input_analyzer.measure import node
-from input_analyzer.measure.link import END, VARIABLE, Link, Order
+from input_analyzer.measure.link import END, VARIABLE, Link, Order, short_name
 from input_analyzer.measure.traces import users_stack
 
 POLL_S = 0.05
@@ -39,8 +42,8 @@ START_GRACE_S = 60.0
 SEARCH_S = 1.0
 """How often processes below the copies are searched: that reads a file of every process of the machine."""
 
-_LONGEST_FOLDER = 74
-"""The kernel takes 107 bytes for a socket; our own folders and the socket's name are the rest."""
+_TEMPORARY = "t"
+_groups = itertools.count()
 
 _CLEARLY_MORE = 1.1
 _STACK_WAIT_S = 3.0
@@ -173,12 +176,6 @@ class Copy:
         return "\n".join(lines[-_TAIL_LINES:])
 
 
-def folder_for_sockets() -> Path:
-    """The folder of temporary files, or /tmp where its name leaves no room for that of a socket in it."""
-    folder = Path(tempfile.gettempdir())
-    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else Path("/tmp")
-
-
 class Copies:
     """A group of processes, for a with statement; none is left when it ends."""
 
@@ -192,11 +189,11 @@ class Copies:
         self.all: list[Copy] = []
 
     def __enter__(self) -> Copies:
-        within = self._launch.folder or folder_for_sockets()
-        self._folder = tempfile.TemporaryDirectory(prefix="csia-", dir=within)
-        path = f"{self._folder.name}/link"
+        self._folder = _new_folder(self._launch.folder)
+        path = str(self._folder / "link")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(path)
+        with short_name(path) as name:
+            self._listener.bind(name)
         self._listener.listen(len(self._orders))
         try:
             for order in self._orders:
@@ -215,7 +212,7 @@ class Copies:
             if copy.link is not None:
                 copy.link.close()
         self._listener.close()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _let_end(self) -> None:
         """Tells all to end, which examinations and comparisons do unasked, and waits until they have."""
@@ -245,15 +242,16 @@ class Copies:
             time.sleep(_END_POLL_S)
 
     def _start(self, order: Order) -> Copy:
-        folder = Path(self._folder.name)
-        name = f"{order.copy_index}"
+        folder, name = self._folder, f"{order.copy_index}"
         stacks, output, file = folder / f"stacks{name}", folder / f"out{name}", folder / f"order{name}.json"
-        file.write_text(order.model_copy(update={"stacks": str(stacks)}).model_dump_json(), encoding="utf-8")
+        paths = {"stacks": str(stacks), "temporary": str(folder / _TEMPORARY)}
+        file.write_text(order.model_copy(update=paths).model_dump_json(), encoding="utf-8")
         cpus = self._pins[order.copy_index] if self._pins else ()
         words = self._launch.words
         # Errors of TensorFlow come as exceptions; its log would bury the last lines of the program.
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment = {**quiet, **self._launch.environment, VARIABLE: str(file), **_role(order)}
+        environment = {**quiet, **self._launch.environment, VARIABLE: str(file)}
+        environment.update(_role(order, environment, order.cpus_per_task or len(cpus) or None))
         with output.open("wb") as sink:
             found = find_command(words[0], environment["PATH"])
             process = start_task(words, found, environment, cpus, output=sink.fileno())
@@ -278,7 +276,7 @@ class Copies:
                 copy = next(one for one in self.all if one.link is ready)
                 yield from self._heard(copy, self._received(copy))
         if time.monotonic() - self._looked >= LOOK_AROUND_S:
-            self._look_around()
+            yield from self._look_around()
             self._looked = time.monotonic()
 
     def _accept(self) -> Iterator[tuple[Copy, Message]]:
@@ -308,13 +306,13 @@ class Copies:
             copy.link = None
             return []
 
-    def _look_around(self) -> None:
+    def _look_around(self) -> Iterator[tuple[Copy, Message]]:
         self._look_at_memory()
         for copy in self.all:
             code = copy.process.poll()
             if code is not None and copy.waited_for:
-                for _ in self._last_words(copy):  # raises what it has said at its end
-                    pass
+                yield from self._last_words(copy)  # what was waited for may be among them
+            if code is not None and copy.waited_for:
                 raise _ended(copy, code, self._users_stack(copy), _for_memory(self._oom_kills))
             if copy.waited_for and copy.silent_s() > self._launch.time_limit_s:
                 raise self._hanging(copy)
@@ -382,13 +380,25 @@ class Copies:
         return sum(node.usage_of((pid, *others)).cpu_s for pid, others in below.items())
 
 
-def _role(order: Order) -> dict[str, str]:
-    """What csrun_wse tells a worker; nothing for an examination or a comparison, a job of its own."""
+def _new_folder(within: Path | None) -> Path:
+    """For what a group and its processes write; the names are short as programs make sockets in it."""
+    if within is None:
+        folder = Path(tempfile.mkdtemp(prefix="csia-"))
+    else:
+        folder = within / str(next(_groups))
+        folder.mkdir(mode=0o700)
+    (folder / _TEMPORARY).mkdir()
+    return folder
+
+
+def _role(order: Order, environment: Mapping[str, str], cpus: int | None) -> dict[str, str]:
+    """What csrun_wse, and Slurm, tell a worker; an examination or a comparison is a job of its own."""
     if order.purpose != "copy":
-        return {}
+        return step_variables(environment, 0, 1, cpus)
     rank, tasks = order.copy_index + 1, order.copies + 1
     config = tf_config(rank, ["127.0.0.1"] * tasks)
     return {
+        **step_variables(environment, rank, tasks, cpus),
         "TF_CONFIG": json.dumps(config),
         "CSRUN_JOB_ID": f"input-analysis-{os.getpid()}",
         "CSRUN_JOB_TOKEN": "of an analysis, opens nothing",

@@ -1,26 +1,45 @@
-"""Nothing of an analysis outlives it, whatever ends it: an error, Ctrl-C, a signal, even SIGKILL."""
+"""Nothing of an analysis outlives it, whatever ends it: an error, Ctrl-C, a signal, even SIGKILL.
+
+Where all processes are killed at once, as Slurm does with what a batch job has left, nobody is there who
+could remove the folder. Its owner holds a lock on it, so the next analysis finds that it is abandoned.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
+import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from csrun.errors import CsrunError
-from csrun.processes import Guard, adopt_orphans, descendants, reap, signal_processes
+from csrun.processes import (
+    Guard,
+    adopt_orphans,
+    descendants,
+    reap,
+    signal_processes,
+    signalled_at_parents_death,
+)
 from csrun.signals import INTERRUPTS
 
 MARK = "CSRUN_INPUT_ANALYSIS_ID"
 """In the environment of every process of an analysis, with a value of its own."""
 
+BATCH_SHELL = "SLURM_TASK_PID"
+"""In a batch script the process of the script itself."""
+
+_PREFIX = "csia-"
+_OWNER = "owner"
 _END_WAIT_S = 5.0
 
 
@@ -50,30 +69,64 @@ def nothing_left(parent: Path) -> Iterator[Surroundings]:
         parent: where the folder is made.
 
     Raises:
-        CsrunError: SIGTERM or SIGHUP has come; its exit code is 128 and the signal's number.
-        KeyboardInterrupt: SIGINT has come.
+        CsrunError: SIGINT, SIGTERM or SIGHUP has come; its exit code is 128 and the signal's number.
     """
     adopt_orphans()
     marks = {MARK: uuid.uuid4().hex}
-    folder = tempfile.TemporaryDirectory(prefix="csia-", dir=parent, ignore_cleanup_errors=True)
-    guard = Guard(marks, Path(folder.name))
+    remove_abandoned(parent)
+    folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
+    lock = own(Path(folder.name))
+    guard = Guard(marks, Path(folder.name))  # it has the lock too, as it may live longer
     before = {signum: signal.getsignal(signum) for signum in INTERRUPTS}
     for signum in INTERRUPTS:
         if before[signum] is not signal.SIG_IGN:  # a job under nohup survives the hangup
             signal.signal(signum, _leave)
     try:
+        _end_with_batch_shell(os.environ)
         yield Surroundings(marks, Path(folder.name))
     except _SignalledError as error:
-        if error.signum == signal.SIGINT:
-            raise KeyboardInterrupt from None
         raise _ended_by(error.signum) from None
     finally:
         _ignore_interrupts()
         _end_all({guard.pid})
         folder.cleanup()
         guard.dismiss()
+        os.close(lock)
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def own(folder: Path) -> int:
+    """Marks a folder as that of a running analysis; the descriptor that holds the lock."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):  # a file system without locks: nobody will take the folder for abandoned
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / _OWNER).write_text(socket.gethostname(), encoding="utf-8")
+    return descriptor
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Removes what our analyses on this machine have left in a folder, of which no process is there any more.
+
+    A lock says nothing to other machines that share the folder, so theirs are let be.
+    """
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it is somebody else's, still in use, or has just been removed
+            if (folder / _OWNER).read_text(encoding="utf-8") != socket.gethostname():
+                continue
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _end_with_batch_shell(environment: Mapping[str, str]) -> None:
+    """A batch script that is ended takes us with it, while Slurm leaves us the time to tidy up."""
+    if environment.get(BATCH_SHELL) == str(os.getppid()):
+        signalled_at_parents_death(signal.SIGTERM)
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
@@ -88,7 +141,9 @@ def _ignore_interrupts() -> None:
 
 
 def _ended_by(signum: int) -> CsrunError:
-    error = CsrunError(f"ended by {signal.Signals(signum).name} before the analysis was complete")
+    key = " (Ctrl-C)" if signum == signal.SIGINT else ""
+    name = signal.Signals(signum).name
+    error = CsrunError(f"ended by {name}{key} before the analysis was complete")
     error.exit_code = 128 + signum
     return error
 

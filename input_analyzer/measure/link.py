@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +32,7 @@ class Order(BaseModel):
         copy_index: number of this copy; 0 for an examination.
         copies: number of copies that are started together: the shards of the data.
         stacks: file for the stacks of all threads, written on SIGUSR1.
+        temporary: folder for temporary files; empty: that of the program.
         compile: go on to a compilation that the program asked for.
         apply: mend what leaves a size unknown before looking whether a run could use the input.
         stage_seconds: time that the examination may take for the stages, or each of the comparisons.
@@ -48,6 +52,7 @@ class Order(BaseModel):
     copy_index: int = 0
     copies: int = 1
     stacks: str = ""
+    temporary: str = ""
     compile: bool = False
     apply: bool = False
     stage_seconds: float = 20.0
@@ -63,6 +68,17 @@ def read_order(path: Path) -> Order:
     return Order.model_validate_json(path.read_bytes())
 
 
+@contextmanager
+def short_name(path: str) -> Iterator[str]:
+    """A name for a socket that is short enough for the kernel, which takes 107 bytes, in any folder."""
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
 class Link:
     """One end of the connection; messages are JSON objects."""
 
@@ -74,7 +90,8 @@ class Link:
     def connect(cls, path: str) -> Link:
         """To the analyzer."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(path)
+        with short_name(path) as name:
+            connection.connect(name)
         return cls(connection)
 
     def fileno(self) -> int:

@@ -16,12 +16,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from input_analyzer.analysis import Framework
 from input_analyzer.applying import mend_from_here_on, ordered
 from input_analyzer.errors import InputEndedError
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
+from input_analyzer.measure.temporary import keep_below
 from input_analyzer.measure.traces import shows_users_line, users_traceback
 
 REPORT_S = 0.02
@@ -29,6 +31,9 @@ REPORT_S = 0.02
 
 FEWEST_BATCHES = 10
 """An input with fewer is no input of a training."""
+
+FEWEST_OF_AN_EPOCH = {"tensorflow": FEWEST_BATCHES, "torch": 4}
+"""A training with torch reads epoch after epoch of a loader; one of fewer batches is little but its start."""
 
 EXIT_INPUT_FAILED = 1
 
@@ -100,8 +105,13 @@ def refuse(order_file: Path, error: BaseException) -> NoReturn:
 
 @cache
 def begin(order_file: Path) -> tuple[Order, Link]:
-    """Reads the order and tells the analyzer that this process is there; once."""
+    """Reads the order and tells the analyzer that this process is there; once.
+
+    From here on temporary files are the analysis's.
+    """
     order = read_order(order_file)
+    if order.temporary:
+        keep_below(Path(order.temporary))
     link = Link.connect(order.socket)
     if order.stacks:
         # Stays open: the handler writes to its descriptor.
@@ -114,11 +124,19 @@ def begin(order_file: Path) -> tuple[Order, Link]:
 
 def _stage_that_failed(program: InputProgram, order: Order, error: BaseException, link: Link) -> str:
     """Where in the pipeline an error comes from, that has no line of the user's in its traceback."""
-    if program.framework != "tensorflow" or "tensorflow" not in sys.modules or shows_users_line(error):
+    shard = Shard(order.copies, order.copy_index)
+    if program.framework == "torch":
+        if not isinstance(error, Exception) or hasattr(error, "exit_code") or is_for_want_of_memory(error):
+            return ""  # that has said what helps, and the input is not to be built again for it
+        from input_analyzer.torch.failing import what_helps
+
+        with suppress(Exception):
+            return what_helps(program, shard, error)
+        return ""
+    if "tensorflow" not in sys.modules or shows_users_line(error):
         return ""
     from input_analyzer.tf.failing import place_of
 
-    shard = Shard(order.copies, order.copy_index)
     with suppress(Exception):  # it tells more about an error, and must not hide that
         return place_of(program, shard, error, lambda doing: link.send(event="alive", doing=doing))
     return ""
@@ -179,7 +197,7 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
     shard = Shard(order.copies, order.copy_index)
     counts = _Counts()
     batches: Iterator[tuple[Any, ...]] = iter(())
-    shapes = Shapes(batch_size=program.batch_size)
+    shapes = Shapes(program.component_names, program.batch_size)
     fresh = True
     link.send(event="ready")  # the program has been loaded, which would disturb copies that are measured
     while _wait_for(link) == RUN:
@@ -193,7 +211,7 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
             if batch is None:
                 counts.pause()
                 link.send(event="report", **counts.values())
-                check_length(counts.batches_since_restart, counts.samples, shard)
+                check_length(counts.batches_since_restart, counts.samples, shard, program.framework)
                 batches = program.batches(shard)
                 counts.restart()
                 counts.resume()
@@ -211,17 +229,17 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
         link.send(event="paused", **counts.values())
 
 
-def check_length(batches: int, samples: int, shard: Shard) -> None:
+def check_length(batches: int, samples: int, shard: Shard, framework: Framework = "tensorflow") -> None:
     """Whether an input that has ended was long enough to be measured.
 
     Raises:
         InputEndedError: it was not.
     """
-    if batches < FEWEST_BATCHES:
+    if batches < FEWEST_OF_AN_EPOCH[framework]:
         part = f" in shard {shard.index} of {shard.count}" if shard.count > 1 else ""
         emptying = ordered() & {"shard-missing", "drop-remainder-missing"} if shard.count > 1 else frozenset()
         mends = sorted(emptying) if "shard-missing" in emptying else ()
-        raise InputEndedError(batches, samples, part, mends)
+        raise InputEndedError(batches, samples, part, mends, FEWEST_OF_AN_EPOCH[framework], framework)
 
 
 class _Counts:

@@ -43,8 +43,6 @@ class Curve:
     cpus_per_task: int
     path: str
     marks: tuple[Mark, ...]
-    end_x: float
-    end_y: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def chart(analysis: Analysis) -> Chart:
             for m in analysis.measurements
             if m.cpus_per_task == cpus
         )
-        curves.append(Curve(number, cpus, path, marks, x(line[-1][0]), y(line[-1][1])))
+        curves.append(Curve(number, cpus, path, marks))
     found = analysis.recommendation
     at = y(found.samples_per_s)
     text = f"recommended: {rate(found.samples_per_s)} samples/s expected"

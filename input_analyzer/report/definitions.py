@@ -38,7 +38,8 @@ DEFINITIONS: dict[str, str] = {
     "Target": "Samples per second that the training can use: what the compile report estimates for the "
     "wafer, or what --target-samples-per-s says.",
     "Predicted": "Sum over the nodes of the fitted rate of as many copies as the node has workers. One "
-    "task of the first node is the chief, which streams nothing.",
+    "task of the first node is the chief, which streams nothing. Of files that cannot be shared out evenly "
+    "the part that counts until the worker with the most of them is through: their mean over the most.",
     "Model": "rate = n / (t(c) (1 + sigma (n-1) + kappa n (n-1))) for n tasks with c CPUs each on a node; "
     "t(c) is a part that more CPUs do not shorten and a part that they do. sigma is the time that copies "
     "wait for each other, kappa what they cost each other pairwise. Several threads that wait and compute "
@@ -48,5 +49,7 @@ DEFINITIONS: dict[str, str] = {
     "Utilization": "Part of the time for which the accelerator is expected to have input: rate by target, "
     "at most 1.",
     "Input-bound": "No layout within the available nodes reaches the target: the accelerator waits for "
-    "input.",
+    "input. Probably: the interval of the expected rate has the target in it. That is, relative to the rate, "
+    "for each node the interval of the measurement that is nearest to its workers, by its part of the rate, "
+    "and the distance of the model from all of them, their squares added.",
 }

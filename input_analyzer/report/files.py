@@ -29,6 +29,9 @@ def check_writable(flag: str, path: Path | None) -> None:
         raise UsageError(
             f"{flag}: got no name of a file; expected one, for example {flag}=input{_ENDING[flag]}"
         )
+    if path.is_dir():
+        inside = path / f"input{_ENDING[flag]}"
+        raise UsageError(f"{flag}: {str(path)!r} is a folder; expected a file: for example {flag}={inside}")
     try:
         if _is_stream(path):
             if not os.access(path, os.W_OK):

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from input_analyzer.analysis import Analysis
 from input_analyzer.report import chart, words
@@ -20,7 +20,7 @@ def render_html(analysis: Analysis) -> str:
     Everything that comes from the user's program is escaped. A content security policy refuses every network
     access and every script.
     """
-    style = _asset("cgc.report", "compile_report.css") + "\n" + _asset("input_analyzer.report", "page.css")
+    style = _asset("cgc.report", "base.css") + "\n" + _asset("input_analyzer.report", "page.css")
     return (
         _environment()
         .get_template("page.html.j2")
@@ -38,7 +38,9 @@ def render_html(analysis: Analysis) -> str:
             plot=chart.chart(analysis),
             size=chart,
             stages=_stages(analysis),
+            of_program=words.of_program(analysis.subject.command),
             measurements=analysis.measurements,
+            measured_columns=_measured_columns(analysis),
             layouts=_layouts(analysis),
             definitions=DEFINITIONS,
             style=Markup(style),
@@ -56,7 +58,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        rate=words.rate, bytes=words.size, percent=words.percent, pixels=lambda value: f"{value:.1f}"
+        rate=words.rate,
+        bytes=words.size,
+        percent=words.percent,
+        of_target=words.of_target,
+        from_disk=words.from_disk,
+        breakable=_breakable,
+        pixels=lambda value: f"{value:.1f}",
     )
     environment.globals.update(counted=words.counted)
     return environment
@@ -65,6 +73,11 @@ def _environment() -> Environment:
 @cache
 def _asset(package: str, name: str) -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def _breakable(path: str) -> Markup:
+    """A path that may be broken behind its slashes."""
+    return escape(path).replace("/", Markup("/<wbr>"))
 
 
 def _stages(analysis: Analysis) -> list[dict[str, Any]]:
@@ -85,6 +98,18 @@ def _stages(analysis: Analysis) -> list[dict[str, Any]]:
         }
         for stage in analysis.stages
     ]
+
+
+def _measured_columns(analysis: Analysis) -> tuple[str, ...]:
+    """Columns of the measurements; those about a first epoch only where one was measured."""
+    epochs = any(one.first_epoch_samples_per_s is not None for one in analysis.measurements)
+    disk = any(words.from_disk(one) is not None for one in analysis.measurements)
+    return (
+        *("Tasks", "CPUs each", "Samples/s", "95 % interval"),
+        *(["First epoch"] if epochs else []),
+        *(["From disk per sample"] if disk else []),
+        *("CPU µs per sample", "Bytes per sample", "Memory per task", "Warm-up", "CPUs of others"),
+    )
 
 
 def _computing(cpu_us: float | None, self_us: float | None) -> float:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from textwrap import TextWrapper
+
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from input_analyzer.analysis import Analysis, Finding, Prediction
+from input_analyzer.analysis import Analysis, Finding, Measurement, Prediction
 from input_analyzer.report.words import (
     counted,
+    from_disk,
     no_findings,
+    of_target,
     percent,
     rate,
     size,
+    subject,
     title,
     training_command,
     unaccounted,
@@ -22,45 +29,56 @@ from input_analyzer.report.words import (
 
 _SHOWN_LAYOUTS = 12
 _BAR = 24
+_UNSETTLED = "*"
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def print_report(analysis: Analysis, console: Console) -> None:
     """Prints all of it."""
-    console.print(render(analysis))
+    # A word that is wider than the terminal, a path for instance, stays whole: it is to be copied.
+    console.print(render(analysis, console), crop=False)
     # As long as it is: a line break in the middle would be copied along.
     console.print(Text(f"  {training_command(analysis)}"), soft_wrap=True)
 
 
-def render(analysis: Analysis) -> RenderableType:
-    """The report as one renderable; the command to train with follows it."""
-    parts: list[RenderableType] = [*_head(analysis), "", _measurements(analysis)]
+def render(analysis: Analysis, console: Console) -> RenderableType:
+    """The report as one renderable, as wide as the console; the command to train with follows it."""
+    width = console.width
+    parts: list[RenderableType] = [*_head(analysis, width), "", *_measurements(analysis, console)]
     if analysis.stages:
-        parts += ["", _stages(analysis), *_unaccounted(analysis)]
-    parts += ["", _heading("Input Function Report"), *map(_finding, analysis.findings)]
+        parts += ["", _stages(analysis, width), *_unaccounted(analysis, width)]
+    parts += ["", _heading("Input Function Report")]
+    parts += [part for finding in analysis.findings for part in _finding(finding, width)]
     if not analysis.findings:
-        parts.append(Text(no_findings(analysis)))
+        parts.append(_wrapped(no_findings(analysis), width))
     if analysis.applied_gain:
-        parts.append(Text(f"All that --apply mends, together: {analysis.applied_gain}"))
+        together = f"All that --apply mends, together: {analysis.applied_gain}"
+        parts.append(_wrapped(together, width, "", "  "))
     parts += ["", _layouts(analysis)]
     if analysis.notes:
-        parts += ["", _heading("To be known"), *(Text(f"- {note}") for note in analysis.notes)]
-    return Group(*parts, "", *_recommendation(analysis))
+        notes = (_wrapped(note, width, "- ", "  ") for note in analysis.notes)
+        parts += ["", _heading("To be known"), *notes]
+    return Group(*parts, "", *_recommendation(analysis, width))
 
 
-def _head(analysis: Analysis) -> list[RenderableType]:
-    subject = analysis.subject
-    shapes = ", ".join(f"{c.name} {c.dtype}{list(c.shape)}" for c in subject.components)
-    where = f" ({subject.source})" if subject.source else ""
-    return [
-        _heading("Input analysis"),
-        Text(f"{subject.function}{where}, {subject.framework}"),
-        Text(f"batches of {subject.batch_size}: {shapes}"),
-        Text(
-            f"measured on {analysis.node.name}: {counted(analysis.node.cpus, 'CPU')}, "
-            f"{size(analysis.node.memory_bytes)}"
-        ),
-    ]
+def _head(analysis: Analysis, width: int) -> list[RenderableType]:
+    found = analysis.subject
+    shapes = ", ".join(f"{c.name} {c.dtype}{list(c.shape)}" for c in found.components)
+    lines = (
+        subject(analysis),
+        f"batches of {found.batch_size}: {shapes}",
+        f"measured on {analysis.node.name}: {counted(analysis.node.cpus, 'CPU')}, "
+        f"{size(analysis.node.memory_bytes)}",
+    )
+    return [_heading("Input analysis"), *(_wrapped(line, width, "", "  ") for line in lines)]
+
+
+def _wrapped(text: str, width: int, first: str = "", others: str = "") -> Text:
+    """Lines of whole words, with what stands before the first line and before all others."""
+    wrapper = TextWrapper(
+        width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )
+    return Text(wrapper.fill(text), no_wrap=True, overflow="ignore")
 
 
 def _heading(text: str) -> Text:
@@ -68,79 +86,139 @@ def _heading(text: str) -> Text:
 
 
 def _table(heading: str, *columns: str) -> Table:
+    """A table; a column whose name ends in " <" is to the left."""
     table = Table(
         title=Text(heading, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for column in columns:
         name = column.removesuffix(" <")
-        table.add_column(name, justify="left" if name != column else "right", overflow="fold")
-    return table
-
-
-def _measurements(analysis: Analysis) -> Table:
-    # Where no first epoch was measured the column would only take room.
-    from_disk = any(one.first_epoch_disk_bytes_per_sample is not None for one in analysis.measurements)
-    table = _table(
-        "Measured, copies side by side on one node",
-        "tasks",
-        "CPUs each",
-        "samples/s",
-        "95 % interval",
-        "first epoch",
-        *(["from disk/sample"] if from_disk else []),
-        "CPU us/sample",
-        "bytes/sample",
-        "memory/task",
-    )
-    for one in analysis.measurements:
-        first = "-" if one.first_epoch_samples_per_s is None else rate(one.first_epoch_samples_per_s)
-        read = one.first_epoch_disk_bytes_per_sample
-        table.add_row(
-            str(one.tasks),
-            f"{one.cpus_per_task}{'' if one.pinned else ' (shared)'}",
-            rate(one.samples_per_s),
-            f"{rate(one.low)} to {rate(one.high)}",
-            f"{first}{' (cold)' if one.cold and one.tasks == 1 else ''}",
-            *(["-" if read is None else rate(read)] if from_disk else []),
-            "-" if one.cpu_us_per_sample is None else f"{one.cpu_us_per_sample:.4g}",
-            rate(one.bytes_per_sample),
-            size(one.memory_per_task_bytes),
+        # As wide as its longest word, so that none is broken.
+        table.add_column(
+            name,
+            justify="left" if name != column else "right",
+            overflow="fold",
+            min_width=max(map(len, name.split())),
         )
     return table
 
 
-def _stages(analysis: Analysis) -> Table:
+_SIDE_BY_SIDE = "Measured, copies side by side on one node"
+
+
+def _measurements(analysis: Analysis, console: Console) -> Iterator[RenderableType]:
+    """One table, or two where it would be wider than the console; then what its marks mean."""
+    key, rates, costs = zip(*map(_measured, analysis.measurements), strict=True)
+    names = [list(each[0]) for each in (key, rates, costs)]
+    shown = [name for name in names[1] if any(row[name] for row in rates)]
+    first, behind = [*names[0], *shown], names[2]
+    rows = [{**a, **b, **c} for a, b, c in zip(key, rates, costs, strict=True)]
+    whole, width = _rows(_SIDE_BY_SIDE, [*first, *behind], rows, console.width)
+    if width <= console.width:
+        yield whole
+    else:
+        yield _rows(_SIDE_BY_SIDE, first, rows, console.width)[0]
+        yield ""
+        yield _rows("What a copy took", [*names[0], *behind], rows, console.width)[0]
+    if not all(one.settled for one in analysis.measurements):
+        yield _wrapped(f"{_UNSETTLED} unsettled: it needs more time, see below", console.width)
+
+
+def _measured(one: Measurement) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Cells of a measurement by the names of their columns: of the layout, the rates, and the costs.
+
+    Columns that are empty in all measurements are not shown.
+    """
+    first, read = one.first_epoch_samples_per_s, from_disk(one)
+    cold = " (cold)" if one.cold and one.tasks == 1 else ""
+    return (
+        {"tasks": str(one.tasks), "CPUs each": f"{one.cpus_per_task}{'' if one.pinned else ' (shared)'}"},
+        {
+            "samples/s": rate(one.samples_per_s),
+            "95 % interval": f"{rate(one.low)} to {rate(one.high)}{'' if one.settled else f' {_UNSETTLED}'}",
+            "first epoch": "" if first is None else f"{rate(first)}{cold}",
+            "from disk per sample": "" if read is None else rate(read),
+        },
+        {
+            "CPU us per sample": "-" if one.cpu_us_per_sample is None else rate(one.cpu_us_per_sample),
+            "bytes per sample": rate(one.bytes_per_sample),
+            "memory per task": size(one.memory_per_task_bytes),
+        },
+    )
+
+
+def _rows(
+    heading: str, names: Sequence[str], rows: Sequence[dict[str, str]], width: int
+) -> tuple[Table, int]:
+    """A table whose cells stay on one line, and its least width."""
+    table = _table(heading, *names)
+    for column in table.columns:
+        cells = max(len(row[str(column.header)]) for row in rows)
+        column.min_width = max(column.min_width or 0, cells)
+    for row in rows:
+        table.add_row(*(row[name] or "-" for name in names))
+    between = _BETWEEN * (len(names) - 1) + _EDGES
+    least = between + sum(column.min_width or 0 for column in table.columns)
+    if between + sum(max(len(str(c.header)), c.min_width or 0) for c in table.columns) > width:
+        for column in table.columns:  # rich would shrink the wrong ones
+            column.width = column.min_width
+    return table, least
+
+
+_BETWEEN, _EDGES = 3, 2
+"""Characters that a table has between two columns, and at its edges."""
+_ROOM = 3 * _BETWEEN + _EDGES + len(" 100 % <- bottleneck")
+"""Of a table of stages, what stands between its columns and behind a bar."""
+
+
+def _stages(analysis: Analysis, width: int) -> Table:
     table = _table("Stages, self time per sample", "stage <", "us", "share <", "source <")
     total = sum(stage.self_time_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
     slowest = None if analysis.bottleneck is None else analysis.bottleneck.stage
-    for stage in analysis.stages:
-        time = stage.self_time_us_per_sample
+    times = [stage.self_time_us_per_sample for stage in analysis.stages]
+    cells = ["-" if time is None else rate(time) for time in times]
+    names = max(len(stage.name) for stage in analysis.stages)
+    sources = max(len(stage.source or "") for stage in analysis.stages)
+    room = width - names - max(map(len, cells)) - _ROOM
+    longest = max(0, min(_BAR, room - sources))
+    for stage, time, cell in zip(analysis.stages, times, cells, strict=True):
         share = (time or 0.0) / total if total and not stage.once else 0.0
-        bar = "█" * round(_BAR * share)
-        notes = " first epoch only" if stage.once else " <- bottleneck" if stage.name == slowest else ""
+        part = "first epoch only" if stage.once else f"{'█' * round(longest * share)} {percent(share)}"
+        part += " <- bottleneck" if stage.name == slowest else ""
         table.add_row(
             stage.name,
-            "-" if time is None else f"{time:.4g}",
-            Text(f"{bar} {percent(share)}{notes}" if time else notes.strip()),
-            stage.source or "",
+            cell,
+            Text(part.strip() if time else ""),
+            _path(stage.source or "", room - longest),
             style="bold" if stage.name == slowest else "",
         )
     return table
 
 
-def _unaccounted(analysis: Analysis) -> list[RenderableType]:
+def _path(text: str, width: int) -> str:
+    """A path in lines that end at a slash, where it is wider than there is room for."""
+    lines = [""]
+    for part in re.findall(r"[^/]*/|[^/]+", text):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _unaccounted(analysis: Analysis, width: int) -> list[RenderableType]:
     text = unaccounted(analysis)
-    return [] if text is None else [Text(text)]
+    return [] if text is None else [_wrapped(text, width)]
 
 
-def _finding(finding: Finding) -> RenderableType:
+def _finding(finding: Finding, width: int) -> Iterator[RenderableType]:
     head = Text.assemble((finding.severity, _STYLE[finding.severity]), f" {finding.id}")
     if finding.source:
         head.append(f" at {finding.source}")
-    lines = [head, Text(f"  {finding.message}"), Text(f"  recommended: {finding.recommended}")]
+    head.no_wrap, head.overflow = True, "ignore"
+    yield head
+    yield _wrapped(finding.message, width, "  ", "  ")
+    yield _wrapped(f"recommended: {finding.recommended}", width, "  ", "    ")
     if finding.gain:
-        lines.append(Text(f"  gain: {finding.gain}"))
-    return Group(*lines)
+        yield _wrapped(f"gain: {finding.gain}", width, "  ", "    ")
 
 
 def _layouts(analysis: Analysis) -> Table:
@@ -156,7 +234,7 @@ def _layouts(analysis: Analysis) -> Table:
             str(one.layout.cpus_per_task),
             str(one.layout.workers),
             rate(one.samples_per_s),
-            "-" if target is None else percent(one.samples_per_s / target),
+            "-" if target is None else of_target(one.samples_per_s / target),
             style="bold" if chosen else "",
         )
     return table
@@ -175,21 +253,20 @@ def _shown(analysis: Analysis) -> list[Prediction]:
     return sorted(kept, key=lambda one: (one.layout.nodes, one.samples_per_s))
 
 
-def _recommendation(analysis: Analysis) -> list[RenderableType]:
+_FIGURES = "What the figures mean: docs/input-analyzer.md, Figures, or the page of --html=FILE."
+
+
+def _recommendation(analysis: Analysis, width: int) -> list[RenderableType]:
     layout = analysis.recommendation.layout
-    style = "bold red" if analysis.input_bound else "bold"
-    lines: list[RenderableType] = [
-        Text(title(analysis), style=style),
-        Text(verdict(analysis)),
-    ]
+    said = [verdict(analysis)]
     if analysis.target is not None:
-        lines.append(
-            Text(f"Target: {rate(analysis.target.samples_per_s)} samples/s, {analysis.target.origin}.")
-        )
+        said.append(f"Target: {rate(analysis.target.samples_per_s)} samples/s, {analysis.target.origin}.")
     if analysis.bottleneck is not None:
-        lines.append(Text(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}."))
+        said.append(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}.")
+    said.append(_FIGURES)
     return [
-        *lines,
+        Text(title(analysis), style="bold red" if analysis.input_bound else "bold"),
+        *(_wrapped(line, width, "", "  ") for line in said),
         "",
         _heading("Recommended"),
         Text(f"nodes: {layout.nodes}"),

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from shlex import join
 
-from input_analyzer.analysis import Analysis, Layout
+from input_analyzer.analysis import Analysis, Layout, Measurement, Recommendation, Target
+from input_analyzer.recommend import HEADROOM
+
+_MANY_TIMES = 10.0
+"""From there on a ratio is told as a factor: nobody reads 11,831 %."""
 
 
 def rate(value: float) -> str:
-    """1,559,633 or 12.25: digits that a reader can use."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    """1,559,633 or 12.25 or 0.00001234: digits that a reader can use, never an exponent."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    text = f"{value:.4g}"
+    if "e" not in text:
+        return text
+    decimals = 3 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}".rstrip("0")
 
 
 def size(value: float) -> str:
@@ -23,9 +34,31 @@ def size(value: float) -> str:
 
 
 def percent(part: float) -> str:
-    """A part as percent: 85 %, 0.61 %."""
+    """A part as percent: 85 %, 0.61 %, 1,250 %."""
     value = 100 * part
-    return f"{value:.0f} %" if abs(value) >= 10 else f"{value:.2g} %"
+    if abs(value) >= 10:
+        return f"{value:,.0f} %"
+    return f"{value:.2g} %" if abs(value) >= 1e-4 or not value else "0 %"
+
+
+def of_target(ratio: float) -> str:
+    """A rate by the target: 85 %, or 119 times."""
+    return f"{ratio:,.0f} times" if ratio >= _MANY_TIMES else percent(ratio)
+
+
+def above(headroom: float) -> str:
+    """By what a rate exceeds the target: "7.7 % more than", or "119 times"."""
+    if 1 + headroom >= _MANY_TIMES:
+        return f"{1 + headroom:,.0f} times"
+    return f"{percent(headroom)} more than"
+
+
+def from_disk(one: Measurement) -> float | None:
+    """Bytes that a sample of a first epoch was read from disks with; None where no such epoch was measured.
+
+    What was paged in meanwhile, the program's own code for instance, says nothing about the input.
+    """
+    return None if one.first_epoch_samples_per_s is None else one.first_epoch_disk_bytes_per_sample
 
 
 def counted(count: int, noun: str) -> str:
@@ -54,9 +87,15 @@ def unaccounted(analysis: Analysis) -> str | None:
     if beside is None:
         return None
     stages = sum(stage.cpu_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
+    if beside <= 0:
+        return (
+            f"CPU time in no stage: none; a copy used no more than the {rate(stages)} us per sample of the "
+            "stages, each of which is timed alone."
+        )
     return (
-        f"CPU time in no stage: {beside:,.4g} us per sample, beside {stages:,.4g} us of the stages; it goes "
-        "into calls and into handing elements and batches over, between threads, processes and in memory."
+        f"CPU time in no stage: {rate(beside)} us per sample, beside {rate(stages)} us of the stages; it "
+        "goes into calls and into handing elements and batches over, between threads, processes and in "
+        "memory."
     )
 
 
@@ -68,8 +107,21 @@ def fit(analysis: Analysis) -> str:
     return f"it is {percent(error)} away from the measurements (root mean square)"
 
 
+def subject(analysis: Analysis) -> str:
+    """What was analysed; of a program that trains several times it is only the first input."""
+    found = analysis.subject
+    where = f" ({found.source})" if found.source else ""
+    which = ", with which the program first trains or compiles" if of_program(found.command) else ""
+    return f"{found.function}{where}{which}; {found.framework}"
+
+
+def of_program(command: tuple[str, ...]) -> bool:
+    """Whether a program was analysed, and not a function that is named by itself."""
+    return len(command) > 1 or ":" not in command[0]
+
+
 def verdict(analysis: Analysis) -> str:
-    """Whether the training will wait for input, in one or two sentences."""
+    """Whether the training will wait for input, in one to three sentences."""
     found, target = analysis.recommendation, analysis.target
     workers = counted(found.layout.workers, "worker")
     verb = "delivers" if found.layout.workers == 1 else "deliver"
@@ -84,16 +136,47 @@ def verdict(analysis: Analysis) -> str:
         return (
             f"Even the best layout of {counted(analysis.available_nodes, 'node')} "
             f"reaches {rate(found.samples_per_s)} of {wanted}, so the accelerator is expected to work "
-            f"{percent(found.utilization)} of the time."
+            f"{percent(found.utilization)} of the time.{_doubt(found, target)}"
         )
-    return f"The training will not wait for input: {expected}, {percent(found.headroom)} more than {wanted}."
+    expected = f"{expected}, {above(found.headroom)} {wanted}"
+    if _doubtful(found, target):
+        return f"The training will probably not wait for input: {expected}.{_doubt(found, target)}"
+    if found.headroom < HEADROOM:
+        return (
+            f"The input is only just fast enough: {expected}. That is less than the {percent(HEADROOM)} that "
+            "are to be kept for sending the batches, so the training may wait for input now and then."
+        )
+    return f"The training will not wait for input: {expected}."
+
+
+def _doubtful(found: Recommendation, target: Target) -> bool:
+    """Whether a rate within the interval would turn the verdict."""
+    if found.low is None or found.high is None:
+        return False
+    return found.low < target.samples_per_s <= found.high
+
+
+def _doubt(found: Recommendation, target: Target) -> str:
+    """That the measurements are too loose for a plain verdict; empty where they are not."""
+    if not _doubtful(found, target) or found.low is None or found.high is None:
+        return ""
+    return (
+        f" That is not sure: as tight as the measurements are, it is {rate(found.low)} to {rate(found.high)} "
+        "samples/s. A quiet machine, or more time (--seconds), tells more."
+    )
 
 
 def title(analysis: Analysis) -> str:
     """The verdict in a few words."""
-    if analysis.input_bound is None:
+    found, target = analysis.recommendation, analysis.target
+    if analysis.input_bound is None or target is None:
         return "How fast the input can be"
-    return "The training will be input-bound" if analysis.input_bound else "The input is fast enough"
+    probably = "probably " if _doubtful(found, target) else ""
+    if analysis.input_bound:
+        return f"The training will {probably}be input-bound"
+    if not probably and found.headroom is not None and found.headroom < HEADROOM:
+        return "The input is only just fast enough"
+    return f"The input is {probably}fast enough"
 
 
 def training_command(analysis: Analysis) -> str:
@@ -106,16 +189,25 @@ def training_command(analysis: Analysis) -> str:
         f"--cpus-per-task={layout.cpus_per_task}",
     ]
     command = analysis.subject.command
-    program = command if len(command) > 1 else ("python", "run.py", "--mode=train")
+    program = command if of_program(command) else ("python", "run.py", "--mode=train")
     return join([*words, *_training_words(program)])
+
+
+_MODE = re.compile(
+    r"(?:^| )(?:(?:--mode[= ]|-m ?)(?:train|train_and_eval|eval|compile_only|validate_only)"
+    r"|--(?:compile|validate)_only)(?: |$)"
+)
+"""Flags by which the example programs are told what to do."""
 
 
 def _training_words(command: tuple[str, ...]) -> tuple[str, ...]:
     """The words of a program that trains where they were to validate or to compile, and on a CS system.
 
-    A program that gets no address trains on the CPU of its node.
+    A program that gets no address trains on the CPU of its node. Only one with the flags of the example
+    programs, which have a mode, is known to take it as `--cs_ip`: others may refuse that.
     """
     kept = [word for word in command if word not in ("--compile_only", "--validate_only")]
     trains = [re.sub(r"^(--mode=|-m)?(compile_only|validate_only)$", r"\1train", word) for word in kept]
     addressed = any(word.split("=")[0] == "--cs_ip" for word in trains)
-    return tuple(trains if addressed else [*trains, "--cs_ip=IP:PORT"])
+    takes_address = _MODE.search(" ".join(command)) is not None
+    return tuple(trains if addressed or not takes_address else [*trains, "--cs_ip=IP:PORT"])

@@ -12,17 +12,14 @@ import hashlib
 import inspect
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import snapshot_pb2
-from tensorflow.python.autograph.pyct import loader
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from input_analyzer.tf.nodes import in_order, input_lists
@@ -42,11 +39,7 @@ _marks = itertools.count()
 
 
 def keep_apart(folder: Path) -> None:
-    """From here on caches and snapshots of this process are written below a folder. Once for a process.
-
-    So are the Python files that TensorFlow makes of the user's functions: it removes them where the process
-    ends by itself, but a process that is killed would leave them in the folder of temporary files.
-    """
+    """From here on caches and snapshots of this process are written below a folder. Once for a process."""
     if _folders:
         return
     folder.mkdir(exist_ok=True)
@@ -55,20 +48,6 @@ def keep_apart(folder: Path) -> None:
         _replace(gen_dataset_ops, name, "filename", _cache_path)
     for name in _SNAPSHOTS:
         _replace(gen_experimental_dataset_ops, name, "path", _snapshot_path)
-    _sources_below(folder)
-
-
-def _sources_below(folder: Path) -> None:
-    """Lets autograph's loader, and nothing else, make its temporary files in a folder while that is there.
-
-    Whatever the program itself writes to, or looks for in, the folder of temporary files stays there.
-    """
-
-    def named(*args: Any, **settings: Any) -> Any:
-        within = {"dir": str(folder)} if folder.is_dir() else {}
-        return tempfile.NamedTemporaryFile(*args, **within | settings)
-
-    loader.tempfile = SimpleNamespace(**vars(tempfile) | {"NamedTemporaryFile": named})
 
 
 def notes() -> tuple[str, ...]:

@@ -1,148 +1,219 @@
-"""A graph for input functions that are written for eager execution."""
+"""Input functions that are written for eager execution, in a graph.
+
+Such a function is called as it is meant, eagerly: it may loop over datasets, read values, adapt layers. What
+it has executed to make its dataset is recorded, and done once more in a graph. Values become constants there,
+tables and variables start with what is in them when the function returns.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
-import textwrap
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
-from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import op_def_registry
 
-from input_analyzer.source_lines import is_users, shown
+from input_analyzer.errors import WrongTypeError
+from input_analyzer.tf.origin import Frames, remember, source_of
+from input_analyzer.tf.rebuild import as_dataset
+from input_analyzer.tf.recording import Made, made, recorded
 
-_WRITES = re.compile(
-    r"Assign.*VariableOp|Resource(Scatter|StridedSliceAssign|Apply|CountUpTo)|LookupTable(Insert|Remove|Import)"
-)
-_LONGEST = 160
-"""Characters that are shown of an error."""
+_STATELESS = frozenset({"DummyMemoryCache", "DummySeedGenerator", "DummyIterationCounter"})
+"""Resources that hold nothing."""
+_TABLE = re.compile(r"(Anonymous)?((Mutable|MutableDense)?HashTable(OfTensors)?)(V2)?$")
+_MOST_BYTES = (1 << 31) - (1 << 24)
+"""A graph is a message of less than 2 GiB."""
 
 
 class NeedsEagerError(Exception):
-    """A function that can be called eagerly cannot be called in a graph.
+    """A dataset that is made eagerly cannot be made in a graph.
 
     Attributes:
-        source: The user's line, "file:line"; None where the error came from none.
+        source: The user's line, "file:line"; None where that is not known.
     """
 
-    def __init__(self, reason: str, source: str | None = None) -> None:
-        self.source = source
-        super().__init__(reason if source is None else f"{reason}, at {source}")
+    def __init__(self, reason: str, frames: Frames = ()) -> None:
+        self.source = source_of(frames)
+        super().__init__(reason if self.source is None else f"{reason}, at {self.source}")
 
 
-class EagerGraph(FuncGraph):  # type: ignore[misc]  # TensorFlow is untyped
-    """A graph in which functions mean what they mean when they are called eagerly.
+def in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[Any, Any]:
+    """Calls an input function eagerly and makes its dataset once more in a graph of its own.
 
-    In a graph of `tf.compat.v1`, `==` of two tensors compares the Python objects; in the graph of a function
-    it compares values. Tensors that were made outside become constants, and tables and variables are made in
-    the graph itself instead of outside of it, so that a session can run it.
+    Args:
+        make: The function.
+        seed: Of operations without one of their own; by default that of the program, if it has one.
+
+    Returns:
+        The graph and the dataset. What a session has to run first is in the collection of the initializers of
+        tables.
+
+    Raises:
+        WrongTypeError: the function returns no Dataset.
+        NeedsEagerError: its dataset holds something that no graph can.
+        Exception: whatever the function raises, unchanged.
     """
+    with recorded(), seeds_anew(seed):
+        dataset = make()
+    if not isinstance(dataset, tf.data.Dataset):
+        raise WrongTypeError(dataset)
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.set_random_seed(seed)
+        variant = _Copies(graph).of(dataset._variant_tensor)
+        return graph, as_dataset(variant, dataset.element_spec)
 
-    def __init__(self) -> None:
-        super().__init__("input_analyzer")
-        for name in self.get_all_collection_keys():  # what was made eagerly before leaves marks there
-            self.clear_collection(name)
 
-    def call(self, make: Callable[[], Any]) -> Any:
-        """What a function returns that is called in this graph.
+@contextmanager
+def seeds_anew(seed: int | None = None) -> Iterator[None]:
+    """Seeds that TensorFlow gives eager operations begin anew, and go on as before afterwards.
+
+    Args:
+        seed: What they are drawn from; by default what the program has set. Without any there are none.
+    """
+    state = vars(eager_context.context())
+    before = {name: state.get(name) for name in ("_seed", "_rng")}
+    first = before["_seed"] if seed is None else seed
+    if first is not None:
+        tf.random.set_seed(first)
+    try:
+        yield
+    finally:
+        # There is no public way to put them back; without a seed there is no generator yet.
+        state.update(before)
+
+
+class _Copies:
+    """Copies of eager tensors in a graph."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self._known: dict[int, Any] = {}
+        self._bytes = 0
+
+    def of(self, tensor: Any) -> Any:
+        """The tensor of the graph that stands for a dataset or a resource.
 
         Raises:
-            NeedsEagerError: it raises in a graph, or does something that only an eager call does.
+            NeedsEagerError: it cannot be made in a graph.
         """
-        try:
-            with self.as_default(), self._kept_inside(), tf.variable_creator_scope(_made_later):
-                made = make()
-                self._check_starts(made)
-        except NeedsEagerError as error:
-            raise NeedsEagerError(str(error), error.source or _users_line(error)) from error
-        except Exception as error:
-            said = textwrap.shorten(str(error).partition("\n")[0], _LONGEST, placeholder="...")
-            raise NeedsEagerError(f"{type(error).__name__}: {said}", _users_line(error)) from error
-        return made
+        for one, by in _inputs_first(tensor):
+            inputs = [self._value(other) for other in by.inputs]
+            self._known[id(one)] = self._made(one, by, inputs)
+        return self._known[id(tensor)]
 
-    def capture(self, tensor: Any, name: Any = None, shape: Any = None) -> Any:
-        """The tensor of this graph that stands for one from outside.
+    def _value(self, tensor: Any) -> Any:
+        if id(tensor) not in self._known:
+            self._known[id(tensor)] = self._constant(tensor)
+        return self._known[id(tensor)]
 
-        Raises:
-            NeedsEagerError: it is a variable, a table or a dataset, which no session has.
-        """
-        if not isinstance(tensor, tf.__internal__.EagerTensor):
-            return super().capture(tensor, name=name, shape=shape)
-        if tensor.dtype in (tf.resource, tf.variant):
-            raise NeedsEagerError("it uses a variable, table or dataset that was made before it was called")
-        with self.as_default():
-            return tf.constant(tensor.numpy(), tensor.dtype)
+    def _constant(self, tensor: Any) -> Any:
+        value = tensor.numpy()
+        texts = tensor.dtype == tf.string
+        self._bytes += sum(map(len, np.reshape(value, -1).tolist())) if texts else value.nbytes
+        if self._bytes > _MOST_BYTES:
+            raise NeedsEagerError("it has more data in memory than a graph can hold, 2 GiB")
+        return tf.constant(value, tensor.dtype, tensor.shape)
 
-    @contextmanager
-    def _kept_inside(self) -> Iterator[None]:
-        """Lets `tf.init_scope`, by which TensorFlow makes tables and variables, end in this graph.
+    def _made(self, tensor: Any, by: Made, inputs: list[Any]) -> Any:
+        if op_def_registry.get(by.kind) is None:
+            raise NeedsEagerError("it uses what a tf.function has made", by.frames)
+        table = _TABLE.match(by.kind)
+        if by.kind == "VarHandleOp":
+            copy = _make(by.kind, inputs, {**by.attributes, "shared_name": _new_name()})
+            self._start_variable(tensor, copy, by.attributes)
+        elif table:
+            named = {**by.attributes, "shared_name": _new_name(), "use_node_name_sharing": False}
+            copy = _make(f"{table[2]}V2", inputs, named)
+            self._start_table(tensor, copy, by.attributes)
+        elif tensor.dtype == tf.resource and by.kind not in _STATELESS:
+            raise NeedsEagerError(
+                f"it uses a resource of TensorFlow ({by.kind}) that cannot be copied", by.frames
+            )
+        else:
+            made_now = _make(by.kind, inputs, by.attributes)
+            copy = made_now[by.output] if isinstance(made_now, list | tuple) else made_now
+        remember(copy.op, by.frames)
+        return copy
 
-        The graph of a function has no way to say so: TensorFlow leaves every one of them.
-        """
+    def _start_variable(self, tensor: Any, copy: Any, attributes: Mapping[str, Any]) -> None:
+        with eager_context.eager_mode():
+            if not tf.raw_ops.VarIsInitializedOp(resource=tensor):
+                return
+            value = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=attributes["dtype"])
+        self._start(tf.raw_ops.AssignVariableOp(resource=copy, value=self._constant(value)))
 
-        @contextmanager
-        def scope() -> Iterator[None]:
-            name = ops.get_default_graph().get_name_scope()
-            # What is made there is told that it is not in a function, as in any graph that it ends in.
-            before: bool = self.building_function
-            self._building_function = False
-            try:
-                with ExitStack() as stack:
-                    stack.enter_context(self.as_default())
-                    stack.enter_context(ops.name_scope(f"{name}/" if name else name))
-                    stack.enter_context(tf.control_dependencies(None))
-                    yield
-            finally:
-                self._building_function = before
+    def _start_table(self, tensor: Any, copy: Any, attributes: Mapping[str, Any]) -> None:
+        with eager_context.eager_mode():
+            held = tf.raw_ops.LookupTableExportV2(
+                table_handle=tensor, Tkeys=attributes["key_dtype"], Tvalues=attributes["value_dtype"]
+            )
+            keys, values = held.keys, held.values
+            if keys.shape.rank == 1:  # they come in an order that differs from table to table
+                order = np.argsort(keys.numpy())
+                keys, values = tf.gather(keys, order), tf.gather(values, order)
+        # Its function for shapes refuses tables with empty keys, which the operation itself takes.
+        keys, values = (
+            tf.compat.v1.placeholder_with_default(self._constant(part), None) for part in (keys, values)
+        )
+        self._start(tf.raw_ops.LookupTableImportV2(table_handle=copy, keys=keys, values=values))
 
-        leaving, public = ops.init_scope, tf.init_scope
-        ops.init_scope = tf.init_scope = scope
-        try:
-            yield
-        finally:
-            ops.init_scope, tf.init_scope = leaving, public
-
-    def _check_starts(self, made: Any) -> None:
-        """Whether tables and variables have in a session what they have when the function returns."""
-        if not isinstance(made, tf.data.Dataset):
-            return
-        first = [variable.initializer for variable in tf.compat.v1.global_variables()]
-        first += self.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
-        needed = _with_all_before([*first, tf.data.experimental.to_variant(made).op])
-        for operation in self.get_operations():
-            if _WRITES.match(operation.type) and operation.name not in needed:
-                raise NeedsEagerError("it changes a variable or a table itself, before anything is read")
-        if first:
-            try:
-                with tf.compat.v1.Session(graph=self) as session:
-                    session.run(first)
-            except tf.errors.OpError as error:
-                said = "a variable or table that it makes needs another one to be made first"
-                raise NeedsEagerError(f"{said} ({type(error).__name__})") from error
+    def _start(self, operation: Any) -> None:
+        self._graph.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, operation)
 
 
-def _made_later(make: Callable[..., Any], **named: Any) -> Any:
-    """A variable whose first value is a tensor: one of a function must not be, what returns one may."""
-    value = named.get("initial_value")
-    if isinstance(value, tf.Tensor):
-        named["initial_value"] = lambda: value
-    return make(**named)
+def _inputs_first(tensor: Any) -> Iterator[tuple[Any, Made]]:
+    """What a dataset or resource is made of, and it itself, each once and behind what it is made of."""
+    stack: list[tuple[Any, Frames, bool]] = [(tensor, (), False)]
+    seen = set()
+    while stack:
+        one, user, done = stack.pop()
+        by = made(one)
+        if by is None:
+            raise NeedsEagerError(
+                "it uses a dataset, table or variable that the analyzer has not seen being made", user
+            )
+        if done:
+            yield one, by
+        elif id(one) not in seen:
+            seen.add(id(one))
+            stack.append((one, user, True))
+            stack += [(other, by.frames, False) for other in reversed(by.inputs) if _is_handle(other)]
 
 
-def _with_all_before(operations: list[Any]) -> set[str]:
-    waiting, seen = list(operations), set()
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in seen:
-            seen.add(operation.name)
-            waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-    return seen
+def _is_handle(tensor: Any) -> bool:
+    return tensor.dtype in (tf.variant, tf.resource)
 
 
-def _users_line(error: BaseException) -> str | None:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    return f"{shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else None
+def _make(kind: str, inputs: list[Any], attributes: Mapping[str, Any]) -> Any:
+    """An operation in the default graph."""
+    make, definition = getattr(tf.raw_ops, kind), op_def_registry.get(kind)
+    taken = inspect.signature(make).parameters  # others follow from the inputs
+    named = {name: value for name, value in attributes.items() if name in taken and value is not None}
+    return make(**_arguments(definition, inputs, attributes), **named)
+
+
+def _arguments(definition: Any, inputs: list[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs by their names, lists as such."""
+    rest, found = list(inputs), {}
+    for argument in definition.input_arg:
+        if argument.number_attr:
+            count = int(attributes[argument.number_attr])
+        elif argument.type_list_attr:
+            count = len(attributes[argument.type_list_attr])
+        else:
+            found[argument.name] = rest.pop(0)
+            continue
+        found[argument.name], rest = rest[:count], rest[count:]
+    return found
+
+
+def _new_name() -> str:
+    """A name in sessions: resources of eager programs have none, so each call would make another one."""
+    return f"input_analyzer_{uuid.uuid4().hex}"

@@ -24,11 +24,13 @@ class Length:
 
     Attributes:
         epoch: Of an epoch, that is without what `repeat` adds; None where that is not known.
-        endless: They come, or may come, without end.
+        endless: They come without end.
+        generated: Python makes them: it may come to an end, or not.
     """
 
     epoch: int | None = None
     endless: bool = False
+    generated: bool = False
 
 
 def length(nodes: Sequence[Any], functions: Mapping[str, Any]) -> Length:
@@ -61,12 +63,13 @@ def _of(node: Any, read: list[Length], functions: Mapping[str, Any]) -> Length:
         return Length(size, size is not None and size >= ENDLESS)
     if node.type == "ZipDataset":
         ending = [one.epoch for one in read if not one.endless]
-        return Length(_least(ending), not ending)
+        return Length(_least(ending), not ending, all(one.endless or one.generated for one in read))
     before = read[0]
     if len(read) > 1:
-        return Length(None, any(one.endless for one in read))
+        return Length(None, any(one.endless for one in read), any(one.generated for one in read))
     if node.type.startswith("RepeatDataset"):
-        return Length(before.epoch, before.endless or constant(node, "count") == -1)
+        endless = before.endless or constant(node, "count") == -1
+        return Length(before.epoch, endless, before.generated)
     if node.type.startswith(_KEEPING):
         return before
     if node.type.startswith("TakeDataset"):
@@ -79,7 +82,7 @@ def _of(node: Any, read: list[Length], functions: Mapping[str, Any]) -> Length:
     if before.epoch is not None and isinstance(batch, int) and "Rebatch" not in node.type:
         whole = facts.get("drop_remainder") is True
         return Length(before.epoch // batch if whole else -(-before.epoch // batch), before.endless)
-    return Length(None, before.endless or _generates(node, functions))
+    return Length(None, before.endless, before.generated or _generates(node, functions))
 
 
 def _least(counts: Iterable[int | None]) -> int | None:
@@ -89,7 +92,7 @@ def _least(counts: Iterable[int | None]) -> int | None:
 
 
 def _generates(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Whether it delivers what a Python generator makes, which may go on for ever."""
+    """Whether it delivers what a Python generator makes."""
     return any(
         inner.op == "GeneratorDataset"
         for function in functions_of(node, functions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,6 +14,8 @@ from input_analyzer.pipeline import Value
 from input_analyzer.tf.nodes import kind_of
 
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
+FILES = re.compile(r"File|Record|TextLine|FixedLength|Csv|CSV|SQL|LMDB|Reader|Load|Restore|Snapshot")
+"""In the kinds of operations that read files."""
 # Operations that only hand on, name or reshape what they get.
 _FREE = frozenset(
     {
@@ -45,7 +47,7 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
         numbers that depend on how often it was called), `stateful` (TensorFlow takes care not to call it in
         another order), `pooled` (functions are called in TensorFlow's pool, not only datasets read), `free`
         (computes nothing), `single` (works on one record at a time), `reads` (kind of the files that it
-        reads).
+        reads), `opens` (files of any kind).
     """
     names = [name for value in node.node_def.attr.values() for name in _named(value)]
     if not names:
@@ -55,7 +57,7 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
     found: dict[str, Value] = {
         "function": _python_name(names[0]),
         "python": bool(kinds & PYTHON),
-        "random": any(is_random(kind) for kind in kinds),
+        "random": any(is_random(kind) for kind in kinds) or _draws_from_variable(kinds),
         "pooled": not node.type.startswith(_READING) or any(_CALLING.match(kind) for kind in kinds),
         "stateful": any(is_stateful(kind) for kind in kinds),
         "free": kinds <= _FREE,
@@ -63,6 +65,8 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
     }
     if readers:
         found["reads"] = readers[0]
+    if any(FILES.search(kind) for kind in kinds):
+        found["opens"] = True
     return found
 
 
@@ -123,6 +127,20 @@ def is_random(kind: str) -> bool:
         return False
     names = {attribute.name for attribute in definition.attr}
     return {"seed", "seed2"} <= names
+
+
+def _draws_from_variable(kinds: Collection[str]) -> bool:
+    """Whether a state of random numbers is in a variable, as of Keras layers and `tf.random.Generator`."""
+    if any(_GENERATING.match(kind) for kind in kinds):
+        return True
+    return bool(_ASSIGNING & {*kinds}) and any(_BY_KEY.match(kind) for kind in kinds)
+
+
+_GENERATING = re.compile(
+    r"RngReadAndSkip|RngSkip|NonDeterministicInts|Stateful(Uniform|Standard|Truncated|Random)"
+)
+_BY_KEY = re.compile(r"Stateless(Random|Truncated|Parameterized|Multinomial|SampleDistorted|Shuffle)")
+_ASSIGNING = frozenset({"AssignVariableOp", "AssignAddVariableOp"})
 
 
 @cache

@@ -19,12 +19,12 @@ from tensorflow.python.data.util.structure import NoneTensorSpec
 from input_analyzer.errors import WrongTypeError
 from input_analyzer.findings.context import READERS, is_batched
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
-from input_analyzer.tf.eager_graph import EagerGraph
+from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.epochs import length, source_size
 from input_analyzer.tf.functions import traits
 from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, kind_of
 from input_analyzer.tf.origin import Origin, origin
-from input_analyzer.tf.record_path import batch_depths, chooses_unseeded, random_numbers
+from input_analyzer.tf.record_path import chooses_unseeded, random_numbers, record_path
 from input_analyzer.tf.records_kept import allow_any_order
 from input_analyzer.tf.sizes import UnknownSizes, batch_facts, unknown_sizes
 
@@ -66,26 +66,27 @@ def trace(
     *,
     eager: bool = False,
 ) -> Traced:
-    """Calls an input function in a graph of its own and reads what it built.
+    """Calls an input function and reads what it built, in a graph of its own.
 
     Args:
         make: Returns a Dataset.
         seed: Of the graph; operations without a seed of their own get one from it.
         samples_per_element: Records of an element; by default the first size of its first tensor where some
             stage makes batches, else 1.
-        eager: The function is written for eager execution.
+        eager: The function is written for eager execution, and is called so.
 
     Raises:
         WrongTypeError: the result is no Dataset.
-        NeedsEagerError: a function for eager execution cannot be called in a graph.
-        Exception: whatever any other function raises, unchanged.
+        NeedsEagerError: what a function for eager execution returns cannot be made in a graph.
+        Exception: whatever the function raises, unchanged.
     """
-    graph = EagerGraph() if eager else tf.Graph()
+    graph, dataset = in_graph(make, seed) if eager else _called(make, seed)
+    return read(graph, dataset, samples_per_element)
+
+
+def read(graph: Any, dataset: Any, samples_per_element: int | None = None) -> Traced:
+    """Reads what makes a dataset of a graph; for the arguments see `trace`."""
     with graph.as_default():
-        tf.compat.v1.set_random_seed(seed)
-        dataset = graph.call(make) if isinstance(graph, EagerGraph) else make()
-        if not isinstance(dataset, tf.data.Dataset):
-            raise WrongTypeError(dataset)
         last = tf.data.experimental.to_variant(dataset).op
     groups = _groups(last)
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
@@ -96,6 +97,16 @@ def trace(
     pipeline = Pipeline("tensorflow", stages, element, samples_per_element)
     nodes = {stage.name: tuple(group.nodes) for stage, group in zip(stages, groups, strict=True)}
     return Traced(graph, dataset, pipeline, nodes)
+
+
+def _called(make: Callable[[], Any], seed: int | None) -> tuple[Any, Any]:
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.set_random_seed(seed)
+        dataset = make()
+    if not isinstance(dataset, tf.data.Dataset):
+        raise WrongTypeError(dataset)
+    return graph, dataset
 
 
 @dataclass
@@ -144,10 +155,12 @@ def _stages(groups: list[_Group], functions: Mapping[str, Any], unknown: Unknown
     counts: dict[str, int] = {}
     stages = []
     last = groups[-1].nodes[-1]
-    depths, aside = batch_depths(last, functions), random_numbers(last)
+    path, aside = record_path(last, functions), random_numbers(last)
     for position, group in enumerate(groups):
         attributes = _merged(group.nodes, functions, unknown, aside)
-        attributes |= {"batched": True} if depths[group.nodes[-1].name] else {}
+        attributes |= {"batched": True} if group.nodes[-1].name in path.batched else {}
+        attributes |= {"part": True} if group.nodes[-1].name in path.parts else {}
+        attributes |= {"makes_record": True} if path.makers & {node.name for node in group.nodes} else {}
         op = _op_name(group, attributes)
         counts[op] = counts.get(op, 0) + 1
         name = op if counts[op] == 1 else f"{op}_{counts[op]}"
@@ -209,7 +222,7 @@ def _merged_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> di
 
 
 def _sizes(nodes: Sequence[Any], functions: Mapping[str, Any], *, reads: bool) -> dict[str, Value]:
-    """`records`: how many elements an epoch has; `files` that are read; `endless`."""
+    """`records`: how many elements an epoch has; `files` that are read; `endless`; `generated`."""
     first = next((node for node in nodes if not dataset_inputs(node)), None)
     count = None if first is None else source_size(first)
     whole = length(nodes, functions)
@@ -218,6 +231,7 @@ def _sizes(nodes: Sequence[Any], functions: Mapping[str, Any], *, reads: bool) -
         "records": None if reads else whole.epoch,
         "files": count if reads or has_names else None,
         "endless": whole.endless or None,
+        "generated": whole.generated or None,
     }
 
 
@@ -283,17 +297,20 @@ def _shape(node: Any) -> dict[str, Value]:
 
 
 def _tensors(spec: Any) -> tuple[Tensor, ...]:
-    return tuple(_tensor(name, leaf) for name, leaf in _named("element", spec))
+    return tuple(_tensor(name, leaf) for name, leaf in named_specs(spec))
 
 
-def _named(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
+def named_specs(spec: Any, name: str = "element") -> Iterator[tuple[str, Any]]:
+    """The specs of the tensors of an element by what a Python expression calls them, `element['x'][0]`."""
     if isinstance(spec, Mapping):
         for key in sorted(spec):
-            yield from _named(f"{name}/{key}", spec[key])
+            yield from named_specs(spec[key], f"{name}[{key!r}]")
+    elif isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        for field in spec._fields:
+            yield from named_specs(getattr(spec, field), f"{name}.{field}")
     elif isinstance(spec, tuple | list):
-        keys = getattr(spec, "_fields", range(len(spec)))
-        for key, item in zip(keys, spec, strict=True):
-            yield from _named(f"{name}/{key}", item)
+        for index, item in enumerate(spec):
+            yield from named_specs(item, f"{name}[{index}]")
     elif not isinstance(spec, NoneTensorSpec):
         yield name, spec
 

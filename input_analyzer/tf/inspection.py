@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,22 +12,42 @@ import tensorflow as tf
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings import find
-from input_analyzer.findings.context import Context, Places
+from input_analyzer.findings.context import Context, Half, Places
 from input_analyzer.findings.sharding import Split, split_of
 from input_analyzer.pipeline import Pipeline
-from input_analyzer.tf.alike import Role, calls_python, records_differ
+from input_analyzer.tf.alike import (
+    RANDOM_EACH_TIME,
+    Likeness,
+    Role,
+    calls_python,
+    random_numbers_anew,
+    records_differ,
+)
 from input_analyzer.tf.fingerprint import fingerprint
 from input_analyzer.tf.graph import Traced, trace
+from input_analyzer.tf.halves import changed_arguments, read_whole, without_shard
 from input_analyzer.tf.listed import with_listed_files
+from input_analyzer.tf.nodes import in_order
 from input_analyzer.tf.places import repeat_place, shard_place
 from input_analyzer.tf.record_files import with_estimates
 
-PATIENCE_S = 2.0
-"""An input function that takes longer is not called again for a second worker."""
-
+NOT_COMPARED = "It was not looked at whether the workers read different records: {}."
+SHARING_UNKNOWN = "Whether the workers read different records cannot be told: {}."
+BY_CHANCE = (
+    "the order of the records is drawn from random numbers when the function is called, and workers that do "
+    "not draw the same ones would take parts of other orders"
+)
+_OWN_ORDERS = (
+    "The workers take their parts of an order that is drawn from random numbers when the input function is "
+    "called: unless all of them draw the same ones, from the same seed, some records are read by several of "
+    "them and others by none."
+)
+_PYTHON_UNSEEN = "no graph shows what Python code reads, and records are compared by cs_input_analyzer alone"
 _SEED = 1
 Make = Callable[[int, int], Any]
 """Calls the input function as one of (number of workers, index of this one) would."""
+Names = Callable[[Any], Sequence[str]]
+"""What the tensors of an element with an `element_spec` are called."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +59,16 @@ class Inspection:
         context: The run that it is for.
         findings: Of all rules.
         split: Files that workers share out among them; None where they share records, or nobody knows.
+        of_several: As the first of several workers reads it, where they share out some of its datasets alone.
+        notes: What a reader must know, one sentence each.
     """
 
     traced: Traced
     context: Context
     findings: tuple[Finding, ...]
     split: Split | None = None
+    of_several: Traced | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def pipeline(self) -> Pipeline:
@@ -63,6 +87,8 @@ def inspect(
     samples_per_element: int | None = None,
     eager: bool = False,
     role: Role | None = None,
+    names: Names | None = None,
+    patience_s: float | None = None,
 ) -> Inspection:
     """Traces an input function, and once more for another worker, and applies all rules.
 
@@ -77,6 +103,9 @@ def inspect(
         eager: The function is written for eager execution.
         role: Of a worker that reads. With it records are compared where the input calls Python, which may
             take any part of the data; without it nothing is said of such an input.
+        names: What the tensors of an element are called elsewhere, by the `element_spec`; as long as there
+            are as many, findings call them so.
+        patience_s: A function of which a call takes longer is not called for another worker.
 
     Raises:
         WrongTypeError: the function returns no Dataset.
@@ -85,11 +114,19 @@ def inspect(
     start = time.monotonic()
     traced = trace(lambda: make(workers, 0), seed, samples_per_element, eager=eager)
     compared: _Compared | None = None
-    patient = time.monotonic() - start < PATIENCE_S
-    traced = with_estimates(with_listed_files(traced))
-    if shared and patient:
+    notes: list[str] = []
+    took_s = time.monotonic() - start
+    traced = _named(with_estimates(with_listed_files(traced)), names)
+    if shared and patience_s is not None and took_s > patience_s:
+        notes = [NOT_COMPARED.format(f"a call of the input function takes longer than {patience_s:g} s")]
+    elif shared:
         # What a function does with its shard shows only where there are several.
-        compared = _compare(make, max(workers, 2), seed, eager, role)
+        try:
+            compared = _compare(make, max(workers, 2), seed, eager, role)
+        except Exception as error:
+            # Too few records or files for another worker, say: the run itself has one worker.
+            said = f"called as one of {max(workers, 2)} workers it raises {type(error).__name__}"
+            notes = [NOT_COMPARED.format(said)]
     places = _places(traced, max(workers, 2))
     context = Context(training=training, workers=workers, memory_bytes=memory_bytes, places=places)
     split: Split | None = None
@@ -97,15 +134,40 @@ def inspect(
         context = replace(
             context,
             sharded=compared.differ,
+            halves=compared.halves,
+            by_chance=compared.by_chance,
             files_by_worker=compared.files if workers > 1 else (),
             shared_caches=compared.caches,
         )
-        split = split_of(traced.pipeline, compared.first, compared.files) if workers == 1 else None
-    return Inspection(traced, context, find(traced.pipeline, context), split)
+        split = split_of(traced.pipeline, compared.first.pipeline, compared.files) if workers == 1 else None
+    found = find(traced.pipeline, context)
+    if compared is None:
+        return Inspection(traced, context, found, notes=tuple(notes))
+    notes = [SHARING_UNKNOWN.format(compared.unknown)] if compared.unknown else []
+    notes += [_OWN_ORDERS] if compared.by_chance and compared.differ else []
+    return Inspection(
+        traced, context, found, split, compared.first if compared.halves else None, tuple(notes)
+    )
+
+
+def _named(traced: Traced, names: Names | None) -> Traced:
+    known = () if names is None else names(traced.dataset.element_spec)
+    element = traced.pipeline.element
+    if len(known) != len(element):
+        return traced
+    called = tuple(replace(tensor, name=name) for name, tensor in zip(known, element, strict=True))
+    return replace(traced, pipeline=replace(traced.pipeline, element=called))
 
 
 def _places(traced: Traced, workers: int) -> Places:
     """The stages where mends put a shard and a repeat."""
+    last, functions, stage = _looked_up(traced)
+    repeated, batch = repeat_place(last, functions)
+    return Places(stage(shard_place(last, workers, functions)[0]), stage(repeated), stage(batch))
+
+
+def _looked_up(traced: Traced) -> tuple[Any, dict[str, Any], Callable[[Any], Any]]:
+    """The operation that delivers, the functions of its graph by name, and what tells the stage of one."""
     stage_of = {node.name: stage for stage, nodes in traced.nodes.items() for node in nodes}
 
     def stage(node: Any) -> Any:
@@ -113,9 +175,24 @@ def _places(traced: Traced, workers: int) -> Places:
 
     with traced.graph.as_default():
         last = tf.data.experimental.to_variant(traced.dataset).op
-    functions = {f.signature.name: f for f in traced.graph.as_graph_def().library.function}
-    repeated, batch = repeat_place(last, functions)
-    return Places(stage(shard_place(last, workers, functions)[0]), stage(repeated), stage(batch))
+    return last, {f.signature.name: f for f in traced.graph.as_graph_def().library.function}, stage
+
+
+def _halves(first: Traced, last: Traced, workers: int) -> tuple[Half, ...]:
+    """The datasets that the first and the last of several workers both read whole, joined with others."""
+    end, functions, stage = _looked_up(first)
+    whole = read_whole(end, _looked_up(last)[0])
+    bare = without_shard(end, workers, 0) if whole else None
+    place = None if bare is None else shard_place(end, workers, functions, bare)[0]
+    return tuple(
+        Half(
+            first.pipeline,
+            stage(branch.end),
+            stage(branch.joins[0]),
+            stage(place) if bare is not None and branch.end.name == bare.end.name else None,
+        )
+        for branch in whole
+    )
 
 
 @dataclass(frozen=True)
@@ -125,43 +202,88 @@ class _Compared:
     Attributes:
         first: That of the first one.
         differ: Whether they read different data; None where nobody can tell.
+        halves: Datasets that both read whole, though not all of them.
+        by_chance: Whether the order of the records depends on random numbers that the function draws.
+        unknown: Why nobody can tell; a part of a sentence.
         files: How many the sources of both have, where that is known.
         caches: Names of files in which both keep a cache.
     """
 
-    first: Pipeline
+    first: Traced
     differ: bool | None
+    halves: tuple[Half, ...]
+    by_chance: bool
+    unknown: str
     files: tuple[int, ...]
     caches: frozenset[str]
 
 
-def _compare(make: Make, workers: int, seed: int | None, eager: bool, role: Role | None) -> _Compared | None:
-    """None where the function cannot be called as one of several."""
-    try:
-        first, last = (
-            with_listed_files(trace(partial(make, workers, index), seed, eager=eager))
-            for index in (0, workers - 1)
-        )
-    except Exception:
-        # Too few records or files for another worker, say: the run itself has one worker.
-        return None
+def _compare(make: Make, workers: int, seed: int | None, eager: bool, role: Role | None) -> _Compared:
+    """Calls the function as the first and as the last of several workers.
+
+    Raises:
+        Exception: whatever it raises then, unchanged.
+    """
+
+    def traced(seed: int | None, workers: int, index: int) -> Traced:
+        return trace(partial(make, workers, index), seed, eager=eager)
+
+    by_chance = unsteady = False
+    with random_numbers_anew() as drawn:
+        first = with_listed_files(traced(seed, workers, 0))
+        draws = drawn()
+    with random_numbers_anew():
+        last = with_listed_files(traced(seed, workers, workers - 1))
+    differ = fingerprint(first.graph) != fingerprint(last.graph)
+    if draws:
+        with random_numbers_anew(seed=_SEED):
+            by_chance = _places_by_chance(first, traced(seed, workers, 0), workers)
+    if differ and role is not None:
+        with random_numbers_anew():
+            again = traced(seed, workers, 0)
+        unsteady = fingerprint(first.graph) != fingerprint(again.graph)
+        by_chance = by_chance or (unsteady and _places_by_chance(first, again, workers))
     both = (first.pipeline, last.pipeline)
-    differ: bool | None = fingerprint(first.graph) != fingerprint(last.graph)
-    if not differ and calls_python(first.graph):
+    found = Likeness(differ)
+    if unsteady and not _has_shard(first):
+        # Of TensorFlow's random numbers only a seed decides.
+        digests = {fingerprint(traced(_SEED, workers, index).graph) for index in (0, workers - 1)}
+        found = Likeness(False) if len(digests) == 1 else Likeness(None, RANDOM_EACH_TIME)
+    elif not differ and calls_python(first.graph):
         # With a seed the two have the same random numbers.
-        again = partial(_traced_again, make, _SEED if seed is None else seed, eager)
-        differ = None if role is None else records_differ(again, workers, role)
-    files = tuple(count for count in map(_files, both) if count is not None)
-    return _Compared(first.pipeline, differ, files, frozenset.intersection(*map(_cache_files, both)))
+        build = partial(traced, _SEED if seed is None else seed)
+        unseen = Likeness(None, _PYTHON_UNSEEN)
+        found = unseen if role is None else records_differ(build, workers, role)
+    return _Compared(
+        first=first,
+        differ=found.differ,
+        halves=_halves(first, last, workers) if found.differ and differ else (),
+        by_chance=by_chance,
+        unknown=found.unknown,
+        files=tuple(count for count in map(_files, both) if count is not None),
+        caches=frozenset.intersection(*map(_cache_files, both)),
+    )
+
+
+def _places_by_chance(first: Traced, other: Traced, workers: int) -> bool:
+    """Whether the order of elements, where a shard is or may be put, is another one in another call."""
+    last, functions, _ = _looked_up(first)
+    changed = changed_arguments(last, _looked_up(other)[0])
+    bare = without_shard(last, workers, 0)
+    places = [node for node in in_order(last) if node.type.startswith("ShardDataset")]
+    places += [shard_place(last, workers, functions, bare)[0] or last]
+    return any(node.name in changed for place in places for node in in_order(place))
+
+
+def _has_shard(traced: Traced) -> bool:
+    last, functions, _ = _looked_up(traced)
+    within = {inner.op for function in functions.values() for inner in function.node_def}
+    return any(kind.startswith("ShardDataset") for kind in within | {node.type for node in in_order(last)})
 
 
 def _cache_files(pipeline: Pipeline) -> frozenset[str]:
     names = (stage.attributes.get("filename") for stage in pipeline.stages if stage.op == "cache")
     return frozenset(name for name in names if isinstance(name, str) and name)
-
-
-def _traced_again(make: Make, seed: int, eager: bool, workers: int, index: int) -> Traced:
-    return trace(partial(make, workers, index), seed, eager=eager)
 
 
 def _files(pipeline: Pipeline) -> int | None:

@@ -18,11 +18,12 @@ from tensorflow.core.framework import dataset_options_pb2
 from input_analyzer.findings.gains import files_at_once, most_cpus_for
 from input_analyzer.findings.shuffling import BATCHES_IN_BUFFER
 from input_analyzer.tf.functions import traits
+from input_analyzer.tf.halves import without_shard
 from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists
 from input_analyzer.tf.origin import origin
-from input_analyzer.tf.places import repeat_place, shard_place, starved
+from input_analyzer.tf.places import TABLE, repeat_place, shard_place, starved
 from input_analyzer.tf.rebuild import as_dataset, copied, create, rebuild, structure
-from input_analyzer.tf.record_path import batch_depths
+from input_analyzer.tf.record_path import record_path
 from input_analyzer.tf.records_kept import (
     Effect,
     allow_any_order,
@@ -34,7 +35,7 @@ from input_analyzer.tf.records_kept import (
     options_allow_any_order,
     trouble,
 )
-from input_analyzer.tf.shapes import as_attribute, inferred, shapes_of, with_shapes
+from input_analyzer.tf.shapes import as_attribute, inferred, shapes_of, with_first_size, with_shapes
 from input_analyzer.tf.sizes import BATCHING, batch_facts, unknown_sizes
 
 MENDABLE = frozenset(
@@ -162,7 +163,8 @@ class _Mender:
 
     def choose_shard(self, workers: int, index: int) -> None:
         """Finds the operation behind which every n-th element makes a shard of its own."""
-        place, reason = shard_place(self.last, workers, self.functions)
+        branch = without_shard(self.last, workers, index)
+        place, reason = shard_place(self.last, workers, self.functions, branch)
         empty = place is not None and starved(
             place, self.last, workers, self.functions, self.dropping, self.repeated or ""
         )
@@ -192,7 +194,10 @@ class _Mender:
         if node.name == self.repeated:
             tensor = copied(node, datasets) if tensor is None else tensor
             tensor = _wrapped(tensor, node, lambda dataset: dataset.repeat())
-            self.changes.append(f"repeat() behind {call(node)}")
+            by_argument = called_function(node) == TABLE
+            self.changes.append(
+                call(node, {"num_epochs": None}) if by_argument else f"repeat() behind {call(node)}"
+            )
         return tensor
 
     def _replaced(self, node: Any, datasets: list[Any]) -> Any:
@@ -273,8 +278,8 @@ class _Mender:
         return create(node.graph, node.type, _inputs(node, datasets, arguments), attributes)
 
     def _reads_batches(self, node: Any) -> bool:
-        depths = batch_depths(self.last, self.functions)
-        return any(depths[other.name] for other in dataset_inputs(node))
+        batched = record_path(self.last, self.functions).batched
+        return any(other.name in batched for other in dataset_inputs(node))
 
     def _parallel_arguments(self, node: Any) -> dict[str, Any]:
         """Those that say how many calls run at once, or how many inner datasets are read."""
@@ -304,7 +309,7 @@ class _Mender:
         attributes = dict(node.node_def.attr)
         if node.name in self.dropping:
             size = batch_facts(node).get("batch_size")
-            shapes = [_first_size(shape, size) for shape in shapes_of(node)]
+            shapes = [with_first_size(shape, size) for shape in shapes_of(node)]
         elif self.dropping and datasets:
             shapes = inferred(node, [shapes_of(tensor.op) for tensor in datasets], self.functions)
         else:
@@ -360,11 +365,6 @@ def _wrapped(tensor: Any, node: Any, call: Any) -> Any:
         return tf.data.experimental.to_variant(call(as_dataset(tensor, structure(node))))
 
 
-def _first_size(shape: Any, size: Any) -> Any:
-    """A shape with another first size, where that is known."""
-    return shape if size is None or not shape.rank else tf.TensorShape([size, *shape[1:]])
-
-
 def _is_known(spec: Any) -> bool:
     return all(part.shape.is_fully_defined() for part in tf.nest.flatten(spec) if hasattr(part, "shape"))
 
@@ -376,7 +376,7 @@ def _fixed(dataset: Any, spec: Any, batch_size: int) -> Any:
     """
 
     def shape(part: Any) -> Any:
-        return _first_size(part.shape, batch_size if part.shape.rank and part.shape[0] is None else None)
+        return with_first_size(part.shape, batch_size if part.shape.rank and part.shape[0] is None else None)
 
     def check(*parts: Any) -> Any:
         element = parts if len(parts) > 1 else parts[0]

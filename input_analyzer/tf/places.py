@@ -7,11 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from input_analyzer.tf.emptiness import leaves_out
 from input_analyzer.tf.epochs import length
-from input_analyzer.tf.functions import functions_of
+from input_analyzer.tf.halves import Branch
 from input_analyzer.tf.listed import names_of
 from input_analyzer.tf.nodes import dataset_inputs, in_order, kind_of
 from input_analyzer.tf.rebuild import structure
+from input_analyzer.tf.record_path import record_path
 from input_analyzer.tf.records_kept import (
     FILTERS,
     Effect,
@@ -29,33 +31,39 @@ from input_analyzer.tf.sizes import BATCHING, batch_facts
 _BATCH_BY_BATCH = frozenset({"MapDataset", "ParallelMapDataset", "PrefetchDataset", "OptionsDataset"})
 
 
-def shard_place(last: Any, workers: int, functions: Mapping[str, Any]) -> tuple[Any, str]:
+def shard_place(
+    last: Any, workers: int, functions: Mapping[str, Any], branch: Branch | None = None
+) -> tuple[Any, str]:
     """The operation behind which every n-th element makes a shard.
 
     That is the first one that has elements for all workers, that all workers find the same elements behind,
-    and behind which nothing depends on other elements: so behind a `take`, not before it. It stands behind
-    all filters, too: one that asks for what goes with the position, as for even numbers, would leave nothing
-    of the part of a worker.
+    and behind which nothing depends on other elements: so behind a `take`, not before it, and behind a batch
+    that makes records, as it is batched again. It stands behind all filters, too, and what makes nothing of
+    some elements: one that asks for what goes with the position, as for even numbers, would leave nothing of
+    the part of a worker.
 
     Args:
         last: The operation that delivers.
         workers: Tasks that read input.
         functions: The graph's library: FunctionDef by name.
+        branch: The only one of the datasets joined that has no shard yet; None to share out all.
 
     Returns:
         The operation, or None and why there is none.
     """
+    end, joins = (last, ()) if branch is None else (branch.end, branch.joins)
     within = {inner.op for function in functions.values() for inner in function.node_def}
-    if any(map(_shards, within | {node.type for node in in_order(last)})):
-        return None, "it has a shard already"
-    chain = chain_of(last)
+    if any(map(_shards, within | {node.type for node in in_order(end)})):
+        return None, "it has a shard already" if chain_of(end) else _PARTLY
+    chain = chain_of(end)
     if chain is None:
         return None, "several datasets are joined: parts of each would make other pairs, or another order"
     any_order = allow_any_order(last)
     few, objected, count = "", "", None
-    choosing = max((place for place, node in enumerate(chain) if _chooses(node, functions)), default=-1)
+    choosing = max((place for place, node in enumerate(chain) if leaves_out(node, functions)), default=-1)
+    makers = record_path(last, functions).makers
     for position, node in enumerate(chain):
-        if node.type.startswith(BATCHING):
+        if node.type.startswith(BATCHING) and node.name not in makers:
             return None, objected or few or f"{called(node)} makes batches before there are enough elements"
         unsure = unsteady(node, functions, count, any_order=any_order)
         if unsure is not None:
@@ -64,17 +72,17 @@ def shard_place(last: Any, workers: int, functions: Mapping[str, Any]) -> tuple[
         if count is not None and count < workers:
             few = f"{called(node)} has {count} element{'' if count == 1 else 's'} for {workers} workers"
         elif not _has_datasets(node):
-            found = objection(node, last, Effect.PART, functions)
+            found = objection(node, last, Effect.PART, functions, joins=joins)
             if found is None and position >= choosing:
                 return node, ""
             objected = found or f"{called(chain[choosing])} chooses elements, maybe none of those of a worker"
     return None, objected or few
 
 
-def _chooses(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Whether an operation, or a function of it, leaves out elements by what they are."""
-    within = {inner.op for function in functions_of(node, functions) for inner in function.node_def}
-    return any(kind_of(kind) in _CHOOSING for kind in (node.type, *within))
+_PARTLY = (
+    "of several datasets that are joined one more part may make other pairs, or be one of what has been "
+    "shared out before"
+)
 
 
 def starved(
@@ -120,24 +128,31 @@ _AT_MOST = FILTERS | {
     *("OptionsDataset", "TakeDataset", "SkipDataset"),
 }
 """They deliver no more elements than they read."""
-_CHOOSING = FILTERS | {"TakeWhileDataset"}
 
 
 def repeat_place(last: Any, functions: Mapping[str, Any]) -> tuple[Any, Any]:
     """Where a dataset is to be repeated.
 
     That is before its batches, so that epochs share one, where each batch is then worked on by itself; else
-    at its end, but before a prefetch.
+    at its end, but before a prefetch. A table that `make_csv_dataset` reads is repeated as that call itself
+    does it where nothing behind it needs an end.
 
     Args:
         last: The operation that delivers.
         functions: The graph's library: FunctionDef by name.
 
     Returns:
-        The operation to repeat, and the call of `batch` or `padded_batch` that reads it; None at the end.
+        The operation to repeat, and the operation of the call that batches it: of `batch`, `padded_batch` or
+        `make_csv_dataset`; None at the end.
     """
+    table = _batch_of_table(last)
+    if table is not None:
+        return dataset_inputs(table)[0], table
     node, batch, end = last, None, last
+    makers = record_path(last, functions).makers
     while len(inputs := dataset_inputs(node)) == 1:
+        if node.name in makers:
+            break  # its records would go on from one epoch to the next
         if node.type.startswith(BATCHING) and called_function(node) in _WRITTEN:
             batch = node
         elif not _is_by_batch(node, functions):
@@ -151,6 +166,22 @@ def repeat_place(last: Any, functions: Mapping[str, Any]) -> tuple[Any, Any]:
 _WRITTEN = frozenset({"batch", "padded_batch"})
 """Calls before which a user can write another: a batch that a library makes within its own is none."""
 _LAST = frozenset({"prefetch", "with_options"})
+TABLE = "make_csv_dataset"
+"""A call that has an argument for it, and batches behind that."""
+_GOING_ON = (
+    *("MapDataset", "ParallelMapDataset", "FilterDataset", "ParallelFilterDataset", "UnbatchDataset"),
+    *("ShuffleDataset", "PrefetchDataset", "OptionsDataset", *BATCHING),
+)
+"""What stands behind a table may as well read it without end: it takes no part, keeps nothing."""
+
+
+def _batch_of_table(last: Any) -> Any:
+    node = last
+    while node.type.startswith(_GOING_ON) and len(inputs := dataset_inputs(node)) == 1:
+        if node.type.startswith(BATCHING) and called_function(node) == TABLE:
+            return node
+        node = inputs[0]
+    return None
 
 
 def _is_by_batch(node: Any, functions: Mapping[str, Any]) -> bool:

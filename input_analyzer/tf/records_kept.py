@@ -20,6 +20,7 @@ from input_analyzer.pipeline import AUTOTUNE
 from input_analyzer.tf.functions import PYTHON, functions_of, is_random, is_stateful
 from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, kind_of
 from input_analyzer.tf.origin import origin
+from input_analyzer.tf.record_path import record_path
 from input_analyzer.tf.shapes import shapes_of
 from input_analyzer.tf.sizes import BATCHING
 
@@ -59,7 +60,7 @@ FILTERS = frozenset({"FilterDataset", "ParallelFilterDataset"})
 _INTERLEAVES = frozenset(
     {"InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset"}
 )
-_NESTING = _INTERLEAVES | {"FlatMapDataset"}
+NESTING = _INTERLEAVES | {"FlatMapDataset"}
 _FORWARD = (
     _MAPS
     | FILTERS
@@ -72,7 +73,7 @@ _FORWARD = (
 _SOURCES = frozenset(
     {
         *("TensorDataset", "TensorSliceDataset", "RangeDataset"),
-        *("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"),
+        *("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset"),
     }
 )
 _STEADY = _SOURCES | {
@@ -84,7 +85,7 @@ _CALLING_IN_ORDER = _MAPS | FILTERS | {"FlatMapDataset", "ScanDataset", "TakeWhi
 _WITHIN = (
     _SOURCES
     | _CALLING_IN_ORDER
-    | _NESTING
+    | NESTING
     | {
         *("TakeDataset", "SkipDataset", "BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset"),
         *("UnbatchDataset", "ZipDataset", "ConcatenateDataset", "WindowDataset", "PrefetchDataset"),
@@ -101,7 +102,12 @@ _HARMLESS = frozenset({"Assert", "Print", "If", "While", "Case", "DatasetToSingl
 
 
 def objection(
-    place: Any, last: Any, effect: Effect, functions: Mapping[str, Any], shared: str | None = None
+    place: Any,
+    last: Any,
+    effect: Effect,
+    functions: Mapping[str, Any],
+    shared: str | None = None,
+    joins: Sequence[Any] = (),
 ) -> str | None:
     """Why other records may be delivered if what an operation delivers is changed.
 
@@ -111,12 +117,14 @@ def objection(
         effect: Of the change.
         functions: The graph's library: FunctionDef by name.
         shared: Name of an operation of which every worker is to get its part, by position.
+        joins: Operations that join what is changed with parts of other datasets, and deliver all of both.
 
     Returns:
         A sentence without its full stop; None where the records are the same: all of them with ORDER, those
         of all parts together with PART, but those of the last element with SHORTER.
     """
-    grouped = place.type.startswith(BATCHING)
+    makers = record_path(last, functions).makers
+    grouped = place.type.startswith(BATCHING) and place.name not in makers
     states = {place.name: _State(effect, effect is not Effect.ORDER, grouped)}
     for node in in_order(last):
         if node.name == shared and node.name in _reached(states, node):
@@ -124,8 +132,13 @@ def objection(
         if node.name == place.name:
             continue
         read = [states[other.name] for other in dataset_inputs(node) if other.name in states]
-        if read:
-            found = _behind(node, _joined(read), functions)
+        if read and node in joins:
+            states[node.name] = _joined(read)
+        elif read:
+            state = _joined(read)
+            if node.name in makers and state.effect is not Effect.SHORTER:
+                return f"{called(node)} makes each record of several elements, which would be others"
+            found = _behind(node, state, functions)
             if isinstance(found, str):
                 return f"{called(node)} {found}"
             states[node.name] = found
@@ -162,21 +175,21 @@ def _behind(node: Any, state: _State, functions: Mapping[str, Any]) -> _State | 
         return state
     if kind == "ConcatenateDataset" and state.effect is Effect.ORDER:
         return state
-    if kind == "DirectedInterleaveDataset" and state.effect is Effect.ORDER and _reads_all(node):
+    if kind == "DirectedInterleaveDataset" and state.effect is Effect.ORDER and reads_all(node):
         return state
     if kind.startswith(BATCHING):
         return _behind_batch(node, state, functions)
     if kind in _MAPS:
         does = trouble(node, functions)
         return replace(state, mixed=True) if does == _RANDOM else does or state
-    if kind in FILTERS | _NESTING:
+    if kind in FILTERS | NESTING:
         if state.mixed:
             return "chooses by the contents of batches, or by random numbers"
         return trouble(node, functions) or state
     return "may depend on the order or the number of what it reads"
 
 
-def _reads_all(node: Any) -> bool:
+def reads_all(node: Any) -> bool:
     """Whether `sample_from_datasets` goes on until all its datasets have ended: what it draws never ends."""
     drawn = dataset_inputs(node)[0]
     while inputs := dataset_inputs(drawn):
@@ -283,7 +296,7 @@ def unsteady(
     found: str | None = None
     if in_any_order(node, by_options=any_order):
         found = "delivers results as they happen to be ready"
-    elif kind in _CALLING_IN_ORDER | _INTERLEAVES:
+    elif kind in _CALLING_IN_ORDER | _INTERLEAVES or kind.startswith(BATCHING):
         found = trouble(node, functions)
         if kind in _INTERLEAVES and elements_read != 1 and (constant(node, "cycle_length") or 0) < 1:
             found = found or "reads as many at once as a worker has CPUs for"

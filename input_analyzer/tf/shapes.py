@@ -52,6 +52,11 @@ def inferred(node: Any, read: Sequence[Shapes], functions: Mapping[str, Any]) ->
     ]
 
 
+def with_first_size(shape: Any, size: Any) -> Any:
+    """A shape with another first size, where that is known."""
+    return shape if size is None or not shape.rank else tf.TensorShape([size, *shape[1:]])
+
+
 def as_attribute(shapes: Shapes) -> Any:
     """The attribute `output_shapes` of an operation."""
     protos = tf.compat.v1.AttrValue.ListValue(shape=[shape.as_proto() for shape in shapes])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from input_analyzer.pipeline import Value
 from input_analyzer.tf.functions import functions_of
-from input_analyzer.tf.nodes import dataset_inputs, input_lists
-from input_analyzer.tf.shapes import Shapes, shapes_of
+from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists
+from input_analyzer.tf.shapes import Shapes, inferred, shapes_of, with_first_size
 
 BATCHING = (
     *("BatchDataset", "PaddedBatchDataset", "ParallelBatchDataset", "MapAndBatchDataset", "RebatchDataset"),
@@ -59,7 +59,22 @@ def unknown_sizes(last: Any, functions: Mapping[str, Any]) -> UnknownSizes:
         elif decides or not unknown:
             (found.smaller_within if any(map(_may_be_smaller, within)) else found.others).add(node.name)
         waiting += [] if decides else unknown
+    if found.smaller and found.others and _is_known(_of_whole_batches(last, found.smaller, functions)):
+        found.others.clear()  # calls behind it make the sizes known
     return found
+
+
+def _of_whole_batches(last: Any, smaller: Collection[str], functions: Mapping[str, Any]) -> Shapes:
+    """The shapes of what would be delivered if some operations left out a smaller last batch."""
+    shapes: dict[str, Shapes] = {}
+    for node in in_order(last):
+        read = [shapes[other.name] for other in dataset_inputs(node)]
+        same = all(own == shapes_of(other) for own, other in zip(read, dataset_inputs(node), strict=True))
+        shapes[node.name] = shapes_of(node) if same else inferred(node, read, functions)
+        if node.name in smaller:
+            size = batch_facts(node).get("batch_size")
+            shapes[node.name] = [with_first_size(shape, size) for shape in shapes_of(node)]
+    return shapes[last.name]
 
 
 def _decides(node: Any, within: list[Any]) -> bool:

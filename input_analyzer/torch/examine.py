@@ -6,16 +6,19 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils.data import DistributedSampler
+
 from input_analyzer.analysis import Finding
 from input_analyzer.applying import optional, values_of
 from input_analyzer.examine import Examination
 from input_analyzer.findings import find
 from input_analyzer.findings.context import Context
+from input_analyzer.findings.torch_loader import MOST_TASKS
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline, StageTime, Value
-from input_analyzer.torch import probe, proof
+from input_analyzer.torch import orders, probe, proof, together
 from input_analyzer.torch.loader import (
     COLLATE,
     GETITEM,
@@ -29,6 +32,7 @@ from input_analyzer.torch.loader import (
 )
 from input_analyzer.torch.mend import mend
 from input_analyzer.torch.origin import noting_calls
+from input_analyzer.torch.tasks import Task
 from input_analyzer.torch.timing import time_stages
 
 
@@ -43,7 +47,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     cpus = order.cpus_per_task or len(os.sched_getaffinity(0))
     tasks, loader = proof.two_tasks(program)
     sharded = tasks.differ
-    pipeline = with_facts(pipeline, SAMPLER, _division(tasks.first, tasks.second))
+    pipeline = with_facts(pipeline, SAMPLER, _division(loader, tasks.first, tasks.second))
     context = Context(
         sharded=sharded,
         memory_bytes=order.memory_bytes or node.memory().available_bytes,
@@ -52,24 +56,35 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
     say("looking whether mends keep every record")
     with program.role(Shard(2, 0)):
-        findings = _proved(program, loader, pipeline, context, tasks)
+        held = together.shared_handle(loader, tasks.held)
+        findings = _proved(program, loader, with_facts(pipeline, GETITEM, held), context, tasks)
         values = values_of(findings, cpus)
         # As one of two tasks: whether there is a shard to be mended shows only there.
         applied = mend(loader, values, 2, 0, cpus).changes
         applied_by = {
             name: mend(loader, {name: values[name]}, 2, 0, cpus).changes for name in optional(findings)
         }
-        notes = _notes(loader, tasks.first)
+        notes = _notes(loader, tasks)
     return Examination(pipeline, times, findings, sharded, notes, applied, applied_by=applied_by)
 
 
-def _notes(loader: Any, task: probe.Task) -> tuple[str, ...]:
-    if task.stream is not None and task.stream[0] and probe.reads_once(loader):
-        return (
-            "The dataset can be read once: the next epoch has no records, as where __iter__ goes on with a "
-            "file or an iterator that __init__ has opened. Open it in __iter__.",
+def _notes(loader: Any, tasks: proof.Tasks) -> tuple[str, ...]:
+    stream = tasks.first.stream
+    if stream is None or not stream[0]:
+        return ()
+    notes = []
+    if tasks.differ is None and len(set(stream[0])) > 1:
+        notes.append(
+            "Whether several tasks read different records cannot be told, as the dataset reads others each "
+            "time, or some of all: where it does not choose by the task (CSRUN_TASK_INDEX), each record is "
+            "trained on as often as there are tasks."
         )
-    return ()
+    if probe.reads_once(loader):
+        notes.append(
+            "The dataset can be read once: the next epoch has no records, as where __iter__ goes on with a "
+            "file or an iterator that __init__ has opened. Open it in __iter__."
+        )
+    return tuple(notes)
 
 
 def _proved(
@@ -85,7 +100,7 @@ def _proved(
         findings = find(pipeline, context)
         parts, reasons = proof.parts_of_workers(loader, findings)
     reasons |= proof.against(program, loader, tasks, findings)
-    return proof.marked(findings, reasons, proof.shuffles(loader, findings))
+    return proof.marked(findings, reasons, proof.shuffles(loader, tasks, findings))
 
 
 def _alone(
@@ -106,7 +121,7 @@ def _as_one_task(
     times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
     unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS}
     say("comparing what several workers read")
-    facts = {GETITEM: _of_workers(loader), SAMPLER: _of_order(loader)}
+    facts = {GETITEM: _of_workers(loader), SAMPLER: _of_order(loader), COLLATE: _of_batches(loader)}
     used = tuple(time for time in times if time.stage not in unused)
     return pipeline_of(loader, first, facts, unused), used
 
@@ -120,7 +135,10 @@ def _of_workers(loader: Any) -> dict[str, Value]:
     if parts_of(loader).iterable:
         found["split_by_workers"] = splits = probe.splits_among_workers(loader)
         if loader.num_workers > 1 and splits is not False:
-            found["repeated_by_workers"] = probe.repeats_among_workers(loader)
+            repeated = probe.repeats_among_workers(loader)
+            found["repeated_by_workers"] = repeated == "some"
+            if repeated == "all":
+                found["split_by_workers"] = False
     if loader.num_workers > 1:
         found["same_random"] = probe.same_random(loader)
     return found
@@ -132,23 +150,37 @@ def _of_order(loader: Any) -> dict[str, Value]:
     if parts.iterable or is_torchs(parts.order):
         return {}
     found = _end_of(parts.order, length_of(loader.dataset)) if length_of(parts.order) is None else {}
-    drawn = probe.order_draws(parts.order)
+    drawn = orders.order_draws(parts.order)
     if drawn is not None:
         found |= {"random": True, "seeded": False, "draws": drawn} if drawn else {"seeded": True}
     return found
+
+
+def _of_batches(loader: Any) -> dict[str, Value]:
+    """Of a batch sampler of the user's: how many records its batches have."""
+    parts = parts_of(loader)
+    if loader.batch_size is not None or not parts.batches or is_torchs(loader.batch_sampler):
+        return {}
+    return {"batch_sizes": orders.batch_sizes(loader.batch_sampler)}
 
 
 def _end_of(order: Any, records: int | None) -> dict[str, Value]:
     """How many indices an order has that does not tell; endless is one that goes on with all read twice."""
     if records is None:
         return {}
-    read, whole = probe.length_by_reading(order, 2 * records + 1)
+    read, whole = orders.length_by_reading(order, 2 * records + 1)
     return {"records": read} if whole else {"endless": True} if read > 2 * records else {}
 
 
-def _division(first: probe.Task, second: probe.Task) -> dict[str, Value]:
+def _division(loader: Any, first: Task, second: Task) -> dict[str, Value]:
     """How the records divide: by a sampler that knows of tasks, or in the datasets of the tasks."""
-    found: dict[str, Value] = {}
+    found: dict[str, Value] = {"by_chance": bool(first.drawn)}
+    if type(order := parts_of(loader).order) is DistributedSampler and first.length:
+        counts = (
+            first.length // tasks if order.drop_last else -(-first.length // tasks)
+            for tasks in range(2, MOST_TASKS + 1)
+        )
+        found["records_of_tasks"] = tuple(counts)
     if first.padded is not None:
         found["padded"] = first.padded
     if first.kept is not None and second.kept is not None:

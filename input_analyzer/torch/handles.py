@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from multiprocessing import active_children
+from multiprocessing.managers import BaseManager, BaseProxy
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -28,20 +30,59 @@ Descriptors = Mapping[int, str]
 
 def open_now() -> Descriptors:
     """Files, sockets and pipes that this process reads, but mapped files; {} where /proc has none."""
-    mapped = _mapped()
+    mapped, unshared = _mapped(), _multiprocessings()
     found: dict[int, str] = {}
     with suppress(OSError):
         for link in Path("/proc/self/fd").iterdir():
             with suppress(OSError):  # the folder itself was open
                 target, number = str(link.readlink()), int(link.name)
-                if _is_shared(number) and target not in mapped:
+                if _is_shared(number) and target not in mapped and number not in unshared:
                     found[number] = target
     return found
 
 
 def opened_since(before: Descriptors) -> str | None:
     """The name of something that this process has open now and had not before; None where there is none."""
-    return next((target for number, target in open_now().items() if before.get(number) != target), None)
+    now = open_now()
+    target = next((target for number, target in now.items() if before.get(number) != target), None)
+    kind, _, inode = (target or "").partition(":")
+    return f"a {kind} that the input function has opened" if inode.startswith("[") else target
+
+
+_KEPT: dict[int, str] = {}
+"""What the first input that was built has opened, or the import of its module."""
+
+
+def remember(before: Descriptors | None) -> None:
+    """To be called when the first input is built and nothing is read; see `kept`.
+
+    Args:
+        before: What was open before its module was imported; None: nobody knows.
+    """
+    _KEPT.clear()
+    if before is not None:
+        _KEPT.update({number: name for number, name in open_now().items() if before.get(number) != name})
+
+
+def kept() -> str | None:
+    """The name of something that was opened for the first input and is open for all that are built after it.
+
+    Such are what a module, or a function's cache, holds open.
+    """
+    now = open_now()
+    return next((name for number, name in _KEPT.items() if now.get(number) == name), None)
+
+
+def _multiprocessings() -> frozenset[int]:
+    """Descriptors of `multiprocessing`: a child closes them, or opens its own, as proxies of a Manager do."""
+    found = {child.sentinel for child in active_children()}
+    with suppress(AttributeError):  # no part of what it documents
+        found |= {
+            local.connection.fileno()
+            for local, _ in BaseProxy._address_to_local.values()
+            if hasattr(local, "connection")
+        }
+    return frozenset(found)
 
 
 def held_by(dataset: Any) -> str | None:
@@ -77,6 +118,8 @@ _WITHOUT = (
     np.generic,
     ModuleType,
     type,
+    BaseProxy,
+    BaseManager,
 )
 
 
@@ -99,9 +142,9 @@ def _is_shared(descriptor: int) -> bool:
     if descriptor <= _STANDARD:
         return False
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
         return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
-    return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+    return stat.S_ISSOCK(mode)
 
 
 def _mapped() -> frozenset[str]:

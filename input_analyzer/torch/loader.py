@@ -119,6 +119,8 @@ def _of_order(parts: Parts) -> dict[str, Value]:
     attributes: dict[str, Value] = {"kind": type(order).__name__, "random": is_random(order)}
     attributes["seeded"] = is_seeded(order)
     attributes["takes_generator"] = _takes_generator(type(order))
+    attributes["torchs"] = is_torchs(order)
+    attributes["replacement"] = bool(getattr(order, "replacement", False))
     attributes["made_by_loader"] = _made_by_loader(parts)
     if (count := length_of(order)) is not None:
         attributes["records"] = count

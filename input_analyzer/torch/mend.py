@@ -28,7 +28,7 @@ from torch.utils.data import (
 
 from input_analyzer.applying import WORKER_COUNTS
 from input_analyzer.lanes import Lane
-from input_analyzer.torch import probe
+from input_analyzer.torch import orders, probe
 from input_analyzer.torch.chance import OwnChance
 from input_analyzer.torch.loader import parts_of
 
@@ -203,7 +203,7 @@ class _Mender:
 
 def is_plain(order: Any) -> bool:
     """Whether a sampler gives every index once, in an order that its generator alone decides."""
-    return type(order) is SubsetRandomSampler or probe.reads_all(order)
+    return type(order) is SubsetRandomSampler or orders.reads_all(order)
 
 
 def _seeded(order: Any) -> Any:

@@ -20,10 +20,12 @@ from torch.utils.data import DataLoader, IterDataPipe
 from input_analyzer.analysis import Finding
 from input_analyzer.applying import WORKER_COUNTS, left_alone
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.torch import chance, handles, probe
+from input_analyzer.torch import chance, handles, probe, records
 from input_analyzer.torch.helpers import noticing_helpers
+from input_analyzer.torch.layers import epoch_of
 from input_analyzer.torch.loader import parts_of
 from input_analyzer.torch.mend import SEED, is_plain, mend
+from input_analyzer.torch.tasks import Task, records_differ, task_of, tasks_differ
 from input_analyzer.torch.together import against_more_workers
 
 LONGEST_S = 4.0
@@ -45,45 +47,62 @@ class Tasks:
         first: What the first of them reads.
         second: What the other one reads.
         differ: Whether that are different records; None where it cannot be told.
-        alike: Both have the same records at equal indices, however the random numbers of their processes
-            stand.
+        against: Why the tasks cannot share out indices for certain; None where both have the same records at
+            equal indices, and the same indices, however the random numbers of their processes stand.
         held: What the first one's dataset has open before it is read, for others to read; None: nothing.
     """
 
-    first: probe.Task
-    second: probe.Task
+    first: Task
+    second: Task
     differ: bool | None
-    alike: bool
+    against: str | None
     held: str | None
 
 
 def two_tasks(program: InputProgram) -> tuple[Tasks, Any]:
     """Compares two tasks; the loader of the first one is returned too.
 
-    Their inputs are built with other random numbers of the process. Where they differ, the second one is
-    built again with those of the first.
+    Their inputs are built, and their orders drawn, with other random numbers of the process. Where nobody can
+    tell then that they are the same, or where that may be for these numbers, the second one is built again
+    with those of the first: in a training each of two tasks would read all of the records.
     """
     began = time.monotonic()
     second = _task(program, 1, _SEEDS[1])[0]
     quick = time.monotonic() - began < _QUICK_S
     first, loader, held = _task(program, 0, _SEEDS[0])
-    differ = probe.tasks_differ(first, second)
-    same_content = not probe.records_differ(first, second)
-    if differ is False or same_content or not quick:
-        return Tasks(first, second, differ, same_content, held), loader
+    differ = tasks_differ(first, second)
+    against = _against_indices(first, second, differ)
+    shared_out = differ and first.stream is None and not records_differ(first, second)
+    # What nobody seeds is no fault if it is drawn apart; what changes by itself nothing makes alike.
+    changes = bool(first.drawn) or (first.stream is not None and not records.begin_alike(*first.stream))
+    if differ is False or shared_out or changes or not quick:
+        return Tasks(first, second, differ, against, held), loader
     alike = _task(program, 1, _SEEDS[0])[0]
-    return Tasks(first, alike, probe.tasks_differ(first, alike), False, held), loader
+    return Tasks(first, alike, tasks_differ(first, alike), against, held), loader
 
 
-def _task(program: InputProgram, index: int, seed: int) -> tuple[probe.Task, Any, str | None]:
+def _against_indices(first: Task, second: Task, differ: bool | None) -> str | None:
+    """See `Tasks.against`; the two were built with other random numbers of their processes."""
+    if first.drawn or second.drawn:
+        return "its records do not depend on the index, but on random numbers"
+    if records_differ(first, second):
+        return _OTHER_RECORDS
+    return None if differ is False else _OTHER_INDICES
+
+
+_OTHER_RECORDS = "equal indices are other records in another process"
+_OTHER_INDICES = "its indices are other ones in another process"
+
+
+def _task(program: InputProgram, index: int, seed: int) -> tuple[Task, Any, str | None]:
     """What a task reads, its loader, and what that has open when it is new."""
     shard = Shard(2, index)
     with program.role(shard):
         before = handles.open_now()
         with chance.anew(seed):
             loader = program.build(shard)
-        held = handles.held_by(loader.dataset) or handles.opened_since(before)
-        return probe.task_of(loader), loader, held
+            held = handles.held_by(loader.dataset) or handles.opened_since(before) or handles.kept()
+            return task_of(loader), loader, held
 
 
 @dataclass(frozen=True)
@@ -114,25 +133,29 @@ def against(
         findings: Of all rules.
     """
     asked = {finding.id for finding in findings}
-    reasons = against_more_workers(program, loader, tasks.held, findings)
-    reasons |= _against_sharing(program, loader, tasks.alike, asked)
+    reasons = against_more_workers(program, loader, tasks.held, bool(tasks.first.drawn), findings)
+    reasons |= _against_sharing(program, loader, tasks.against, asked)
     if SPLITTING in reasons:  # then the number of workers matters
         several = {one.id for one in findings if one.id in WORKER_COUNTS and (one.value or 0) > 1}
         reasons |= dict.fromkeys(several, reasons[SPLITTING])
     if RESTARTED in asked and parts_of(loader).iterable and not probe.reads_again(loader):
         reasons[RESTARTED] = "a worker process that stays has fewer records, or none, in its next epoch"
+    staying = asked & {RESTARTED, "loader-workers-missing"}
+    if staying and (kept := epoch_of(loader.dataset)) is not None:
+        why = f"workers that stay keep their copy of the dataset, and with it {kept} of the first epoch"
+        reasons |= dict.fromkeys(staying - set(reasons), why)
     return reasons
 
 
 def _against_sharing(
-    program: InputProgram, loader: Any, alike: bool, asked: Collection[str]
+    program: InputProgram, loader: Any, against: str | None, asked: Collection[str]
 ) -> dict[str, str]:
     """Why records cannot be left to one of several tasks, or workers, for certain.
 
     Args:
         program: The input.
         loader: Of the first of two tasks.
-        alike: See `Tasks`.
+        against: See `Tasks`.
         asked: Identifiers of findings.
 
     Returns:
@@ -152,7 +175,7 @@ def _against_sharing(
         return _against_streams(program, wanted)
     if not is_plain(parts.order) or (loader.batch_size is None and parts.batches):
         return {SHARDING: f"nobody knows what {type(parts.order).__name__} needs to give a task its part"}
-    return {} if alike else {SHARDING: "equal indices are other records in another process"}
+    return {} if against is None else {SHARDING: against}
 
 
 def _against_streams(program: InputProgram, wanted: Sequence[str]) -> dict[str, str]:
@@ -201,7 +224,7 @@ def _orders(mended: Any, seconds: float) -> tuple[_Order, ...]:
 
 def _read_order(dataset: Any, seconds: float) -> _Order:
     with noticing_helpers() as helpers:
-        part = probe.read_part(dataset.whole(), seconds)
+        part = records.read_part(dataset.whole(), seconds)
     content = hashlib.blake2b("".join(part.digests).encode()).hexdigest()
     return _Order(content, part.whole, helpers.started)
 
@@ -228,10 +251,14 @@ def parts_of_workers(loader: Any, findings: Collection[Finding]) -> tuple[int | 
     return None, {finding.id: f"nobody can tell that {count} workers would read every record once"}
 
 
-def shuffles(loader: Any, findings: Collection[Finding]) -> bool:
+def shuffles(loader: Any, tasks: Tasks, findings: Collection[Finding]) -> bool:
     """Whether what a finding says of sharing records has to speak of random numbers."""
-    shared = any(one.id in (SHARDING, SPLITTING) for one in findings)
-    return shared and parts_of(loader).iterable and probe.hangs_on_chance(loader.dataset)
+    if not any(one.id in (SHARDING, SPLITTING) for one in findings):
+        return False
+    parts = parts_of(loader)
+    if parts.iterable:
+        return records.hangs_on_chance(loader.dataset)
+    return tasks.against in (_OTHER_RECORDS, _OTHER_INDICES) and is_plain(parts.order)
 
 
 _SEED_NEEDED = "what it shuffles with needs a seed that all of them share, else records are lost and repeated"

@@ -6,13 +6,15 @@ import multiprocessing
 import time
 from collections import defaultdict
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 
 from input_analyzer.analysis import Finding
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.torch import handles, probe
+from input_analyzer.pipeline import Value
+from input_analyzer.torch import handles, probe, records
 from input_analyzer.torch.loader import parts_of
 
 MORE = frozenset({"loader-workers-missing", "loader-workers-few"})
@@ -20,13 +22,14 @@ MORE = frozenset({"loader-workers-missing", "loader-workers-few"})
 
 _TRIED = 4  # workers, at most
 _SECONDS = 0.2
+_SHARED_SECONDS = 1.0  # where they share a file: they have to meet in it
 
 _Read = dict[int, frozenset[str]]
 """By the index of a record digests of what was read."""
 
 
 def against_more_workers(
-    program: InputProgram, loader: Any, held: str | None, findings: Collection[Finding]
+    program: InputProgram, loader: Any, held: str | None, drawn: bool, findings: Collection[Finding]
 ) -> dict[str, str]:
     """Why a loader cannot have more workers for certain, by the identifiers of the findings that say so.
 
@@ -34,12 +37,15 @@ def against_more_workers(
         program: The input.
         loader: Of the first of two tasks; it has been read.
         held: What its dataset had open when it was new; see `handles`.
+        drawn: No index decides anything, random numbers do.
         findings: Of all rules.
     """
     asked = [one for one in findings if one.id in MORE]
     if not asked or type(loader) is not DataLoader:
         return {}
-    reason = f"{held} is open, {_SHARED}" if held is not None and _forks(loader) else None
+    reason = f"{held} is open, {_SHARED}" if held is not None and forks(loader) else None
+    if reason is None:
+        reason = _against_drawing(loader, drawn, max(one.value or 0 for one in asked))
     if reason is None and not parts_of(loader).iterable:
         if held is None and handles.held_by(loader.dataset) is not None:  # opened by who read first: by us
             with program.role(Shard(2, 0)):
@@ -54,18 +60,49 @@ _SHARED = (
 )
 
 
-def _forks(loader: Any) -> bool:
+def _against_drawing(loader: Any, drawn: bool, count: int) -> str | None:
+    """What several workers, or one, would draw otherwise than the process itself."""
+    if parts_of(loader).iterable or loader.num_workers > 1:  # whole epochs are compared, or nothing changes
+        return None
+    if drawn:
+        return "its records do not depend on the index, but on random numbers, which workers draw apart"
+    same = probe.same_random(loader) if count > 1 else ()
+    if not same:
+        return None
+    return (
+        f"all workers would draw the same random numbers from {', '.join(same)}: have a worker_init_fn seed "
+        "it with torch.utils.data.get_worker_info().seed first"
+    )
+
+
+def shared_handle(loader: Any, held: str | None) -> dict[str, Value]:
+    """What the workers of a loader share that was open before them, as facts of its dataset.
+
+    Args:
+        loader: Of a task.
+        held: What its dataset had open when it was new; see `handles`.
+    """
+    if held is None or loader.num_workers < 2 or not forks(loader):
+        return {}
+    indexed = not parts_of(loader).iterable
+    count = min(_TRIED, loader.num_workers)
+    breaks = indexed and _against_reading(loader, count, _SHARED_SECONDS) is not None
+    return {"held": held, "held_breaks": breaks}
+
+
+def forks(loader: Any) -> bool:
+    """Whether the worker processes of a loader begin with what this process has."""
     context = loader.multiprocessing_context or multiprocessing
     return bool(context.get_start_method() == "fork")
 
 
-def _against_reading(loader: Any, count: int) -> str | None:
+def _against_reading(loader: Any, count: int, seconds: float = _SECONDS) -> str | None:
     alone = probe.in_workers(loader, 1, _read)
     if not alone or not alone[0]:
         return "its records could not be read for a comparison"
     if any(len(found) > 1 for found in alone[0].values()):
         return "its records change by themselves, so nobody can compare those of several workers"
-    several = probe.in_workers(loader, count, _read)
+    several = probe.in_workers(loader, count, partial(_read, seconds=seconds))
     if len(several) < count or not all(several):
         return f"{count} workers at once could not read it"
     if all(alone[0].get(index, found) == found for one in several for index, found in one.items()):
@@ -73,15 +110,15 @@ def _against_reading(loader: Any, count: int) -> str | None:
     return f"{count} workers at once read other records than one process"
 
 
-def _read(dataset: Any) -> _Read:
+def _read(dataset: Any, seconds: float = _SECONDS) -> _Read:
     """Records at indices that all workers have in common, twice and for so long that all read at once."""
     info = get_worker_info()
     assert info is not None
-    end = time.monotonic() + (_SECONDS if info.num_workers > 1 else 0.0)
+    end = time.monotonic() + (seconds if info.num_workers > 1 else 0.0)
     found: defaultdict[int, set[str]] = defaultdict(set)
     rounds = 0
     while rounds < 2 or time.monotonic() < end:
-        read = probe.records_at(dataset, info.id)
+        read = records.records_at(dataset, info.id)
         if not read:
             return {}
         for index, content in read:

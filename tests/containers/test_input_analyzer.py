@@ -61,3 +61,35 @@ def test_fc_mnist_is_measured(run: Run, frame: tuple[Path, str], python: str, tm
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["subject"]["function"] == "train_input_fn"
     assert all(one["pinned"] and one["memory_per_task_bytes"] > 2**27 for one in found["measurements"])
+
+
+COLD = """
+import tensorflow as tf
+
+def train_input():
+    records = tf.data.FixedLengthRecordDataset(tf.io.gfile.glob("{folder}/*.bin"), 4096)
+    parsed = records.map(lambda record: tf.io.decode_raw(record, tf.uint8))
+    return parsed.batch(64, drop_remainder=True).repeat()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_files_are_dropped_from_memory_for_a_program_inside(
+    run: Run, frame: tuple[Path, str], python: str, outside_tmp: Path, tmp_path: Path
+) -> None:
+    """They are named as they are called outside; what is read inside is counted."""
+    for number in range(4):
+        (outside_tmp / f"{number}.bin").write_bytes(bytes(8 << 20))
+    (tmp_path / "data.py").write_text(COLD.format(folder=outside_tmp))
+    flags = ("--seconds=1", "--cpus-per-task=1", "--json=a.json", f"--cold={outside_tmp}")
+    site = {"SINGULARITY_IMAGE": str(frame[0]), "MOUNT_DIRS": frame[1]}
+    program = (python, "-m", "input_analyzer.standalone", "data.py:train_input")
+    result = run("cs_input_analyzer", *flags, f"--mount-dirs={outside_tmp}", *program, **site)
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert "Cold: 4 files below" in " ".join(found["notes"])
+    first = found["measurements"][0]
+    assert first["cold"]
+    # The kernel reads ahead in whole pages; what was seen before the first sample is not in it.
+    assert 0.5 * 4096 < first["first_epoch_disk_bytes_per_sample"] < 2 * 4096

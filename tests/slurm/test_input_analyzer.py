@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from csrun.schedulers.slurm.step_variables import step_variables
 
 BIN = Path(__file__).resolve().parents[2] / "bin"
 ANALYZER = "cs_input_analyzer"
@@ -64,6 +66,25 @@ def test_in_a_batch_script_where_that_runs(cluster: Any, wait: Any, program: Pat
     wait(lambda: said.exists() and "FileNotFoundError on cs-node3" in said.read_text())
 
 
+def test_copies_find_what_slurm_tells_the_tasks_of_a_job(cluster: Any, run: Any, tmp_path: Path) -> None:
+    shown = "env | grep ^SLURM_ > {}"
+    flags = ("--launcher=slurm", "--nodes=1", "--tasks-per-node=3", "--cpus-per-task=1")
+    job = run(cluster, *flags, "sh", "-c", shown.format(f"{tmp_path}/rank$CSRUN_RANK"))
+    assert job.process.returncode == 0, job.shown()
+    cluster.run("srun", "--ntasks=1", "sh", "-c", shown.format(f"{tmp_path}/alone"))
+    names = ("rank0", "rank1", "rank2", "alone")
+    *tasks, alone = (
+        dict(line.split("=", 1) for line in (tmp_path / n).read_text().splitlines()) for n in names
+    )
+    same = re.compile("SLURM_(STEP_)?N?(PROC|TASK|NUM_|LOCALID|GTIDS|NODES|CPUS_PER|NODEID)")
+    for rank, task in enumerate(tasks):
+        told = {**alone, **step_variables(alone, rank, 3, 1)}
+        wanted = {name: text for name, text in task.items() if same.match(name) and "PID" not in name}
+        assert len(wanted) > 9
+        assert {name: told.get(name) for name in wanted} == wanted
+    assert step_variables({}, 1, 3) == {}
+
+
 def test_what_slurm_refuses(cluster: Any, run: Any, program: Path) -> None:
     flags = ("--launcher=slurm", "--partition=gpu")
     job = run(cluster, *flags, "python", "run.py", program=ANALYZER)
@@ -79,14 +100,28 @@ def test_nothing_is_left_on_the_node(
     cluster: Any, start: Any, wait: Any, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
     (tmp_path / "run.py").write_text(HANGING)
-    # Not below tmp_path: that is too long for the name of a socket.
-    with tempfile.TemporaryDirectory() as name:
-        job = start(cluster, "--launcher=slurm", "python", "run.py", program=ANALYZER, env={"TMPDIR": name})
-        wait((tmp_path / "up").exists)
-        assert list(Path(name).iterdir())
-        job.signal(signum)
-        assert job.end() == code, job.shown()
-        wait(lambda: not job.left() and not list(Path(name).iterdir()))
+    folder = tmp_path / "t"
+    folder.mkdir()
+    flags = ("--launcher=slurm", "python", "run.py")
+    job = start(cluster, *flags, program=ANALYZER, env={"TMPDIR": str(folder)})
+    wait((tmp_path / "up").exists)
+    assert list(folder.iterdir())
+    job.signal(signum)
+    assert job.end() == code, job.shown()
+    wait(lambda: not job.left() and not list(folder.iterdir()))
+
+
+def test_nothing_is_left_of_a_batch_script_that_is_ended(cluster: Any, wait: Any, tmp_path: Path) -> None:
+    """Its shell alone gets the signal, and ends without a word to the analyzer."""
+    (tmp_path / "run.py").write_text(HANGING)
+    (tmp_path / "t").mkdir()
+    command = f"TMPDIR={tmp_path}/t {BIN / ANALYZER} --launcher=slurm python run.py; true"
+    where = (f"--chdir={tmp_path}", f"--output={tmp_path}/said", "--parsable")
+    job = cluster.run("sbatch", *where, f"--wrap={command}").strip()
+    wait((tmp_path / "up").exists)
+    cluster.run("scancel", "--batch", "--signal=TERM", job)
+    wait(lambda: "ended by SIGTERM" in (tmp_path / "said").read_text())
+    wait(lambda: not list((tmp_path / "t").iterdir()))
 
 
 @pytest.mark.soak

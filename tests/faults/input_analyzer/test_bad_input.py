@@ -264,7 +264,6 @@ def test_no_command_at_all(tmp_path: Path) -> None:
 def test_nothing_outlives_the_analyzer(tmp_path: Path, signum: int, code: int) -> None:
     (tmp_path / "run.py").write_text(DAEMON, encoding="utf-8")
     command = [ANALYZER, "--json=a.json", "python", "run.py"]
-    # Not below tmp_path: that is too long for the name of a socket.
     with tempfile.TemporaryDirectory() as name:
         folder, environment = Path(name), {**os.environ, "TMPDIR": name}
         with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment) as process:
@@ -272,6 +271,11 @@ def test_nothing_outlives_the_analyzer(tmp_path: Path, signum: int, code: int) -
             assert list(folder.iterdir())
             process.send_signal(signum)
             assert process.wait(20) == code
+            said = process.stderr.read().decode().splitlines()[-1] if process.stderr and code > 0 else ""
+        if code > 0:
+            key = " (Ctrl-C)" if signum == signal.SIGINT else ""
+            told = f"ended by {signal.Signals(signum).name}{key} before the analysis was complete"
+            assert said == f"cs_input_analyzer: {told}"
         until(lambda: not inside(tmp_path) and not list(folder.iterdir()))
     assert not (tmp_path / "a.json").exists()
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from input_analyzer.tf.inspection import inspect
 from input_analyzer.tf.mend import MENDABLE, Mended, mend
 
 IN_AN_EPOCH = MENDABLE - {"repeat-missing"}
@@ -37,6 +38,10 @@ def counted(dataset: Any) -> Any:
         return x if len(calls) % 2 else -x
 
     return dataset.map(lambda x: tf.ensure_shape(tf.numpy_function(halved, [x], tf.int64), []))
+
+
+def odd_twice(x: Any) -> Any:
+    return tf.data.Dataset.from_tensor_slices(tf.boolean_mask(tf.stack([x, x]), tf.stack([x % 2 > 0] * 2)))
 
 
 def by_chance(x: Any) -> Any:
@@ -177,6 +182,94 @@ def test_records_are_kept(source: str, names: list[str], findings: set[str], wor
         assert all(part == whole for part, _ in parts)
 
 
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "batch": lambda d: d.batch(5, drop_remainder=True),
+    "padded": lambda d: d.padded_batch(4, padded_shapes=[]),
+    "rebatch": lambda d: d.batch(4).map(doubled).unbatch().batch(3, drop_remainder=True),
+    "window": lambda d: d.window(4, 3, drop_remainder=True).flat_map(lambda w: w.batch(4)),
+}
+"""What makes a record of several elements that follow each other."""
+ROWS: dict[str, Callable[[Any], Any]] = {
+    "map": lambda d: d.map(lambda x: x[1:] - x[:1]),
+    "shuffle": lambda d: d.shuffle(3, seed=7),
+    "take": lambda d: d.take(4),
+    "cache": lambda d: d.cache(),
+    "filter": lambda d: d.filter(lambda x: tf.reduce_sum(x) % 2 < 1),
+}
+
+
+def row_counts(dataset: Any) -> Counter[tuple[int, ...]]:
+    """How often each record of a dataset of batches of one record comes."""
+    batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+    rows: Counter[tuple[int, ...]] = Counter()
+    with tf.compat.v1.Session() as session:
+        try:
+            while True:
+                rows.update(tuple(row) for row in np.asarray(session.run(batch)).tolist())
+        except tf.errors.OutOfRangeError:
+            return rows
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(sorted(SOURCES)),
+    st.lists(st.sampled_from(sorted(STEPS.keys() - UNKNOWN)), max_size=2),
+    st.sampled_from(sorted(MAKERS)),
+    st.lists(st.sampled_from(sorted(ROWS)), max_size=2),
+    st.sets(st.sampled_from(sorted(IN_AN_EPOCH - {"drop-remainder-missing"}))),
+    st.sampled_from([1, 2, 3]),
+)
+def test_records_made_of_several_elements_are_kept(
+    source: str, before: list[str], maker: str, behind: list[str], findings: set[str], workers: int
+) -> None:
+    def make() -> Any:
+        dataset = SOURCES[source]()
+        for name in before:
+            dataset = STEPS[name](dataset)
+        dataset = MAKERS[maker](dataset)
+        for name in behind:
+            dataset = ROWS[name](dataset)
+        return dataset.batch(1)
+
+    with tf.Graph().as_default():
+        whole = row_counts(make())
+    parts = []
+    for index in range(workers):
+        with tf.Graph().as_default():
+            mended = mend(make(), {*findings, "shard-missing"}, workers, index)
+            parts.append((row_counts(mended.dataset), any("shard(" in done for done in mended.changes)))
+    if parts[0][1]:
+        assert sum((part for part, _ in parts), Counter()) == whole
+    else:
+        assert all(part == whole for part, _ in parts)
+
+
+def test_sequences_are_shared_out_whole(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text("".join(f"{name}{line}\n" for line in range(40)))
+
+    def packed() -> Any:
+        """Lines of a corpus in blocks of 16 bytes, as a language model reads them."""
+        lines = tf.data.TextLineDataset([str(tmp_path / name) for name in "ab"])
+        codes = lines.map(lambda line: tf.io.decode_raw(line, tf.uint8)).unbatch()
+        return codes.batch(16, drop_remainder=True).map(lambda x: x[1:] - x[:-1]).shuffle(9, seed=1).batch(1)
+
+    with tf.Graph().as_default():
+        whole = row_counts(packed())
+    found = {one.id for one in inspect(lambda workers, index: packed()).findings}
+    assert "shard-missing" in found
+    assert "parallel-reads-missing" in found
+    assert "shuffle-after-batch" not in found
+    for workers in (1, 2, 3):
+        parts = []
+        for index in range(workers):
+            with tf.Graph().as_default():
+                mended = mend(packed(), found - {"repeat-missing"}, workers, index)
+                assert ("shard(" in str(mended.changes)) is (workers > 1)
+                parts.append(row_counts(mended.dataset))
+        assert sum(parts, Counter()) == whole
+
+
 @pytest.mark.parametrize("source", ["range", "one element", "one tensor"])
 @pytest.mark.parametrize("name", ["take", "skip", "scan", "take_while"])
 def test_shards_are_made_behind_what_chooses_by_the_order(source: str, name: str) -> None:
@@ -197,6 +290,11 @@ NUMBERED: Callable[[Any], Any] = lambda d: d.enumerate().filter(lambda i, x: i %
         lambda d: d.scan(tf.constant(0, tf.int64), lambda s, x: (s + 1, s)).filter(lambda x: x % 2 < 1),
         lambda d: NUMBERED(d).map(lambda i, x: x),
         lambda d: d.map(lambda x: x // 5).flat_map(lambda x: EVEN(pair(x))).map(doubled),
+        # What makes nothing of some elements chooses as well.
+        lambda d: d.flat_map(lambda x: tf.data.Dataset.range(x % 2 * 3)),
+        lambda d: d.flat_map(lambda x: pair(x).skip(x % 2 * 2)),
+        lambda d: d.flat_map(odd_twice),
+        lambda d: d.map(lambda x: tf.range(x % 2 * 3)).unbatch(),
     ],
 )
 def test_no_worker_is_left_empty_by_what_chooses_by_the_position(choose: Callable[[Any], Any]) -> None:
@@ -206,6 +304,62 @@ def test_no_worker_is_left_empty_by_what_chooses_by_the_position(choose: Callabl
     parts = [read(make, frozenset({"shard-missing"}), 2, index)[0] for index in (0, 1)]
     assert sum(parts, Counter()) == records(make, frozenset())
     assert abs(parts[0].total() - parts[1].total()) <= 1
+
+
+@pytest.mark.parametrize(
+    "make_more",
+    [pair, tf.function(pair), lambda x: tf.data.Dataset.from_tensor_slices(tf.stack([x, x + 1])).skip(0)],
+)
+def test_what_makes_something_of_each_element_is_shared_out_before(make_more: Callable[[Any], Any]) -> None:
+    with tf.Graph().as_default():
+        mended = mend(SOURCES["range"]().flat_map(make_more).batch(1), {"shard-missing"}, 2, 0)
+    assert mended.changes == ("shard(2, 0) behind range()",)
+
+
+JOINS: dict[str, Callable[[Any, Any], Any]] = {
+    "concatenate": lambda a, b: b.map(doubled).concatenate(a),
+    "sample": lambda a, b: tf.data.Dataset.sample_from_datasets([a, b], seed=1).shuffle(9, seed=1),
+    "choose": lambda a, b: tf.data.Dataset.choose_from_datasets([a, b], tf.data.Dataset.range(2).repeat(20)),
+    "zip": lambda a, b: tf.data.Dataset.zip((a, b)).map(lambda x, y: x + y),
+    "sliced": lambda a, b: b.concatenate(a).concatenate(tf.data.Dataset.range(3)),
+}
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_the_half_that_is_not_shared_out_is_found_and_mended(join: str) -> None:
+    def make(workers: int, index: int, whole: bool = False) -> Any:
+        shared, other = tf.data.Dataset.range(20), tf.data.Dataset.range(100, 140).skip(10)
+        return JOINS[join](shared if whole else shared.shard(workers, index), other).batch(1)
+
+    missing = [one for one in inspect(make).findings if one.id == "shard-missing"]
+    assert sorted(one.op for one in missing) == (["range", "skip"] if join == "sliced" else ["skip"])
+    assert f"what {'concatenate' if join == 'sliced' else join}" in missing[0].message
+    parts = []
+    for index in (0, 1):
+        with tf.Graph().as_default():
+            mended = mend(make(2, index), {"shard-missing"}, 2, index)
+            parts.append(Counter(_values(mended)))
+            assert bool(mended.changes) is (join in ("concatenate", "sample"))
+            assert bool(mended.left) is (join not in ("concatenate", "sample"))
+    if join in ("concatenate", "sample"):
+        assert parts[0] + parts[1] == records(lambda: make(1, 0, whole=True), frozenset())
+
+
+def test_each_half_of_its_own() -> None:
+    def both(workers: int, index: int) -> Any:
+        parts = [tf.data.Dataset.range(count).shard(workers, index) for count in (9, 4)]
+        return parts[0].concatenate(parts[1])
+
+    for make in (
+        lambda n, i: both(n, i),
+        # Numbers, and what is the same for all records, are nobody's part.
+        lambda n, i: tf.data.Dataset.zip((both(n, i), tf.data.Dataset.counter().map(doubled))),
+        lambda n, i: tf.data.Dataset.zip((both(n, i), tf.data.Dataset.from_tensors(1).repeat())),
+        lambda n, i: tf.data.Dataset.zip((both(n, i), tf.data.Dataset.random(1))),
+        # What is shared out behind the join is so, whatever it joins.
+        lambda n, i: both(n, i).concatenate(tf.data.Dataset.range(50)).shard(n, i),
+    ):
+        assert "shard-missing" not in {one.id for one in inspect(make).findings}
 
 
 def test_parts_that_fill_no_batch_are_not_made() -> None:
@@ -318,6 +472,27 @@ def test_the_end_is_mended() -> None:
                 [4, 0, 1, 2],
                 [3, 4, 0, 1],
             ]
+
+
+def test_a_table_is_repeated_as_its_call_would(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.csv")
+    Path(path).write_text("a\n0\n1\n2\n")
+
+    def make(epochs: int | None) -> Any:
+        table = tf.data.experimental.make_csv_dataset(path, 2, num_epochs=epochs, shuffle=False)
+        return table.map(lambda row: row["a"])
+
+    def first(mended: Any) -> list[Any]:
+        batch = tf.compat.v1.data.make_one_shot_iterator(mended).get_next()
+        with tf.compat.v1.Session() as session:
+            return [session.run(batch).tolist() for _ in range(3)]
+
+    with tf.Graph().as_default():
+        mended = mend(make(1), {"repeat-missing"})
+        assert mended.changes == ("make_csv_dataset(num_epochs=None)",)
+        assert first(mended.dataset) == first(make(None)) == [[0, 1], [2, 0], [1, 2]]
+        kept = mend(make(1).cache(), {"repeat-missing"})
+        assert kept.changes == ("repeat() behind cache()",)
 
 
 def test_what_is_not_certain_is_left() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import input_pipelines
-from benchmarks.input_analysis import TRUTH, Profiled, advice
+from benchmarks.input_analysis import GROUPS, TRUTH, Profiled, advice, chosen
 from benchmarks.input_profile import hint_for
 from input_analyzer.tf.graph import trace
 
@@ -60,3 +60,12 @@ def test_the_profilers_hint_is_that_for_what_took_longest() -> None:
     hints = ["Enqueuing data: larger chunks.", "Data preprocessing: OFFLINE."]
     assert hint_for(hints, {"enqueue_us": 1.0, "preprocessing_us": 2.0}) == hints[1]
     assert hint_for(hints, {"enqueue_us": 0.0, "preprocessing_us": 0.0}) == ""
+
+
+def test_words_choose_among_groups_and_rows() -> None:
+    assert chosen([]) == {group: [] for group in GROUPS}, "all of each"
+    assert chosen(["peers", "cached"]) == {"peers": ["cached"]}
+    assert chosen(["bert"]) == {"time": ["bert"], "overhead": ["bert"]}
+    for words in (["nonsense"], ["time", "cached"], ["--help"]):
+        with pytest.raises(ValueError, match=f"unknown word '{words[-1]}'; expected time, overhead, peers"):
+            chosen(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -103,3 +104,23 @@ def test_what_is_ordered_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [[int(x) for (batch,) in read(source(index), 1, 0) for x in batch] for index in (0, 1)]
     assert shards == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert describe(source(0)).components[0].shape == (2,)
+
+
+def test_what_slurm_tells_a_worker_is_told_too(
+    tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may shard by the number that Slurm gives its task."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+
+    def input_fn(params: Any, mode: str) -> Any:
+        workers, number = max(int(os.environ["SLURM_NTASKS"]) - 1, 1), int(os.environ["SLURM_PROCID"])
+        mine = np.arange(4096, dtype=np.int32)[max(number - 1, 0) :: workers]  # the first task is the chief
+        records = tf.data.Dataset.from_tensor_slices(mine)
+        return records.map(lambda n: (tf.fill([4], tf.cast(n, tf.float32)), n % 2)).batch(8, True)
+
+    caplog.set_level(logging.INFO, "estimator")
+    tiny().compile(input_fn, validate_only=True)
+    assert report(caplog)
+    assert not [text for _, text in report(caplog) if "shard-missing" in text]
+    assert os.environ["SLURM_PROCID"] == "0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -11,12 +10,12 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.autograph.pyct import loader
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from input_analyzer.handover import InputProgram
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.session import keep_files_apart
+from input_analyzer.measure.temporary import keep_below
 from input_analyzer.tf import apart
 from input_analyzer.tf import compare as comparing
 from input_analyzer.tf.alike import records_differ
@@ -34,7 +33,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         for name in names:
             monkeypatch.setattr(module, name, getattr(module, name))
-    monkeypatch.setattr(loader, "tempfile", tempfile)
     for name, empty in (("_folders", []), ("_kept", {}), ("_caches_read", {}), ("_snapshots_read", {})):
         monkeypatch.setattr(apart, name, empty)
     return tmp_path / "own"
@@ -127,29 +125,29 @@ def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file
         return trace(make)
 
     apart.keep_apart(own)
-    assert records_differ(traced, 2, lambda workers, index: nullcontext()) is True
+    assert records_differ(traced, 2, lambda workers, index: nullcontext()).differ is True
 
 
 def test_a_killed_process_leaves_no_sources_of_autograph_behind(
-    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are in the folder of the analysis, which goes with it; temporary files of the program are not."""
+    """They are in the folder of the analysis, which goes with it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    apart.keep_apart(own)
+    monkeypatch.setattr(tempfile, "_sanitize_params", tempfile._sanitize_params)  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        keep_below(Path(name))
 
-    def converted(number: Any) -> Any:
-        return number + 2 if number > 0 else number
+        def converted(number: Any) -> Any:
+            return number + 2 if number > 0 else number
 
-    assert values(tf.data.Dataset.range(3).map(converted)) == [0, 3, 4]
-    assert [file.parent for file in tmp_path.rglob("__autograph*.py")] == [own]
-    with tempfile.NamedTemporaryFile() as file:
-        assert Path(file.name).parent == tmp_path
-    shutil.rmtree(own)
+        assert values(tf.data.Dataset.range(3).map(converted)) == [0, 3, 4]
+        assert [file.parent for file in Path(name).rglob("__autograph*.py")] == [Path(name)]
+    assert not list(tmp_path.iterdir())
 
     def converted_later(number: Any) -> Any:
         return number + 3 if number > 0 else number
 
-    assert values(tf.data.Dataset.range(3).map(converted_later)) == [0, 4, 5]
+    assert values(tf.data.Dataset.range(3).map(converted_later)) == [0, 4, 5], "the folder has gone"
 
 
 def test_a_cache_in_memory_stays_there(own: Path) -> None:

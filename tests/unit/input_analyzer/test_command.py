@@ -11,7 +11,12 @@ import pytest
 
 from csrun.errors import UsageError
 from csrun.recommendation import read_recommendation
-from input_analyzer.commands import own_command, refuse_python_file, refuse_words_behind_function
+from input_analyzer.commands import own_command
+from input_analyzer.refused import (
+    refuse_missing_function,
+    refuse_python_file,
+    refuse_words_behind_function,
+)
 
 ROOT = Path(__file__).parents[3]
 ANALYZER = str(ROOT / "bin/cs_input_analyzer")
@@ -53,7 +58,9 @@ def test_a_function_is_analysed_without_a_program(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import tensorflow as tf\n\n"
         "def train_input():\n"
-        "    return tf.data.Dataset.range(1000).batch(10, drop_remainder=True).cache('kept').repeat()\n"
+        "    rows = sum(1 for row in NUMBERS) // 100\n"
+        "    return NUMBERS.batch(rows, drop_remainder=True).repeat()\n\n"
+        "NUMBERS = tf.data.Dataset.range(1000).cache('kept')\n"
     )
     done = run(tmp_path, "--seconds=1", "--cpus-per-task=1", "--json=a.json", "mine.py:train_input")
     assert done.returncode == 0, done.stderr
@@ -62,6 +69,7 @@ def test_a_function_is_analysed_without_a_program(tmp_path: Path) -> None:
     assert found["subject"]["source"] == "mine.py:3", "as findings have it"
     assert found["input_bound"] is None
     assert found["target_samples_per_s"] is None
+    assert [stage["source"] for stage in found["stages"]] == ["mine.py:7"] * 2 + ["mine.py:5"] * 2
     assert "Without a target" in done.stdout
     assert "kept: written to a temporary folder of the analysis instead" in " ".join(found["notes"])
     assert not list(tmp_path.glob("kept*")), "a training would read it"
@@ -89,6 +97,14 @@ def test_flags_stand_before_a_function(tmp_path: Path, monkeypatch: pytest.Monke
     refuse_words_behind_function(["python", "p:make", "--seconds"], "/bin")
     Path("p:make").touch(mode=0o755)
     refuse_words_behind_function(["p:make", "--seconds", "1"], str(tmp_path))
+
+
+def test_a_function_has_a_name() -> None:
+    for word in ("data.py:", "package.data:"):
+        with pytest.raises(UsageError, match=f"^{word} names no function; expected {word}FUNCTION, one"):
+            refuse_missing_function([word], "/bin")
+    refuse_missing_function(["data.py:make"], "/bin")
+    refuse_missing_function(["echo", "data.py:"], "/bin")
 
 
 def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from input_analyzer.errors import MemoryLimitError, ProgramError
-from input_analyzer.measure import copies, node
+from input_analyzer.measure import copies, leaving, node
 from input_analyzer.measure.copies import START_GRACE_S, Copies, Copy, Launch
 from input_analyzer.measure.link import Order
 
@@ -78,3 +79,111 @@ def test_semaphores_go_with_the_copies(tmp_path: Path) -> None:
         assert semaphore.exists()
         one.process.kill()
     assert not semaphore.exists()
+
+
+_WRITES = """
+import multiprocessing, os, sys, tempfile, time
+from pathlib import Path
+from input_analyzer.measure.session import begin
+
+begin(Path(os.environ["CSRUN_INPUT_ANALYSIS"]))
+
+def child():
+    import multiprocessing.util
+    multiprocessing.util.get_temp_dir()
+    Path(sys.argv[1]).touch()
+    time.sleep(60)
+
+tempfile.mkdtemp()
+tempfile.NamedTemporaryFile(delete=False)
+Path(tempfile.gettempdir(), "cache").touch()
+Path(os.environ["TMPDIR"], "data").touch()
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=child).start()
+    time.sleep(60)
+"""
+
+
+def test_only_files_that_nobody_looks_for_go_with_the_copies(tmp_path: Path) -> None:
+    """In TMPDIR a program has, or keeps, files with names that it knows."""
+    (tmp_path / "run.py").write_text(
+        _WRITES.replace("def child():", "def child():\n    import multiprocessing.util")
+    )
+    with tempfile.TemporaryDirectory() as name:
+        environment = {**os.environ, "TMPDIR": name, "PYTHONPATH": str(Path(copies.__file__).parents[2])}
+        (Path(name) / "of the analysis").mkdir()
+        words = (sys.executable, str(tmp_path / "run.py"), str(tmp_path / "up"))
+        launch = Launch(words, environment, 20.0, None, "here", Path(name) / "of the analysis")
+        with Copies(launch, [Order(purpose="copy", socket="")]) as running:
+            end = time.monotonic() + 30.0
+            while not (tmp_path / "up").exists() and time.monotonic() < end:
+                list(running.messages())
+            running.all[0].process.kill()
+            assert any((Path(name) / "of the analysis").rglob("tmp*"))
+        (Path(name) / "of the analysis").rmdir()
+        assert sorted(file.name for file in Path(name).iterdir()) == ["cache", "data"]
+
+
+def test_an_abandoned_folder_is_removed_by_the_next_analysis(tmp_path: Path) -> None:
+    """Where Slurm kills a job, nobody is left who could."""
+    used, other = tmp_path / "csia-used", tmp_path / "csia-other"
+    for folder in (used, other):
+        folder.mkdir()
+    lock = leaving.own(used)
+    (other / "owner").write_text("another machine")
+    (tmp_path / "csia-new").mkdir()
+    (tmp_path / "csia-file").touch()
+    leaving.remove_abandoned(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+    os.close(lock)
+    leaving.remove_abandoned(tmp_path)
+    assert not used.exists()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_copy_is_a_worker_for_slurm_too() -> None:
+    """Only there: elsewhere a program that finds such variables would take itself for a task of Slurm."""
+    here = {"SLURM_PROCID": "0", "SLURM_CPUS_PER_TASK": "16"}
+    copy = copies._role(Order(purpose="copy", socket="", copy_index=1, copies=3), here, 2)
+    wanted = {"SLURM_PROCID": "2", "SLURM_LOCALID": "2", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "2"}
+    assert wanted.items() <= copy.items()
+    assert copy["CSRUN_RANK"] == "2"
+    alone = copies._role(Order(purpose="examine", socket=""), {**here, "SLURM_NTASKS": "8"}, None)
+    assert (alone["SLURM_PROCID"], alone["SLURM_NTASKS"]) == ("0", "1")
+    assert copies._role(Order(purpose="compare", socket=""), {}, 2) == {}
+
+
+_SAYS_A_LAST_WORD = """
+import os, sys, time
+from pathlib import Path
+from input_analyzer.measure.link import VARIABLE
+from input_analyzer.measure.session import begin
+order, link = begin(Path(os.environ[VARIABLE]))
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+link.send(event="examined")
+"""
+
+
+def test_the_last_word_of_a_process_that_has_ended_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came in after the look at the links, and before the look at the processes."""
+    told = tmp_path / "told"
+    program = (sys.executable, "-c", _SAYS_A_LAST_WORD, str(told))
+    order = Order(purpose="examine", socket="", stage_seconds=0.0)
+    with Copies(Launch(program, dict(os.environ), 20.0, None, "here"), [order]) as running:
+        (one,) = running.all
+        while one.link is None:
+            assert not [message for _, message in running.messages() if message["event"] == "examined"]
+
+        def meanwhile() -> None:
+            told.touch()
+            one.process.wait()
+
+        monkeypatch.setattr(running, "_look_at_memory", meanwhile)
+        monkeypatch.setattr(copies, "LOOK_AROUND_S", 0.0)
+        for _, message in running.messages():
+            assert message["event"] == "examined"
+            one.waited_for = False
+        assert not one.waited_for

@@ -67,6 +67,7 @@ def parsed(dataset: Any, **settings: Any) -> Any:
 CASES: dict[str, Callable[[], Any]] = {
     "shard-after-shuffle": lambda: finish(slices().shuffle(100, seed=1).shard(2, 0)),
     "shard-after-batch": lambda: slices().repeat().batch(8, drop_remainder=True).shard(2, 0).prefetch(2),
+    "shard-late": lambda: finish(slices().map(tf.nn.relu, num_parallel_calls=AUTOTUNE).shard(2, 0)),
     "shuffle-after-batch": lambda: slices().repeat().batch(8, drop_remainder=True).shuffle(9, 1).prefetch(2),
     "shuffle-buffer-small": lambda: finish(slices().shuffle(79, seed=1)),
     "drop-remainder-missing": lambda: slices().repeat().batch(8).prefetch(2),
@@ -242,6 +243,40 @@ def test_a_seed_in_common_makes_a_late_shard_wasteful_and_no_more() -> None:
     assert "shard-after-shuffle" not in found(names), "a few names are shuffled in no time"
 
 
+def test_work_before_a_shard_is_done_by_every_worker() -> None:
+    def late(make: Callable[[], Any], **context: Any) -> str | None:
+        finding = found(lambda: finish(make().shard(2, 0)), **context).get("shard-late")
+        return finding and finding.recommended
+
+    def mapped(dataset: Any) -> Any:
+        return dataset.map(tf.nn.relu, num_parallel_calls=AUTOTUNE)
+
+    def sampled() -> Any:
+        return tf.data.Dataset.sample_from_datasets([slices(), slices()], seed=1)
+
+    assert "before map() in" in str(late(lambda: mapped(slices())))
+    assert "before batch() in" in str(late(lambda: mapped(slices().batch(8)).unbatch()))
+    assert "of each dataset that sample_from_datasets() in" in str(late(lambda: mapped(sampled())))
+    assert "of each dataset that sample" in found(sampled, sharded=False)["shard-missing"].recommended
+    # There a shard would leave other records, or have nothing to share out.
+    for make in (
+        slices,
+        lambda: slices().map(lambda x: x),
+        lambda: mapped(slices()).filter(lambda x: x[0] < 1),
+        lambda: mapped(slices(RECORDS[None])).unbatch(),
+    ):
+        assert late(make) is None
+    pipeline = pipeline_of(lambda: finish(mapped(slices()).shard(2, 0)))
+    times = {
+        stage.name: StageTime(stage.name, 0.01 if stage.op == "map" else 9.0, 0.0)
+        for stage in pipeline.stages
+    }
+    assert "shard-late" not in {one.id for one in find(pipeline, Context(times=times, cpus=1))}
+    (finding,) = (one for one in find(pipeline, Context(workers=3)) if one.id == "shard-late")
+    assert finding.gain is not None
+    assert (finding.gain.times, finding.gain.at_most) == (3.0, True)
+
+
 def test_options_may_give_up_the_order() -> None:
     def loose(dataset: Any) -> Any:
         options = tf.data.Options()
@@ -298,6 +333,87 @@ def test_data_without_end_have_no_smaller_last_batch() -> None:
     assert str(ending.gain).endswith("at most the last incomplete batch is left out")
 
 
+def test_a_generator_may_end_or_not() -> None:
+    """No graph shows it."""
+    make = lambda: from_generator().batch(8).prefetch(2)  # noqa: E731
+    assert "the last batch may be smaller" in found(make)["drop-remainder-missing"].message
+    missing = found(make)["repeat-missing"]
+    assert missing.message.startswith("where the generator comes to an end, the data end after one epoch")
+    assert "unless the generator goes on without end" in missing.recommended
+    finite = found(lambda: from_generator().repeat(3).batch(8, drop_remainder=True))["repeat-finite"]
+    assert finite.message.startswith("where the generator comes to an end, the data are repeated 3 times")
+    assert "repeat-missing" not in found(lambda: finish(from_generator()))
+    paired = found(lambda: tf.data.Dataset.zip((slices(), from_generator())).batch(8))["repeat-missing"]
+    assert paired.message.startswith("the data end after one epoch")
+
+
+def test_choices_among_datasets_are_no_data() -> None:
+    def chosen(count: int | None, *makes: Callable[[], Any]) -> set[str]:
+        def chosen_of() -> Any:
+            choices = tf.data.Dataset.range(2).repeat(count)
+            return tf.data.Dataset.choose_from_datasets([make() for make in makes], choices).batch(8)
+
+        return {one for one in found(chosen_of) if one.startswith("repeat")}
+
+    assert chosen(3, lambda: slices(), lambda: slices()) == {"repeat-missing"}
+    assert chosen(None, lambda: slices(), lambda: slices().repeat()) == {"repeat-missing"}
+    assert chosen(3, lambda: slices().repeat(), lambda: slices().repeat()) == {"repeat-missing"}
+    assert chosen(None, lambda: slices().repeat(), lambda: slices().repeat()) == set()
+
+
+def test_random_numbers_out_of_a_variable() -> None:
+    """Keras layers keep the state of theirs in one, as `tf.random.Generator` does."""
+
+    def flipped() -> Any:
+        images = slices(np.zeros([20, 4, 4, 1], np.float32))
+        flip = tf.keras.layers.RandomFlip("horizontal", seed=1)
+        return images.map(lambda image: flip(image, training=True)).cache().repeat().batch(8, True)
+
+    def generated() -> Any:
+        numbers = tf.random.Generator.from_seed(3)
+        return slices().map(lambda x: x + numbers.normal([4])).cache().repeat().batch(8, True)
+
+    def by_key() -> Any:
+        numbered = slices().enumerate()
+        drawn = numbered.map(lambda n, x: x + tf.random.stateless_normal([4], [n, 1]))
+        return drawn.cache().repeat().batch(8, True)
+
+    names = {"random-state", "cache-after-random"}
+    for make in (flipped, generated):
+        assert names <= {one.id for one in find(trace(make, eager=True).pipeline, Context())}
+    assert not names & found(by_key).keys()
+
+
+def test_a_reader_may_be_given_its_files_by_a_dataset() -> None:
+    def read(names: Any, **settings: Any) -> dict[str, Finding]:
+        return found(lambda: finish(tf.data.TextLineDataset(names(), **settings)))
+
+    assert "its 5 files one after" in read(files)["parallel-reads-missing"].message
+    assert "parallel-reads-missing" not in read(lambda: files().take(1).shard(2, 0), num_parallel_reads=2)
+    assert "parallel-reads-missing" not in read(lambda: slices(["/data/1"]))
+
+
+def test_classes_have_their_names() -> None:
+    def table() -> Any:
+        return tf.data.experimental.CsvDataset(["/data/1"], [tf.int32])
+
+    def rows() -> Any:
+        return tf.data.FixedLengthRecordDataset(["/data/1"], 4)
+
+    assert [pipeline_of(make).last.op for make in (table, rows)] == ["CsvDataset", "FixedLengthRecordDataset"]
+
+
+def test_one_record_is_not_shared_out() -> None:
+    def synthetic() -> Any:
+        return tf.data.Dataset.from_tensors(RECORDS[0]).repeat().batch(8, drop_remainder=True).prefetch(2)
+
+    def cut() -> Any:
+        return tf.data.Dataset.from_tensors(RECORDS).unbatch().repeat().batch(8, drop_remainder=True)
+
+    assert "shard-missing" not in {one.id for one in inspect(lambda n, i: synthetic()).findings}
+    assert "shard-missing" in {one.id for one in inspect(lambda n, i: cut()).findings}
+
+
 def test_what_tensorflow_does_by_itself_is_a_hint() -> None:
     def mapped(function: Any) -> Any:
         return finish(slices()).map(function).prefetch(2)
@@ -341,6 +457,7 @@ def test_caches_are_weighed_against_the_memory() -> None:
     assert "cache-does-not-fit" not in found(cached, memory_bytes=2 * size)
     times = {"map": StageTime("map", 90.0, 0.0), "batch": StageTime("batch", 10.0, 0.0)}
     fits = found(uncached, memory_bytes=10 * size, times=times, cpus=1)["cache-would-fit"]
+    assert fits.severity == "warning"
     assert str(fits.gain) == (
         "expected: about 10 times the rate with 1 CPU from the second epoch on, beside what handing elements "
         "over takes"
@@ -463,11 +580,20 @@ def test_a_wide_type_is_that_of_the_call_that_made_it() -> None:
 
     finding = found(widened)["dtype-wide"]
     assert finding.op == "map"
-    assert finding.message.startswith("component 0 is float64, ")
+    assert finding.message.startswith("element[0] is float64, ")
     assert found(lambda: finish(slices({"image": RECORDS.astype(np.float64)})))[
         "dtype-wide"
-    ].message.startswith("component 0 ('image') is float64, ")
+    ].message.startswith("element['image'] is float64, ")
     assert found(CASES["dtype-wide"])["dtype-wide"].op == "from_tensor_slices"
+
+
+def test_wide_types_of_one_call_are_one_finding() -> None:
+    columns = {name: np.zeros(100) for name in "abcdefgh"}
+    dataset = lambda: slices((columns, RECORDS)).repeat().batch(8, drop_remainder=True)  # noqa: E731
+    (wide,) = (one for one in find(pipeline_of(dataset), Context()) if one.id == "dtype-wide")
+    assert wide.message.startswith("element[0]['a'], ")
+    assert "element[0]['e'] and 3 more are float64" in wide.message
+    assert str(wide.gain) == "expected: 512 bytes a batch become 256"
 
 
 def test_what_takes_no_time_is_not_worth_a_change() -> None:

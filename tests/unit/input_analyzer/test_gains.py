@@ -81,6 +81,18 @@ def test_waiting_is_gained_on_one_cpu_too() -> None:
     assert gain.times == pytest.approx(10.0)
 
 
+def test_where_almost_nothing_is_left_there_is_no_figure() -> None:
+    chain = pipeline("range", "map", "batch")
+    gain = spared(chain, context(1, map=4607.0, batch=1.4), [chain.by_name["map"]])
+    assert gain is not None
+    assert gain.times is None
+    assert gain.text.startswith("more than 20 times the rate with 1 CPU, as almost nothing else takes time")
+    # Threads bound what calls side by side give, whatever is left.
+    calls = side_by_side(chain, context(64, map=4607.0, batch=1.4), chain.by_name["map"])
+    assert calls is not None
+    assert calls.times == pytest.approx(64, rel=0.1)
+
+
 def test_what_is_done_in_the_first_epoch_is_gained_there() -> None:
     times = {
         "range": StageTime("range", 0.0, 0.0, once=True),
@@ -333,7 +345,8 @@ def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "measuring what mending parallel-calls-missing gives" in told
     (ahead,) = compare(program(one_after_the_other), [("prefetch-missing",)], 1.0, told.append)
     assert ahead is not None
-    assert 1.4 < ahead[0] < 2.2, "a batch is made while a training of the same time works on the last one"
+    assert ahead[0] > 1.4, "a batch is made while a training of the same time works on the last one"
+    assert ahead[1] < 2.1, "it cannot be more than twice, whatever else the machine does"
 
 
 def per_record(function: Callable[..., Any], middle: Callable[[Any], Any] = lambda d: d) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,6 +136,18 @@ def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
     assert time_us(stages, 4) == 3000
     assert pace(stages).serial_us == 3000
     assert pace(stages).parallel_us == 7000
+
+
+def test_the_bottleneck_tells_computing_from_waiting_and_no_figure_without_meaning() -> None:
+    rest = cost("batch", 1.4, Lane(0))
+    both = replace(cost("map", 4020, Lane(0)), cpu_us_per_sample=414.0, wait_us_per_sample=3606.0)
+    assert bottleneck_of([both, rest], 1).reason == (
+        "4,020 us per sample, of that 3,606 us waiting, 100 % of the time of all stages; almost nothing else "
+        "takes time: without it a task with 1 CPU could be more than 20 times as fast"
+    )
+    assert bottleneck_of([cost("map", 123456, Lane(0), waits=True), rest], 1).reason.startswith(
+        "123,456 us of waiting per sample, "
+    )
 
 
 def test_the_bottleneck_explains_no_more_than_it_takes() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from input_analyzer.analysis import Measurement
-from input_analyzer.analyze import cold_notes
 from input_analyzer.errors import UsageError
 from input_analyzer.measure import page_cache
 from input_analyzer.measure.page_cache import ColdFiles, Dropped, check_folders, drop, files_below
+from input_analyzer.notes import cold_notes
 
 SIZE = 3 << 20
 

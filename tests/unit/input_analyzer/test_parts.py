@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,9 @@ import pytest
 
 from input_analyzer.analyze import default_candidates
 from input_analyzer.errors import UsageError, VaryingShapesError, WrongTypeError
-from input_analyzer.examine import epoch_samples, function_name, function_source
+from input_analyzer.examine import epoch_samples, function_name, function_source, may_read_files
 from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
-from input_analyzer.measure.copies import folder_for_sockets
+from input_analyzer.measure.link import Link, short_name
 from input_analyzer.measure.node import host_name, memory, usable_cpus, usage
 from input_analyzer.measure.traces import _without_framework, is_ours, users_stack, users_traceback
 from input_analyzer.pipeline import Pipeline, Stage
@@ -49,7 +51,7 @@ def test_samples_and_bytes_of_a_batch() -> None:
 
 
 def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:
-    shapes = Shapes(["features", "labels"])
+    shapes = Shapes(lambda: ["features", "labels"])
     whole = (np.zeros([4, 3], np.float32), np.zeros([4], np.int32))
     shapes.check(whole)
     shapes.check((whole[0][:2], whole[1][:2]))
@@ -61,7 +63,9 @@ def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:
     ):
         with pytest.raises(VaryingShapesError, match=r"'features' of the first batch is float32\[4, 3\]"):
             shapes.check(other)
-    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 7 it is 1 arrays"):
+    with pytest.raises(VaryingShapesError, match="make all records of one type"):
+        shapes.check((whole[0].astype(np.float64), whole[1]))
+    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 8 it is 1 arrays"):
         shapes.check(whole[:1])
 
 
@@ -128,6 +132,11 @@ def test_functions_that_are_not_there(tmp_path: Path) -> None:
         load(f"{tmp_path}/own.py:dta")
     with pytest.raises(UsageError, match="no such file"):
         load(f"{tmp_path}/none.py:train")
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "data.py").write_text("from .more import things\n")
+    with pytest.raises(UsageError, match=r"expected package\.data:FUNCTION, from the folder above"):
+        load(f"{package}/data.py:train_input")
     with pytest.raises(UsageError, match="no module 'nowhere_at_all'"):
         load("nowhere_at_all:train")
     with pytest.raises(UsageError, match=r"m\.py:train: the function needs arguments \(.*'params'\)"):
@@ -149,11 +158,16 @@ def test_on_a_shared_node_of_slurm_the_cpus_of_the_job_count() -> None:
     assert usable_cpus({"SLURM_CPUS_ON_NODE": "1"}) == everything, "a shell of salloc on another machine"
 
 
-def test_a_socket_has_room_in_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/scratch/me")
-    assert folder_for_sockets() == Path("/scratch/me")
-    monkeypatch.setattr("tempfile.tempdir", "/scratch/" + "long" * 20)
-    assert folder_for_sockets() == Path("/tmp")
+def test_a_socket_may_be_in_any_folder(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20) / ("long" * 20)
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        with short_name(str(folder / "link")) as name:
+            listener.bind(name)
+        listener.listen(1)
+        link = Link.connect(str(folder / "link"))
+        link.send(event="hello")
+        assert Link(listener.accept()[0]).received(5.0) == [{"event": "hello"}]
 
 
 def test_candidates_go_up_to_the_whole_node() -> None:
@@ -171,11 +185,28 @@ def test_an_epoch_is_what_comes_to_repeat() -> None:
     )
     repeat = Stage("repeat", "repeat", 2, ("batch",), attributes=batched)
     assert epoch_samples(Pipeline("tensorflow", (source, batch, repeat), (), 32)) == 31 * 32
+    smaller = replace(batch, attributes={"batch_size": 32, **batched})
+    ready = Stage("prefetch", "prefetch", 2, ("batch",), attributes=batched)
+    chain = (source, smaller, ready, replace(repeat, inputs=("prefetch",), position=3))
+    assert epoch_samples(Pipeline("tensorflow", chain, (), 32)) == 1000, "not 32 whole batches"
     early = Stage("repeat", "repeat", 1, ("range",))
     late = Stage("batch", "batch", 2, ("repeat",), attributes={"batch_size": 32, **batched})
     assert epoch_samples(Pipeline("tensorflow", (source, early, late), (), 32)) == 1000
     unknown = Stage("range", "range", 0)
     assert epoch_samples(Pipeline("tensorflow", (unknown, early, late), (), 32)) is None
+
+
+def test_inputs_that_may_read_files() -> None:
+    source = Stage("range", "range", 0, attributes={"records": 1000})
+    calls = {"opens": {"opens": True}, "python": {"python": True}, "reads": {"reads": "TFRecordDataset"}}
+    plain = Stage("map", "map", 1, ("range",), attributes={"python": False})
+    assert not may_read_files(Pipeline("tensorflow", (source, plain), (), 1))
+    for attributes in calls.values():
+        stage = replace(plain, attributes=attributes)
+        assert may_read_files(Pipeline("tensorflow", (source, stage), (), 1))
+    assert may_read_files(Pipeline("tensorflow", (Stage("TFRecordDataset", "TFRecordDataset", 0),), (), 1))
+    assert may_read_files(Pipeline("torch", (source,), (), 1))
+    assert may_read_files(Pipeline("tensorflow", (), (), 1)), "nobody knows"
 
 
 def test_the_name_and_place_of_a_function() -> None:

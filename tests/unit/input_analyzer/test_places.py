@@ -50,6 +50,50 @@ def test_a_shard_is_recommended_where_its_mend_puts_it() -> None:
     assert shard(lambda: slices().batch(8, drop_remainder=True).enumerate())[0] == "from_tensor_slices"
 
 
+def test_a_shard_is_recommended_where_written_so_it_is_right(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text("1\n2\n")
+
+    def shard(make: Callable[[], Any]) -> str:
+        return re.sub(r" in [^ ,]+:\d+", "", inspected(make)["shard-missing"].recommended).split(", both")[0]
+
+    def listed(**settings: Any) -> Any:
+        names = tf.data.Dataset.list_files(f"{tmp_path}/*", **settings)
+        return finish(names.interleave(tf.data.TextLineDataset))
+
+    written = "shard(num_workers, worker_index)"
+    # Behind a list that every worker shuffles for itself it would be a part of another order.
+    assert shard(listed) == f"list_files(..., shuffle=False), {written} behind list_files(), then shuffle()"
+    seeded = f"{written} right behind the source, list_files()"
+    assert shard(lambda: listed(seed=3)).startswith(f"{seeded}, with one seed in all workers")
+    assert shard(lambda: listed(shuffle=False)) == seeded
+
+    def joined(size: int | None) -> Any:
+        parts = (
+            [slices(), slices()] if size is None else [slices().batch(size, True), slices().batch(size, True)]
+        )
+        return tf.data.Dataset.zip(tuple(parts)).map(lambda x, y: x + y)
+
+    assert shard(lambda: finish(joined(None))) == f"{written} behind zip()"
+    assert shard(lambda: joined(8)) == f"{written} of each dataset that zip() joins"
+    rows = np.zeros((100, 3), np.float32)
+    keras = shard(lambda: tf.keras.utils.timeseries_dataset_from_array(rows, None, 10, batch_size=8))
+    assert keras.startswith(
+        f"{written} right behind the source, timeseries_dataset_from_array() with batch_size="
+    )
+
+
+def test_one_record_is_nothing_to_share_out() -> None:
+    def made_up() -> Any:
+        return tf.data.Dataset.from_tensors(np.zeros(4, np.float32)).repeat().map(tf.nn.relu)
+
+    assert "shard-missing" not in inspected(lambda: made_up().batch(8, drop_remainder=True))
+    # A tensor of many records is a batch, or is taken apart.
+    assert "shard-missing" in inspected(made_up)
+    apart = lambda: tf.data.Dataset.from_tensors(np.zeros((9, 4), np.float32)).unbatch()  # noqa: E731
+    assert "shard-missing" in inspected(lambda: apart().batch(8, drop_remainder=True))
+
+
 def test_a_repeat_is_recommended_where_its_mend_puts_it() -> None:
     def repeat(make: Callable[[], Any]) -> tuple[str, str, tuple[str, ...]]:
         finding = inspected(make)["repeat-missing"]
@@ -73,6 +117,8 @@ def test_a_repeat_is_recommended_where_its_mend_puts_it() -> None:
         ),
         (lambda: ended(slices()).shuffle(9, seed=1).prefetch(1), "shuffle", "shuffle", ""),
         (lambda: ended(slices().batch(4).unbatch()), "batch", "unbatch", ", before batch()"),
+        # The first batch makes records: those of an epoch would end in those of the next one.
+        (lambda: ended(slices().batch(4).map(tf.nn.relu)), "batch", "map", ", before batch()"),
     ]
     for make, op, behind, before in cases:
         assert repeat(make) == (op, f"repeat() behind {behind}(){before}", (f"repeat() behind {behind}()",))

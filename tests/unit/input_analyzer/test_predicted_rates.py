@@ -44,9 +44,9 @@ TOLERANCE = 0.2
 MOST_TOLERANCE_OF_TIMES = 0.15
 CALL_US = 150.0
 ROUNDS = 2
-ONE, SIDE_BY_SIDE, TWO_CPUS, SHARED = (1, 1), (2, 1), (1, 2), (4, 1)
-"""Layouts (copies, CPUs each) of two CPUs; in the last one four copies share them."""
-PLANS = (Plan(1, (1, 2)), Plan(2, (1,)), Plan(1, (4,)))
+ONE, SIDE_BY_SIDE, TWO_CPUS = (1, 1), (2, 1), (1, 2)
+"""Layouts (copies, CPUs each) of two CPUs."""
+PLANS = (Plan(1, (1, 2)), Plan(2, (1,)))
 KNOWN = [case for case in CASES if case.costs]
 
 
@@ -124,7 +124,6 @@ def test_layouts_that_were_not_measured_are_predicted_within_20_percent(case: An
     predicted = {
         SIDE_BY_SIDE: fit([points[ONE], points[TWO_CPUS]], stages).rate(2, 1),
         TWO_CPUS: fit([points[ONE], points[SIDE_BY_SIDE]], stages).rate(1, 2),
-        SHARED: fit([points[ONE], points[SIDE_BY_SIDE], points[TWO_CPUS]], stages).shared_rate(4, 2),
     }
     errors = {layout: rate / points[layout].samples_per_s - 1 for layout, rate in predicted.items()}
     for (tasks, each), error in errors.items():

@@ -92,6 +92,41 @@ def test_batches_should_not(name: str) -> None:
     assert "shard-after-batch" in rules(lambda: make().shard(2, 0))
 
 
+def characters() -> Any:
+    return tf.data.Dataset.range(1000).batch(10, drop_remainder=True).map(lambda x: (x[:-1], x[1:]))
+
+
+def windows() -> Any:
+    return tf.data.Dataset.range(1000).window(9, 9, drop_remainder=True).flat_map(lambda x: x.batch(9))
+
+
+@pytest.mark.parametrize(("make", "maker"), [(characters, "batch"), (windows, "window")])
+def test_what_is_batched_again_is_a_record(make: Callable[[], Any], maker: str) -> None:
+    def small() -> Any:
+        return make().shuffle(10, seed=1).batch(8)
+
+    by_name = trace(small).pipeline.by_name
+    assert by_name["range"].attributes["part"]
+    assert by_name[maker].attributes["makes_record"]
+    found = {finding.id: finding for finding in find(trace(small).pipeline, Context(sharded=False))}
+    assert "the buffer holds 10 records, batches have 8" in found["shuffle-buffer-small"].message
+    assert found["shard-missing"].op == maker
+    assert found.keys().isdisjoint({"shuffle-after-batch", "shard-after-batch"})
+    assert rules(lambda: make().shard(2, 0).batch(8)).keys().isdisjoint({"shard-after-batch", "shard-late"})
+    # What mixes parts of records is the author's, and nothing is called for a record before there is one.
+    mixed = rules(lambda: tf.data.Dataset.range(99).shuffle(2, 1).map(lambda x: x * 2).batch(9).batch(2))
+    assert mixed.keys().isdisjoint({"shuffle-buffer-small", "map-before-batch"})
+
+
+def test_the_last_record_may_be_smaller() -> None:
+    assert (
+        "it makes records, the last of which may be smaller"
+        in rules(lambda: tf.data.Dataset.range(99).batch(10).batch(2, drop_remainder=True))[
+            "drop-remainder-missing"
+        ]
+    )
+
+
 def test_an_epoch_of_what_was_unbatched() -> None:
     again = trace(lambda: slices().batch(10, drop_remainder=True).batch(2).unbatch()).pipeline
     assert again.samples_per_element == 10

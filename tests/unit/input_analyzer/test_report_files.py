@@ -78,6 +78,7 @@ def test_a_full_device_is_an_error() -> None:
     [
         ("missing/input.json", r"--json: there is no folder .*missing'; expected one that exists: create it"),
         ("file/input.json", "--json: there is no folder"),
+        ("folder", "--json: 'folder' is a folder; expected a file: for example --json=folder/input.json"),
         (".", "--json: got no name of a file; expected one, for example --json=input.json"),
     ],
 )
@@ -86,6 +87,7 @@ def test_what_cannot_be_written_is_refused_before(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=says):
         check_writable("--json", Path(path))
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from markupsafe import escape
 from rich.console import Console
 
+from csrun.errors import CsrunError
 from csrun.recommendation import Recommendation, read_recommendation
 from input_analyzer.analysis import (
     Analysis,
@@ -25,13 +28,24 @@ from input_analyzer.analysis import (
     Target,
 )
 from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.certainty import with_interval
+from input_analyzer.commands import write_reports
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.recommend import Limits, predictions, recommend
 from input_analyzer.report.chart import chart
 from input_analyzer.report.definitions import DEFINITIONS
 from input_analyzer.report.page import render_html
 from input_analyzer.report.text import print_report
-from input_analyzer.report.words import percent, rate, size
+from input_analyzer.report.words import (
+    above,
+    of_target,
+    percent,
+    rate,
+    size,
+    title,
+    training_command,
+    verdict,
+)
 
 STAGES = (
     StageCost("TFRecordDataset", "TFRecordDataset", 0, 12.0, 3.0, 9.0, False, "data.py:12"),
@@ -197,14 +211,14 @@ def test_text_and_page_say_what_mending_gives() -> None:
 
 def test_text_and_page_say_what_a_cold_first_epoch_read_from_the_disk() -> None:
     found = analysis(None)
-    assert "disk/sample" not in text_of(found)
+    assert "from disk" not in text_of(found)
     first, *others = found.measurements
     first = replace(
         first, first_epoch_samples_per_s=1234.0, first_epoch_disk_bytes_per_sample=3333.0, cold=True
     )
     found = replace(found, measurements=(first, *others))
     shown = " ".join(text_of(found).split())
-    assert "disk/sample" in shown
+    assert "from disk" in shown
     assert "1,234 (cold) 3,333" in shown
     page = render_html(found)
     assert "1,234 (cold)</td>" in page
@@ -277,3 +291,258 @@ def test_no_bottleneck_without_times_and_none_that_only_the_first_epoch_has() ->
 )
 def test_figures_for_readers(shown: str, text: str) -> None:
     assert shown == text
+
+
+@pytest.mark.parametrize("broken", ["--json", "--html"])
+def test_one_report_that_cannot_be_written_does_not_keep_the_other(tmp_path: Path, broken: str) -> None:
+    full, fine = Path("/dev/full"), tmp_path / "fine"
+    files = (full, fine) if broken == "--json" else (fine, full)
+    with pytest.raises(CsrunError, match="/dev/full cannot be written") as failure:
+        write_reports(analysis(None), *files)
+    assert failure.value.exit_code == 1
+    assert fine.read_text().startswith("<!doctype html>" if broken == "--json" else "{")
+
+
+LONG = "/home/user/project/model_dir/with/a/long/name/cs_0123456789abcdef/compile_report.json"
+
+
+def lines_of(found: Analysis, width: int) -> list[str]:
+    console = Console(width=width, no_color=True, highlight=False)
+    with console.capture() as captured:
+        print_report(found, console)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def wide(found: Analysis) -> Analysis:
+    """Rates of seven figures, a first epoch, deep folders, a note, one measurement that is not settled."""
+    measurements = [
+        replace(
+            one,
+            samples_per_s=1000 * one.samples_per_s,
+            low=980 * one.low,
+            high=1020 * one.high,
+            settled=number != 1,
+            cold=True,
+            first_epoch_samples_per_s=123456.7 if one.tasks == 1 else None,
+            first_epoch_disk_bytes_per_sample=3140.0 if one.tasks == 1 else 5555.0,
+        )
+        for number, one in enumerate(found.measurements)
+    ]
+    stages = [replace(one, source=f"models/fc_mnist/tf/{'deep/' * 6}data.py:12") for one in found.stages]
+    return replace(
+        found,
+        measurements=tuple(measurements),
+        stages=tuple(stages),
+        target=found.target and replace(found.target, origin=f"estimated for the wafer in {LONG}"),
+        notes=(
+            "A note that is longer than a line of an ordinary terminal, which has 80 columns and no more.",
+        ),
+    )
+
+
+def test_a_terminal_of_80_columns_breaks_no_word() -> None:
+    found = wide(analysis(9000.0))
+    lines = lines_of(found, 80)
+    too_wide = [line for line in lines[:-1] if len(line) > 80]
+    assert [line.strip() for line in too_wide] == [f"{LONG}."], "a path stays whole, to be copied"
+    words = {word for line in lines for word in line.split()}
+    assert {"samples/s", "interval", "epoch", "sample", "memory"} <= words
+    for one in found.measurements:
+        assert any(f"{rate(one.low)} to {rate(one.high)}" in line for line in lines)
+    assert "models/fc_mnist/tf/deep/deep/" in words, "it is broken behind a slash"
+    assert "- A note that is longer than a line of an ordinary terminal, which has 80" in lines
+    assert "  columns and no more." in lines
+    plain = lines_of(analysis(9000.0), 80)
+    assert sum("tasks" in line.split() and "interval" in line for line in plain) == 1, "there is one table"
+
+
+def test_lines_of_a_finding_hang() -> None:
+    found = analysis(None)
+    (finding,) = found.findings
+    long = replace(finding, message="word " * 30, recommended="shard " * 20)
+    lines = lines_of(replace(found, findings=(long,)), 80)
+    begin = next(i for i, line in enumerate(lines) if line.startswith("warning shard-missing"))
+    shown = lines[begin + 1 : begin + 6]
+    assert [len(line) - len(line.lstrip()) for line in shown] == [2, 2, 2, 4, 2]
+
+
+def test_what_is_not_settled_is_marked() -> None:
+    text = "\n".join(lines_of(wide(analysis(None)), 120))
+    assert text.count(" *\n") + text.count(" * ") == 1
+    assert "\n* unsettled: it needs more time, see below\n" in text
+    assert "unsettled" not in "\n".join(lines_of(analysis(None), 120))
+
+
+def test_the_figures_are_defined_somewhere() -> None:
+    assert any("docs/input-analyzer.md, Figures" in line for line in lines_of(analysis(None), 120))
+
+
+def test_what_was_paged_in_without_a_first_epoch_is_not_shown() -> None:
+    found = analysis(None)
+    read = [replace(one, first_epoch_disk_bytes_per_sample=1553.0) for one in found.measurements]
+    found = replace(found, measurements=tuple(read))
+    assert "1,553" not in "".join(lines_of(found, 120)) + render_html(found)
+    assert "first epoch" not in "".join(lines_of(found, 120)).partition("Stages")[0]
+    header = render_html(found).partition("measured-heading")[2]
+    assert "First epoch</th>" not in header.partition("</thead>")[0]
+
+
+def test_cpu_time_of_the_stages_may_be_all() -> None:
+    found = replace(analysis(None), unaccounted_cpu_us_per_sample=0.0)
+    assert any(
+        line.startswith("CPU time in no stage: none; a copy used no more than the 225 us per sample of the")
+        for line in lines_of(found, 120)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (rate(0.00001234), "0.00001234"),
+        (rate(12345.6), "12,346"),
+        (rate(0), "0"),
+        (percent(118.31), "11,831 %"),
+        (percent(1e-9), "0 %"),
+        (of_target(0.85), "85 %"),
+        (of_target(119.3), "119 times"),
+        (above(0.077), "7.7 % more than"),
+        (above(118.3), "119 times"),
+    ],
+)
+def test_no_figure_needs_to_be_counted_off(shown: str, text: str) -> None:
+    assert shown == text
+
+
+def with_rate(target: float, ratio: float, low: float, high: float) -> Analysis:
+    """An analysis whose best rate is so many times the target, with the ends of its interval."""
+    found = analysis(target)
+    chosen = replace(
+        found.recommendation,
+        samples_per_s=ratio * target,
+        headroom=ratio - 1,
+        utilization=min(1.0, ratio),
+        low=low * target,
+        high=high * target,
+    )
+    return replace(found, recommendation=chosen, input_bound=ratio < 1)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "headline", "said"),
+    [
+        (1.5, 1.4, 1.6, "The input is fast enough", "The training will not wait for input: "),
+        (1.5, 0.9, 2.1, "The input is probably fast enough", "not sure: as tight as the measurements are"),
+        (1.07, 1.01, 1.1, "The input is only just fast enough", "less than the 10 % that are to be kept"),
+        (0.92, 0.8, 1.1, "The training will probably be input-bound", "it is 7,200 to 9,900 samples/s"),
+        (0.92, 0.9, 0.95, "The training will be input-bound", "expected to work 92 % of the time."),
+        (120.0, 110.0, 130.0, "The input is fast enough", ", 120 times the 9,000 samples/s"),
+    ],
+)
+def test_a_verdict_is_as_sure_as_what_was_measured(
+    ratio: float, low: float, high: float, headline: str, said: str
+) -> None:
+    found = with_rate(9000.0, ratio, low, high)
+    assert title(found) == headline
+    assert said in verdict(found)
+    assert ("not sure" in verdict(found)) == (low < 1 <= high)
+    assert f"<h1>{headline}</h1>" in render_html(found)
+
+
+def test_the_interval_is_that_of_the_nearest_measurement_and_of_the_model() -> None:
+    found = analysis(9000.0)  # all are within 5 %
+    exact = with_interval(found.recommendation, found.measurements, 0.0)
+    rate_ = found.recommendation.samples_per_s
+    assert (exact.low, exact.high) == (pytest.approx(0.95 * rate_), pytest.approx(1.05 * rate_))
+    loose = with_interval(found.recommendation, found.measurements, 0.12)
+    assert (loose.low, loose.high) == (pytest.approx(0.87 * rate_), pytest.approx(1.13 * rate_))
+    assert (found.recommendation.layout.tasks_per_node, found.recommendation.layout.cpus_per_task) == (3, 1)
+    far = [
+        one if (one.tasks, one.cpus_per_task) == (2, 1) else replace(one, low=0.0)
+        for one in found.measurements
+    ]
+    assert with_interval(found.recommendation, far, 0.0) == exact, "the others do not count"
+    near = [replace(one, low=0.0) if one.cpus_per_task == 1 else one for one in found.measurements]
+    assert with_interval(found.recommendation, near, 0.0).low == 0
+    assert found.to_json()["recommendation"]["low"] is None
+    assert replace(found, recommendation=exact).to_json()["recommendation"]["high"] == exact.high
+
+
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        (("python", "run.py", "--mode=train"), " python run.py --mode=train --cs_ip=IP:PORT"),
+        (("python", "run.py", "-m", "compile_only"), " python run.py -m train --cs_ip=IP:PORT"),
+        (("python", "run.py", "--compile_only"), " python run.py --cs_ip=IP:PORT"),
+        (("python", "twice.py"), " python twice.py"),
+        (("python", "twice.py", "--train_dir=x"), " python twice.py --train_dir=x"),
+        (("./run.py",), " ./run.py"),
+        (("data.py:train_input",), " python run.py --mode=train --cs_ip=IP:PORT"),
+    ],
+)
+def test_an_address_is_given_to_programs_that_are_known_to_take_it(
+    command: tuple[str, ...], ending: str
+) -> None:
+    found = analysis(None)
+    found = replace(found, subject=replace(found.subject, command=command))
+    assert training_command(found).partition("--cpus-per-task=")[2][1:] == ending
+    first = ", with which the program first trains or compiles"
+    assert (
+        (first in lines_of(found, 200)[1])
+        == (first in render_html(found))
+        == (len(command) > 1 or ":" not in command[0])
+    )
+
+
+class Seen(HTMLParser):
+    """Classes and names of a page, and the elements around its tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.scrolling: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        classes = (values.get("class") or "").split()
+        self.names |= {f".{name}" for name in classes} | {f"#{values.get('id')}"}
+        if "wide-table" in classes:
+            self.scrolling.append(values)
+
+
+def seen(page: str) -> Seen:
+    parser = Seen()
+    parser.feed(page)
+    return parser
+
+
+def test_what_scrolls_can_be_scrolled_with_the_keyboard() -> None:
+    found = seen(render_html(analysis(9000.0))).scrolling
+    assert len(found) == 4
+    for attributes in found:
+        assert attributes["tabindex"] == "0"
+        assert attributes["role"] == "region"
+        assert attributes["aria-labelledby"]
+
+
+def test_a_path_on_the_page_is_broken_behind_a_slash() -> None:
+    assert "<code>models/<wbr>fc_mnist/<wbr>tf/<wbr>deep/" in render_html(wide(analysis(None)))
+
+
+def test_without_a_target_there_is_no_tile_about_it() -> None:
+    with_target, without = (render_html(analysis(target)) for target in (9000.0, None))
+    for term in ("Target", "Headroom", "Utilization"):
+        assert f"<dt>{term}</dt>" in with_target
+        assert f"<dt>{term}</dt>" not in without
+
+
+def _selectors(style: str) -> Iterator[str]:
+    for block in re.findall(r"([^{}]+)\{", style):
+        yield from re.findall(r"[.#][a-zA-Z][\w-]*", re.sub(r"@[^{]*", "", block))
+
+
+def test_the_style_has_no_rule_for_what_no_page_has() -> None:
+    pages = [render_html(wide(analysis(target))) for target in (9000.0, 1.6e6, None)]
+    names = {name for page in pages for name in seen(page).names}
+    style = pages[0].partition("<style>")[2].partition("</style>")[0]
+    others = {".k2", ".k3", ".k4", ".error", ".info"}  # of more CPUs per task, and of other findings
+    assert set(_selectors(style)) - names <= others

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from input_analyzer import analyze
-from input_analyzer.analysis import Measurement
-from input_analyzer.analyze import unsettled_notes
+from input_analyzer.analysis import Measurement, StageCost
+from input_analyzer.analyze import Examined
 from input_analyzer.measure.rates import Effort, Plan
+from input_analyzer.notes import unsettled_notes
+
+
+@pytest.mark.parametrize(
+    ("stages", "files", "said"),
+    [
+        ((), True, "a cache, or files that stay in memory"),
+        (("TFRecordDataset",), True, "files that stay in memory"),
+        (("range", "cache"), False, "a cache"),
+        (("range", "batch"), False, ""),
+    ],
+)
+def test_only_what_an_input_has_may_make_later_epochs_faster(
+    stages: tuple[str, ...], files: bool, said: str
+) -> None:
+    costs = [asdict(StageCost(op, op, position)) for position, op in enumerate(stages)]
+    assert Examined({"stages": costs, "may_read_files": files}, 0).slow_first == said
 
 
 def test_measurements_that_needed_more_time_are_told_apart() -> None:
@@ -20,15 +38,17 @@ def test_measurements_that_needed_more_time_are_told_apart() -> None:
     wide = Measurement(1, 1, 100.0, 90.0, 110.0, settled=False, batches=200)
     restless = Measurement(1, 1, 100.0, 99.0, 101.0, settled=False, batches=200)
     assert unsettled_notes([tight], 0.05) == []
-    assert unsettled_notes([few], 0.05) == [
-        "1 of 1 measurement had fewer than 10 batches of each copy, too few to trust their confidence "
-        "intervals. More time: --seconds."
-    ]
-    notes = unsettled_notes([wide, tight, restless, wide], 0.05)
-    assert [note.split(":")[0] for note in notes] == [
-        "2 of 4 measurements did not become as tight as asked for",
-        "1 of 4 measurements had not come to rest by the middle of their time, so what counts is the last "
-        "part only. More time",
+    (one,) = unsettled_notes([few], 0.05)
+    assert one.startswith(
+        "The only measurement had fewer than 10 batches of each copy, too few to trust its "
+    )
+    assert unsettled_notes([wide, tight, restless, wide, few, few], 0.05) == [
+        "2 of 6 measurements did not become as tight as asked for, see their confidence intervals. More "
+        "time: --seconds.",
+        "1 of 6 measurements had not come to rest by the middle of its time, so what counts is the last part "
+        "only. More time: --seconds.",
+        "2 of 6 measurements had fewer than 10 batches of each copy, too few to trust their confidence "
+        "intervals. More time: --seconds.",
     ]
 
 
@@ -59,7 +79,9 @@ def test_epochs_that_ended_with_some_numbers_of_cpus(
 
     monkeypatch.setattr(analyze, "Rates", Seen)
     request: Any = SimpleNamespace(effort=Effort(), cpus=(0,), cold=(), launch=None)
-    examined: Any = SimpleNamespace(epoch_of_copy=lambda copies: None)
+    examined: Any = SimpleNamespace(
+        epoch_of_copy=lambda copies: None, may_read_files=True, slow_first="files that stay in memory"
+    )
     todo = [Plan(cpus, (1,)) for cpus in (1, 2, 4)]
     _, notes, ended = analyze._measure(request, examined, todo, lambda doing, part: None)
     assert ended == all_ended

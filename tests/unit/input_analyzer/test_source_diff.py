@@ -133,7 +133,7 @@ def test_several_files_and_a_missing_one(tmp_path: Path) -> None:
         Finding("drop-remainder-missing", "error", "batch", f"{tmp_path}/gone.py:2", "", ""),
     ]
     text = diff(findings)
-    assert f"--- a/{path}" in text
+    assert f"--- a{path}" in text
     assert "+d = d.repeat().batch(8, drop_remainder=True).prefetch(tf.data.AUTOTUNE)\n" in text
     assert "gone" not in text
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from input_analyzer import turns
 from input_analyzer.measure.rates import Effort, Stop
 from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate, student_975
 
@@ -99,3 +100,24 @@ def test_a_copy_that_stands_still_has_no_rate() -> None:
 )
 def test_students_t(freedom: int, t: float) -> None:
     assert student_975(freedom) == pytest.approx(t, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("times", "noise", "rounds"),
+    [(3.0, 0.01, 4), (1.0, 0.0, 6), (1.1, 0.01, 6), (1.1, 0.05, 9), (3.0, 0.3, 9)],
+)
+def test_a_clear_gain_takes_fewer_rounds(
+    monkeypatch: pytest.MonkeyPatch, times: float, noise: float, rounds: int
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(turns.time, "monotonic", lambda: next(clock) * (0 if noise < 0.03 else 1))
+    made = 0
+
+    def after() -> float:
+        nonlocal made
+        made += 1
+        return times * math.exp(noise * (-1) ** made)
+
+    ratio = turns.in_turns(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
+    assert made == rounds
+    assert ratio[1] - 1e-9 <= times <= ratio[2] + 1e-9

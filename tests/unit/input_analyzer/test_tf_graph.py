@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect as python_inspect
+import json
 import os
 import random
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +23,15 @@ import tensorflow as tf
 from input_analyzer.errors import InputEndedError, WrongTypeError
 from input_analyzer.examine import examine
 from input_analyzer.handover import Shard
+from input_analyzer.imports import on_import
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
-from input_analyzer.standalone import mended_batches, program_of
+from input_analyzer.standalone import called, mended_batches, program_of
+from input_analyzer.tf.alike import Begin
 from input_analyzer.tf.counting import count, initializers
 from input_analyzer.tf.eager_graph import NeedsEagerError
 from input_analyzer.tf.fingerprint import fingerprint
-from input_analyzer.tf.graph import trace
+from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.inspection import inspect
 
 
@@ -224,6 +229,86 @@ def test_records_tell_what_python_reads(make: Callable[[int, int], Any], expecte
     assert inspect(make, workers=2).context.sharded is None
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "alike"),
+    [
+        ("abc", "abcd", True),  # cut off after a second
+        ("abc", "abc.", True),
+        ("abc.", "abcd", False),  # one has an end that the other one does not have
+        ("abc.", "abcd.", False),
+        ("abc", "abd", False),
+    ],
+)
+def test_what_a_busy_machine_has_read_less_of_is_the_same(first: str, last: str, alike: bool) -> None:
+    one, other = (Begin(tuple(read.rstrip(".")), read.endswith(".")) for read in (first, last))
+    assert one.is_that_of(other) is other.is_that_of(one) is alike
+
+
+def test_what_was_not_compared_is_said() -> None:
+    def slow(workers: int, index: int) -> Any:
+        time.sleep(0.02)
+        return not_at_all(workers, index)
+
+    def alone(workers: int, index: int) -> Any:
+        return tf.data.Dataset.from_tensor_slices([[1]][index])
+
+    assert inspect(slow).context.sharded is False
+    impatient = inspect(slow, patience_s=0.01)
+    assert impatient.context.sharded is None
+    assert "not looked at" in impatient.notes[0]
+    assert "0.01 s" in impatient.notes[0]
+    assert "as one of 9 workers it raises IndexError" in inspect(alone, workers=9).notes[0]
+
+
+def permuted(draw: Callable[[int], Any]) -> Any:
+    return tf.data.Dataset.from_tensor_slices(draw(40)).batch(4)
+
+
+OWN_NUMBERS = np.random.default_rng()
+
+
+@pytest.mark.parametrize(
+    ("make", "expected", "notes"),
+    [
+        # Two calls draw other numbers, in one process; workers read all records all the same.
+        (lambda n, i: tf.data.Dataset.range(9).shuffle(9, seed=np.random.randint(1 << 30)), False, []),
+        (lambda n, i: permuted(np.random.permutation), False, []),
+        (lambda n, i: permuted(lambda k: np.random.permutation(k)[i::n]), True, ["parts of an order"]),
+        (lambda n, i: permuted(OWN_NUMBERS.permutation), None, ["called as the same worker it is made"]),
+        (lambda n, i: permuted(OWN_NUMBERS.permutation).shard(n, i), True, ["parts of an order"]),
+        (
+            lambda n, i: of_generator(0, 1, lambda k: random.SystemRandom().randrange(1 << 30)),
+            None,
+            ["cannot be told: each time that it is called"],
+        ),
+        (lambda n, i: of_generator(i, n, lambda k: 7), None, ["cannot be told: the first batches are all"]),
+        (not_at_all, False, []),
+    ],
+)
+def test_random_numbers_are_no_shards(
+    make: Callable[[int, int], Any], expected: bool | None, notes: list[str]
+) -> None:
+    inspection = inspect(make, role=as_worker)
+    assert inspection.context.sharded is expected
+    assert len(inspection.notes) == len(notes)
+    assert all(part in note for part, note in zip(notes, inspection.notes, strict=True))
+
+
+def test_an_order_by_chance_is_not_shared_out() -> None:
+    """Processes draw other numbers: parts of other orders would lose records."""
+
+    def mended(make: Callable[[], Any]) -> tuple[bool, list[str]]:
+        order = Order(purpose="examine", socket="", apply=True, stage_seconds=0.0)
+        found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
+        (missing,) = (one for one in found["findings"] if one["id"] == "shard-missing")
+        return missing["proved"], [change for change in found["applied"] if change.startswith("shard")]
+
+    assert mended(lambda: permuted(lambda k: np.random.permutation(100))) == (False, [])
+    behind = tf.data.Dataset.range
+    seeded = lambda: behind(99).shuffle(9, seed=random.randrange(99)).batch(4)  # noqa: E731
+    assert mended(seeded) == (True, ["shard(2, 0) behind range()"])
+
+
 def test_two_traces_of_one_function_have_one_fingerprint() -> None:
     assert len({fingerprint(trace(everything).graph) for _ in range(3)}) == 1
 
@@ -262,6 +347,17 @@ def test_functions_for_eager_execution_mean_what_they_say() -> None:
 COUNTER = tf.Variable(1, dtype=tf.int64)
 
 
+def first_of(traced: Traced) -> Any:
+    """The first element that a session reads, as lists."""
+    with traced.graph.as_default():
+        iterator = tf.compat.v1.data.make_initializable_iterator(traced.dataset)
+        element = iterator.get_next()
+    with tf.compat.v1.Session(graph=traced.graph) as session:
+        session.run(initializers(traced.graph))
+        session.run(iterator.initializer)
+        return session.run(element).tolist()
+
+
 def _table() -> Any:
     rows = tf.lookup.KeyValueTensorInitializer([0, 1], [10, 20], tf.int64, tf.int64)
     table = tf.lookup.StaticHashTable(rows, -1)
@@ -278,51 +374,111 @@ def _layer() -> Any:
     return tf.data.Dataset.range(4).map(lambda x: layer(tf.as_string(x))).batch(4)
 
 
-@pytest.mark.parametrize("make", [_table, _counter, _layer])
-def test_tables_and_variables_that_a_function_makes_are_made_in_its_graph(make: Callable[[], Any]) -> None:
+def _read_value() -> Any:
+    size = int(tf.reduce_sum([1, 1]).numpy())
+    return tf.data.Dataset.range(4).batch(size)
+
+
+def _looped() -> Any:
+    numbers = tf.data.Dataset.range(4)
+    total = tf.constant(0, tf.int64)
+    for number in numbers:
+        total += number
+    least = min(numbers.as_numpy_iterator()) + len(list(numbers)) + int(numbers.cardinality().numpy())
+    return numbers.map(lambda x: x + total + least).batch(4)
+
+
+def _adapted() -> Any:
+    texts = tf.data.Dataset.from_tensor_slices(["a b", "b", "b c"])
+    layer = tf.keras.layers.TextVectorization(output_sequence_length=2)
+    layer.adapt(texts)
+    return texts.map(layer).batch(3)
+
+
+def _normalized() -> Any:
+    layer = tf.keras.layers.Normalization(axis=None)
+    numbers = tf.data.Dataset.range(4).map(lambda x: tf.cast(x, tf.float32))
+    layer.adapt(numbers)
+    return numbers.map(layer).batch(4)
+
+
+def _inserted() -> Any:
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+    table.insert(tf.constant([1], tf.int64), tf.constant([5], tf.int64))
+    return tf.data.Dataset.range(3).map(table.lookup).batch(2)
+
+
+def _dense() -> Any:
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, -1, -2, -3)
+    table.insert(tf.constant([1, 0], tf.int64), tf.constant([5, 6], tf.int64))
+    return tf.data.Dataset.range(3).map(table.lookup).batch(3)
+
+
+def _made_of_another() -> Any:
+    first = tf.Variable(3, dtype=tf.int64)
+    second = tf.Variable(first + 1)
+    first.assign(7)
+    return tf.data.Dataset.range(3).map(lambda x: x + second * first).batch(2)
+
+
+def _ragged() -> Any:
+    rows = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [2, 3]]))
+    return rows.map(lambda row: row.to_tensor() if row.shape.rank == 2 else row).padded_batch(2, [2])
+
+
+def _of_parts() -> Any:
+    parts = [tf.data.Dataset.range(index, index + 2) for index in range(3)]
+    chosen = tf.data.Dataset.choose_from_datasets(parts, tf.data.Dataset.range(3).repeat())
+    return (
+        tf.data.Dataset.zip((chosen, chosen.shuffle(9, seed=1).cache())).map(lambda x, y: x * 10 + y).batch(6)
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(_table, _counter, _layer, _read_value, _looped, _adapted, _normalized, _inserted, _dense),
+        *(_made_of_another, _ragged, _of_parts),
+    ],
+)
+def test_what_a_function_makes_eagerly_is_made_in_a_graph(make: Callable[[], Any]) -> None:
     expected = next(iter(make())).numpy().tolist()
-    leaving = tf.init_scope
     traced = trace(make, eager=True)
-    assert tf.init_scope is leaving
     assert fingerprint(traced.graph) == fingerprint(trace(make, eager=True).graph)
-    with traced.graph.as_default():
-        batch = tf.compat.v1.data.make_initializable_iterator(traced.dataset)
-        values = batch.get_next()
-    with tf.compat.v1.Session(graph=traced.graph) as session:
-        session.run(initializers(traced.graph))
-        session.run(batch.initializer)
-        assert session.run(values).tolist() == expected
-    assert set(count(traced, 0.1).per_sample) == {"range", "map", "batch"}
+    assert first_of(traced) == expected
+    counted = set(count(traced, 0.1).per_sample)
+    assert counted == {stage.name for stage in traced.pipeline.stages}
+    assert all(
+        (stage.source and stage.source.startswith(__file__)) or "test_tf_graph.py:" in str(stage.source)
+        for stage in traced.pipeline.stages
+    )
 
 
 def _outside() -> Any:
     return tf.data.Dataset.range(3).map(lambda x: x + COUNTER).repeat().batch(2, drop_remainder=True)
 
 
-def _eager_value() -> Any:
-    size = int(tf.reduce_sum([1, 1]).numpy())
-    return tf.data.Dataset.range(3).repeat().batch(size, drop_remainder=True)
+@tf.function
+def _compiled() -> Any:
+    return tf.data.Dataset.range(3).repeat().batch(2, drop_remainder=True)
 
 
-def _inserted() -> Any:
-    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
-    table.insert(tf.constant([1], tf.int64), tf.constant([5], tf.int64))
-    return tf.data.Dataset.range(3).map(table.lookup).repeat().batch(2, drop_remainder=True)
-
-
-def _made_of_another() -> Any:
-    first = tf.Variable(3, dtype=tf.int64)
-    second = tf.Variable(first + 1)
-    return tf.data.Dataset.range(3).map(lambda x: x + second).repeat().batch(2, drop_remainder=True)
+def _queue() -> Any:
+    queue = tf.queue.FIFOQueue(10, tf.int64, [[]])
+    queue.enqueue_many([[5, 6, 7]])
+    waiting = tf.data.Dataset.range(3).map(lambda x: queue.dequeue() + x)
+    return waiting.cache().repeat().batch(2, drop_remainder=True)
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (_outside, "uses a variable, table or dataset that was made before it was called"),
-        (_eager_value, r"AttributeError: 'SymbolicTensor' .* 'numpy', at .*test_tf_graph.py:\d+"),
-        (_inserted, "changes a variable or a table itself"),
-        (_made_of_another, "needs another one to be made first"),
+        (_compiled, r"what a tf.function has made, at .*test_tf_graph.py:\d+"),
+        (_outside, r"has not seen being made, at .*test_tf_graph.py:\d+"),
+        (
+            _queue,
+            r"a resource of TensorFlow \(FIFOQueueV2\).*, at .*test_tf_graph.py:\d+",
+        ),
     ],
 )
 def test_what_works_only_eagerly_is_said_and_read_as_it_is(make: Callable[[], Any], reason: str) -> None:
@@ -331,12 +487,114 @@ def test_what_works_only_eagerly_is_said_and_read_as_it_is(make: Callable[[], An
     order = Order(purpose="examine", socket="", apply=True, stage_seconds=0.1)
     found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
     assert found["batch_size"] == 2
-    assert (found["stages"], found["findings"], found["applied"]) == ([], [], [])
+    assert (found["stages"], found["applied"]) == ([], [])
+    (finding,) = found["findings"]
+    assert (finding["id"], finding["op"], finding["proved"]) == ("shard-missing", make.__name__, False)
     (note,) = found["notes"]
-    assert re.search(f"only when it is called eagerly.*{reason}", note)
+    assert re.search(f"cannot be made in a graph.*{reason}", note)
     batches = mended_batches(make, frozenset({"repeat-missing"}), Shard(1, 0))
     expected = [batch.numpy().tolist() for batch in make().take(3)]
     assert [next(batches)[0].tolist() for _ in range(3)] == expected
+
+
+MODULE = """
+import tensorflow as tf
+
+NUMBERS = tf.data.Dataset.range(4).cache("kept")
+FIRST = tf.Variable(min(NUMBERS.as_numpy_iterator()) + 5)
+
+
+def make():
+    return NUMBERS.map(lambda x: x + FIRST).batch(4)
+"""
+
+
+def test_what_the_module_of_a_function_makes_is_made_in_a_graph_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    Path("numbers_of_four.py").write_text(MODULE)
+    order: list[str] = []
+    function, made = called("numbers_of_four.py:make", lambda: order.append("prepared"), order.append)
+    assert order == ["prepared", "calling numbers_of_four.py:make"]
+    traced = trace(function, eager=True)
+    assert [stage.source for stage in traced.pipeline.stages] == [
+        *["numbers_of_four.py:4"] * 2,
+        *["numbers_of_four.py:9"] * 2,
+    ]
+    assert first_of(traced) == next(iter(made)).numpy().tolist() == [5, 6, 7, 8]
+
+
+def test_what_follows_an_import_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "awaited.py").write_text("READY = True\n")
+    seen: list[bool] = []
+    finders = sys.meta_path[:]
+    for _ in range(2):  # not imported yet, and imported
+        with on_import("awaited", lambda: seen.append(sys.modules["awaited"].READY)):
+            import_module("awaited")
+            import_module("awaited")
+        assert seen.pop()
+        assert seen == []
+        assert sys.meta_path == finders
+    del sys.modules["awaited"]
+
+
+def _randomly() -> Any:
+    return tf.data.Dataset.from_tensor_slices(tf.random.shuffle(tf.range(99))).batch(2)
+
+
+def _randomly_and_shared() -> Any:
+    return tf.data.Dataset.from_tensor_slices(tf.random.shuffle(tf.range(99))).shard(*_worker()).batch(2)
+
+
+def test_orders_that_a_function_draws_are_compared_with_equal_seeds() -> None:
+    """Workers that draw other orders read the same records; parts of other orders are parts by chance."""
+    for make, sharded in ((_randomly, False), (_randomly_and_shared, True)):
+        program = program_of(make, make())
+        found = inspect(
+            lambda count, index: program.build(Shard(count, index)),  # noqa: B023
+            eager=True,
+            role=lambda count, index: program.role(Shard(count, index)),  # noqa: B023
+        )
+        assert (found.context.sharded, found.context.by_chance) == (sharded, True)
+
+
+def _worker() -> tuple[int, int]:
+    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    role = config.get("task", {"type": "chief"})
+    return (len(config["cluster"]["worker"]), role["index"]) if role["type"] == "worker" else (1, 0)
+
+
+def _outside_of_it(values: Any) -> Any:
+    return tf.cast(COUNTER, values.dtype) * values
+
+
+def _eager_part() -> Any:
+    return tf.data.Dataset.range(99).shard(*_worker()).batch(2).map(_outside_of_it)
+
+
+def _eager_shuffled() -> Any:
+    return tf.data.Dataset.range(99).shuffle(99).batch(2).map(_outside_of_it)
+
+
+def _eager_by_chance() -> Any:
+    return tf.data.Dataset.from_tensor_slices(OWN_NUMBERS.random([99])).batch(2).map(_outside_of_it)
+
+
+@pytest.mark.parametrize(
+    ("make", "sharded", "said"),
+    [(_eager_part, True, 0), (_eager_shuffled, False, 0), (_eager_by_chance, None, 1)],
+)
+def test_records_tell_what_works_only_eagerly_shares(
+    make: Callable[[], Any], sharded: bool | None, said: int
+) -> None:
+    order = Order(purpose="examine", socket="", stage_seconds=0.1)
+    found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
+    assert found["sharded"] is sharded
+    assert len(found["findings"]) == (sharded is False)
+    assert len([note for note in found["notes"] if "cannot be told" in note]) == said
 
 
 def test_an_input_that_ends_early_is_read_as_it_will_be_mended() -> None:

@@ -111,6 +111,7 @@ def test_findings_are_shown_as_a_diff_of_the_source(tmp_path: Path) -> None:
     added = [line[1:] for line in done.stdout.splitlines() if line.startswith("+") and "++" not in line]
     assert len(added) == 1
     assert "batch_size=7, drop_last=True, num_workers=" in added[0]
+    assert "num_workers in the diff is a worker for each CPU, as nothing is measured" in done.stderr
     assert (tmp_path / "data.py").read_text() == DATA, "the source stays as it is"
 
 

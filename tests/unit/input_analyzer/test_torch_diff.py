@@ -111,3 +111,10 @@ def test_a_form_feed_is_no_line() -> None:
 def test_a_name_that_the_source_does_not_know_is_not_used() -> None:
     head = "from torch.utils.data import DataLoader\n"
     assert changed("l = DataLoader(d)", "DataLoader(..., generator=torch.Generator())", head=head) == []
+
+
+def test_a_file_elsewhere_can_be_patched() -> None:
+    recommended = "DataLoader(..., drop_last=True)"
+    found = Finding("rule", "warning", "DataLoader", "/data/in.py:1", "slow", recommended)
+    text = diff([found], lambda path: "l = DataLoader(d)\n")
+    assert text.startswith("--- a/data/in.py\n+++ b/data/in.py\n")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
@@ -28,6 +25,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
+from torch_loaders import ALONE, Augmented, Numbers, Stream, bare, found, judged, loader, times
 
 from input_analyzer.analysis import Finding
 from input_analyzer.applying import VARIABLE, order, ordered, ordered_values, values_in, words_of
@@ -45,54 +43,6 @@ from input_analyzer.torch.loader import pipeline_of
 from input_analyzer.torch.mend import mend
 
 MIB = 1 << 20
-ALONE = Shard(1, 0)
-
-
-class Numbers(Dataset[Any]):
-    """Records that differ."""
-
-    def __init__(self, count: int = 64, width: int = 4, first: int = 0) -> None:
-        self.count, self.width, self.first = count, width, first
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.full((self.width,), float(self.first + index))
-
-
-class Stream(IterableDataset[Any]):
-    """The same records in every worker."""
-
-    def __init__(self, first: int = 0, step: int = 1, count: int = 200) -> None:
-        self.first, self.step, self.count = first, step, count
-
-    def records(self) -> Iterator[int]:
-        return iter(range(self.first, self.count, self.step))
-
-    def __iter__(self) -> Iterator[Any]:
-        return (torch.tensor([float(number)]) for number in self.records())
-
-
-class SplitStream(Stream):
-    """Every worker has a part of its own."""
-
-    def records(self) -> Iterator[int]:
-        info = get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        return iter(range(first, self.count, step))
-
-
-class Augmented(Numbers):
-    """Every record with random numbers."""
-
-    def __init__(self, draw: Callable[[], float], generator: Any = None) -> None:
-        super().__init__()
-        self.draw, self.generator = draw, generator
-
-    def __getitem__(self, index: int) -> Any:
-        more = 0.0 if self.generator is None else self.generator.random()
-        return super().__getitem__(index) + self.draw() + more
 
 
 def doubles(records: list[Any]) -> Any:
@@ -114,50 +64,6 @@ def good(shard: Shard) -> Any:
     records = Numbers()
     order = DistributedSampler(records, shard.count, shard.index)
     return DataLoader(records, 8, sampler=order, num_workers=1, persistent_workers=True, drop_last=True)
-
-
-def loader(dataset: Any, shard: Shard = ALONE, **arguments: Any) -> Any:
-    """A good one but for what is given."""
-    if not isinstance(dataset, IterableDataset):
-        arguments.setdefault("sampler", DistributedSampler(dataset, shard.count, shard.index))
-    if arguments.get("num_workers", 1):
-        arguments = {"num_workers": 1, "persistent_workers": True, **arguments}
-    return DataLoader(dataset, **{"batch_size": 8, "drop_last": True, **arguments})
-
-
-def bare(dataset: Any, shard: Shard = ALONE, **arguments: Any) -> Any:
-    """One without workers, whose start and end take long."""
-    return loader(dataset, shard, num_workers=0, **arguments)
-
-
-def found(make: Callable[[Shard], Any], seconds: float = 0.0) -> dict[str, Finding]:
-    program = InputProgram("torch", make, make, lambda shard: iter(()))
-    wanted = Order(purpose="examine", socket="", stage_seconds=seconds)
-    return {finding.id: finding for finding in examine(program, wanted, lambda doing: None).findings}
-
-
-def judged(made: Any, facts: Any = None, batch: bool = True, **context: Any) -> dict[str, Finding]:
-    """What the rules say of a loader, without reading more than one batch of it."""
-    pipeline = pipeline_of(made, _first_batch(made) if batch else None, facts)
-    return {finding.id: finding for finding in find(pipeline, Context(**context))}
-
-
-def _first_batch(made: Any) -> Any:
-    """As a worker makes it, without one."""
-    dataset = made.dataset
-    records = iter(dataset) if isinstance(dataset, IterableDataset) else (dataset[i] for i in range(1000))
-    if made.batch_size is None:
-        return next(records)
-    return made.collate_fn(list(islice(records, made.batch_size)))
-
-
-def times(cpu: float, wait: float = 0.0, collate: float = 0.0, sampler: float = 0.0) -> dict[str, StageTime]:
-    return {
-        "sampler": StageTime("sampler", sampler, 0.0),
-        "getitem": StageTime("getitem", cpu, wait),
-        "collate": StageTime("collate", collate, 0.0),
-        "workers": StageTime("workers", 20.0, 0.0),
-    }
 
 
 def test_nothing_is_said_of_a_good_loader() -> None:
@@ -199,6 +105,9 @@ def test_one_worker_is_enough_for_records_that_would_be_repeated() -> None:
         facts = {"getitem": {"split_by_workers": splits}}
         finding = judged(bare(Stream()), facts, cpus=4, times=times(2000))["loader-workers-missing"]
         assert f"num_workers={workers}," in finding.recommended
+        assert finding.gain is not None
+        alone = "where a step of the training takes as long" in finding.gain.text
+        assert alone == (workers == 1), "one worker computes no faster than the process itself"
 
 
 def test_there_are_too_few_workers_or_too_many() -> None:
@@ -279,94 +188,6 @@ def test_records_come_alone() -> None:
     assert judged(loader(Batches(), batch_size=None, drop_last=False)) == {}
 
 
-def test_two_tasks_read_the_same() -> None:
-    def plain(shard: Shard) -> Any:
-        return bare(Numbers(), shard, sampler=None)
-
-    finding = found(plain)["shard-missing"]
-    assert finding.severity == "warning"
-    assert "DistributedSampler" in finding.recommended
-    assert "islice" in found(lambda shard: bare(Stream()))["shard-missing"].recommended
-    assert "shard-missing" not in found(lambda shard: bare(Numbers(first=64 * shard.index), sampler=None))
-    assert "shard-missing" not in found(lambda shard: bare(Stream(shard.index, shard.count)))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "differ"),
-    [
-        ({}, {}, False),
-        ({"shuffle": True}, {"shuffle": True}, False),
-        ({"sampler": SubsetRandomSampler(range(32))}, {"sampler": SubsetRandomSampler(range(32, 64))}, True),
-        ({"sampler": SubsetRandomSampler(range(64))}, {"sampler": SubsetRandomSampler(range(64))}, False),
-        ({"sampler": SubsetRandomSampler(range(40))}, {"sampler": SubsetRandomSampler(range(20, 60))}, None),
-        ({"sampler": RandomSampler(range(64), True, 20)}, {"shuffle": True}, None),
-        ({"batch_sampler": [[0, 1], [2, 3]]}, {"batch_sampler": [[4, 5], [6, 7]]}, True),
-        ({"batch_sampler": [[0, 1], [2, 3]]}, {"batch_sampler": [[0, 1], [2, 3]]}, False),
-    ],
-)  # fmt: skip
-def test_orders_of_two_tasks(first: Any, second: Any, differ: bool | None) -> None:
-    torch.manual_seed(5)
-    tasks = [probe.task_of(DataLoader(Numbers(), **arguments)) for arguments in (first, second)]
-    assert probe.tasks_differ(*tasks) is differ
-
-
-def test_random_augmentation_does_not_hide_that_two_tasks_read_the_same() -> None:
-    def draw() -> float:
-        return random.random() + np.random.random() + float(torch.rand(()))
-
-    two = [probe.task_of(DataLoader(Augmented(draw))) for _ in range(2)]
-    assert probe.tasks_differ(*two) is False
-    for generator in (np.random.default_rng, random.Random, np.random.RandomState):
-        own = [probe.task_of(DataLoader(Augmented(draw, generator()))) for _ in range(2)]
-        assert probe.tasks_differ(*own) is False, "its own generator is begun anew, too"
-
-    class Drawn(Augmented):
-        def __getitem__(self, index: int) -> Any:
-            return super().__getitem__(0)
-
-    by_chance = [probe.task_of(DataLoader(Drawn(draw, np.random.default_rng()))) for _ in range(2)]
-    assert probe.tasks_differ(*by_chance) is None
-
-
-def test_workers_repeat_the_records_of_a_stream() -> None:
-    finding = found(lambda shard: loader(Stream(shard.index, shard.count), num_workers=2))
-    assert finding["loader-records-repeated"].severity == "error"
-    assert "loader-records-repeated" not in found(lambda shard: loader(SplitStream(), num_workers=2))
-    assert "loader-records-repeated" not in found(lambda shard: loader(Stream(), num_workers=1))
-
-
-def test_streams_are_split_in_several_ways() -> None:
-    def by_info(worker: int) -> None:
-        info = get_worker_info()
-        assert info is not None
-        info.dataset.first = worker * 50
-        info.dataset.count = worker * 50 + 50
-
-    class Alike(Stream):
-        def __iter__(self) -> Iterator[Any]:
-            return iter([torch.zeros(1)] * 50)
-
-    class Broken(Stream):
-        def __iter__(self) -> Iterator[Any]:
-            raise OSError("gone")
-
-    assert probe.splits_among_workers(loader(Stream())) is False
-    assert probe.splits_among_workers(loader(SplitStream())) is True
-    assert probe.splits_among_workers(loader(Stream(), worker_init_fn=by_info)) is True
-    assert probe.splits_among_workers(loader(Alike())) is None
-    before = set(multiprocessing.active_children())
-    assert probe.splits_among_workers(loader(Broken())) is None
-    assert set(multiprocessing.active_children()) <= before, "nothing waits for the garbage collector"
-
-
-def test_records_that_do_not_divide() -> None:
-    padded = found(lambda shard: bare(Numbers(63), shard))["records-not-divisible"]
-    assert "twice an epoch" in padded.message
-    uneven = found(lambda shard: bare(Numbers(40 + 8 * shard.index, first=100 * shard.index), sampler=None))
-    assert "40 and 48 records" in uneven["records-not-divisible"].message
-    assert "records-not-divisible" not in found(lambda shard: bare(Numbers(64), shard))
-
-
 def test_an_order_without_a_seed() -> None:
     def shuffled(**arguments: Any) -> dict[str, Finding]:
         return found(lambda shard: bare(Numbers(), sampler=None, shuffle=True, **arguments))
@@ -415,6 +236,7 @@ PYTHONS, NUMPYS, TORCHS = (
     "numpy.random.default_rng(0)",
     "torch.Generator().manual_seed(0)",
 )
+OF_TASK = "generator=torch.Generator().manual_seed(seed + task)"
 IN_MINE = "Mine with a generator of its own that has a seed: "
 
 
@@ -423,7 +245,7 @@ IN_MINE = "Mine with a generator of its own that has a seed: "
     [
         (lambda: RandomSampler(range(64)), f"RandomSampler(..., generator={TORCHS})"),
         (lambda: SubsetRandomSampler(range(64)), f"SubsetRandomSampler(..., generator={TORCHS})"),
-        (lambda: WeightedRandomSampler([1.0] * 64, 64), f"WeightedRandomSampler(..., generator={TORCHS})"),
+        (lambda: WeightedRandomSampler([1.0] * 64, 64), f"WeightedRandomSampler(..., {OF_TASK})"),
         (Shuffled, f"Shuffled(..., generator={TORCHS})"),
         (lambda: Mine(lambda: torch.randperm(64).tolist()), IN_MINE + TORCHS),
         (lambda: Mine(lambda: np.random.permutation(64).tolist()), IN_MINE + NUMPYS),
@@ -453,7 +275,9 @@ def test_a_sampler_without_a_seed(make: Callable[[], Any], recommended: str | No
     assert ("shuffle-without-seed" in findings) == (recommended is not None)
     if recommended:
         assert order(1) != order(2)
-        assert "test_torch_findings.py" in str(findings["shuffle-without-seed"].source)
+        of_torch = "Sampler(..." in recommended  # then the line is that of the DataLoader
+        file = "torch_loaders.py" if of_torch else "test_torch_findings.py"
+        assert file in str(findings["shuffle-without-seed"].source)
 
 
 def test_an_order_within_a_batch_sampler_has_its_own_generator() -> None:
@@ -472,6 +296,11 @@ def test_a_dear_collate_function() -> None:
     assert "50 % of the time" not in str(judged(loader(Numbers()), times=dear))
     finding = judged(loader(Numbers(), collate_fn=mine), times=dear, cpus=1)["loader-collate-slow"]
     assert "45 % of the time" in finding.message
+    assert "waiting" not in finding.message
+    waits = {**dear, "collate": StageTime("collate", 10, 90)}
+    waiting = judged(loader(Numbers(), collate_fn=mine), times=waits, cpus=1)["loader-collate-slow"]
+    assert waiting.message.endswith("of the time of the input, most of it waiting")
+    assert waiting.recommended.startswith("more workers, which wait side by side")
     line = int(str(finding.source).rpartition(":")[2])
     assert "def mine" in Path(__file__).read_text().splitlines()[line - 1]
     cheap = times(1000, collate=100)
@@ -521,22 +350,6 @@ def test_times_come_into_an_examination() -> None:
     assert {time.stage for time in examination.times} == {"sampler", "getitem", "collate", "workers"}
     assert examination.sharded is True
     assert examination.pipeline.by_name["workers"].attributes["cpus"] == len(os.sched_getaffinity(0))
-
-
-def test_a_function_shards_by_what_csrun_tells_a_worker() -> None:
-    def train_input() -> Any:
-        tasks = int(os.environ.get("CSRUN_NUM_TASKS", "2")) - 1
-        index = int(os.environ.get("CSRUN_TASK_INDEX", "0"))
-        return DataLoader(Numbers(), sampler=range(index, 64, tasks))
-
-    before = dict(os.environ)
-    program = program_of(train_input, train_input())
-    assert [list(program.build(Shard(3, index)).sampler)[:2] for index in range(3)] == [
-        [0, 3],
-        [1, 4],
-        [2, 5],
-    ]
-    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize(

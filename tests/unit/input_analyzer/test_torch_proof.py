@@ -21,7 +21,7 @@ from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.source_diff import diff
 from input_analyzer.standalone import program_of
-from input_analyzer.torch import chance, probe, proof
+from input_analyzer.torch import chance, probe, proof, records
 from input_analyzer.torch.examine import examine
 from input_analyzer.torch.mend import mend
 
@@ -176,9 +176,9 @@ def test_what_is_not_proved_is_neither_ordered_nor_compared_nor_written() -> Non
     assert diff([left], lambda path: source) == ""
 
 
-def read_begin(dataset: Any, seconds: float, most: int | None = None) -> probe.Part:
+def read_begin(dataset: Any, seconds: float, most: int | None = None) -> records.Part:
     """As of an epoch that takes too long."""
-    return probe.Part(probe.read_part(dataset, 60.0, most or 100).digests, whole=False)
+    return records.Part(records.read_part(dataset, 60.0, most or 100).digests, whole=False)
 
 
 @pytest.mark.parametrize(

@@ -240,9 +240,9 @@ def contrast(one: str, other: str) -> float:
 
 def themes(html: str) -> Iterator[dict[str, str]]:
     blocks = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
-    assert len(blocks) == 2, "light and dark"
-    for block in blocks:
-        yield dict(re.findall(r"--([a-z]+\d?): (#[0-9a-f]{6});", block))
+    assert len(blocks) == 4, "light and dark, of all reports and of this one"
+    for common, own in ((blocks[0], blocks[2]), (blocks[1], blocks[3])):
+        yield dict(re.findall(r"--([a-z]+\d?): (#[0-9a-f]{6});", common + own))
 
 
 def test_text_can_be_read_in_light_and_dark(html: str) -> None:

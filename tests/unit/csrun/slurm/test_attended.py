@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[4]
 SRUN = """#!/usr/bin/python3
 import os, signal, sys, time
 def got(signum, frame):
-    print("srun got", signum, flush=True)
+    os.write(1, f"srun got {signum:d}\\n".encode())  # print() may be at work already
     if signum == signal.SIGTERM:
         sys.exit(137)
 for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

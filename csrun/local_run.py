@@ -202,7 +202,7 @@ class _LocalRun:
         return not alive and not self._supervisor.tasks_running
 
     def _alive(self) -> set[int]:
-        return descendants(os.getpid()) - {self._guard_pid}
+        return descendants(os.getpid(), besides=self._guard_pid)
 
     def _timeout_s(self) -> float | None:
         """How long the loop may wait for an event."""
@@ -258,7 +258,9 @@ class _LocalRun:
         self._report.act(self._supervisor.task_ended(rank, exit_code, now_s))
 
     def _kill_everything(self) -> None:
-        """Ends what is left after an error; after a normal run there is nothing."""
+        """Ends what is left after an error; after a normal run at most what waits to be reaped."""
+        for _ in reap():  # else whoever waits for the job may still see it, until process 1 reaps it
+            pass
         limit_s = time.monotonic() + KILL_LIMIT_S
         while (alive := self._alive()) and time.monotonic() < limit_s:
             signal_processes(alive, signal.SIGKILL)

@@ -42,10 +42,11 @@ def read_recommendation(path: Path) -> Recommendation:
             f"'cs_input_analyzer --json FILE' has written"
         ) from error
     analysis = analysis if isinstance(analysis, dict) else {}
-    if (version := analysis.get("format_version", FORMAT_VERSION)) != FORMAT_VERSION:
+    version = analysis.get("format_version", FORMAT_VERSION)
+    if type(version) is not int or version != FORMAT_VERSION:  # true would be equal to 1
         raise UsageError(
-            f"--recommendation: {path} has format_version {version}; expected {FORMAT_VERSION}: write the "
-            f"file with the cs_input_analyzer that belongs to this csrun_wse"
+            f"--recommendation: {path} has format_version {json.dumps(version)}; expected {FORMAT_VERSION}: "
+            f"write the file with the cs_input_analyzer that belongs to this csrun_wse"
         )
     found = analysis.get("recommendation")
     values = found if isinstance(found, dict) else {}

@@ -267,11 +267,13 @@ class ContentionModel:
         formula: for a reader, with the fitted numbers.
         relative_error: root mean square of the relative distance from the measurements.
         curves: by CPUs per task, points (tasks, samples per second) of the fitted curve.
+        files: that workers share out whole; None where they do not.
     """
 
     formula: str
     relative_error: float
     curves: dict[int, tuple[tuple[int, float], ...]]
+    files: int | None = None
 
 
 @dataclass(frozen=True)

@@ -117,14 +117,20 @@ class Examined:
         return tuple(map(Finding.of, self.facts["findings"]))
 
     def findings_with(
-        self, workers: int, findings: Sequence[Finding], others: Collection[int] = ()
+        self,
+        workers: int,
+        findings: Sequence[Finding],
+        others: Collection[int] = (),
+        *,
+        reached: bool = True,
     ) -> tuple[Finding, ...]:
         """Findings, and what so many workers are found to share unevenly.
 
         Args:
             workers: of the recommended layout.
             findings: all others.
-            others: numbers of workers of layouts that reach the target, too.
+            others: numbers of workers of layouts that reach the target, too, or are as fast.
+            reached: the recommended layout reaches a target.
         """
         uneven = None if self.split is None else uneven_split(self.split, workers)
         if self.split is None or uneven is None:
@@ -132,7 +138,8 @@ class Examined:
         even = sorted(other for other in others if not self.split.files % other)
         if even:
             # What it costs is in the expected rate, and who minds the rest has a choice.
-            text = f"{uneven.recommended}; {counted(even[0], 'worker')} would reach the target, too"
+            would = "reach the target, too" if reached else "be as fast"
+            text = f"{uneven.recommended}; {counted(even[0], 'worker')} would {would}"
             uneven = replace(uneven, severity="info", recommended=text)
         return by_rank([*findings, uneven])
 
@@ -308,7 +315,10 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         unaccounted_cpu_us_per_sample=beside,
         bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task, beside or 0.0),
         findings=examined.findings_with(
-            recommendation.layout.workers, gains.findings, reaching(found, recommendation, target)
+            recommendation.layout.workers,
+            gains.findings,
+            reaching(found, recommendation, target),
+            reached=target is not None and recommendation.samples_per_s >= target.samples_per_s,
         ),
         measurements=measurements,
         model=_described(model, limits),
@@ -380,8 +390,9 @@ def _measure(
         def progress(doing: str, part: float, plan: Plan = plan) -> None:
             done = (len(measurements) + part) / total
             say(
-                f"{doing}, {plan.most} x {plan.cpus_per_task} CPUs, measurement {len(measurements) + 1} of "
-                f"{total}",
+                # The number first: of what is wider than a terminal the end is not shown.
+                f"measurement {len(measurements) + 1} of {total}, {plan.most} x {plan.cpus_per_task} CPUs: "
+                f"{doing}",
                 _STARTS + (1 - _STARTS) * done,
             )
 
@@ -424,4 +435,4 @@ def _described(model: RateModel, limits: Limits) -> ContentionModel:
         cpus: tuple((tasks, model.rate(tasks, cpus)) for tasks in range(1, limits.most_tasks(cpus) + 1))
         for cpus in limits.cpus_per_task
     }
-    return ContentionModel(model.formula, model.relative_error, curves)
+    return ContentionModel(model.formula, model.relative_error, curves, limits.files)

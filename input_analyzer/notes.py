@@ -11,7 +11,7 @@ from input_analyzer.findings.sharding import Split
 from input_analyzer.measure.page_cache import ColdFiles
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan
 from input_analyzer.rate_model import RateModel
-from input_analyzer.recommend import Limits, nodes_for, predictions, recommend, used_part
+from input_analyzer.recommend import HEADROOM, Limits, nodes_for, predictions, recommend, used_part
 from input_analyzer.report.words import counted, percent, rate, shape, size
 
 _BUSY_CPUS = 0.25
@@ -186,6 +186,6 @@ def more_nodes_notes(
     if nodes is None:
         return ()
     return (
-        f"{nodes} nodes like the measured one would be expected to reach the target: analyse it with "
-        f"--available-nodes={nodes} for their layout.",
+        f"{nodes} nodes like the measured one would be expected to reach the target with {percent(HEADROOM)} "
+        f"to spare: analyse it with --available-nodes={nodes} for their layout.",
     )

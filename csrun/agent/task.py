@@ -381,7 +381,7 @@ class _Task:
             self._give_up_at_s = time.monotonic() + KILL_LIMIT_S
 
     def _alive(self) -> set[int]:
-        return descendants(os.getpid()) - {self._guard_pid}
+        return descendants(os.getpid(), besides=self._guard_pid)
 
     def _over(self) -> bool:
         """Sends what every process of the task has to get now; true when none is left."""

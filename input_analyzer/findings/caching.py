@@ -9,6 +9,7 @@ from input_analyzer.analysis import Finding, Gain
 from input_analyzer.findings.context import Context, finding, flag, mixes_anew, number, records_at
 from input_analyzer.findings.gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage
+from input_analyzer.report.words import size as in_bytes
 
 FITS = 0.5
 """Part of a worker's memory that a cache may take for it to be recommended."""
@@ -33,7 +34,7 @@ def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "cache-does-not-fit",
                 "error",
                 stage,
-                f"an epoch takes {size} here, a worker may use {_gb(context.memory_bytes)}: it will be "
+                f"an epoch takes {size} here, a worker may use {in_bytes(context.memory_bytes)}: it will be "
                 "killed before the first epoch ends",
                 "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
                 not_speed("the run lives to its end"),
@@ -123,7 +124,7 @@ class _Size:
     about: bool
 
     def __str__(self) -> str:
-        return f"about {_gb(self.bytes)}" if self.about else _gb(self.bytes)
+        return f"about {in_bytes(self.bytes)}" if self.about else in_bytes(self.bytes)
 
 
 def _size(pipeline: Pipeline, stage: Stage) -> _Size | None:
@@ -149,12 +150,6 @@ def _element_bytes(pipeline: Pipeline, stage: Stage) -> float | None:
 
 
 _HANDING_ON = frozenset({"cache", "shuffle", "repeat", "prefetch", "take", "shard", "with_options"})
-
-
-def _gb(size: int) -> str:
-    if size < 1e5:
-        return f"{size / 1e3:.1f} kB"
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 RULES = (too_large, in_one_file, frozen, would_fit)

@@ -79,7 +79,7 @@ def uneven_split(split: Split, workers: int) -> Finding | None:
 _MANY = 100
 """From so many files of a worker on one more changes little."""
 
-_UNEVEN = "some workers have more records than others, which are then trained on more often"
+_UNEVEN = "some workers have fewer records than others, and train on these more often"
 _TOO_FEW = "some workers have none and nothing to read"
 
 

@@ -118,6 +118,13 @@ def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         "every task would read the same records: with several of them each record is trained on as often"
     )
     gain = "all tasks together read each record once an epoch"
+    chosen = iterable and flag(pipeline.by_name["getitem"], "by_chance")
+    if chosen:
+        message = (
+            "its records are chosen by random numbers, which are the same in every task: with several of "
+            "them each record is trained on as often"
+        )
+        gain = "every task reads records of its own"
     if not iterable and flag(first, "by_chance"):
         message = (
             "its records are drawn at random, whatever the index, with the same numbers in every task: with "
@@ -135,12 +142,19 @@ def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         "error" if context.workers > 1 else "warning",
         first,
         message,
-        _own_part(first, iterable),
+        _OF_CHOSEN if chosen else _own_part(first, iterable),
         not_speed(gain),
     )
 
 
 _OF_TASK = "generator=torch.Generator().manual_seed(seed + task)"
+
+
+_OF_CHOSEN = (
+    "where records are drawn without an end, random numbers that begin with another seed in every task, as "
+    "torch.manual_seed(seed + task); where each comes once an epoch, files or records split among the tasks, "
+    "in an order that all of them have in common"
+)
 
 
 def _own_part(order: Stage, iterable: bool) -> str:

@@ -277,6 +277,13 @@ def random_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
+_OF_CHOSEN = (
+    "where records are drawn without an end, random numbers that begin with "
+    "torch.utils.data.get_worker_info().seed in each worker; where each comes once an epoch, files or "
+    "records split by get_worker_info(), in an order that all workers have in common"
+)
+
+
 def records_repeated(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """An iterable dataset that every worker reads as a whole."""
     stage = pipeline.by_name["getitem"]
@@ -289,7 +296,9 @@ def records_repeated(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             stage.source,
             f"each of the {workers} workers reads all of the records: each is trained on {workers} times an "
             "epoch",
-            "islice(records, info.id, None, info.num_workers) with info = "
+            _OF_CHOSEN
+            if flag(stage, "by_chance")
+            else "islice(records, info.id, None, info.num_workers) with info = "
             "torch.utils.data.get_worker_info(), or files split by it",
             not_speed("each record is read once an epoch"),
         )

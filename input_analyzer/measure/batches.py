@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +22,9 @@ class SampleCount:
 
     They are the first size of the first array, unless somebody else knows how many records a whole batch has:
     then those of an array that has as many rows; of one that has as many columns, if all arrays have
-    (sequences whose first dimension is time); else the first size that all arrays with sizes have in common;
-    and where there is none, all batches have as many.
+    (sequences whose first dimension is time); else the first size that all arrays with sizes have in common.
+    Where there is none, or every record has arrays of its own, as the images of a detection, all batches have
+    as many as a whole one.
 
     Args:
         batch_size: Records of a whole batch; None: nobody knows.
@@ -55,6 +57,8 @@ class SampleCount:
         if columns and len(columns) == len(shapes):
             return columns[0], 1
         sized = [(index, shape[0]) for index, shape in enumerate(shapes) if shape]
+        if size > 1 and not any(count % size for count in Counter(filter(None, shapes)).values()):
+            return None  # tuples of arrays, one for each record
         return (sized[0][0], 0) if len({rows for _, rows in sized}) == 1 else None
 
 

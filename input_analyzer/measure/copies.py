@@ -32,6 +32,7 @@ from input_analyzer.errors import (
 )
 from input_analyzer.measure import node
 from input_analyzer.measure.link import END, VARIABLE, Link, Order, short_name
+from input_analyzer.measure.shared_memory import remove_segments
 from input_analyzer.measure.traces import users_stack
 
 POLL_S = 0.05
@@ -46,7 +47,9 @@ _TEMPORARY = "t"
 _groups = itertools.count()
 
 _CLEARLY_MORE = 1.1
-_STACK_WAIT_S = 3.0
+_STACK_WAIT_S = 6.0  # for those of all processes of a copy
+_DUMP_WAIT_S = 2.0  # for that of one, which writes when it gets to it
+_DUMP_PAUSE_S = 0.2  # so long nothing more is written: it has ended
 _END_WAIT_S = 2.0
 _TIDY_WAIT_S = 1.0
 _END_POLL_S = 0.005
@@ -229,17 +232,20 @@ class Copies:
     def _kill(self) -> None:
         """Ends what is left of all; repeated, as one may start another meanwhile."""
         leaders = [copy.process.pid for copy in self.all]
+        killed = set(leaders)
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _END_WAIT_S:
             # A process that was waited for has given its number back.
             roots = [copy.process.pid for copy in self.all if copy.process.returncode is None]
             left = node.in_sessions(leaders).union(*branches(roots).values())
             if not left:
-                return
+                break
             # These end with the last process that they serve, when they have removed its semaphores.
             tidying = node.resource_trackers(left) if waited < _TIDY_WAIT_S else set()
+            killed |= left - tidying
             signal_processes(left - tidying, signal.SIGKILL)
             time.sleep(_END_POLL_S)
+        remove_segments(killed)
 
     def _start(self, order: Order) -> Copy:
         folder, name = self._folder, f"{order.copy_index}"
@@ -355,15 +361,16 @@ class Copies:
         )
 
     def _stack(self, copy: Copy) -> str:
-        # A worker process of a DataLoader has the handler, and its user's code, by fork.
-        for pid in (copy.pid, *descendants(copy.pid)):
+        # A worker process of a DataLoader has the handler, and its user's code, by fork. One after the other:
+        # all write to one file, a few characters at a time.
+        end = time.monotonic() + _STACK_WAIT_S
+        for pid in (copy.pid, *sorted(descendants(copy.pid))):
+            before = _size(copy.stacks)
             with suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
-        # Each process writes when it gets to it, and the user's code may be in the last one.
-        end = time.monotonic() + _STACK_WAIT_S
-        while time.monotonic() < end and not self._users_stack(copy):
-            time.sleep(POLL_S)
-        time.sleep(POLL_S)  # for the rest of it
+                _wait_for_dump(copy.stacks, before, min(end, time.monotonic() + _DUMP_WAIT_S))
+            if self._users_stack(copy):
+                break
         return self._users_stack(copy)
 
     def _users_stack(self, copy: Copy) -> str:
@@ -378,6 +385,19 @@ class Copies:
         """CPU seconds that all of them have used so far."""
         below = branches(copy.process.pid for copy in self.all)
         return sum(node.usage_of((pid, *others)).cpu_s for pid, others in below.items())
+
+
+def _wait_for_dump(stacks: Path, before: int, end: float) -> None:
+    """Until a process has written its stacks behind so many bytes, or until a time."""
+    size, changed = before, time.monotonic()
+    while time.monotonic() < end and (size == before or time.monotonic() - changed < _DUMP_PAUSE_S):
+        time.sleep(POLL_S)
+        if _size(stacks) != size:
+            size, changed = _size(stacks), time.monotonic()
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def _new_folder(within: Path | None) -> Path:

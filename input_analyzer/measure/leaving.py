@@ -31,6 +31,8 @@ from csrun.processes import (
     signalled_at_parents_death,
 )
 from csrun.signals import INTERRUPTS
+from input_analyzer.measure.node import resource_trackers
+from input_analyzer.measure.shared_memory import remove_segments
 
 MARK = "CSRUN_INPUT_ANALYSIS_ID"
 """In the environment of every process of an analysis, with a value of its own."""
@@ -41,6 +43,7 @@ BATCH_SHELL = "SLURM_TASK_PID"
 _PREFIX = "csia-"
 _OWNER = "owner"
 _END_WAIT_S = 5.0
+_TIDY_WAIT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +152,16 @@ def _ended_by(signum: int) -> CsrunError:
 
 
 def _end_all(spared: set[int]) -> None:
-    end = time.monotonic() + _END_WAIT_S
-    while (left := descendants(os.getpid()) - spared) and time.monotonic() < end:
-        signal_processes(left, signal.SIGKILL)
+    began, killed = time.monotonic(), set[int]()
+    while left := descendants(os.getpid()) - spared:
+        waited = time.monotonic() - began
+        if waited >= _END_WAIT_S:
+            break
+        # They end by themselves when they have removed what others have left.
+        tidying = resource_trackers(left) if waited < _TIDY_WAIT_S else set()
+        killed |= left - tidying
+        signal_processes(left - tidying, signal.SIGKILL)
         time.sleep(0.01)
         for _ in reap():  # adopted ones are ours to bury
             pass
+    remove_segments(killed)

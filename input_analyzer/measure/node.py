@@ -99,11 +99,16 @@ def in_sessions(leaders: Collection[int]) -> set[int]:
 
 
 def resource_trackers(pids: Collection[int]) -> set[int]:
-    """Those of these processes that remove what Python's `multiprocessing` leaves in /dev/shm."""
+    """Those of these processes that remove what others leave in /dev/shm, once these have ended.
+
+    That is Python's `multiprocessing`, at once, and torch with the sharing strategy "file_system", 2 s later.
+    """
     found = set()
     for pid in pids:
         with suppress(OSError):
-            if b"multiprocessing.resource_tracker" in (_PROC / str(pid) / "cmdline").read_bytes():
+            words = (_PROC / str(pid) / "cmdline").read_bytes()
+            program = words.partition(b"\0")[0]
+            if b"multiprocessing.resource_tracker" in words or program.endswith(b"torch_shm_manager"):
                 found.add(pid)
     return found
 

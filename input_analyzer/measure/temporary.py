@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from multiprocessing import process
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,34 @@ LONGEST = 70
 multiprocessing names them /pymp-xxxxxxxx/listener-xxxxxxxx."""
 
 
+def _mount(path: Path) -> Path:
+    """Where the file system of a path is mounted: a bind mount of the same one counts, too."""
+    with suppress(OSError):
+        lines = (
+            Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        )
+        # proc(5): the mount point is field 5, with blanks as \\040.
+        points = [Path(line.split()[4].replace("\\040", " ")) for line in lines]
+        resolved = path.resolve()
+        return max(
+            (point for point in points if resolved.is_relative_to(point)), key=_depth, default=Path("/")
+        )
+    return Path("/")
+
+
+def _depth(path: Path) -> int:
+    return len(path.parts)
+
+
 def keep_below(folder: Path) -> None:
     """From here on temporary files of this process and its forks go to a folder while that is there.
 
-    Where the name of the folder is so long that a program might fail with it, they stay where they are.
+    Where the name of the folder is so long that a program might fail with it, they stay where they are; so
+    they do where the folder of temporary files is on another mount, as TMPDIR of a container may be: files
+    could not be renamed from one to the other, nor might they have room.
     """
     name = os.fspath(folder)
-    if len(os.fsencode(name)) > LONGEST:
+    if len(os.fsencode(name)) > LONGEST or _mount(folder) != _mount(Path(tempfile.gettempdir())):
         return
     settled = tempfile._sanitize_params  # type: ignore[attr-defined]
 

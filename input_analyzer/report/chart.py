@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from input_analyzer.analysis import Analysis
+from input_analyzer.recommend import used_part
 from input_analyzer.report.words import rate
 
 WIDTH, HEIGHT = 1240.0, 380.0
@@ -115,13 +116,18 @@ def _filled_nodes(analysis: Analysis) -> dict[int, dict[int, float]]:
     """By CPUs per task the rate of 1, 2, ... workers where one node after the other is filled.
 
     On the measured node all tasks count, as all copies were workers; of more nodes one task is the chief.
+    Where files are shared out, there are no more workers than files, and the part of their rate that counts.
     """
-    filled = {}
+    filled, files = {}, analysis.model.files
     for cpus, points in sorted(analysis.model.curves.items()):
         node = dict(points)
         tasks = max(node)
         most = max(tasks, analysis.available_nodes * tasks - 1)
-        filled[cpus] = {n: n // tasks * node[tasks] + node.get(n % tasks, 0.0) for n in range(1, most + 1)}
+        most = most if files is None else min(most, files)
+        filled[cpus] = {
+            n: (n // tasks * node[tasks] + node.get(n % tasks, 0.0)) * used_part(files, n)
+            for n in range(1, most + 1)
+        }
     return filled
 
 

@@ -61,6 +61,8 @@ def _environment() -> Environment:
         rate=words.rate,
         bytes=words.size,
         percent=words.percent,
+        microseconds=words.microseconds,
+        share=words.share,
         of_target=words.of_target,
         from_disk=words.from_disk,
         breakable=_breakable,

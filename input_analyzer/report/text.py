@@ -15,10 +15,11 @@ from input_analyzer.analysis import Analysis, Finding, Measurement, Prediction
 from input_analyzer.report.words import (
     counted,
     from_disk,
+    microseconds,
     no_findings,
     of_target,
-    percent,
     rate,
+    share,
     size,
     subject,
     title,
@@ -28,7 +29,7 @@ from input_analyzer.report.words import (
 )
 
 _SHOWN_LAYOUTS = 12
-_BAR = 24
+_BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")
 _UNSETTLED = "*"
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
@@ -54,7 +55,7 @@ def render(analysis: Analysis, console: Console) -> RenderableType:
     if analysis.applied_gain:
         together = f"All that --apply mends, together: {analysis.applied_gain}"
         parts.append(_wrapped(together, width, "", "  "))
-    parts += ["", _layouts(analysis)]
+    parts += ["", _layouts(analysis, width)]
     if analysis.notes:
         notes = (_wrapped(note, width, "- ", "  ") for note in analysis.notes)
         parts += ["", _heading("To be known"), *notes]
@@ -166,7 +167,8 @@ def _rows(
 
 _BETWEEN, _EDGES = 3, 2
 """Characters that a table has between two columns, and at its edges."""
-_ROOM = 3 * _BETWEEN + _EDGES + len(" 100 % <- bottleneck")
+_MARK = " <- bottleneck"
+_ROOM = 3 * _BETWEEN + _EDGES + len(f" 100 %{_MARK}")
 """Of a table of stages, what stands between its columns and behind a bar."""
 
 
@@ -175,15 +177,19 @@ def _stages(analysis: Analysis, width: int) -> Table:
     total = sum(stage.self_time_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
     slowest = None if analysis.bottleneck is None else analysis.bottleneck.stage
     times = [stage.self_time_us_per_sample for stage in analysis.stages]
-    cells = ["-" if time is None else rate(time) for time in times]
+    cells = list(map(microseconds, times))
     names = max(len(stage.name) for stage in analysis.stages)
     sources = max(len(stage.source or "") for stage in analysis.stages)
     room = width - names - max(map(len, cells)) - _ROOM
-    longest = max(0, min(_BAR, room - sources))
+    narrow = room - sources < _LEAST_BAR
+    if narrow:  # the mark of the bottleneck then has a line of its own, behind no bar
+        room += len(_MARK)
+    longest = max(_LEAST_BAR, min(_BAR, room - sources))
     for stage, time, cell in zip(analysis.stages, times, cells, strict=True):
-        share = (time or 0.0) / total if total and not stage.once else 0.0
-        part = "first epoch only" if stage.once else f"{'█' * round(longest * share)} {percent(share)}"
-        part += " <- bottleneck" if stage.name == slowest else ""
+        taken = (time or 0.0) / total if total and not stage.once else 0.0
+        part = "first epoch only" if stage.once else f"{'█' * round(longest * taken)} {share(taken)}"
+        if stage.name == slowest:
+            part += f"\n{_MARK.strip()}" if narrow else _MARK
         table.add_row(
             stage.name,
             cell,
@@ -221,22 +227,23 @@ def _finding(finding: Finding, width: int) -> Iterator[RenderableType]:
         yield _wrapped(f"gain: {finding.gain}", width, "  ", "    ")
 
 
-def _layouts(analysis: Analysis) -> Table:
-    table = _table(
-        "Predicted", "nodes", "tasks per node", "CPUs per task", "workers", "samples/s", "of the target"
-    )
+def _layouts(analysis: Analysis, width: int) -> Table:
     target = None if analysis.target is None else analysis.target.samples_per_s
-    for one in _shown(analysis):
-        chosen = one.layout == analysis.recommendation.layout
-        table.add_row(
-            str(one.layout.nodes),
-            str(one.layout.tasks_per_node),
-            str(one.layout.cpus_per_task),
-            str(one.layout.workers),
-            rate(one.samples_per_s),
-            "-" if target is None else of_target(one.samples_per_s / target),
-            style="bold" if chosen else "",
-        )
+    shown = _shown(analysis)
+    rows = [
+        {
+            "nodes": str(one.layout.nodes),
+            "tasks per node": str(one.layout.tasks_per_node),
+            "CPUs per task": str(one.layout.cpus_per_task),
+            "workers": str(one.layout.workers),
+            "samples/s": rate(one.samples_per_s),
+            "of the target": "-" if target is None else of_target(one.samples_per_s / target),
+        }
+        for one in shown
+    ]
+    table, _ = _rows("Predicted", list(rows[0]), rows, width)
+    for row, one in zip(table.rows, shown, strict=True):
+        row.style = "bold" if one.layout == analysis.recommendation.layout else ""
     return table
 
 

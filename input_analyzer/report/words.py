@@ -11,17 +11,32 @@ from input_analyzer.recommend import HEADROOM
 
 _MANY_TIMES = 10.0
 """From there on a ratio is told as a factor: nobody reads 11,831 %."""
+_LEAST_US, _LEAST_SHARE = 0.001, 0.001
+_NEARLY_ALL = 0.995
+"""What would be rounded to 100 % and is less."""
 
 
 def rate(value: float) -> str:
     """1,559,633 or 12.25 or 0.00001234: digits that a reader can use, never an exponent."""
-    if abs(value) >= 1000:
+    if abs(value) >= 999.95:  # with four digits 1000, too
         return f"{value:,.0f}"
     text = f"{value:.4g}"
     if "e" not in text:
         return text
     decimals = 3 - math.floor(math.log10(abs(value)))
     return f"{value:.{decimals}f}".rstrip("0")
+
+
+def microseconds(value: float | None) -> str:
+    """Time of a stage per sample; less than a nanosecond is noise."""
+    if value is None:
+        return "-"
+    return rate(value) if value >= _LEAST_US or not value else f"< {_LEAST_US}"
+
+
+def share(part: float) -> str:
+    """Part of a stage in the time of all; less than a thousandth is noise."""
+    return percent(part) if part >= _LEAST_SHARE or not part else f"< {percent(_LEAST_SHARE)}"
 
 
 def size(value: float) -> str:
@@ -47,10 +62,12 @@ def of_target(ratio: float) -> str:
 
 
 def above(headroom: float) -> str:
-    """By what a rate exceeds the target: "7.7 % more than", or "119 times"."""
+    """By what a rate exceeds the target: "7.7 % more than", or "119 times", or "just"."""
     if 1 + headroom >= _MANY_TIMES:
         return f"{1 + headroom:,.0f} times"
-    return f"{percent(headroom)} more than"
+    if headroom < HEADROOM:  # never as much as that
+        headroom = math.floor(1000 * headroom + 1e-9) / 1000
+    return f"{percent(headroom)} more than" if headroom else "just"
 
 
 def from_disk(one: Measurement) -> float | None:
@@ -133,19 +150,23 @@ def verdict(analysis: Analysis) -> str:
         )
     wanted = f"the {rate(target.samples_per_s)} samples/s that the training can use"
     if analysis.input_bound:
+        part = "nearly all" if found.utilization >= _NEARLY_ALL else percent(found.utilization)
         return (
             f"Even the best layout of {counted(analysis.available_nodes, 'node')} "
             f"reaches {rate(found.samples_per_s)} of {wanted}, so the accelerator is expected to work "
-            f"{percent(found.utilization)} of the time.{_doubt(found, target)}"
+            f"{part} of the time.{_doubt(found, target)}"
         )
     expected = f"{expected}, {above(found.headroom)} {wanted}"
-    if _doubtful(found, target):
-        return f"The training will probably not wait for input: {expected}.{_doubt(found, target)}"
+    tight = ""
     if found.headroom < HEADROOM:
-        return (
-            f"The input is only just fast enough: {expected}. That is less than the {percent(HEADROOM)} that "
-            "are to be kept for sending the batches, so the training may wait for input now and then."
+        tight = (
+            f" That is less than the {percent(HEADROOM)} that are to be kept for sending the batches, "
+            "so the training may wait for input now and then."
         )
+    if _doubtful(found, target):
+        return f"The training will probably not wait for input: {expected}.{tight}{_doubt(found, target)}"
+    if tight:
+        return f"The input is only just fast enough: {expected}.{tight}"
     return f"The training will not wait for input: {expected}."
 
 
@@ -161,8 +182,9 @@ def _doubt(found: Recommendation, target: Target) -> str:
     if not _doubtful(found, target) or found.low is None or found.high is None:
         return ""
     return (
-        f" That is not sure: as tight as the measurements are, it is {rate(found.low)} to {rate(found.high)} "
-        "samples/s. A quiet machine, or more time (--seconds), tells more."
+        " The verdict is not sure: the measurements only tell that the rate lies between "
+        f"{rate(found.low)} and {rate(found.high)} samples/s. A quiet machine, or more time (--seconds), "
+        "tells more."
     )
 
 

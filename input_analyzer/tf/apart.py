@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import snapshot_pb2
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
-from input_analyzer.tf.nodes import in_order, input_lists
+from input_analyzer.tf.nodes import in_order, input_lists, is_dataset
 from input_analyzer.tf.rebuild import as_dataset, create, rebuild
 
 _CACHES = ("cache_dataset", "cache_dataset_v2")
@@ -90,11 +90,7 @@ def with_own_files(dataset: Any) -> Any:
             _link(other, [entry.readlink() for entry in Path(path).iterdir() if entry.is_symlink()])
         fresh, place = iter(datasets), _path(node).name
         inputs = [
-            next(fresh)
-            if tensor.dtype == tf.variant
-            else tf.constant(str(other))
-            if tensor.name == place
-            else tensor
+            next(fresh) if is_dataset(tensor) else tf.constant(str(other)) if tensor.name == place else tensor
             for tensor in node.inputs
         ]
         return create(node.graph, node.type, inputs, dict(node.node_def.attr))

@@ -17,7 +17,7 @@ from input_analyzer.pipeline import Pipeline, Stage
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.graph import Traced
 from input_analyzer.tf.kept import Kept, is_keepable, keep
-from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists
+from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, is_dataset
 from input_analyzer.tf.rebuild import as_dataset, create, rebuild, structure, without_buffers
 
 KEEPING_S = 0.3
@@ -123,7 +123,7 @@ def _drawn_beside(batch: Any, dropped: set[str], ready: Any) -> Any:
 
 def _reading(node: Any, datasets: Sequence[Any]) -> list[Any]:
     fresh = iter(datasets)
-    return [next(fresh) if tensor.dtype == tf.variant else tensor for tensor in node.inputs]
+    return [next(fresh) if is_dataset(tensor) else tensor for tensor in node.inputs]
 
 
 def _delivering(node: Any, spec: tuple[Any, ...]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from input_analyzer.findings import find
 from input_analyzer.findings.gains import not_speed
 from input_analyzer.findings.sharding import EACH_ONCE, same_records
 from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.import_draws import AT_IMPORT
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline
@@ -49,13 +50,16 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         inspection.context,
         times={time.stage: time for time in timing.times},
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
+        by_chance=program.drawn_at_import or inspection.context.by_chance,
     )
     found = find(inspection.pipeline, context)
     # As one of two workers: whether there is a shard to be mended shows only there.
     read = inspection.of_several or inspection.traced
-    by_chance = {"shard-missing"} if inspection.context.by_chance else set()
+    drawn = program.drawn_at_import
+    by_chance = {"shard-missing"} if drawn or inspection.context.by_chance else set()
     whole = mend(read.dataset, {finding.id for finding in found} - by_chance, 2, 0)
-    findings = marked(found, [*whole.left, *(Left(name, None, None, BY_CHANCE) for name in by_chance)])
+    reason = AT_IMPORT if drawn else BY_CHANCE
+    findings = marked(found, [*whole.left, *(Left(name, None, None, reason) for name in by_chance)])
     return Examination(
         pipeline=inspection.pipeline,
         times=timing.times,

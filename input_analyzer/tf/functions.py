@@ -75,6 +75,23 @@ def functions_of(node: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
     yield from _called([name for value in node.node_def.attr.values() for name in _named(value)], functions)
 
 
+def library_of(last: Any) -> dict[str, Any]:
+    """The functions that a dataset uses, FunctionDef by name.
+
+    Its graph may have others, of datasets that the analyzer has made beside it, which count for instance.
+    """
+    whole = {f.signature.name: f for f in last.graph.as_graph_def().library.function}
+    found: dict[str, Any] = {}
+    waiting, seen = [last], {last.name}
+    while waiting:
+        node = waiting.pop()
+        found |= {one.signature.name: one for one in functions_of(node, whole)}
+        fresh = [tensor.op for tensor in node.inputs if tensor.op.name not in seen]
+        seen |= {other.name for other in fresh}
+        waiting += fresh
+    return found
+
+
 def has_control_flow(node: Any) -> bool:
     """Whether a function of a dataset operation has a loop or a branch in it."""
     names = [name for value in node.node_def.attr.values() for name in _named(value)]

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from input_analyzer.findings.endings import ENDLESS
 from input_analyzer.tf.epochs import source_size
 from input_analyzer.tf.fingerprint import digest_of
 from input_analyzer.tf.functions import PYTHON, functions_of
-from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, kind_of
+from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, is_dataset, kind_of
 from input_analyzer.tf.record_path import CHOOSING, random_numbers
 from input_analyzer.tf.records_kept import is_range, reads_all
 
@@ -172,7 +170,7 @@ class _Arguments:
         parts += sorted(digest_of(inner.node_def) for inner in functions_of(node, self._functions))
         for name, tensors in input_lists(node).items():
             if name not in _NO_PART:
-                parts += [_computed(tensor) for tensor in tensors if tensor.dtype != tf.variant]
+                parts += [_computed(tensor) for tensor in tensors if not is_dataset(tensor)]
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
@@ -184,7 +182,7 @@ def _computed(tensor: Any) -> str:
         operation = waiting.pop()
         if operation.name not in found:
             found[operation.name] = operation.node_def
-            waiting += [other.op for other in operation.inputs if other.dtype != tf.variant]
+            waiting += [other.op for other in operation.inputs if not is_dataset(other)]
     return digest_of(found.values())
 
 

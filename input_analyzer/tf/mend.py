@@ -17,9 +17,9 @@ from tensorflow.core.framework import dataset_options_pb2
 
 from input_analyzer.findings.gains import files_at_once, most_cpus_for
 from input_analyzer.findings.shuffling import BATCHES_IN_BUFFER
-from input_analyzer.tf.functions import traits
+from input_analyzer.tf.functions import library_of, traits
 from input_analyzer.tf.halves import without_shard
-from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists
+from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, is_dataset
 from input_analyzer.tf.origin import origin
 from input_analyzer.tf.places import TABLE, repeat_place, shard_place, starved
 from input_analyzer.tf.rebuild import as_dataset, copied, create, rebuild, structure
@@ -102,7 +102,7 @@ def mend(dataset: Any, findings: Collection[str], workers: int = 1, index: int =
         index: This task among them.
     """
     last = tf.data.experimental.to_variant(dataset).op
-    functions = {f.signature.name: f for f in last.graph.as_graph_def().library.function}
+    functions = library_of(last)
     work = _Mender(frozenset(findings), functions, last)
     if "drop-remainder-missing" in findings:
         work.choose_batches()
@@ -330,8 +330,7 @@ def _inputs(node: Any, datasets: list[Any], changed: dict[str, Any]) -> list[Any
     inputs: list[Any] = []
     for name, tensors in input_lists(node).items():
         for tensor in tensors:
-            is_dataset = tensor.dtype == tf.variant
-            inputs.append(next(fresh) if is_dataset else changed.get(name, tensor))
+            inputs.append(next(fresh) if is_dataset(tensor) else changed.get(name, tensor))
     return inputs
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+_VALUES = re.compile("Ragged|Serialize|TensorList|EmptyTensor|TensorMap|Optional")
+"""What makes variants of other kinds: ragged, sparse and optional values, lists and maps of tensors."""
+
 
 def kind_of(operation: str) -> str:
     """The name of an operation without its version."""
@@ -23,7 +26,12 @@ def constant(node: Any, name: str) -> int | None:
 
 def dataset_inputs(node: Any) -> list[Any]:
     """The operations of the datasets that a dataset reads, in the order of its arguments."""
-    return [tensor.op for tensor in node.inputs if tensor.dtype == tf.variant]
+    return [tensor.op for tensor in node.inputs if is_dataset(tensor)]
+
+
+def is_dataset(tensor: Any) -> bool:
+    """Whether a tensor is a dataset, and no variant of another kind."""
+    return tensor.dtype == tf.variant and not _VALUES.match(tensor.op.type)
 
 
 def in_order(last: Any) -> Iterator[Any]:

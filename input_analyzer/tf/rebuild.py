@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from input_analyzer.tf.functions import has_control_flow
-from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists
+from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, is_dataset
 
 Change = Callable[[Any, list[Any]], Any]
 """Gets an operation and the tensors of the datasets that it is to read; returns the tensor of the dataset to
@@ -52,7 +52,7 @@ def copied(node: Any, datasets: Sequence[Any]) -> Any:
     if all(new is old for new, old in zip(datasets, _variants(node), strict=True)):
         return node.outputs[0]
     fresh = iter(datasets)
-    inputs = [next(fresh) if tensor.dtype == tf.variant else tensor for tensor in node.inputs]
+    inputs = [next(fresh) if is_dataset(tensor) else tensor for tensor in node.inputs]
     return create(node.graph, node.type, inputs, dict(node.node_def.attr))
 
 
@@ -64,7 +64,7 @@ def create(graph: Any, kind: str, inputs: Sequence[Any], attributes: Mapping[str
 
 
 def _variants(node: Any) -> list[Any]:
-    return [tensor for tensor in node.inputs if tensor.dtype == tf.variant]
+    return [tensor for tensor in node.inputs if is_dataset(tensor)]
 
 
 def structure(node: Any) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from tensorflow.core.framework import dataset_options_pb2
 from input_analyzer.findings.endings import ENDLESS
 from input_analyzer.pipeline import AUTOTUNE
 from input_analyzer.tf.functions import PYTHON, functions_of, is_random, is_stateful
-from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, kind_of
+from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, is_dataset, kind_of
 from input_analyzer.tf.origin import origin
 from input_analyzer.tf.record_path import record_path
 from input_analyzer.tf.shapes import shapes_of
@@ -313,7 +313,7 @@ def unsteady(
 def _computing(node: Any) -> set[str]:
     """Kinds of the operations that compute the arguments of a dataset."""
     kinds: set[str] = set()
-    waiting = [tensor.op for tensor in node.inputs if tensor.dtype != tf.variant]
+    waiting = [tensor.op for tensor in node.inputs if not is_dataset(tensor)]
     seen: set[str] = set()
     while waiting:
         found = waiting.pop()

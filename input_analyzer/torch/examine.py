@@ -48,6 +48,8 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     tasks, loader = proof.two_tasks(program)
     sharded = tasks.differ
     pipeline = with_facts(pipeline, SAMPLER, _division(loader, tasks.first, tasks.second))
+    if parts_of(loader).iterable:
+        pipeline = with_facts(pipeline, GETITEM, {"by_chance": tasks.by_chance})
     context = Context(
         sharded=sharded,
         memory_bytes=order.memory_bytes or node.memory().available_bytes,
@@ -64,27 +66,38 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         applied_by = {
             name: mend(loader, {name: values[name]}, 2, 0, cpus).changes for name in optional(findings)
         }
-        notes = _notes(loader, tasks)
+        notes = _notes(loader, tasks, pipeline)
     return Examination(pipeline, times, findings, sharded, notes, applied, applied_by=applied_by)
 
 
-def _notes(loader: Any, tasks: proof.Tasks) -> tuple[str, ...]:
+def _notes(loader: Any, tasks: proof.Tasks, pipeline: Pipeline) -> tuple[str, ...]:
     stream = tasks.first.stream
     if stream is None or not stream[0]:
         return ()
     notes = []
+    if probe.reads_once(loader):
+        notes.append(
+            "The dataset can be read once: the next epoch has no records, as where __iter__ goes on with a "
+            "file or an iterator that __init__ has opened. Open it in __iter__."
+        )
     if tasks.differ is None and len(set(stream[0])) > 1:
         notes.append(
             "Whether several tasks read different records cannot be told, as the dataset reads others each "
             "time, or some of all: where it does not choose by the task (CSRUN_TASK_INDEX), each record is "
             "trained on as often as there are tasks."
         )
-    if probe.reads_once(loader):
+    if loader.num_workers > 1 and _nobody_knows_parts(pipeline):
         notes.append(
-            "The dataset can be read once: the next epoch has no records, as where __iter__ goes on with a "
-            "file or an iterator that __init__ has opened. Open it in __iter__."
+            "Whether the worker processes read different records cannot be told, as the dataset reads others "
+            "each time, or some of all: where it neither chooses by the worker (get_worker_info) nor draws "
+            "at random with a seed of each worker, each record is trained on as often as there are workers."
         )
     return tuple(notes)
+
+
+def _nobody_knows_parts(pipeline: Pipeline) -> bool:
+    found = pipeline.by_name[GETITEM].attributes
+    return found.get("split_by_workers") is None and not found.get("repeated_by_workers")
 
 
 def _proved(
@@ -139,6 +152,9 @@ def _of_workers(loader: Any) -> dict[str, Value]:
             found["repeated_by_workers"] = repeated == "some"
             if repeated == "all":
                 found["split_by_workers"] = False
+            elif repeated == "none" and splits is None:
+                parts = probe.parts_among_workers(loader, loader.num_workers)
+                found["split_by_workers"] = True if parts else None
     if loader.num_workers > 1:
         found["same_random"] = probe.same_random(loader)
     return found

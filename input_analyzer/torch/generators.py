@@ -39,14 +39,14 @@ def generators_of(dataset: Any) -> dict[str, Any]:
     return found
 
 
-def begin_anew(generator: Any) -> None:
+def begin_anew(generator: Any, seed: int = SEED) -> None:
     """Begins a generator of the user's own anew; one that has no seed stays as it is."""
     if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(SEED).state
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
     elif isinstance(generator, torch.Generator):
-        generator.manual_seed(SEED)
+        generator.manual_seed(seed)
     else:
-        generator.seed(SEED)
+        generator.seed(seed)
 
 
 def _members(thing: Any) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from functools import partial
 from itertools import islice
 from multiprocessing import active_children
 from multiprocessing.managers import BaseManager, BaseProxy
+from multiprocessing.queues import Queue, SimpleQueue
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -38,6 +40,9 @@ def open_now() -> Descriptors:
                 target, number = str(link.readlink()), int(link.name)
                 if _is_shared(number) and target not in mapped and number not in unshared:
                     found[number] = target
+    if any(name.startswith("pipe:") for name in found.values()):
+        queues = _of_queues()
+        return {number: name for number, name in found.items() if number not in queues}
     return found
 
 
@@ -83,6 +88,13 @@ def _multiprocessings() -> frozenset[int]:
             if hasattr(local, "connection")
         }
     return frozenset(found)
+
+
+def _of_queues() -> frozenset[int]:
+    """Descriptors of queues between processes, which have locks: of the worker processes of torch, too."""
+    # Not with isinstance: it asks objects that stand for others for their class, which may do anything.
+    queues = (one for one in gc.get_objects() if issubclass(type(one), Queue | SimpleQueue))
+    return frozenset(queue._reader.fileno() for queue in queues if not queue._reader.closed)
 
 
 def held_by(dataset: Any) -> str | None:

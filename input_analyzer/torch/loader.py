@@ -57,6 +57,12 @@ def parts_of(loader: Any) -> Parts:
     return Parts(loader, iterable, batches)
 
 
+def batched_by_dataset(loader: Any) -> bool:
+    """Whether a loader leaves it to an iterable dataset to make batches."""
+    parts = parts_of(loader)
+    return parts.iterable and not parts.batches
+
+
 def pipeline_of(
     loader: Any,
     first_batch: Any = None,

@@ -21,21 +21,27 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, get_work
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from input_analyzer.torch import chance
-from input_analyzer.torch.generators import SEED, states
+from input_analyzer.torch.generators import SEED, begin_anew, generators_of, states
+from input_analyzer.torch.loader import batched_by_dataset
 from input_analyzer.torch.records import (
     EPOCH_S,
     READ,
     RECORDS,
     Part,
     begin_alike,
+    by_parts,
+    chosen_by_chance,
     digest,
     first_digests,
+    first_of,
+    has_common_part,
     read_part,
     within_time,
 )
 
 _BESIDE = 8.0  # so many times as long it may take beside other workers
 _TIMEOUT_S = 20.0
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Worker:
 
 def workers_of(loader: Any, count: int = 2) -> tuple[Worker, ...]:
     """Reads the first records of a loader's dataset in worker processes; none where that fails."""
-    return in_workers(loader, count, _first_records)
+    return in_workers(loader, count, partial(_first_records, batched=batched_by_dataset(loader)))
 
 
 def in_workers(
@@ -107,11 +113,26 @@ def splits_among_workers(loader: Any) -> bool | None:
     if len(set(first)) < 2:
         return None  # all alike, or too few
     if begin_alike(first, second):
-        return False
-    alone = first_digests(loader.dataset)
+        return False if _stay_alike(loader) else None
+    alone = first_digests(loader.dataset, batched=batched_by_dataset(loader))
     # Where records take long, no more of them may have come here than there: as many as lie that far apart.
     known = set(first[: max(2, len(alone) // 2)])
     return True if not set(first) & set(second) and alone and known <= set(alone) else None
+
+
+def _stay_alike(loader: Any) -> bool:
+    """Whether two workers that read the same after the same random numbers do so with those that they have.
+
+    Records that random numbers choose are the same only as long as these are: that is tried several times.
+    """
+    batched = batched_by_dataset(loader)
+    chosen = in_workers(loader, 1, partial(chosen_by_chance, batched=batched))
+    if chosen and not chosen[0]:
+        return True
+    read = partial(first_of, most=RECORDS, batched=batched)
+    return all(
+        len(two) == 2 and begin_alike(*two) for two in (in_workers(loader, 2, read) for _ in range(_TRIES))
+    )
 
 
 def parts_among_workers(loader: Any, count: int) -> int | None:
@@ -125,13 +146,14 @@ def parts_among_workers(loader: Any, count: int) -> int | None:
         that cannot be told.
     """
     # In a process of its own: the next epoch of the dataset is not to begin elsewhere for having been read.
-    read = in_workers(loader, 1, partial(_read_dataset, seconds=EPOCH_S))
+    read_dataset = partial(_read_dataset, batched=batched_by_dataset(loader))
+    read = in_workers(loader, 1, partial(read_dataset, seconds=EPOCH_S))
     if not read or not read[0].digests:
         return None
     alone = read[0]
     # Where every n-th record is a worker's, these lie so far apart.
     most = None if alone.whole else min(RECORDS, max(2, len(alone.digests) // count))
-    parts = in_workers(loader, count, partial(_read_dataset, seconds=_BESIDE * EPOCH_S, most=most))
+    parts = in_workers(loader, count, partial(read_dataset, seconds=_BESIDE * EPOCH_S, most=most))
     if len(parts) < count:
         return None
     split = _is_split(alone, parts)
@@ -148,12 +170,12 @@ def repeats_among_workers(loader: Any) -> Literal["all", "some", "none"]:
         "all" where each of them delivers every record, "some" where they share them out, but not each once;
         "none" where that was not seen.
     """
+    read_dataset = partial(_read_dataset, batched=batched_by_dataset(loader))
     for _ in range(2):
-        read = in_workers(loader, 1, partial(_read_dataset, seconds=EPOCH_S))
+        read = in_workers(loader, 1, partial(read_dataset, seconds=EPOCH_S))
         if not read or not read[0].whole or len(set(read[0].digests)) < len(read[0].digests):
             return "none"
-        read_beside = partial(_read_dataset, seconds=_BESIDE * EPOCH_S)
-        parts = in_workers(loader, loader.num_workers, read_beside)
+        parts = in_workers(loader, loader.num_workers, partial(read_dataset, seconds=_BESIDE * EPOCH_S))
         counts = Counter(one for part in parts for one in part.digests)
         if counts and set(counts) <= set(read[0].digests) and max(counts.values()) > 1:
             each = set(counts) == set(read[0].digests) and set(counts.values()) == {len(parts)}
@@ -201,18 +223,42 @@ def _is_split(alone: Part, parts: tuple[Part, ...]) -> bool | None:
     return True if apart and known else None
 
 
-def _read_dataset(dataset: Any, seconds: float, most: int | None = None) -> Part:
-    return read_part(dataset, seconds, most)
+def _read_dataset(dataset: Any, seconds: float, most: int | None = None, batched: bool = False) -> Part:
+    return read_part(dataset, seconds, most, batched)
 
 
 def same_random(loader: Any) -> tuple[str, ...]:
-    """Generators that making records draws from and that are in the same state in all workers."""
+    """Generators that change records, and that are in the same state in all workers.
+
+    Those that are begun anew for every epoch, or record, do not count; nor do those that decide in which
+    order records without indices come: workers that share these out need one order.
+    """
     workers = workers_of(loader)
     if len(workers) < 2:
         return ()
     first, second = workers
     names = sorted(first.drawn & second.drawn)
-    return tuple(name for name in names if first.random[name] == second.random.get(name))
+    same = [name for name in names if first.random.get(name, "") == second.random.get(name)]
+    change = in_workers(loader, 2, _changing_records) if same else ()
+    return tuple(name for name in same if change and name in change[0])
+
+
+def _changing_records(dataset: Any) -> frozenset[str]:
+    """Names of generators that go on from record to record, and do not choose these; in a worker process."""
+    iterable = isinstance(dataset, IterableDataset)
+    own = generators_of(dataset).values()
+    found: list[tuple[list[tuple[str, ...]], dict[str, str]]] = []
+    for seed in (SEED, SEED, SEED + 1):
+        chance.begin(seed)
+        for generator in own:
+            begin_anew(generator, seed)
+        records = iter(dataset) if iterable else (dataset[index] for index in range(len(dataset)))
+        most = len(found[0][0]) if found else RECORDS if iterable else READ
+        found.append((by_parts(records, most), states(dataset)))
+    (first, after), (_, again), (other, otherwise) = found
+    if iterable and not has_common_part(first, other):
+        return frozenset()
+    return frozenset(name for name in after if after[name] == again.get(name) != otherwise.get(name))
 
 
 class _Probe(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
@@ -240,15 +286,15 @@ class _Probe(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
         yield self._read(self.dataset)
 
 
-def _first_records(dataset: Any) -> Worker:
+def _first_records(dataset: Any, batched: bool = False) -> Worker:
     began = states(dataset)
     chance.begin(SEED)
     before = states(dataset)
     if isinstance(dataset, IterableDataset):
-        records = within_time(iter(dataset), RECORDS)
+        digests = first_of(dataset, RECORDS, batched)
     else:
         records = within_time((dataset[index] for index in range(len(dataset))), READ)
-    digests = tuple(map(digest, records))
+        digests = tuple(map(digest, records))
     after = states(dataset)
     drawn = frozenset(name for name, state in after.items() if state != before.get(name))
     return Worker(began, drawn, digests)

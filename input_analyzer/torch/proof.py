@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, IterDataPipe
 from input_analyzer.analysis import Finding
 from input_analyzer.applying import WORKER_COUNTS, left_alone
 from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.import_draws import AT_IMPORT
 from input_analyzer.torch import chance, handles, probe, records
 from input_analyzer.torch.helpers import noticing_helpers
 from input_analyzer.torch.layers import epoch_of
-from input_analyzer.torch.loader import parts_of
+from input_analyzer.torch.loader import batched_by_dataset, parts_of
 from input_analyzer.torch.mend import SEED, is_plain, mend
 from input_analyzer.torch.tasks import Task, records_differ, task_of, tasks_differ
 from input_analyzer.torch.together import against_more_workers
@@ -50,6 +51,7 @@ class Tasks:
         against: Why the tasks cannot share out indices for certain; None where both have the same records at
             equal indices, and the same indices, however the random numbers of their processes stand.
         held: What the first one's dataset has open before it is read, for others to read; None: nothing.
+        by_chance: Random numbers decide which records they read, as far as can be seen, and no index does.
     """
 
     first: Task
@@ -57,6 +59,7 @@ class Tasks:
     differ: bool | None
     against: str | None
     held: str | None
+    by_chance: bool = False
 
 
 def two_tasks(program: InputProgram) -> tuple[Tasks, Any]:
@@ -72,11 +75,17 @@ def two_tasks(program: InputProgram) -> tuple[Tasks, Any]:
     first, loader, held = _task(program, 0, _SEEDS[0])
     differ = tasks_differ(first, second)
     against = _against_indices(first, second, differ)
+    if differ is False and first.stream is not None:
+        with program.role(Shard(2, 0)):
+            by_chance = records.chosen_by_chance(loader.dataset, batched_by_dataset(loader))
+        if by_chance:  # what nobody seeds is drawn apart
+            same = records.begin_alike(first.natural, second.natural)
+            return Tasks(first, second, False if same else None, against, held, by_chance), loader
     shared_out = differ and first.stream is None and not records_differ(first, second)
     # What nobody seeds is no fault if it is drawn apart; what changes by itself nothing makes alike.
     changes = bool(first.drawn) or (first.stream is not None and not records.begin_alike(*first.stream))
     if differ is False or shared_out or changes or not quick:
-        return Tasks(first, second, differ, against, held), loader
+        return Tasks(first, second, differ, against, held, bool(first.drawn)), loader
     alike = _task(program, 1, _SEEDS[0])[0]
     return Tasks(first, alike, tasks_differ(first, alike), against, held), loader
 
@@ -134,7 +143,7 @@ def against(
     """
     asked = {finding.id for finding in findings}
     reasons = against_more_workers(program, loader, tasks.held, bool(tasks.first.drawn), findings)
-    reasons |= _against_sharing(program, loader, tasks.against, asked)
+    reasons |= _against_sharing(program, loader, tasks, asked)
     if SPLITTING in reasons:  # then the number of workers matters
         several = {one.id for one in findings if one.id in WORKER_COUNTS and (one.value or 0) > 1}
         reasons |= dict.fromkeys(several, reasons[SPLITTING])
@@ -148,14 +157,14 @@ def against(
 
 
 def _against_sharing(
-    program: InputProgram, loader: Any, against: str | None, asked: Collection[str]
+    program: InputProgram, loader: Any, tasks: Tasks, asked: Collection[str]
 ) -> dict[str, str]:
     """Why records cannot be left to one of several tasks, or workers, for certain.
 
     Args:
         program: The input.
         loader: Of the first of two tasks.
-        against: See `Tasks`.
+        tasks: What was found of the two.
         asked: Identifiers of findings.
 
     Returns:
@@ -164,10 +173,14 @@ def _against_sharing(
     wanted = [name for name in (SHARDING, SPLITTING) if name in asked]
     if not wanted:
         return {}
+    if program.drawn_at_import:
+        return dict.fromkeys(wanted, AT_IMPORT)
     if type(loader) is not DataLoader:
         return dict.fromkeys(wanted, f"{type(loader).__name__} is a class of its own")
     parts = parts_of(loader)
     if parts.iterable:
+        if tasks.by_chance:
+            return dict.fromkeys(wanted, "random numbers choose its records, as far as can be seen")
         if OVERLAP in asked:
             return dict.fromkeys(wanted, "its workers do not read each record once")
         if isinstance(loader.dataset, IterDataPipe):
@@ -175,7 +188,7 @@ def _against_sharing(
         return _against_streams(program, wanted)
     if not is_plain(parts.order) or (loader.batch_size is None and parts.batches):
         return {SHARDING: f"nobody knows what {type(parts.order).__name__} needs to give a task its part"}
-    return {} if against is None else {SHARDING: against}
+    return {} if tasks.against is None else {SHARDING: tasks.against}
 
 
 def _against_streams(program: InputProgram, wanted: Sequence[str]) -> dict[str, str]:
@@ -257,7 +270,7 @@ def shuffles(loader: Any, tasks: Tasks, findings: Collection[Finding]) -> bool:
         return False
     parts = parts_of(loader)
     if parts.iterable:
-        return records.hangs_on_chance(loader.dataset)
+        return not tasks.by_chance and records.hangs_on_chance(loader.dataset)
     return tasks.against in (_OTHER_RECORDS, _OTHER_INDICES) and is_plain(parts.order)
 
 

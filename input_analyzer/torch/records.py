@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -45,28 +46,94 @@ class Part:
     whole: bool
 
 
-def read_part(records: Any, seconds: float, most: int | None = None) -> Part:
-    """Reads records for so long, and no more than `most`."""
+def read_part(records: Any, seconds: float, most: int | None = None, batched: bool = False) -> Part:
+    """Reads records for so long, and no more than `most`, of batches as many as come with the last one.
+
+    Args:
+        records: In their order.
+        seconds: For so long.
+        most: So many digests are enough; None: any number.
+        batched: See `digests_in`.
+    """
     end = time.monotonic() + seconds
     found: list[str] = []
     for record in records:
-        found.append(digest(record))
-        if len(found) == most or time.monotonic() > end:
+        found += digests_in(record, batched)
+        if (most is not None and len(found) >= most) or time.monotonic() > end:
             return Part(tuple(found), False)
     return Part(tuple(found), True)
 
 
-def first_digests(dataset: Any, seed: int = SEED) -> tuple[str, ...]:
+def first_digests(dataset: Any, seed: int = SEED, batched: bool = False) -> tuple[str, ...]:
     """Digests of the first records of an iterable dataset, twice as many as a worker reads."""
     with chance.anew(seed):
-        return tuple(digest(record) for record in within_time(iter(dataset), 2 * RECORDS))
+        return first_of(dataset, 2 * RECORDS, batched)
 
 
-def whole_epoch(dataset: Any) -> tuple[str, ...] | None:
+def first_of(dataset: Any, most: int, batched: bool = False) -> tuple[str, ...]:
+    """Digests of so many first records of an iterable dataset, with the random numbers that there are."""
+    found = (one for record in iter(dataset) for one in digests_in(record, batched))
+    return tuple(within_time(found, most))
+
+
+def whole_epoch(dataset: Any, seed: int = SEED, batched: bool = False) -> tuple[str, ...] | None:
     """Digests of all records of an iterable dataset; None where an epoch takes longer than `EPOCH_S`."""
-    with chance.anew(SEED):
-        part = read_part(dataset, EPOCH_S)
+    with chance.anew(seed):
+        part = read_part(dataset, EPOCH_S, batched=batched)
     return part.digests if part.whole else None
+
+
+def digests_in(record: Any, batched: bool) -> list[str]:
+    """The digest of a record; where a dataset makes batches, those of the rows.
+
+    Records that are shuffled before a dataset batches them never make two batches alike.
+
+    Args:
+        record: What a dataset delivers.
+        batched: Whether the loader leaves it to the dataset to make batches.
+    """
+    leaves = [leaf for _, leaf in values_in(record)] if batched else []
+    sizes = {len(leaf) if getattr(leaf, "shape", ()) or isinstance(leaf, list) else None for leaf in leaves}
+    vector = len(leaves) == 1 and len(getattr(leaves[0], "shape", ())) < 2  # more likely one record
+    if len(sizes) != 1 or None in sizes or vector:
+        return [digest(record)]
+    return [digest(tuple(row)) for row in zip(*leaves, strict=True)]
+
+
+def chosen_by_chance(dataset: Any, batched: bool = False) -> bool:
+    """Whether random numbers of the process decide which records of an iterable dataset come.
+
+    They do not where something in the records, as a label, comes in one order whatever the random numbers:
+    then these only change records. Where an epoch is read in a second, and has the same records whatever the
+    numbers, these decide about the order alone.
+    """
+    found = []
+    for seed in (SEED, SEED + 1):
+        with chance.anew(seed):
+            found.append(by_parts(iter(dataset), RECORDS))
+    if has_common_part(*found):
+        return False
+    epoch = whole_epoch(dataset, batched=batched)
+    if epoch is None:
+        return True
+    other = whole_epoch(dataset, SEED + 1, batched)
+    return other is None or Counter(epoch) != Counter(other)
+
+
+def by_parts(records: Iterator[Any], most: int) -> list[tuple[str, ...]]:
+    """Of each of so many first records the digests of what is in it."""
+    read = within_time(records, most)
+    return [tuple(digest(value) for _, value in values_in(record)) for record in read]
+
+
+def has_common_part(one: list[tuple[str, ...]], other: list[tuple[str, ...]]) -> bool:
+    """Whether records, of which `by_parts` tells, are the same, or have a part that comes in the same order.
+
+    A part that is the same in all records says nothing.
+    """
+    first, second = as_long(tuple(one), tuple(other))
+    pairs = zip(zip(*first, strict=False), zip(*second, strict=False), strict=False)
+    return first == second or any(ours == theirs and len(set(ours)) > 1 for ours, theirs in pairs)
 
 
 def begin_alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

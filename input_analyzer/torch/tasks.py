@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from input_analyzer.torch import probe
 from input_analyzer.torch.generators import generators_of
-from input_analyzer.torch.loader import length_of, parts_of
+from input_analyzer.torch.loader import batched_by_dataset, length_of, parts_of
 from input_analyzer.torch.orders import Indices, indices_of, reads_all
 from input_analyzer.torch.records import (
+    RECORDS,
     as_long,
     begin_alike,
     digest,
     digests_at,
     first_digests,
+    first_of,
     spread,
     whole_epoch,
 )
@@ -31,7 +35,10 @@ class Task:
 
     Attributes:
         stream: Of an iterable dataset digests of its first records, read twice; else None.
-        epoch: Of one that changes by itself the digests of a whole epoch; None where that takes too long.
+        natural: Of an iterable dataset digests of its first records, with the random numbers that a reader of
+            the loader has.
+        epoch: Of one that changes by itself the digests of a whole epoch; None where that takes too long, or
+            the next one has other records.
         length: Number of records of the dataset; None where it does not tell.
         data: Digests of records that are spread over its indices, read twice; as many as come in time.
         drawn: Where no index decides anything, and random numbers do: digests of the records that come
@@ -43,6 +50,7 @@ class Task:
     """
 
     stream: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    natural: tuple[str, ...] = ()
     epoch: tuple[str, ...] | None = None
     length: int | None = None
     data: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
@@ -61,9 +69,11 @@ def task_of(loader: Any) -> Task:
     parts = parts_of(loader)
     dataset, order = loader.dataset, parts.order
     if parts.iterable:
-        stream = first_digests(dataset), first_digests(dataset)
-        epoch = None if begin_alike(*stream) else whole_epoch(dataset)
-        return Task(stream=stream, epoch=epoch, length=length_of(dataset))
+        batched = batched_by_dataset(loader)
+        stream = first_digests(dataset, batched=batched), first_digests(dataset, batched=batched)
+        natural = _read_as_it_is(loader, partial(first_of, most=2 * RECORDS, batched=batched))
+        epoch = None if begin_alike(*stream) else _steady_epoch(dataset, batched)
+        return Task(stream=stream, natural=natural, epoch=epoch, length=length_of(dataset))
     whole = reads_all(order)
     length = length_of(dataset)
     shown = spread(length or 0)
@@ -82,16 +92,30 @@ def task_of(loader: Any) -> Task:
     )
 
 
+def _steady_epoch(dataset: Any, batched: bool) -> tuple[str, ...] | None:
+    """Digests of all records; None where an epoch takes too long, or the next one has others.
+
+    What random numbers of its own have changed in records says nothing about another task.
+    """
+    epoch = whole_epoch(dataset, batched=batched)
+    again = None if epoch is None else whole_epoch(dataset, batched=batched)
+    return epoch if epoch and again and Counter(epoch) == Counter(again) else None
+
+
 def _drawn(loader: Any) -> tuple[str, ...]:
     """Digests of the records that come first, with the random numbers that a reader of the loader has then.
 
     () where these are all alike, too: then they are not random.
     """
-    if loader.num_workers:
-        found = next(iter(probe.in_workers(loader, 1, _as_they_come)), ())
-    else:
-        found = _as_they_come(loader.dataset)
+    found = _read_as_it_is(loader, _as_they_come)
     return found if len(set(found)) > 1 else ()
+
+
+def _read_as_it_is(loader: Any, read: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
+    """What a function reads of a dataset with the random numbers that a reader of the loader has."""
+    if loader.num_workers:
+        return next(iter(probe.in_workers(loader, 1, read)), ())
+    return read(loader.dataset)
 
 
 def _as_they_come(dataset: Any) -> tuple[str, ...]:

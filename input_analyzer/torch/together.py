@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
@@ -15,12 +16,14 @@ from input_analyzer.analysis import Finding
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.pipeline import Value
 from input_analyzer.torch import handles, probe, records
-from input_analyzer.torch.loader import parts_of
+from input_analyzer.torch.layers import layers_of
+from input_analyzer.torch.loader import length_of, parts_of
 
 MORE = frozenset({"loader-workers-missing", "loader-workers-few"})
 """Findings whose mend is more worker processes than there are."""
 
 _TRIED = 4  # workers, at most
+_MOST_READ = 8  # records
 _SECONDS = 0.2
 _SHARED_SECONDS = 1.0  # where they share a file: they have to meet in it
 
@@ -51,7 +54,50 @@ def against_more_workers(
             with program.role(Shard(2, 0)):
                 loader = program.build(Shard(2, 0))
         reason = _against_reading(loader, min(_TRIED, max(2, *(one.value or 0 for one in asked))))
+        reason = reason or _against_cache(loader, max(one.value or 0 for one in asked))
     return {} if reason is None else {one.id: reason for one in asked}
+
+
+def _against_cache(loader: Any, count: int) -> str | None:
+    """That a dataset keeps what it has read: the gain is one of the first epoch alone."""
+    cache = next(iter(probe.in_workers(loader, 1, _filled)), None) if count > 1 else None
+    if cache is None:
+        return None
+    return (
+        f"what it has read it keeps in {cache}, of which each worker would fill one of its own: later epochs "
+        f"find there what that worker has read before, one of {count} records at first, and all of them take "
+        "as many times the memory"
+    )
+
+
+def _filled(dataset: Any) -> str | None:
+    """The name of a mapping of a dataset, or one within, that gets larger with records that are read.
+
+    Some of them may have been read before, as those that come first in an epoch.
+    """
+    length = length_of(dataset) or 0
+    known = frozenset(records.spread(length))
+    unread = list(islice((index for index in reversed(range(length)) if index not in known), _MOST_READ))
+    before = _mappings(dataset)
+    try:
+        for index in unread:
+            dataset[index]
+    except (LookupError, TypeError):
+        return None  # its indices are not numbers from 0 on
+    after = _mappings(dataset)
+    grown = (name for name in before if after[name] - before[name] > len(unread) // 2)
+    return next(grown, None)
+
+
+def _mappings(dataset: Any) -> dict[str, int]:
+    """How many entries the mappings have that a dataset, or one within, has as attributes."""
+    things = [dataset, *(hook.target for layer in layers_of(dataset) for hook in layer.hooks)]
+    return {
+        f"{type(thing).__name__}.{name}": len(value)
+        for thing in things
+        for name, value in getattr(thing, "__dict__", {}).items()
+        if isinstance(value, dict)
+    }
 
 
 _SHARED = (

@@ -30,6 +30,8 @@ def test_the_layout_is_read_and_everything_else_left_alone(tmp_path: Path) -> No
             '{"recommendation": {"nodes": 1, "tasks_per_node": 2, "cpus_per_task": 1}, "format_version": 2}',
             "has format_version 2; expected 1",
         ),
+        ('{"format_version": "1"}', 'has format_version "1"; expected 1'),
+        ('{"format_version": true}', "has format_version true; expected 1"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -150,6 +150,19 @@ def test_a_killed_process_leaves_no_sources_of_autograph_behind(
     assert values(tf.data.Dataset.range(3).map(converted_later)) == [0, 4, 5], "the folder has gone"
 
 
+def test_temporary_files_stay_where_they_can_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "_sanitize_params", tempfile._sanitize_params)  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        keep_below(Path(name))
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            pass
+        Path(file.name).rename(tmp_path / "kept")
+        assert not list(Path(name).iterdir())
+
+
 def test_a_cache_in_memory_stays_there(own: Path) -> None:
     apart.keep_apart(own)
     assert values(cached("")) == list(range(1, 21))

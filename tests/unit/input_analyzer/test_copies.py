@@ -81,6 +81,49 @@ def test_semaphores_go_with_the_copies(tmp_path: Path) -> None:
     assert not semaphore.exists()
 
 
+_SHARES = """
+import os, time
+from pathlib import Path
+segment = Path("/dev/shm") / f"torch_{os.getpid()}_12_0"
+segment.touch()
+print(segment, flush=True)
+time.sleep(60)
+"""
+
+
+def test_shared_memory_of_torch_goes_with_processes_that_are_killed(tmp_path: Path) -> None:
+    launch = Launch((sys.executable, "-S", "-c", _SHARES), dict(os.environ), 20.0, None, "here")
+    with Copies(launch, [Order(purpose="copy", socket="", stage_seconds=0.0)]) as running:
+        (one,) = running.all
+        end = time.monotonic() + 20.0
+        while not (name := one.output.read_text().strip()) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert Path(name).exists()
+        running._launch.patience.left_s = 0.0
+    assert not Path(name).exists()
+
+
+_MANAGER = "import os, sys, time; os.read(0, 1); time.sleep(0.3); open(sys.argv[1], 'w')"
+_LEAVES_A_MANAGER = """
+import os, subprocess, sys
+from pathlib import Path
+from input_analyzer.measure.leaving import nothing_left
+
+with nothing_left(Path(sys.argv[2])):
+    reader, writer = os.pipe()
+    subprocess.Popen(["sleep", "60"], pass_fds=[writer])
+    words = ["torch_shm_manager", "-S", "-c", sys.argv[1], sys.argv[2] + "/tidied"]
+    subprocess.Popen(words, executable=sys.executable, stdin=reader, start_new_session=True)
+    os.close(writer)
+"""
+
+
+def test_who_removes_shared_memory_of_torch_may_do_so_when_its_clients_have_gone(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", _LEAVES_A_MANAGER, _MANAGER, str(tmp_path))
+    subprocess.run(words, check=True, timeout=60)
+    assert [file.name for file in tmp_path.iterdir()] == ["tidied"]
+
+
 _WRITES = """
 import multiprocessing, os, sys, tempfile, time
 from pathlib import Path

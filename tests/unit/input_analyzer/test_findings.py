@@ -191,7 +191,7 @@ def test_files_are_counted_for_the_recommended_layout(tmp_path: Path) -> None:
     grave, uneven, hint = examined.findings_with(3, known)
     assert (grave, hint) == known
     assert uneven.id == "files-not-divisible"
-    assert uneven.message.startswith("5 files for 3 workers: some workers have more records")
+    assert uneven.message.startswith("5 files for 3 workers: some workers have fewer records")
     assert uneven.recommended == (
         "1 or 5 workers (the chief's task not counted), or a number of files that 3 divides: 3 or 6"
     )
@@ -523,7 +523,7 @@ def test_caches_behind_files_of_records_are_weighed_about(tmp_path: Path, compre
 
     size = 3 * WRITTEN * 30
     cached = said(lambda: finish(decoded(read()).cache()), memory_bytes=size)["cache-does-not-fit"]
-    assert "an epoch takes about 18.0 kB here" in cached.message
+    assert "an epoch takes about 17.6 KiB here" in cached.message
     assert "cache-does-not-fit" not in said(lambda: finish(decoded(read()).cache()), memory_bytes=2 * size)
     # The records themselves, as they are in the files.
     raw = 3 * WRITTEN * 40

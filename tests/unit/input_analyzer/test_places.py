@@ -145,3 +145,21 @@ def test_a_repeat_behind_the_prefetch_goes_with_another_call() -> None:
 
     assert late(lambda d: d.repeat()) == ["repeat"]
     assert late(lambda d: d.map(tf.nn.relu).repeat()) == ["map"]
+
+
+def test_what_the_analyzer_counts_beside_a_dataset_is_no_state_of_it() -> None:
+    """The functions of both are in one library, and a table that something writes to would be a state."""
+    with tf.Graph().as_default():
+        values = tf.lookup.KeyValueTensorInitializer(tf.range(9), tf.range(9) * 2)
+        table = tf.lookup.StaticHashTable(values, -1)
+        looked_up = tf.data.Dataset.range(9).map(lambda x: table.lookup(tf.cast(x, tf.int32)))
+        counts = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[1])
+
+        def counted(x: Any) -> Any:
+            with tf.control_dependencies([tf.raw_ops.AssignAddVariableOp(resource=counts, value=[x])]):
+                return tf.identity(x)
+
+        tf.data.experimental.to_variant(tf.data.Dataset.range(3).map(counted))
+        assert mend(looked_up, {"shard-missing"}, 2, 0).changes == ("shard(2, 0) behind range()",)
+        written = looked_up.map(lambda x: counted(tf.cast(x, tf.int64)))
+        assert mend(written, {"shard-missing"}, 2, 0).changes == ()

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cgc.manifest import REPORT_JSON
 from input_analyzer import analyze
-from input_analyzer.analysis import Layout, Measurement, Target
+from input_analyzer.analysis import Layout, Measurement, Recommendation, Target
 from input_analyzer.analyze import Examined, reaching
+from input_analyzer.certainty import with_interval
 from input_analyzer.findings.sharding import Split
 from input_analyzer.gains import Gains
 from input_analyzer.measure.copies import Launch
@@ -125,13 +126,11 @@ def test_files_that_keep_workers_idle_are_named_as_the_limit() -> None:
     assert "deliver 7,000 samples/s instead of 5,000: write the data to more files, or shard the" in note
     (enough,) = file_notes(split, model, limit, Target(3000.0, "given"))
     assert enough.endswith("layouts with more are left out.")
-    five = RateModel(1e-3, 0.0), replace(limit, node_cpus=4, nodes=2)
-    (other_files,) = file_notes(split, *five, Target(2700.0, "given"))
-    assert ". With 6 files, or another number that 3 divides, 1 node x 4 tasks x 1 CPU would" in other_files
-    alone = replace(limit, nodes=2)
-    assert recommend(predictions(model, replace(alone, files=2)), 9000.0).layout == Layout(2, 1, 1)
-    (uneven,) = file_notes(split, model, replace(limit, nodes=2, node_cpus=4), Target(3600.0, "given"))
-    assert uneven.endswith("layouts with more are left out.")
+    (uneven,) = file_notes(split, model, limit, Target(1500.0, "given"))  # 3 workers, with any files
+    assert uneven.endswith("layouts with more are left out."), "it has enough files; the uneven ones are told"
+    six, larger = replace(split, files=6), Limits(2, 4, 64 << 30, 1 << 30, (1,), files=6)
+    (fewer,) = file_notes(six, model, larger, Target(3600.0, "given"))
+    assert "with 10 files, or another number that 5 divides, 2 nodes x 3 tasks x 1 CPU would" in fewer
     assert file_notes(Split(7, "shard", None), model, replace(limit, files=7), None) == ()
     assert file_notes(None, model, replace(limit, files=None), None) == ()
 
@@ -171,6 +170,8 @@ def test_uneven_files_are_warned_of_only_where_no_even_layout_reaches_the_target
         assert "the expected rate is 88 % of what the workers deliver" in note
     assert severities == ["warning", "info"]
     assert finding.recommended.endswith("; 7 workers would reach the target, too")
+    (finding,) = examined.findings_with(4, (), reaching(found, chosen, None), reached=False)
+    assert finding.recommended.endswith("; 7 workers would be as fast")
     assert uneven_notes(split, Layout(1, 8, 1)) == uneven_notes(None, Layout(1, 3, 1)) == ()
 
 
@@ -189,11 +190,27 @@ def test_nodes_that_would_be_enough_are_told() -> None:
     # 9,900 samples/s are 10 workers of 1,000, which 3 nodes have beside the chief.
     (note,) = more_nodes_notes(model, limits, target, found)
     assert note.startswith("3 nodes like the measured one ")
+    assert "reach the target with 10 % to spare" in note
     assert "--available-nodes=3" in note
     enough = recommend(predictions(model, replace(limits, nodes=3)), target.samples_per_s)
     assert more_nodes_notes(model, limits, target, enough) == ()
     assert more_nodes_notes(model, limits, None, found) == ()
     assert more_nodes_notes(model, replace(limits, files=5), target, found) == (), "files are the limit"
+
+
+def test_the_interval_is_that_of_the_workers_that_each_node_has_beside_the_chief() -> None:
+    rows = (Measurement(1, 1, 1000.0, 600.0, 1400.0), Measurement(2, 1, 1500.0, 1470.0, 1530.0))
+
+    def interval(layout: Layout) -> tuple[float | None, float | None]:
+        found = with_interval(Recommendation(layout, 100.0, None, None), rows, 0.0)
+        return found.low, found.high
+
+    assert interval(Layout(1, 2, 1)) == (pytest.approx(60), pytest.approx(140)), "one worker, and the chief"
+    assert interval(Layout(1, 3, 1)) == (pytest.approx(98), pytest.approx(102))
+    # Two workers on the second node, one beside the chief: 1500 +-30 and 1000 +-400 together.
+    assert interval(Layout(2, 2, 1)) == (pytest.approx(100 - 17.2), pytest.approx(100 + 17.2))
+    assert interval(Layout(3, 1, 1)) == (pytest.approx(60), pytest.approx(140)), "none beside the chief"
+    assert interval(Layout(1, 1, 1)) == (pytest.approx(60), pytest.approx(140)), "in the chief's process"
 
 
 PUBLISHED = 25_600_000 / 53.424

@@ -21,6 +21,7 @@ from input_analyzer.analysis import (
     ContentionModel,
     Finding,
     Gain,
+    Layout,
     Measurement,
     Node,
     StageCost,
@@ -252,6 +253,20 @@ def test_the_page_needs_nothing_else_and_escapes_what_the_program_says() -> None
     assert page == render_html(analysis(9000.0))
 
 
+def test_the_plot_shows_files_that_cannot_be_shared_out_evenly() -> None:
+    found = analysis(None)
+    uneven = replace(found, model=replace(found.model, files=5))
+    fitted, counting = chart(found).curves[0].path, chart(uneven).curves[0].path
+    assert (fitted.count("L"), counting.count("L")) == (7, 5), "no more workers than files"
+    three = dict(found.model.curves[1])[3] * 5 / 6  # one of them has one file, the others two
+    ring = replace(found.recommendation, layout=Layout(1, 4, 1), samples_per_s=three)
+    plot = chart(replace(uneven, recommendation=ring))
+    assert plot.chosen is not None
+    assert f"{plot.chosen.x:.1f} {plot.chosen.y:.1f}" in plot.curves[0].path, "the ring is on the line"
+    assert "of 5 files: where these cannot be shared out evenly, the part" in render_html(uneven)
+    assert "shared out evenly, the part of the rate that counts" not in render_html(found)
+
+
 def test_a_target_far_above_does_not_press_the_curves_to_the_axis() -> None:
     near, far = chart(analysis(9000.0)), chart(analysis(1.6e6))
     assert near.target_y is not None
@@ -349,11 +364,30 @@ def test_a_terminal_of_80_columns_breaks_no_word() -> None:
     assert {"samples/s", "interval", "epoch", "sample", "memory"} <= words
     for one in found.measurements:
         assert any(f"{rate(one.low)} to {rate(one.high)}" in line for line in lines)
-    assert "models/fc_mnist/tf/deep/deep/" in words, "it is broken behind a slash"
+    assert "models/fc_mnist/tf/deep/deep/deep/" in words, "it is broken behind a slash"
+    assert any("█████████ 92 % " in line for line in lines), "a path leaves room for bars"
+    assert sum(line.strip().startswith("<- bottleneck ") for line in lines) == 1
     assert "- A note that is longer than a line of an ordinary terminal, which has 80" in lines
     assert "  columns and no more." in lines
     plain = lines_of(analysis(9000.0), 80)
     assert sum("tasks" in line.split() and "interval" in line for line in plain) == 1, "there is one table"
+
+
+def test_predicted_layouts_fit_on_60_columns() -> None:
+    lines = lines_of(analysis(9000.0), 60)
+    table = lines[lines.index("Predicted") : lines.index("To be known")]
+    assert max(map(len, table)) <= 60
+    assert {"nodes", "workers", "samples/s", "target"} <= {word for line in table for word in line.split()}
+
+
+def test_times_below_a_nanosecond_are_noise() -> None:
+    found = analysis(None)
+    tiny = replace(found.stages[0], self_time_us_per_sample=5.584e-5, cpu_us_per_sample=5.584e-5)
+    found = replace(found, stages=(tiny, *found.stages[1:]))
+    (line,) = (line for line in lines_of(found, 120) if line.strip().startswith("TFRecordDataset"))
+    assert line.split()[1:6] == ["<", "0.001", "<", "0.1", "%"]
+    assert "&lt; 0.001</td>" in render_html(found)
+    assert "&lt; 0.1 %</td>" in render_html(found)
 
 
 def test_lines_of_a_finding_hang() -> None:
@@ -407,6 +441,9 @@ def test_cpu_time_of_the_stages_may_be_all() -> None:
         (of_target(119.3), "119 times"),
         (above(0.077), "7.7 % more than"),
         (above(118.3), "119 times"),
+        (above(0.0996), "9.9 % more than"),
+        (above(0.0), "just"),
+        (rate(999.96), "1,000"),
     ],
 )
 def test_no_figure_needs_to_be_counted_off(shown: str, text: str) -> None:
@@ -431,9 +468,11 @@ def with_rate(target: float, ratio: float, low: float, high: float) -> Analysis:
     ("ratio", "low", "high", "headline", "said"),
     [
         (1.5, 1.4, 1.6, "The input is fast enough", "The training will not wait for input: "),
-        (1.5, 0.9, 2.1, "The input is probably fast enough", "not sure: as tight as the measurements are"),
+        (1.5, 0.9, 2.1, "The input is probably fast enough", "not sure: the measurements only tell that the"),
+        (1.05, 0.9, 1.2, "The input is probably fast enough", "less than the 10 % that are to be kept"),
         (1.07, 1.01, 1.1, "The input is only just fast enough", "less than the 10 % that are to be kept"),
-        (0.92, 0.8, 1.1, "The training will probably be input-bound", "it is 7,200 to 9,900 samples/s"),
+        (0.92, 0.8, 1.1, "The training will probably be input-bound", "between 7,200 and 9,900 samples/s."),
+        (0.9996, 0.999, 0.9999, "The training will be input-bound", "to work nearly all of the time."),
         (0.92, 0.9, 0.95, "The training will be input-bound", "expected to work 92 % of the time."),
         (120.0, 110.0, 130.0, "The input is fast enough", ", 120 times the 9,000 samples/s"),
     ],
@@ -457,10 +496,14 @@ def test_the_interval_is_that_of_the_nearest_measurement_and_of_the_model() -> N
     assert (loose.low, loose.high) == (pytest.approx(0.87 * rate_), pytest.approx(1.13 * rate_))
     assert (found.recommendation.layout.tasks_per_node, found.recommendation.layout.cpus_per_task) == (3, 1)
     far = [
-        one if (one.tasks, one.cpus_per_task) == (2, 1) else replace(one, low=0.0)
+        one if (one.tasks, one.cpus_per_task) in ((2, 1), (4, 1)) else replace(one, low=0.0)
         for one in found.measurements
     ]
     assert with_interval(found.recommendation, far, 0.0) == exact, "the others do not count"
+    looser = [replace(one, low=0.0) if one.tasks == 4 else one for one in found.measurements]
+    low = with_interval(found.recommendation, looser, 0.0).low
+    assert low is not None
+    assert low < 0.5 * rate_, "3 tasks are as near to 2 as to 4, so the looser one counts"
     near = [replace(one, low=0.0) if one.cpus_per_task == 1 else one for one in found.measurements]
     assert with_interval(found.recommendation, near, 0.0).low == 0
     assert found.to_json()["recommendation"]["low"] is None

@@ -151,6 +151,19 @@ def test_they_are_mended_in_the_graph(name: str, folder: Path) -> None:
     assert {len(leaf) for leaf in tf.nest.flatten(batch)} == {traced.pipeline.samples_per_element}
 
 
+def test_ragged_values_are_no_datasets() -> None:
+    def make() -> Any:
+        rows = tf.ragged.constant([[number] * (number % 4 + 1) for number in range(20)])
+        sums = tf.data.Dataset.from_tensor_slices(rows).map(tf.reduce_sum)
+        return sums.batch(8)
+
+    whole_batches = mended(make, "drop-remainder-missing", "parallel-calls-missing")
+    assert whole_batches.dataset.element_spec.shape == [8]
+    assert whole_batches.pipeline.stages[0].op == "from_tensor_slices"
+    (batch,) = first_batches(whole_batches, 1)
+    assert batch.tolist() == [number * (number % 4 + 1) for number in range(8)]
+
+
 def test_a_mended_size_is_followed_through_maps() -> None:
     def behind(change: Callable[[Any], Any]) -> Traced:
         def make() -> Any:

@@ -167,6 +167,7 @@ def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
         ([(2, 3), (7, 8)], [(2, 3), (7, 5)], (8, 8)),
         ([(), ()], [(), ()], (8, 8)),
         ([(5, 3), ()], [(5, 3), ()], (5, 5)),
+        ([()] * 8 + [(3, 6, 6)] * 8, [()] * 8 + [(3, 6, 6)] * 8, (8, 8)),
     ],
 )
 def test_samples_are_counted_where_the_first_batch_shows_them(

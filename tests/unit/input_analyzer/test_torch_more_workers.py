@@ -82,6 +82,22 @@ def test_one_worker_is_not_promised_the_gain_of_many() -> None:
     assert finding.gain.times == 2.0
 
 
+class Keeping(Numbers):
+    def __init__(self) -> None:
+        super().__init__(256)
+        self.kept: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        return self.kept.setdefault(index, super().__getitem__(index))
+
+
+def test_each_worker_would_keep_records_of_its_own() -> None:
+    for dataset in (Keeping(), torch.utils.data.Subset(Keeping(), range(200))):
+        finding = found(lambda shard, dataset=dataset: DataLoader(dataset, 8))["loader-workers-missing"]
+        assert not finding.proved
+        assert "what it has read it keeps in Keeping.kept" in finding.recommended
+
+
 class InFile(Numbers):
     def __init__(self, path: Path, at_once: bool) -> None:
         super().__init__()

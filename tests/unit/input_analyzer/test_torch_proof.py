@@ -176,7 +176,7 @@ def test_what_is_not_proved_is_neither_ordered_nor_compared_nor_written() -> Non
     assert diff([left], lambda path: source) == ""
 
 
-def read_begin(dataset: Any, seconds: float, most: int | None = None) -> records.Part:
+def read_begin(dataset: Any, seconds: float, most: int | None = None, batched: bool = False) -> records.Part:
     """As of an epoch that takes too long."""
     return records.Part(records.read_part(dataset, 60.0, most or 100).digests, whole=False)
 

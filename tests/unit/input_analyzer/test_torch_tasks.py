@@ -170,7 +170,7 @@ def test_workers_that_know_fewer_records_than_one_process_have_parts(monkeypatch
     """Every second record is a worker's, so its eighth one is beyond what was read alone in the same time."""
     first, second = (Worker({}, frozenset(), tuple(map(str, range(n, 16, 2)))) for n in range(2))
     monkeypatch.setattr(probe, "workers_of", lambda loader: (first, second))
-    monkeypatch.setattr(probe, "first_digests", lambda dataset: tuple(map(str, range(9))))
+    monkeypatch.setattr(probe, "first_digests", lambda dataset, batched: tuple(map(str, range(9))))
     assert probe.splits_among_workers(loader(SplitStream())) is True
 
 

@@ -41,7 +41,7 @@ from input_analyzer.errors import InputAnalyzerError
 if TYPE_CHECKING:
     from input_analyzer.analysis import Analysis
     from input_analyzer.analyze import Request, Say
-    from input_analyzer.measure.leaving import Surroundings
+    from input_analyzer.measure.cleanup import Surroundings
 
 PROGRAM = "cs_input_analyzer"
 DEFAULT_TIME_LIMIT_S = 120
@@ -505,7 +505,7 @@ def _analysis(site: Site) -> AbstractContextManager[Surroundings]:
     """What an analysis happens in."""
     import tempfile
 
-    from input_analyzer.measure.leaving import nothing_left
+    from input_analyzer.measure.cleanup import nothing_left
 
     occupy_closed_descriptors()
     # An image has /tmp; what TMPDIR names here, it may lack.

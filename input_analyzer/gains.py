@@ -10,7 +10,7 @@ from input_analyzer.analysis import Finding, Gain
 from input_analyzer.applying import COMPARED, PREFETCHING, SPARING, optional, words_of
 from input_analyzer.errors import InputAnalyzerError
 from input_analyzer.findings import by_rank
-from input_analyzer.findings.gains import counted_cpus, figure
+from input_analyzer.findings.expected_gains import counted_cpus, figure
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.turns import Ratio, slower

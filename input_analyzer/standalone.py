@@ -363,7 +363,7 @@ def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple
     Raises:
         ComponentError: there is something in a batch that cannot be streamed.
     """
-    from input_analyzer.torch.leaves import leaves_of
+    from input_analyzer.torch.batch_parts import leaves_of
     from input_analyzer.torch.loader import is_batch
 
     for batch in loader:

@@ -14,7 +14,7 @@ from input_analyzer.findings.context import (
     number,
 )
 from input_analyzer.findings.endings import endless_at
-from input_analyzer.findings.gains import not_speed, spared
+from input_analyzer.findings.expected_gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage, Tensor
 
 MUCH = 0.05

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from input_analyzer.analysis import Finding, Gain
 from input_analyzer.findings.context import Context, finding, flag, mixes_anew, number, records_at
-from input_analyzer.findings.gains import not_speed, spared
+from input_analyzer.findings.expected_gains import not_speed, spared
 from input_analyzer.pipeline import Pipeline, Stage
 from input_analyzer.report.words import size as in_bytes
 

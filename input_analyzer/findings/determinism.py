@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number, shuffles
-from input_analyzer.findings.gains import not_speed
+from input_analyzer.findings.expected_gains import not_speed
 from input_analyzer.lanes import is_parallel
 from input_analyzer.pipeline import Pipeline, Stage
 

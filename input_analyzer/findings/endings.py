@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, called, finding, flag, number
-from input_analyzer.findings.gains import not_speed, overlapped
+from input_analyzer.findings.expected_gains import not_speed, overlapped
 from input_analyzer.pipeline import Pipeline, Stage
 
 ENDLESS = 1 << 40

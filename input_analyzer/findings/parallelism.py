@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.batching import MUCH
 from input_analyzer.findings.context import Context, finding, flag, number
-from input_analyzer.findings.gains import (
+from input_analyzer.findings.expected_gains import (
     FILES_AT_ONCE,
     argument,
     files_at_once,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import AUTOTUNE_NAME, Context, finding, flag, number
-from input_analyzer.findings.gains import spared
+from input_analyzer.findings.expected_gains import spared
 from input_analyzer.lanes import is_parallel
 from input_analyzer.pipeline import Pipeline, Stage
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import READERS, Context, finding, number
-from input_analyzer.findings.gains import argument, files_at_once, side_by_side
+from input_analyzer.findings.expected_gains import argument, files_at_once, side_by_side
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
 
 

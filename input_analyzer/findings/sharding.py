@@ -20,7 +20,7 @@ from input_analyzer.findings.context import (
     shuffles,
 )
 from input_analyzer.findings.determinism import is_unseeded
-from input_analyzer.findings.gains import not_repeated, not_speed
+from input_analyzer.findings.expected_gains import not_repeated, not_speed
 from input_analyzer.pipeline import Pipeline, Stage
 
 EACH_ONCE = "all workers together read each record once an epoch"

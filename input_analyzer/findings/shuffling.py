@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.context import Context, finding, flag, number, reads_batches, records_at
-from input_analyzer.findings.gains import not_speed
+from input_analyzer.findings.expected_gains import not_speed
 from input_analyzer.pipeline import Pipeline
 
 BATCHES_IN_BUFFER = 10

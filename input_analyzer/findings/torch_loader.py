@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding, Severity
 from input_analyzer.findings.context import Context, finding, flag, number
-from input_analyzer.findings.gains import not_speed, spared
+from input_analyzer.findings.expected_gains import not_speed, spared
 from input_analyzer.findings.torch_workers import about_loader
 from input_analyzer.pipeline import Pipeline, Stage
 

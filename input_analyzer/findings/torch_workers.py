@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from input_analyzer.analysis import Finding, Gain, Severity, StageCost
 from input_analyzer.findings.context import Context, flag, number
-from input_analyzer.findings.gains import counted_cpus, figure, not_speed, overlapped
+from input_analyzer.findings.expected_gains import counted_cpus, figure, not_speed, overlapped
 from input_analyzer.lanes import lanes
 from input_analyzer.pace import cpu_us, time_us
 from input_analyzer.pipeline import Pipeline

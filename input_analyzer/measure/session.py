@@ -84,7 +84,7 @@ def keep_files_apart(order: Order) -> None:
     """Caches that a dataset writes go to the folder of the analysis from here on, see `tf.apart`."""
     # What has not imported it builds no such dataset, or will import it later.
     if "tensorflow" in sys.modules:
-        from input_analyzer.tf.apart import keep_apart
+        from input_analyzer.tf.private_caches import keep_apart
 
         keep_apart(Path(order.socket).parent / f"files{order.copy_index}")
 

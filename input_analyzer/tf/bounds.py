@@ -16,7 +16,7 @@ import tensorflow as tf
 from input_analyzer.pipeline import Pipeline, Stage
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.graph import Traced
-from input_analyzer.tf.kept import Kept, is_keepable, keep
+from input_analyzer.tf.kept_elements import Kept, is_keepable, keep
 from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, is_dataset
 from input_analyzer.tf.rebuild import as_dataset, create, rebuild, structure, without_buffers
 

@@ -16,11 +16,11 @@ import tensorflow as tf
 from input_analyzer.applying import PREFETCHING
 from input_analyzer.findings.endings import is_endless
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.tf.apart import with_own_files
 from input_analyzer.tf.bounds import Bounded, without_cost
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.mend import mend
+from input_analyzer.tf.private_caches import with_own_files
 from input_analyzer.turns import LEFT_OUT, TURN_S, Ratio, compare_sets, in_turns
 
 BATCHES = 4

@@ -11,19 +11,19 @@ from input_analyzer.analysis import Finding
 from input_analyzer.applying import left_alone, optional
 from input_analyzer.examine import Examination, function_name, function_source
 from input_analyzer.findings import find
-from input_analyzer.findings.gains import not_speed
+from input_analyzer.findings.expected_gains import not_speed
 from input_analyzer.findings.sharding import EACH_ONCE, same_records
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.import_draws import AT_IMPORT
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline
-from input_analyzer.tf import apart
-from input_analyzer.tf.alike import eager_records_differ
+from input_analyzer.tf import private_caches
 from input_analyzer.tf.eager_graph import NeedsEagerError
 from input_analyzer.tf.inspection import BY_CHANCE, SHARING_UNKNOWN, inspect
 from input_analyzer.tf.mend import Left, mend
 from input_analyzer.tf.timing import Timing, time_stages
+from input_analyzer.tf.worker_records import eager_records_differ
 
 
 def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
@@ -66,7 +66,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         findings=findings,
         sharded=inspection.context.sharded,
         split=inspection.split,
-        notes=(*timing.notes, *inspection.notes, *apart.notes()),
+        notes=(*timing.notes, *inspection.notes, *private_caches.notes()),
         applied=whole.changes,
         applied_by={
             name: mend(inspection.traced.dataset, {name}, 2, 0).changes for name in optional(findings)
@@ -93,7 +93,7 @@ def _unseen(program: InputProgram, error: NeedsEagerError, say: Callable[[str], 
         (),
         (_same_records(program),) if found.differ is False else (),
         sharded=found.differ,
-        notes=(note, *unknown, *apart.notes()),
+        notes=(note, *unknown, *private_caches.notes()),
     )
 
 

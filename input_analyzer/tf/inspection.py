@@ -15,7 +15,14 @@ from input_analyzer.findings import find
 from input_analyzer.findings.context import Context, Half, Places
 from input_analyzer.findings.sharding import Split, split_of
 from input_analyzer.pipeline import Pipeline
-from input_analyzer.tf.alike import (
+from input_analyzer.tf.fingerprint import fingerprint
+from input_analyzer.tf.graph import Traced, trace
+from input_analyzer.tf.half_sharded import changed_arguments, read_whole, without_shard
+from input_analyzer.tf.insertion_places import repeat_place, shard_place
+from input_analyzer.tf.listed_files import with_listed_files
+from input_analyzer.tf.nodes import in_order
+from input_analyzer.tf.record_files import with_estimates
+from input_analyzer.tf.worker_records import (
     RANDOM_EACH_TIME,
     Likeness,
     Role,
@@ -23,13 +30,6 @@ from input_analyzer.tf.alike import (
     random_numbers_anew,
     records_differ,
 )
-from input_analyzer.tf.fingerprint import fingerprint
-from input_analyzer.tf.graph import Traced, trace
-from input_analyzer.tf.halves import changed_arguments, read_whole, without_shard
-from input_analyzer.tf.listed import with_listed_files
-from input_analyzer.tf.nodes import in_order
-from input_analyzer.tf.places import repeat_place, shard_place
-from input_analyzer.tf.record_files import with_estimates
 
 NOT_COMPARED = "It was not looked at whether the workers read different records: {}."
 SHARING_UNKNOWN = "Whether the workers read different records cannot be told: {}."

@@ -15,13 +15,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import dataset_options_pb2
 
-from input_analyzer.findings.gains import files_at_once, most_cpus_for
+from input_analyzer.findings.expected_gains import files_at_once, most_cpus_for
 from input_analyzer.findings.shuffling import BATCHES_IN_BUFFER
 from input_analyzer.tf.functions import library_of, traits
-from input_analyzer.tf.halves import without_shard
+from input_analyzer.tf.half_sharded import without_shard
+from input_analyzer.tf.insertion_places import TABLE, repeat_place, shard_place, starved
 from input_analyzer.tf.nodes import constant, dataset_inputs, in_order, input_lists, is_dataset
 from input_analyzer.tf.origin import origin
-from input_analyzer.tf.places import TABLE, repeat_place, shard_place, starved
 from input_analyzer.tf.rebuild import as_dataset, copied, create, rebuild, structure
 from input_analyzer.tf.record_path import record_path
 from input_analyzer.tf.records_kept import (

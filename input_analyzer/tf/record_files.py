@@ -22,7 +22,7 @@ from input_analyzer.findings.context import records_at
 from input_analyzer.pipeline import Pipeline, Stage, Value
 from input_analyzer.tf.functions import functions_of
 from input_analyzer.tf.graph import Traced
-from input_analyzer.tf.listed import names_of
+from input_analyzer.tf.listed_files import names_of
 from input_analyzer.tf.nodes import kind_of
 
 MOST_RECORDS = 4096

@@ -23,7 +23,7 @@ from input_analyzer import cpu_clock
 from input_analyzer.pipeline import Stage, StageTime
 from input_analyzer.tf.counting import Counts, count, initializers
 from input_analyzer.tf.graph import Traced
-from input_analyzer.tf.kept import Kept, is_keepable, keep
+from input_analyzer.tf.kept_elements import Kept, is_keepable, keep
 from input_analyzer.tf.nodes import dataset_inputs
 from input_analyzer.tf.rebuild import (
     Change,

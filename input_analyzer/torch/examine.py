@@ -18,7 +18,7 @@ from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline, StageTime, Value
-from input_analyzer.torch import orders, probe, proof, together
+from input_analyzer.torch import concurrent_reads, orders, proof, worker_probe
 from input_analyzer.torch.loader import (
     COLLATE,
     GETITEM,
@@ -32,7 +32,7 @@ from input_analyzer.torch.loader import (
 )
 from input_analyzer.torch.mend import mend
 from input_analyzer.torch.origin import noting_calls
-from input_analyzer.torch.tasks import Task
+from input_analyzer.torch.task_probe import Task
 from input_analyzer.torch.timing import time_stages
 
 
@@ -58,7 +58,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
     say("looking whether mends keep every record")
     with program.role(Shard(2, 0)):
-        held = together.shared_handle(loader, tasks.held)
+        held = concurrent_reads.shared_handle(loader, tasks.held)
         findings = _proved(program, loader, with_facts(pipeline, GETITEM, held), context, tasks)
         values = values_of(findings, cpus)
         # As one of two tasks: whether there is a shard to be mended shows only there.
@@ -75,7 +75,7 @@ def _notes(loader: Any, tasks: proof.Tasks, pipeline: Pipeline) -> tuple[str, ..
     if stream is None or not stream[0]:
         return ()
     notes = []
-    if probe.reads_once(loader):
+    if worker_probe.reads_once(loader):
         notes.append(
             "The dataset can be read once: the next epoch has no records, as where __iter__ goes on with a "
             "file or an iterator that __init__ has opened. Open it in __iter__."
@@ -146,17 +146,17 @@ def _of_workers(loader: Any) -> dict[str, Value]:
     """What shows only when a loader's dataset is read by several worker processes."""
     found: dict[str, Value] = {}
     if parts_of(loader).iterable:
-        found["split_by_workers"] = splits = probe.splits_among_workers(loader)
+        found["split_by_workers"] = splits = worker_probe.splits_among_workers(loader)
         if loader.num_workers > 1 and splits is not False:
-            repeated = probe.repeats_among_workers(loader)
+            repeated = worker_probe.repeats_among_workers(loader)
             found["repeated_by_workers"] = repeated == "some"
             if repeated == "all":
                 found["split_by_workers"] = False
             elif repeated == "none" and splits is None:
-                parts = probe.parts_among_workers(loader, loader.num_workers)
+                parts = worker_probe.parts_among_workers(loader, loader.num_workers)
                 found["split_by_workers"] = True if parts else None
     if loader.num_workers > 1:
-        found["same_random"] = probe.same_random(loader)
+        found["same_random"] = worker_probe.same_random(loader)
     return found
 
 

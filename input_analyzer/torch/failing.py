@@ -12,8 +12,8 @@ import torch.utils.data
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.traces import shows_users_line
 from input_analyzer.torch import handles
+from input_analyzer.torch.concurrent_reads import forks
 from input_analyzer.torch.origin import line_of_call, noting_calls
-from input_analyzer.torch.together import forks
 
 _TORCHS = str(Path(torch.utils.data.__file__).parent)
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in (\w+)')

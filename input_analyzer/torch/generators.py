@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from input_analyzer.torch import chance
+from input_analyzer.torch import global_random
 from input_analyzer.torch.layers import layers_of
 
 SEED = 20190731
@@ -18,13 +18,13 @@ SEED = 20190731
 
 def states(dataset: Any) -> dict[str, str]:
     """The states of all random generators that a dataset may draw from."""
-    own = {name: chance.fingerprint(_state_of(one)) for name, one in generators_of(dataset).items()}
+    own = {name: global_random.fingerprint(_state_of(one)) for name, one in generators_of(dataset).items()}
     return states_of_process() | own
 
 
 def states_of_process() -> dict[str, str]:
     """Those of the generators that everything in a process shares."""
-    return {name: chance.fingerprint(state) for name, state in chance.states().items()}
+    return {name: global_random.fingerprint(state) for name, state in global_random.states().items()}
 
 
 def generators_of(dataset: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from input_analyzer.measure.batches import SampleCount, size_bytes
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
+from input_analyzer.torch.batch_parts import leaves_of
 from input_analyzer.torch.layers import Layer, layers_of
-from input_analyzer.torch.leaves import leaves_of
 from input_analyzer.torch.origin import line_of_call, made_order_itself, source_of
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"

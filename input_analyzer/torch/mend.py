@@ -28,8 +28,8 @@ from torch.utils.data import (
 
 from input_analyzer.applying import WORKER_COUNTS
 from input_analyzer.lanes import Lane
-from input_analyzer.torch import orders, probe
-from input_analyzer.torch.chance import OwnChance
+from input_analyzer.torch import orders, worker_probe
+from input_analyzer.torch.global_random import OwnChance
 from input_analyzer.torch.loader import parts_of
 
 MENDABLE = frozenset(
@@ -198,7 +198,7 @@ class _Mender:
         """Whether so many workers read what one process does."""
         if not self._parts.iterable or count == 1 or self._split:
             return True
-        return probe.parts_among_workers(self.loader, count) == count
+        return worker_probe.parts_among_workers(self.loader, count) == count
 
 
 def is_plain(order: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from input_analyzer.torch import chance
+from input_analyzer.torch import global_random
 from input_analyzer.torch.generators import SEED, states_of_process
 from input_analyzer.torch.loader import Parts
 from input_analyzer.torch.records import LONGEST_S, RECORDS, digest
@@ -39,7 +39,7 @@ def order_draws(order: Any) -> tuple[str, ...] | None:
 
 def _order_after(order: Any, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Where an order begins after a seed, as digests, and the generators that were drawn from."""
-    with chance.anew(seed):
+    with global_random.anew(seed):
         before = states_of_process()
         found = tuple(digest(index) for index in islice(iter(order), RECORDS))
         after = states_of_process()
@@ -49,7 +49,7 @@ def _order_after(order: Any, seed: int) -> tuple[tuple[str, ...], tuple[str, ...
 def length_by_reading(order: Any, most: int) -> tuple[int, bool]:
     """Indices of an order up to so many, as many as come in a second, and whether these are all of them."""
     read = 0
-    with chance.anew(SEED):
+    with global_random.anew(SEED):
         end = time.monotonic() + _COUNTED_S
         for read, _ in enumerate(islice(iter(order), most), 1):
             if time.monotonic() > end:
@@ -60,7 +60,7 @@ def length_by_reading(order: Any, most: int) -> tuple[int, bool]:
 def batch_sizes(batches: Any) -> tuple[int, ...]:
     """How many indices batches of a batch sampler have: of those that come in a second, each size once."""
     found: set[int] = set()
-    with chance.anew(SEED):
+    with global_random.anew(SEED):
         end = time.monotonic() + _COUNTED_S
         for batch in islice(iter(batches), _MOST_INDICES):
             if not isinstance(batch, Sized):

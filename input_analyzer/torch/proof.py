@@ -21,13 +21,13 @@ from input_analyzer.analysis import Finding
 from input_analyzer.applying import WORKER_COUNTS, left_alone
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.import_draws import AT_IMPORT
-from input_analyzer.torch import chance, handles, probe, records
-from input_analyzer.torch.helpers import noticing_helpers
+from input_analyzer.torch import global_random, handles, records, worker_probe
+from input_analyzer.torch.concurrent_reads import against_more_workers
 from input_analyzer.torch.layers import epoch_of
 from input_analyzer.torch.loader import batched_by_dataset, parts_of
 from input_analyzer.torch.mend import SEED, is_plain, mend
-from input_analyzer.torch.tasks import Task, records_differ, task_of, tasks_differ
-from input_analyzer.torch.together import against_more_workers
+from input_analyzer.torch.reader_threads import noticing_helpers
+from input_analyzer.torch.task_probe import Task, records_differ, task_of, tasks_differ
 
 LONGEST_S = 4.0
 """An epoch that takes longer to read is not proved to have one order."""
@@ -108,7 +108,7 @@ def _task(program: InputProgram, index: int, seed: int) -> tuple[Task, Any, str 
     shard = Shard(2, index)
     with program.role(shard):
         before = handles.open_now()
-        with chance.anew(seed):
+        with global_random.anew(seed):
             loader = program.build(shard)
             held = handles.held_by(loader.dataset) or handles.opened_since(before) or handles.kept()
             return task_of(loader), loader, held
@@ -147,7 +147,7 @@ def against(
     if SPLITTING in reasons:  # then the number of workers matters
         several = {one.id for one in findings if one.id in WORKER_COUNTS and (one.value or 0) > 1}
         reasons |= dict.fromkeys(several, reasons[SPLITTING])
-    if RESTARTED in asked and parts_of(loader).iterable and not probe.reads_again(loader):
+    if RESTARTED in asked and parts_of(loader).iterable and not worker_probe.reads_again(loader):
         reasons[RESTARTED] = "a worker process that stays has fewer records, or none, in its next epoch"
     staying = asked & {RESTARTED, "loader-workers-missing"}
     if staying and (kept := epoch_of(loader.dataset)) is not None:
@@ -218,7 +218,7 @@ def _orders_of(program: InputProgram, task: int, wanted: Sequence[str], seconds:
     """What each worker process of a mended loader comes across, or the process itself without any."""
     shard = Shard(2, task)
     with program.role(shard):
-        with chance.anew(_SEEDS[task]), noticing_helpers() as helpers:
+        with global_random.anew(_SEEDS[task]), noticing_helpers() as helpers:
             loader = program.build(shard)
         orders = _orders(mend(loader, dict.fromkeys(wanted), 2, task).loader, seconds)
         return tuple(replace(order, helped=order.helped or helpers.started) for order in orders)
@@ -228,7 +228,7 @@ def _orders(mended: Any, seconds: float) -> tuple[_Order, ...]:
     count = mended.num_workers
     if count:
         beside = max(1.0, count / len(os.sched_getaffinity(0)))
-        return probe.in_workers(mended, count, partial(_read_order, seconds=seconds * beside), SEED)
+        return worker_probe.in_workers(mended, count, partial(_read_order, seconds=seconds * beside), SEED)
     try:
         return (_read_order(mended.dataset, seconds),)
     except Exception:
@@ -254,7 +254,7 @@ def parts_of_workers(loader: Any, findings: Collection[Finding]) -> tuple[int | 
     if finding is None or divided or not parts_of(loader).iterable:
         return None, {}
     count = finding.value or 0
-    parts = probe.parts_among_workers(loader, count)
+    parts = worker_probe.parts_among_workers(loader, count)
     if parts == count:
         return None, {}
     if parts == 0:  # as many as there are may be right, fewer than that nobody has tried

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from input_analyzer.torch import chance
+from input_analyzer.torch import global_random
+from input_analyzer.torch.batch_parts import values_in
 from input_analyzer.torch.generators import SEED, begin_anew, generators_of
-from input_analyzer.torch.leaves import values_in
 from input_analyzer.torch.loader import length_of
 
 RECORDS = 32
@@ -66,7 +66,7 @@ def read_part(records: Any, seconds: float, most: int | None = None, batched: bo
 
 def first_digests(dataset: Any, seed: int = SEED, batched: bool = False) -> tuple[str, ...]:
     """Digests of the first records of an iterable dataset, twice as many as a worker reads."""
-    with chance.anew(seed):
+    with global_random.anew(seed):
         return first_of(dataset, 2 * RECORDS, batched)
 
 
@@ -78,7 +78,7 @@ def first_of(dataset: Any, most: int, batched: bool = False) -> tuple[str, ...]:
 
 def whole_epoch(dataset: Any, seed: int = SEED, batched: bool = False) -> tuple[str, ...] | None:
     """Digests of all records of an iterable dataset; None where an epoch takes longer than `EPOCH_S`."""
-    with chance.anew(seed):
+    with global_random.anew(seed):
         part = read_part(dataset, EPOCH_S, batched=batched)
     return part.digests if part.whole else None
 
@@ -109,7 +109,7 @@ def chosen_by_chance(dataset: Any, batched: bool = False) -> bool:
     """
     found = []
     for seed in (SEED, SEED + 1):
-        with chance.anew(seed):
+        with global_random.anew(seed):
             found.append(by_parts(iter(dataset), RECORDS))
     if has_common_part(*found):
         return False
@@ -192,9 +192,9 @@ def digests_at(dataset: Any, indices: list[int], own: list[Any]) -> tuple[str, .
     end = time.monotonic() + _SPREAD_S
     found: list[str] = []
     try:
-        with chance.anew(SEED):
+        with global_random.anew(SEED):
             for index in indices:
-                chance.begin(SEED)
+                global_random.begin(SEED)
                 for generator in own:
                     begin_anew(generator)
                 found.append(digest(dataset[index]))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from input_analyzer.errors import MemoryLimitError, ProgramError
-from input_analyzer.measure import copies, leaving, node
+from input_analyzer.measure import cleanup, copies, node
 from input_analyzer.measure.copies import START_GRACE_S, Copies, Copy, Launch
 from input_analyzer.measure.link import Order
 
@@ -107,7 +107,7 @@ _MANAGER = "import os, sys, time; os.read(0, 1); time.sleep(0.3); open(sys.argv[
 _LEAVES_A_MANAGER = """
 import os, subprocess, sys
 from pathlib import Path
-from input_analyzer.measure.leaving import nothing_left
+from input_analyzer.measure.cleanup import nothing_left
 
 with nothing_left(Path(sys.argv[2])):
     reader, writer = os.pipe()
@@ -172,14 +172,14 @@ def test_an_abandoned_folder_is_removed_by_the_next_analysis(tmp_path: Path) -> 
     used, other = tmp_path / "csia-used", tmp_path / "csia-other"
     for folder in (used, other):
         folder.mkdir()
-    lock = leaving.own(used)
+    lock = cleanup.own(used)
     (other / "owner").write_text("another machine")
     (tmp_path / "csia-new").mkdir()
     (tmp_path / "csia-file").touch()
-    leaving.remove_abandoned(tmp_path)
+    cleanup.remove_abandoned(tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
     os.close(lock)
-    leaving.remove_abandoned(tmp_path)
+    cleanup.remove_abandoned(tmp_path)
     assert not used.exists()
     assert len(list(tmp_path.iterdir())) == 3
 

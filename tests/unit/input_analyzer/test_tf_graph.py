@@ -27,12 +27,12 @@ from input_analyzer.imports import on_import
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
 from input_analyzer.standalone import called, mended_batches, program_of
-from input_analyzer.tf.alike import Begin
 from input_analyzer.tf.counting import count, initializers
 from input_analyzer.tf.eager_graph import NeedsEagerError
 from input_analyzer.tf.fingerprint import fingerprint
 from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.inspection import inspect
+from input_analyzer.tf.worker_records import Begin
 
 
 def pipeline_of(make: Callable[[], Any], seed: int | None = None) -> Pipeline:

@@ -30,8 +30,8 @@ from input_analyzer.measure.batches import SampleCount, Shapes
 from input_analyzer.measure.link import Order
 from input_analyzer.standalone import program_of
 from input_analyzer.torch import orders, records
+from input_analyzer.torch.batch_parts import leaves_of
 from input_analyzer.torch.examine import examine as torch_examine
-from input_analyzer.torch.leaves import leaves_of
 
 Named = namedtuple("Named", "x y")
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch_loaders import examined
 
 from input_analyzer.examine import Examination
-from input_analyzer.torch import handles, probe, records
+from input_analyzer.torch import handles, records, worker_probe
 
 COUNT = 96
 
@@ -33,7 +33,7 @@ class Made(IterableDataset[Any]):
 
 @pytest.fixture(autouse=True)
 def short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (records, probe):
+    for module in (records, worker_probe):
         monkeypatch.setattr(module, "EPOCH_S", 0.2)
 
 
@@ -100,7 +100,7 @@ def alike(worker: int) -> None:
 def test_workers_that_only_change_records_apart_repeat_them() -> None:
     assert "loader-records-repeated" in found(DataLoader(Made(labelled), 8, num_workers=2))[1]
     drawn = DataLoader(Made(endless), None, num_workers=2, worker_init_fn=alike)
-    assert probe.splits_among_workers(drawn) is False, "seeded alike"
+    assert worker_probe.splits_among_workers(drawn) is False, "seeded alike"
 
 
 def part_of_buffer(rng: random.Random) -> Iterator[Any]:
@@ -136,7 +136,7 @@ def augmented(rng: random.Random) -> Iterator[Any]:
     ("make", "same"), [(files_in_own_order, ()), (augmented, ("Made.rng",)), (reseeded, ())]
 )
 def test_an_order_that_workers_share_out_is_the_same_in_all(make: Any, same: tuple[str, ...]) -> None:
-    assert probe.same_random(DataLoader(Made(make), 8, num_workers=2)) == same
+    assert worker_probe.same_random(DataLoader(Made(make), 8, num_workers=2)) == same
 
 
 def test_queues_between_processes_are_no_pipes_of_the_users() -> None:

@@ -36,7 +36,7 @@ from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import StageTime
 from input_analyzer.standalone import program_of, torch_batches
-from input_analyzer.torch import probe
+from input_analyzer.torch import worker_probe
 from input_analyzer.torch.compare import compare
 from input_analyzer.torch.examine import examine
 from input_analyzer.torch.loader import pipeline_of
@@ -330,7 +330,7 @@ def test_wide_types() -> None:
 )
 def test_random_numbers_that_are_the_same_in_all_workers(dataset: Any, begin: Any, same: Any) -> None:
     made = loader(dataset, num_workers=2, worker_init_fn=begin)
-    assert probe.same_random(made) == same
+    assert worker_probe.same_random(made) == same
     facts = {"getitem": {"same_random": same}}
     assert ("loader-random-same" in judged(made, facts, batch=False)) is bool(same)
 

@@ -21,7 +21,7 @@ from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.source_diff import diff
 from input_analyzer.standalone import program_of
-from input_analyzer.torch import chance, probe, proof, records
+from input_analyzer.torch import global_random, proof, records, worker_probe
 from input_analyzer.torch.examine import examine
 from input_analyzer.torch.mend import mend
 
@@ -197,9 +197,9 @@ def test_workers_that_have_records_of_their_own(
     numbers: Any, count: int, parts: int, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not whole:
-        monkeypatch.setattr(probe, "_read_dataset", read_begin)
+        monkeypatch.setattr(worker_probe, "_read_dataset", read_begin)
     loader = DataLoader(Stream(numbers), 8)
-    assert probe.parts_among_workers(loader, count) == parts
+    assert worker_probe.parts_among_workers(loader, count) == parts
 
 
 def test_no_more_workers_are_recommended_than_have_records() -> None:
@@ -213,13 +213,13 @@ def test_what_else_is_drawn_in_a_process_is_not_changed_by_a_mend() -> None:
     loader = mend(DataLoader(Stream(shuffled), 8), {"shard-missing": None}, 2, 0).loader
     random.seed(5)
     np.random.seed(5)
-    before = chance.states()
+    before = global_random.states()
     batches = iter(loader)
     next(batches)
     next(batches)
-    after = chance.states()
+    after = global_random.states()
     for name in ("random", "numpy.random"):  # DataLoader itself draws from torch's
-        assert chance.fingerprint(before[name]) == chance.fingerprint(after[name])
+        assert global_random.fingerprint(before[name]) == global_random.fingerprint(after[name])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

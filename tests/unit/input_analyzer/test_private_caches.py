@@ -16,10 +16,10 @@ from input_analyzer.handover import InputProgram
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.session import keep_files_apart
 from input_analyzer.measure.temporary import keep_below
-from input_analyzer.tf import apart
 from input_analyzer.tf import compare as comparing
-from input_analyzer.tf.alike import records_differ
+from input_analyzer.tf import private_caches
 from input_analyzer.tf.graph import Traced, trace
+from input_analyzer.tf.worker_records import records_differ
 
 Make = Callable[[str], Any]
 
@@ -34,7 +34,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in names:
             monkeypatch.setattr(module, name, getattr(module, name))
     for name, empty in (("_folders", []), ("_kept", {}), ("_caches_read", {}), ("_snapshots_read", {})):
-        monkeypatch.setattr(apart, name, empty)
+        monkeypatch.setattr(private_caches, name, empty)
     return tmp_path / "own"
 
 
@@ -74,7 +74,7 @@ def test_what_a_dataset_keeps_on_disk_is_kept_in_the_folder_of_the_analysis(
 ) -> None:
     users = tmp_path / "users"
     users.mkdir()
-    apart.keep_apart(own)
+    private_caches.keep_apart(own)
     if in_graph:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             element = tf.compat.v1.data.make_one_shot_iterator(make(f"{users}/kept")).get_next()
@@ -86,7 +86,7 @@ def test_what_a_dataset_keeps_on_disk_is_kept_in_the_folder_of_the_analysis(
     assert not files(users)
     assert files(own)
     if make is not cached_within:
-        (note,) = apart.notes()
+        (note,) = private_caches.notes()
         assert note.startswith(f"{users}/kept: written to a temporary folder of the analysis instead")
 
 
@@ -97,11 +97,11 @@ def test_what_is_complete_is_read_and_left_as_it_is(tmp_path: Path, own: Path, m
     path = f"{users}/kept"
     assert values(make(path)) == list(range(1, 21))
     before = files(users)
-    apart.keep_apart(own)
+    private_caches.keep_apart(own)
     assert values(make(path)) == list(range(1, 21))
     assert files(users) == before
     assert not files(own)
-    assert "already, which is read, here as in a run" in apart.notes()[0]
+    assert "already, which is read, here as in a run" in private_caches.notes()[0]
 
 
 def test_every_process_of_an_analysis_has_a_folder_of_its_own(tmp_path: Path, own: Path) -> None:
@@ -124,7 +124,7 @@ def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file
 
         return trace(make)
 
-    apart.keep_apart(own)
+    private_caches.keep_apart(own)
     assert records_differ(traced, 2, lambda workers, index: nullcontext()).differ is True
 
 
@@ -164,10 +164,10 @@ def test_temporary_files_stay_where_they_can_be_renamed(
 
 
 def test_a_cache_in_memory_stays_there(own: Path) -> None:
-    apart.keep_apart(own)
+    private_caches.keep_apart(own)
     assert values(cached("")) == list(range(1, 21))
     assert not files(own)
-    assert apart.notes() == ()
+    assert private_caches.notes() == ()
 
 
 def test_rates_with_and_without_a_mend_are_compared_though_both_write_a_cache(
@@ -177,7 +177,7 @@ def test_rates_with_and_without_a_mend_are_compared_though_both_write_a_cache(
         records = tf.data.Dataset.range(1 << 40).map(lambda number: number + 1)
         return records.cache(f"{tmp_path}/kept").batch(64, drop_remainder=True)
 
-    apart.keep_apart(own)
+    private_caches.keep_apart(own)
     monkeypatch.setattr(comparing, "TURN_S", 0.02)
     monkeypatch.setattr(comparing, "WARM_UP_S", 0.02)
     program = InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()))

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from input_analyzer.torch import probe
+from input_analyzer.torch import worker_probe
 from input_analyzer.torch.generators import generators_of
 from input_analyzer.torch.loader import batched_by_dataset, length_of, parts_of
 from input_analyzer.torch.orders import Indices, indices_of, reads_all
@@ -114,7 +114,7 @@ def _drawn(loader: Any) -> tuple[str, ...]:
 def _read_as_it_is(loader: Any, read: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
     """What a function reads of a dataset with the random numbers that a reader of the loader has."""
     if loader.num_workers:
-        return next(iter(probe.in_workers(loader, 1, read)), ())
+        return next(iter(worker_probe.in_workers(loader, 1, read)), ())
     return read(loader.dataset)
 
 

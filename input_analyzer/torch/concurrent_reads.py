@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from input_analyzer.analysis import Finding
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.pipeline import Value
-from input_analyzer.torch import handles, probe, records
+from input_analyzer.torch import handles, records, worker_probe
 from input_analyzer.torch.layers import layers_of
 from input_analyzer.torch.loader import length_of, parts_of
 
@@ -60,7 +60,7 @@ def against_more_workers(
 
 def _against_cache(loader: Any, count: int) -> str | None:
     """That a dataset keeps what it has read: the gain is one of the first epoch alone."""
-    cache = next(iter(probe.in_workers(loader, 1, _filled)), None) if count > 1 else None
+    cache = next(iter(worker_probe.in_workers(loader, 1, _filled)), None) if count > 1 else None
     if cache is None:
         return None
     return (
@@ -112,7 +112,7 @@ def _against_drawing(loader: Any, drawn: bool, count: int) -> str | None:
         return None
     if drawn:
         return "its records do not depend on the index, but on random numbers, which workers draw apart"
-    same = probe.same_random(loader) if count > 1 else ()
+    same = worker_probe.same_random(loader) if count > 1 else ()
     if not same:
         return None
     return (
@@ -143,12 +143,12 @@ def forks(loader: Any) -> bool:
 
 
 def _against_reading(loader: Any, count: int, seconds: float = _SECONDS) -> str | None:
-    alone = probe.in_workers(loader, 1, _read)
+    alone = worker_probe.in_workers(loader, 1, _read)
     if not alone or not alone[0]:
         return "its records could not be read for a comparison"
     if any(len(found) > 1 for found in alone[0].values()):
         return "its records change by themselves, so nobody can compare those of several workers"
-    several = probe.in_workers(loader, count, partial(_read, seconds=seconds))
+    several = worker_probe.in_workers(loader, count, partial(_read, seconds=seconds))
     if len(several) < count or not all(several):
         return f"{count} workers at once could not read it"
     if all(alone[0].get(index, found) == found for one in several for index, found in one.items()):

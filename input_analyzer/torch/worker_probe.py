@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, get_worker_info
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
-from input_analyzer.torch import chance
+from input_analyzer.torch import global_random
 from input_analyzer.torch.generators import SEED, begin_anew, generators_of, states
 from input_analyzer.torch.loader import batched_by_dataset
 from input_analyzer.torch.records import (
@@ -249,7 +249,7 @@ def _changing_records(dataset: Any) -> frozenset[str]:
     own = generators_of(dataset).values()
     found: list[tuple[list[tuple[str, ...]], dict[str, str]]] = []
     for seed in (SEED, SEED, SEED + 1):
-        chance.begin(seed)
+        global_random.begin(seed)
         for generator in own:
             begin_anew(generator, seed)
         records = iter(dataset) if iterable else (dataset[index] for index in range(len(dataset)))
@@ -288,7 +288,7 @@ class _Probe(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
 
 def _first_records(dataset: Any, batched: bool = False) -> Worker:
     began = states(dataset)
-    chance.begin(SEED)
+    global_random.begin(SEED)
     before = states(dataset)
     if isinstance(dataset, IterableDataset):
         digests = first_of(dataset, RECORDS, batched)

@@ -19,7 +19,7 @@ from input_analyzer.analysis import Finding, Gain, StageCost
 from input_analyzer.analyze import Examined, applied_note
 from input_analyzer.applying import COMPARED, as_mended, optional
 from input_analyzer.findings.context import Context
-from input_analyzer.findings.gains import not_repeated, side_by_side, spared
+from input_analyzer.findings.expected_gains import not_repeated, side_by_side, spared
 from input_analyzer.gains import BOUNDED, bound_gain, compared_sets, measure_gains, rate_gain, with_gains
 from input_analyzer.handover import InputProgram
 from input_analyzer.lanes import Lane

@@ -25,7 +25,7 @@ from input_analyzer.applying import reason_left
 from input_analyzer.examine import Examination
 from input_analyzer.measure.link import Order
 from input_analyzer.standalone import program_of
-from input_analyzer.torch import handles, helpers
+from input_analyzer.torch import handles, reader_threads
 from input_analyzer.torch.examine import examine
 
 COUNT = 128
@@ -157,7 +157,7 @@ def test_what_threads_read_is_not_shared_out(workers: int) -> None:
 
 
 def test_only_what_the_reading_thread_starts_counts() -> None:
-    with helpers.noticing_helpers() as noticed:
+    with reader_threads.noticing_helpers() as noticed:
         assert not noticed.started
         one = threading.Thread(target=int)
         one.start()
@@ -173,7 +173,7 @@ def test_only_what_the_reading_thread_starts_counts() -> None:
     beside = threading.Thread(target=other)
     beside.start()
     started.wait()
-    with helpers.noticing_helpers() as noticed:
+    with reader_threads.noticing_helpers() as noticed:
         go.set()
         beside.join()
     assert not noticed.started

@@ -36,10 +36,10 @@ from torch_loaders import (
 
 from input_analyzer.handover import Shard
 from input_analyzer.standalone import program_of
-from input_analyzer.torch import probe, records
-from input_analyzer.torch.probe import Worker
+from input_analyzer.torch import records, worker_probe
 from input_analyzer.torch.records import begin_alike
-from input_analyzer.torch.tasks import Task, task_of, tasks_differ
+from input_analyzer.torch.task_probe import Task, task_of, tasks_differ
+from input_analyzer.torch.worker_probe import Worker
 
 
 def test_two_tasks_read_the_same() -> None:
@@ -113,12 +113,12 @@ def test_streams_are_split_in_several_ways() -> None:
         def __iter__(self) -> Iterator[Any]:
             raise OSError("gone")
 
-    assert probe.splits_among_workers(loader(Stream())) is False
-    assert probe.splits_among_workers(loader(SplitStream())) is True
-    assert probe.splits_among_workers(loader(Stream(), worker_init_fn=by_info)) is True
-    assert probe.splits_among_workers(loader(Alike())) is None
+    assert worker_probe.splits_among_workers(loader(Stream())) is False
+    assert worker_probe.splits_among_workers(loader(SplitStream())) is True
+    assert worker_probe.splits_among_workers(loader(Stream(), worker_init_fn=by_info)) is True
+    assert worker_probe.splits_among_workers(loader(Alike())) is None
     before = set(multiprocessing.active_children())
-    assert probe.splits_among_workers(loader(Broken())) is None
+    assert worker_probe.splits_among_workers(loader(Broken())) is None
     assert set(multiprocessing.active_children()) <= before, "nothing waits for the garbage collector"
 
 
@@ -158,8 +158,8 @@ def test_slow_records_are_found_to_be_repeated(monkeypatch: pytest.MonkeyPatch) 
         return Worker({}, frozenset(), records)
 
     for first, second in ((saw("a", "b", "c"), saw("a", "b")), (saw("a", "b"), saw("a", "b", "c"))):
-        monkeypatch.setattr(probe, "workers_of", lambda loader, two=(first, second): two)
-        assert probe.splits_among_workers(loader(Stream())) is False
+        monkeypatch.setattr(worker_probe, "workers_of", lambda loader, two=(first, second): two)
+        assert worker_probe.splits_among_workers(loader(Stream())) is False
     ours = Task(stream=(("a", "b", "c"), ("a", "b")))
     theirs = Task(stream=(("a", "b"), ("a", "b", "c", "d")))
     assert tasks_differ(ours, theirs) is False
@@ -169,9 +169,9 @@ def test_slow_records_are_found_to_be_repeated(monkeypatch: pytest.MonkeyPatch) 
 def test_workers_that_know_fewer_records_than_one_process_have_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second record is a worker's, so its eighth one is beyond what was read alone in the same time."""
     first, second = (Worker({}, frozenset(), tuple(map(str, range(n, 16, 2)))) for n in range(2))
-    monkeypatch.setattr(probe, "workers_of", lambda loader: (first, second))
-    monkeypatch.setattr(probe, "first_digests", lambda dataset, batched: tuple(map(str, range(9))))
-    assert probe.splits_among_workers(loader(SplitStream())) is True
+    monkeypatch.setattr(worker_probe, "workers_of", lambda loader: (first, second))
+    monkeypatch.setattr(worker_probe, "first_digests", lambda dataset, batched: tuple(map(str, range(9))))
+    assert worker_probe.splits_among_workers(loader(SplitStream())) is True
 
 
 class ByChance(Numbers):
@@ -229,7 +229,7 @@ def test_a_stream_with_random_numbers_of_its_own_is_read_whole_by_every_task() -
     )
     assert [tasks_differ(ours, other) for other in others] == [False, True, None]
     two = loader(Mixed(), num_workers=2, persistent_workers=True)
-    assert probe.repeats_among_workers(two) == "all"
+    assert worker_probe.repeats_among_workers(two) == "all"
 
 
 def test_it_is_said_that_nobody_can_tell_what_tasks_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,5 +305,5 @@ def test_torch_shards_data_pipes_among_workers() -> None:
         records = IterableWrapper(range(64))
         return loader(records.sharding_filter() if split else records, num_workers=2)
 
-    assert probe.splits_among_workers(pipe(True)) is True
-    assert probe.splits_among_workers(pipe(False)) is False
+    assert worker_probe.splits_among_workers(pipe(True)) is True
+    assert worker_probe.splits_among_workers(pipe(False)) is False

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from input_analyzer.tf.emptiness import leaves_out
 from input_analyzer.tf.epochs import length
-from input_analyzer.tf.halves import Branch
-from input_analyzer.tf.listed import names_of
+from input_analyzer.tf.half_sharded import Branch
+from input_analyzer.tf.listed_files import names_of
 from input_analyzer.tf.nodes import dataset_inputs, in_order, kind_of
 from input_analyzer.tf.rebuild import structure
 from input_analyzer.tf.record_path import record_path

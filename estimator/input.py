@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from estimator import tasks
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, DynamicShapeError, InputFnError
 from estimator.modes import ModeKeys
-from input_analyzer.applying import ordered
+from input_analyzer.applying import VARIABLE, ordered
 
 log = logging.getLogger("estimator")
 
@@ -62,11 +63,23 @@ class InputSource:
 
         if not (findings := ordered()) or not isinstance(result, tf.data.Dataset):
             return result
-        from input_analyzer.tf.mend import mend
+        from input_analyzer.tf.mend import MENDABLE, mend
 
         mended = mend(result, findings, self.num_shards, self.shard)
-        log.debug("mended the input: %s", "; ".join(mended.changes) or "nothing could be")
+        left = tuple(f"{one.finding} is left as it is: {one.reason}" for one in mended.left)
+        _tell_mends(mended.changes, left, tuple(sorted(findings - MENDABLE)))
         return mended.dataset
+
+
+@cache
+def _tell_mends(changes: tuple[str, ...], left: tuple[str, ...], unknown: tuple[str, ...]) -> None:
+    """Once in a process, which makes its input several times."""
+    log.info("%s: mended in the input: %s", VARIABLE, "; ".join(changes) or "nothing")
+    for text in left:
+        log.warning("%s: %s", VARIABLE, text)
+    if unknown:
+        names = ", ".join(unknown)
+        log.warning("%s: %s: no finding of a dataset graph that can be mended in a run", VARIABLE, names)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.certainty import with_interval
 from input_analyzer.findings import by_rank
 from input_analyzer.findings.sharding import Split, uneven_split
-from input_analyzer.gains import measure_gains
+from input_analyzer.gains import Gains, measure_gains
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
 from input_analyzer.measure.link import Order
@@ -278,18 +278,14 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         (usable, examined.memory_bytes),
         lambda doing: say(doing, _STARTS),
         _most_at_once(request),
+        examined.facts["order"],
     )
-    stages = examined.stages
-    if request.apply:
-        mended_ones = [finding for finding in examined.findings if finding.id not in gains.left_out]
-        request = replace(request, launch=_mending(request.launch, mended_ones, max(candidates)))
-        if any("num_workers=" in change for change in examined.applied_without(gains.left_out)):
-            stages = as_mended(stages, mended_ones, max(candidates))
+    request, stages = _with_mends(request, examined, gains, max(candidates))
     most_workers = None if examined.split is None else examined.split.files
     todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes, most_workers)
     measurements, notes, epoch_ended = _measure(request, examined, todo, say)
     if request.apply and stages:
-        notes.insert(0, applied_note(examined, gains.left_out))
+        notes.insert(0, applied_note(examined, gains.left_out, unproved(gains.findings)))
     model = fit([point_of(measurement) for measurement in measurements], pace(stages))
     limits = Limits(
         request.available_nodes,
@@ -306,6 +302,12 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     beside = None
     if epoch_ended or not any(stage.once for stage in stages):
         beside = unaccounted_us(stages, _cpu_us_of_one(measurements, recommendation.layout.cpus_per_task))
+    notes += [
+        *file_notes(examined.split, model, limits, target),
+        *uneven_notes(examined.split, recommendation.layout),
+        *more_nodes_notes(model, limits, target, recommendation),
+        *reservations(measurements, request.effort, model, limits, target, todo),
+    ]
     say("done", 1.0)
     return Analysis(
         subject=examined.subject(request.command),
@@ -327,16 +329,21 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         target=target,
         input_bound=None if target is None else recommendation.samples_per_s < target.samples_per_s,
         applied_gain=gains.together,
-        notes=(
-            *examined.facts["notes"],
-            *gains.notes,
-            *notes,
-            *file_notes(examined.split, model, limits, target),
-            *uneven_notes(examined.split, recommendation.layout),
-            *more_nodes_notes(model, limits, target, recommendation),
-            *reservations(measurements, request.effort, model, limits, target, todo),
-        ),
+        notes=(*examined.facts["notes"], *gains.notes, *notes),
     )
+
+
+def _with_mends(
+    request: Request, examined: Examined, gains: Gains, cpus: int
+) -> tuple[Request, tuple[StageCost, ...]]:
+    """The request and the stages as `--apply` has them: without the mends that make a task slower."""
+    if not request.apply:
+        return request, examined.stages
+    mended = [finding for finding in gains.findings if finding.id not in gains.left_out]
+    request = replace(request, launch=_mending(request.launch, mended, cpus))
+    if any("num_workers=" in change for change in examined.applied_without(gains.left_out)):
+        return request, as_mended(examined.stages, mended, cpus)
+    return request, examined.stages
 
 
 def reaching(
@@ -355,9 +362,21 @@ def _cpu_us_of_one(measurements: Sequence[Measurement], cpus: int) -> float | No
     return next((one.cpu_us_per_sample for one in alone), None)
 
 
-def applied_note(examined: Examined, left_out: Sequence[str]) -> str:
-    """What was mended for the measurements, and what was left as it is."""
-    mended = "; ".join(examined.applied_without(left_out))
+def unproved(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Identifiers of the findings of which no mend is proved."""
+    proved = {finding.id for finding in findings if finding.proved}
+    return tuple(dict.fromkeys(finding.id for finding in findings if finding.id not in proved))
+
+
+def applied_note(examined: Examined, left_out: Sequence[str], unsure: Sequence[str] = ()) -> str:
+    """What was mended for the measurements, and what was left as it is.
+
+    Args:
+        examined: The input.
+        left_out: Findings of which the mends make it slower.
+        unsure: Findings of which the mends may change the records, as was seen after the examination.
+    """
+    mended = "; ".join(examined.applied_without((*left_out, *unsure)))
     if not mended:
         mended = "nothing" if left_out else "nothing, as no finding can be mended so"
     slower = ""

@@ -29,7 +29,12 @@ def _how_alike(first: str, other: str) -> str:
     dtype, bracket, _ = first.partition("[")
     if bracket and "[" in other and dtype != other.partition("[")[0]:
         return f"make all records of one type, e.g. {dtype}"
-    return "pad (padded_batch with padded_shapes, or a collate_fn that pads) or crop to a fixed size"
+    rows, _, record = first.partition("[")[2].partition(",")
+    other_rows, _, other_record = other.partition("[")[2].partition(",")
+    pad = "pad (padded_batch with padded_shapes, or a collate_fn that pads) or crop to a fixed size"
+    if bracket and rows != other_rows and record.rstrip("]") == other_record.rstrip("]"):
+        return f"{pad}; a collate_fn that leaves records out has to put others in their place"
+    return pad
 
 
 class InputFailedError(InputAnalyzerError):

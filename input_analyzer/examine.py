@@ -45,6 +45,8 @@ class Examination:
         applied: changes that `apply` makes to the graph, one line each.
         applied_by: those of them that the mend of a finding makes by itself, where it may be left out.
         split: files that workers share out among them; None where they share records, or nobody knows.
+        order: digest of the records that workers share out, which other processes have to have as well; empty
+            where that is not to be looked at.
     """
 
     pipeline: Pipeline
@@ -55,6 +57,7 @@ class Examination:
     applied: tuple[str, ...] = ()
     split: Split | None = None
     applied_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    order: str = ""
 
 
 class _Examiner(Protocol):
@@ -102,6 +105,7 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         "notes": [*text_notes((one["name"], one["dtype"]) for one in first["components"]), *found.notes],
         "applied": list(found.applied),
         "applied_by": {name: list(changes) for name, changes in found.applied_by.items()},
+        "order": found.order,
         "split": None if found.split is None else asdict(found.split),
         **first,
     }

@@ -13,6 +13,7 @@ from input_analyzer.findings import by_rank
 from input_analyzer.findings.expected_gains import counted_cpus, figure
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
+from input_analyzer.other_process import concluded
 from input_analyzer.turns import Ratio, slower
 
 TOTAL_S = 16.0
@@ -80,6 +81,7 @@ def measure_gains(
     memory: tuple[int, int],
     say: Callable[[str], None],
     tasks: int = 1,
+    digest: str = "",
 ) -> Gains:
     """Compares the rates with and without each mend. Whatever fails here is a note, not an error.
 
@@ -92,17 +94,20 @@ def measure_gains(
         say: Told what is being done.
         tasks: With so many CPUs each, for which the node has room: where the memory does not suffice for all
             of them, what spares memory is mended although it makes a task slower.
+        digest: Of what workers share out; a mend that would share it out is left alone where the process has
+            another one. Empty: it need not be the same.
     """
     bounds = _bounds(findings)
     mended = compared_sets(findings)
     sets = (*((name,) for name in bounds), *mended)
     usable, used = memory
-    if not sets:
-        return Gains(findings)
-    if _MEMORY * used > usable:
-        note = "Gains were not measured: the input does not fit into the memory twice."
-        return Gains(findings, notes=(note,))
-    seconds = max(_LEAST_S, min(longest_s, TOTAL_S / len(sets)))
+    notes: tuple[str, ...] = ()
+    if sets and _MEMORY * used > usable:
+        notes = ("Gains were not measured: the input does not fit into the memory twice.",)
+        bounds, sets = {}, ()
+    if not sets and not digest:
+        return Gains(findings, notes=notes)
+    seconds = max(_LEAST_S, min(longest_s, TOTAL_S / max(len(sets), 1)))
     short = SPARING if tasks * used > usable else frozenset()
     for_speed = tuple(name for name in optional(findings) if name not in short)
     words = {word.partition(":")[0]: word for word in words_of(findings, len(cpus))}
@@ -113,12 +118,19 @@ def measure_gains(
         bounds=bounds,
         optional=tuple(words[name] for name in for_speed),
         stage_seconds=seconds,
+        share=bool(digest),
     )
+    shares: list[str] = []
+    results: list[Ratio | None] = []
     try:
-        results = _compare(order, launch, cpus, say)
+        results = _compare(order, launch, cpus, say, shares.append)
     except InputAnalyzerError as error:
         reason = str(error).splitlines()[0]
-        return Gains(findings, notes=(f"Gains could not be measured: {reason}",))
+        notes += (f"Gains could not be measured: {reason}",)
+        sets = ()
+    findings, said = concluded(findings, digest, shares[0] if shares else None)
+    if not sets:
+        return Gains(findings, notes=(*notes, *said))
     by_set = dict(zip(sets, results, strict=True))
     together = by_set.get(sets[-1]) if len(sets[-1]) > 1 else None
     left_out = tuple(name for name in for_speed if slower(by_set.get((name,))))
@@ -126,7 +138,7 @@ def measure_gains(
     return Gains(
         by_rank(with_gains(findings, alone, len(cpus), left_out, for_speed)),
         None if together is None else _of_all(together, len(cpus), set(sets[-1]) <= set(for_speed)),
-        notes=tuple(_SHORT.format(name) for name in sorted(short) if slower(alone[name])),
+        notes=(*said, *(_SHORT.format(name) for name in sorted(short) if slower(alone[name]))),
         left_out=left_out,
     )
 
@@ -138,7 +150,11 @@ _SHORT = (
 
 
 def _compare(
-    order: Order, launch: Launch, cpus: tuple[int, ...], say: Callable[[str], None]
+    order: Order,
+    launch: Launch,
+    cpus: tuple[int, ...],
+    say: Callable[[str], None],
+    shares: Callable[[str], None],
 ) -> list[Ratio | None]:
     with Copies(launch, [order], [cpus]) as copies:
         say("starting the program, for the gains")
@@ -146,6 +162,8 @@ def _compare(
             for _, message in copies.messages():
                 if message["event"] == "alive":
                     say(message["doing"])
+                elif message["event"] == "shares":
+                    shares(message["digest"])
                 elif message["event"] == "compared":
                     return [None if ratio is None else tuple(ratio) for ratio in message["ratios"]]
 
@@ -212,7 +230,7 @@ def bound_gain(ratio: Ratio, cpus: int, how: str) -> Gain:
     """
     times, low, high = ratio
     interval = f"{figure(low)} to {figure(high)}"
-    most = f"at most {figure(times)} times the rate" if high >= _HELPS else "nothing"
+    most = f"at most about {figure(times)} times the rate" if high >= _HELPS else "nothing"
     text = f"{most} with {counted_cpus(cpus)} ({interval}), {how}{_SPARED_TOO}"
     return Gain("measured", text, times, low, high, cpus, True)
 

@@ -12,7 +12,7 @@ from input_analyzer.measure.page_cache import ColdFiles
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, nodes_for, predictions, recommend, used_part
-from input_analyzer.report.words import counted, percent, rate, shape, size
+from input_analyzer.report.words import counted, percent, period, rate, shape, size
 
 _BUSY_CPUS = 0.25
 _UNMEASURED_ERROR = 0.15
@@ -163,6 +163,7 @@ def reservations(
     if any(limits.memory_binds(plan.cpus_per_task) for plan in todo):
         each = limits.memory_per_task_bytes / 2**30
         notes.append(f"A task needs {each:.1f} GiB: memory, not CPUs, limits the tasks of a node.")
+    notes += growth_notes(measurements, limits)
     if limits.nodes > 1:
         notes.append(
             "One node was measured; what several share, a file server for instance, is not in the "
@@ -174,6 +175,19 @@ def reservations(
             "layout with the highest rate is recommended."
         )
     return notes
+
+
+def growth_notes(measurements: Sequence[Measurement], limits: Limits) -> list[str]:
+    """That memory never came to rest, in any measurement, and how long a node would have enough of it."""
+    growth = min(one.memory_growth_bytes_per_s for one in measurements)
+    if not growth:
+        return []
+    left_s = max(0.0, limits.node_memory_bytes - limits.memory_per_task_bytes) / growth
+    return [
+        f"The memory of a task rose by {size(growth)} a second for as long as it was measured: a single one "
+        f"would fill that of the node in about {period(left_s)} at this rate, unless what fills has an end, "
+        "as a cache or a shuffle buffer; look for what keeps records."
+    ]
 
 
 def more_nodes_notes(

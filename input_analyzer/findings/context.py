@@ -146,17 +146,20 @@ def records_at(pipeline: Pipeline, stage: Stage, *, about: bool = False) -> int 
         stage: One of them.
         about: An estimate by the sizes of files is enough; else the number is exact.
     """
-    estimate = number(stage, "about_records") if about else None
-    if estimate is not None:
-        return estimate
-    own = number(stage, "records")
-    if not stage.inputs:
-        return own
-    if len(stage.inputs) > 1 or stage.op not in _SIZES_KEPT | _OF_RECORDS | {"shard", "take"}:
-        return None
-    before = records_at(pipeline, pipeline.by_name[stage.inputs[0]], about=about)
-    if before is None:
-        return None
+    behind: list[Stage] = []
+    while (estimate := number(stage, "about_records") if about else None) is None and stage.inputs:
+        if len(stage.inputs) > 1 or stage.op not in _SIZES_KEPT | _OF_RECORDS | {"shard", "take"}:
+            return None
+        behind.append(stage)
+        stage = pipeline.by_name[stage.inputs[0]]
+    records = number(stage, "records") if estimate is None else estimate
+    for later in reversed(behind):
+        records = None if records is None else _records_of(later, records)
+    return records
+
+
+def _records_of(stage: Stage, before: int) -> int | None:
+    """Elements that a stage makes of so many."""
     if stage.op in _OF_RECORDS:
         size = number(stage, "batch_size")
         return None if not size else before // size if flag(stage, "drop_remainder") else -(-before // size)

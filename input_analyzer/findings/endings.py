@@ -77,13 +77,19 @@ def endless_at(pipeline: Pipeline, stage: Stage, *, generated: bool = False) -> 
         stage: One of them.
         generated: What a Python generator makes counts as endless, of which nobody knows.
     """
-    if flag(stage, "endless") or (generated and flag(stage, "generated")):
-        return True
+    known: dict[str, bool] = {}
+    for other in pipeline.stages:  # in the order of the pipeline: inputs come first
+        own = flag(other, "endless") or (generated and flag(other, "generated"))
+        known[other.name] = own or _goes_on(other, [known[name] for name in other.inputs])
+    return known[stage.name]
+
+
+def _goes_on(stage: Stage, ways: list[bool]) -> bool:
+    """Whether a stage delivers without end, by whether what it reads does."""
     if stage.op == "take" and (number(stage, "count") or -1) >= 0:
         return False
     if not stage.inputs:
         return stage.op in ("random", "counter")
-    ways = [endless_at(pipeline, other, generated=generated) for other in pipeline.inputs_of(stage)]
     if stage.op == _CHOOSE:
         # It ends with its choices, and where all of its datasets have ended.
         choice, *ways = ways

@@ -215,6 +215,8 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 _shard_first(wasteful),
                 not_repeated(max(context.workers, 2), "what stands before it"),
             )
+        elif any(other.op in _CHOOSING and reads_batches(pipeline, other) for other in before):
+            continue  # of other batches that would take others
         elif reads_batches(pipeline, stage):
             yield finding(
                 "shard-after-batch",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding, Severity
@@ -20,7 +22,8 @@ def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     if isinstance(sizes, tuple) and len(sizes) > 1:
         yield _of_many_sizes(order, tuple(map(int, sizes)))
         return
-    if stage.attributes.get("drop_remainder") is not False or flag(order, "endless"):
+    endless = flag(order, "endless") or flag(pipeline.by_name["getitem"], "endless")
+    if stage.attributes.get("drop_remainder") is not False or endless:
         return
     severity, smaller = _last_batch(order, number(stage, "batch_size"), context.sharded)
     each = (
@@ -81,7 +84,7 @@ def _last_batch(order: Stage, size: int | None, sharded: bool | None) -> tuple[S
 
 def _of_tasks(order: Stage, records: int, sharded: bool | None) -> Iterator[tuple[int, int]]:
     """Numbers of tasks, with how many records of an epoch one of so many has, as far as that is known."""
-    if flag(order, "by_chance") or flag(order, "replacement"):  # every task draws as many as it is told to
+    if flag(order, "by_chance") or flag(order, "draws_some"):  # every task draws as many as it is told to
         return
     if sharded is False:  # as they would be shared out
         for tasks in range(2, MOST_TASKS + 1):
@@ -131,7 +134,7 @@ def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "several of them each record is trained on as often"
         )
         gain = "every task draws records of its own"
-    elif not iterable and flag(first, "replacement"):
+    elif not iterable and flag(first, "draws_some"):
         message = (
             "every task would draw from all records, and those whose random numbers begin alike draw the "
             "same ones: with several of them an epoch is as many times as long"
@@ -164,7 +167,11 @@ def _own_part(order: Stage, iterable: bool) -> str:
     kind = str(order.attributes.get("kind"))
     if flag(order, "by_chance"):
         return "random numbers that begin with another seed in every task, as torch.manual_seed(seed + task)"
-    if flag(order, "replacement"):
+    if flag(order, "draws_some"):
+        if order.attributes.get("torchs") is False:
+            return (
+                f"{kind} that draws a task's part, with random numbers that begin with another seed in each"
+            )
         return f"{kind}(..., num_samples=a task's part, {_OF_TASK})"
     if kind == "SubsetRandomSampler":  # the others may be kept for an evaluation
         return "DistributedSampler(Subset(dataset, indices), num_replicas=tasks, rank=task)"
@@ -214,7 +221,7 @@ def unseeded(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         yield about_loader(pipeline, identifier, "info", message, f"DataLoader(..., {generator})", gain)
         return
     kind = stage.attributes.get("kind")
-    if flag(stage, "replacement"):  # tasks that draw alike would train on the same records
+    if flag(stage, "draws_some"):  # tasks that draw alike would train on the same records
         generator = _OF_TASK
     recommended = f"{kind}(..., {generator})"  # that of the DataLoader has no effect on a sampler
     if not flag(stage, "takes_generator"):
@@ -257,4 +264,31 @@ def slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-RULES = (drop_last, batches, shard, uneven, unseeded, slow_collate)
+_MANY_NUMBERS = 8
+_POSITION = re.compile(r"^(.+)\[\d+\]$")
+
+
+def lists(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Records with lists of numbers, of which torch's collate function makes a tensor for each position."""
+    stage, size = pipeline.by_name["collate"], number(pipeline.by_name["collate"], "batch_size")
+    if flag(stage, "users") or not size:
+        return
+    vectors = Counter(
+        (place[1], tensor.dtype)
+        for tensor in pipeline.element
+        if tensor.shape == (size,) and (place := _POSITION.match(tensor.name))
+    )
+    for (name, dtype), count in vectors.items():
+        if count >= _MANY_NUMBERS:
+            yield about_loader(
+                pipeline,
+                "loader-lists",
+                "warning",
+                f"{name} is a list of {count} tensors with {size} numbers ({dtype}) each, one for every "
+                "position: so torch puts lists of numbers together",
+                "arrays or tensors in the records; of a dataset of Hugging Face with_format('torch')",
+                not_speed(f"one tensor of {size} times {count} numbers, which a model takes as it is"),
+            )
+
+
+RULES = (drop_last, batches, shard, uneven, unseeded, slow_collate, lists)

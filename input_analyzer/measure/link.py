@@ -43,6 +43,7 @@ class Order(BaseModel):
             make it slower.
         bounds: findings of which the most is measured that mending them can give, with the operation and the
             line of each that there is; they are among `mends` too.
+        share: tell the digest of what workers share out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,6 +62,7 @@ class Order(BaseModel):
     mends: tuple[tuple[str, ...], ...] = ()
     optional: tuple[str, ...] = ()
     bounds: dict[str, tuple[tuple[str, str | None], ...]] = {}
+    share: bool = False
 
 
 def read_order(path: Path) -> Order:

@@ -68,7 +68,10 @@ def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool
         else:
             from input_analyzer.tf import compare as of_graphs
 
-            compare = partial(of_graphs.compare, bounds=order.bounds)
+            def tell(digest: str) -> None:
+                link.send(event="shares", digest=digest)
+
+            compare = partial(of_graphs.compare, bounds=order.bounds, tell=tell if order.share else None)
 
         def say(doing: str) -> None:
             link.send(event="alive", doing=doing)

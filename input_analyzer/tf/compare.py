@@ -16,13 +16,17 @@ import tensorflow as tf
 from input_analyzer.applying import PREFETCHING
 from input_analyzer.findings.endings import is_endless
 from input_analyzer.handover import InputProgram, Shard
+from input_analyzer.pipeline import Stage
 from input_analyzer.tf.bounds import Bounded, without_cost
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.mend import mend
 from input_analyzer.tf.private_caches import with_own_files
+from input_analyzer.tf.shared_order import digest_of_order
 from input_analyzer.turns import LEFT_OUT, TURN_S, Ratio, compare_sets, in_turns
 
+CACHED = frozenset({"cache-would-fit"})
+"""Findings of which the most is what a cache gives."""
 BATCHES = 4
 """A turn takes at least so many."""
 WARM_UP_S = 0.4
@@ -37,6 +41,7 @@ def compare(
     say: Callable[[str], None],
     optional: Collection[str] = (),
     bounds: Mapping[str, Collection[tuple[str, str | None]]] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> list[Ratio | None]:
     """For each set of findings the ratio of the rates with and without them mended, and its 95 % interval.
 
@@ -48,16 +53,20 @@ def compare(
         optional: Findings that a set of several is compared without where they alone were slower.
         bounds: Findings that are not mended; the input without what their stages cost is compared, of which
             the operations and the user's lines are given.
+        tell: Told the digest of what workers share out.
 
     Returns:
         None for a set that changes nothing in the graph, or whose batches are too slow for the time.
     """
     traced = trace(lambda: program.build(Shard(1, 0)), program.seed, eager=program.eager)
+    if tell is not None:
+        tell(digest_of_order(traced, 2))
     places = bounds or {}
 
     def compare_one(names: tuple[str, ...], say_on: Callable[[], None]) -> Ratio | None:
         if len(names) == 1 and names[0] in places:
-            return _bound_one(traced, places[names[0]], seconds, say_on)
+            stages = _stages_at(traced, places[names[0]])
+            return _bound_one(traced, stages, names[0] in CACHED, seconds, say_on)
         return _compare_one(traced, names, seconds, say_on)
 
     return compare_sets(sets, optional, compare_one, say)
@@ -74,16 +83,16 @@ def _compare_one(
     return _read_in_turns(traced.graph, sets, seconds, say, pausing=PREFETCHING.issuperset(names))
 
 
+def _stages_at(traced: Traced, places: Collection[tuple[str, str | None]]) -> list[Stage]:
+    return [stage for stage in traced.pipeline.stages if (stage.op, stage.source) in places]
+
+
 def _bound_one(
-    traced: Traced,
-    places: Collection[tuple[str, str | None]],
-    seconds: float,
-    say: Callable[[], None],
+    traced: Traced, stages: Sequence[Stage], cached: bool, seconds: float, say: Callable[[], None]
 ) -> Ratio | None:
-    stages = [stage for stage in traced.pipeline.stages if (stage.op, stage.source) in places]
     say()
     try:
-        bounded = without_cost(traced, stages)
+        bounded = without_cost(traced, stages, cached=cached)
     except (tf.errors.OpError, TypeError, ValueError):
         return None  # what cannot be built so keeps what is expected of it
     if bounded is None:

@@ -22,6 +22,7 @@ from input_analyzer.tf import private_caches
 from input_analyzer.tf.eager_graph import NeedsEagerError
 from input_analyzer.tf.inspection import BY_CHANCE, SHARING_UNKNOWN, inspect
 from input_analyzer.tf.mend import Left, mend
+from input_analyzer.tf.shared_order import digest_of_order
 from input_analyzer.tf.timing import Timing, time_stages
 from input_analyzer.tf.worker_records import eager_records_differ
 
@@ -60,6 +61,8 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     whole = mend(read.dataset, {finding.id for finding in found} - by_chance, 2, 0)
     reason = AT_IMPORT if drawn else BY_CHANCE
     findings = marked(found, [*whole.left, *(Left(name, None, None, reason) for name in by_chance)])
+    shared = {finding.id for finding in findings if finding.id == "shard-missing" and finding.proved}
+    compared = not context.by_chance and (shared or inspection.context.sharded)
     return Examination(
         pipeline=inspection.pipeline,
         times=timing.times,
@@ -69,8 +72,10 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         notes=(*timing.notes, *inspection.notes, *private_caches.notes()),
         applied=whole.changes,
         applied_by={
-            name: mend(inspection.traced.dataset, {name}, 2, 0).changes for name in optional(findings)
+            name: mend((read if name in shared else inspection.traced).dataset, {name}, 2, 0).changes
+            for name in (*optional(findings), *shared)
         },
+        order=digest_of_order(inspection.traced, 2) if compared else "",
     )
 
 

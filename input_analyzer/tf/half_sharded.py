@@ -76,22 +76,22 @@ def without_shard(last: Any, workers: int, index: int) -> Branch | None:
         workers: Tasks that read input.
         index: This task among them.
     """
-    branches = list(_branches(last, ()))
+    branches = list(_branches(last))
     shards = [[node for node in in_order(branch.end) if _is_shard(node)] for branch in branches]
     bare = [branch for branch, own in zip(branches, shards, strict=True) if not own]
     others = [(constant(node, "num_shards"), constant(node, "index")) for own in shards for node in own]
     return bare[0] if len(bare) == 1 and others and {*others} == {(workers, index)} else None
 
 
-def _branches(end: Any, joins: tuple[Any, ...]) -> Iterator[Branch]:
-    for node in _chain(end):
-        if _is_shard(node):
-            break
-        if keeps_parts(node):
-            for other in _joined(node):
-                yield from _branches(other, (node, *joins))
-            return
-    yield Branch(end, joins)
+def _branches(last: Any) -> Iterator[Branch]:
+    waiting = [Branch(last, ())]
+    while waiting:
+        branch = waiting.pop()
+        join = next((node for node in _chain(branch.end) if _is_shard(node) or keeps_parts(node)), None)
+        if join is None or _is_shard(join):
+            yield branch
+        else:
+            waiting += [Branch(other, (join, *branch.joins)) for other in reversed(_joined(join))]
 
 
 def keeps_parts(node: Any) -> bool:
@@ -138,7 +138,7 @@ def changed_arguments(first: Any, last: Any) -> set[str]:
         first: The operation that delivers.
         last: That of another call of the same function.
     """
-    digests = _Arguments(first.graph), _Arguments(last.graph)
+    digests = Arguments(first.graph), Arguments(last.graph)
     changed: set[str] = set()
     seen: set[str] = set()
     waiting = [(first, last)]
@@ -158,7 +158,7 @@ def changed_arguments(first: Any, last: Any) -> set[str]:
     return changed
 
 
-class _Arguments:
+class Arguments:
     """Digests of what the dataset operations of a graph are given beside the datasets that they read."""
 
     def __init__(self, graph: Any) -> None:

@@ -22,6 +22,7 @@ from input_analyzer.tf.insertion_places import repeat_place, shard_place
 from input_analyzer.tf.listed_files import with_listed_files
 from input_analyzer.tf.nodes import in_order
 from input_analyzer.tf.record_files import with_estimates
+from input_analyzer.tf.shared_order import before_shards
 from input_analyzer.tf.worker_records import (
     RANDOM_EACH_TIME,
     Likeness,
@@ -267,12 +268,8 @@ def _compare(make: Make, workers: int, seed: int | None, eager: bool, role: Role
 
 def _places_by_chance(first: Traced, other: Traced, workers: int) -> bool:
     """Whether the order of elements, where a shard is or may be put, is another one in another call."""
-    last, functions, _ = _looked_up(first)
-    changed = changed_arguments(last, _looked_up(other)[0])
-    bare = without_shard(last, workers, 0)
-    places = [node for node in in_order(last) if node.type.startswith("ShardDataset")]
-    places += [shard_place(last, workers, functions, bare)[0] or last]
-    return any(node.name in changed for place in places for node in in_order(place))
+    changed = changed_arguments(_looked_up(first)[0], _looked_up(other)[0])
+    return any(node.name in changed for node in before_shards(first, workers))
 
 
 def _has_shard(traced: Traced) -> bool:

@@ -50,6 +50,11 @@ def keep_apart(folder: Path) -> None:
         _replace(gen_experimental_dataset_ops, name, "path", _snapshot_path)
 
 
+def folder_of_all() -> Path | None:
+    """That of all processes that were started together, which goes with them; None outside of an analysis."""
+    return _folders[0].parent if _folders else None
+
+
 def notes() -> tuple[str, ...]:
     """What a reader must know of the files that were kept apart so far, and of those that were read."""
     said = []

@@ -51,8 +51,9 @@ class Likeness:
 
 
 RANDOM_EACH_TIME = (
-    "each time that it is called as the same worker it is made, or read, differently, as with random numbers "
-    "that neither random.seed() nor numpy.random.seed() decides"
+    "each time that it is called as the same worker it is made, or read, differently, as with a variable or "
+    "another state that each call changes, or random numbers that neither random.seed() nor "
+    "numpy.random.seed() decides"
 )
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from input_analyzer.analysis import Finding
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.pipeline import Value
-from input_analyzer.torch import handles, records, worker_probe
+from input_analyzer.torch import generators, handles, records, worker_probe
 from input_analyzer.torch.layers import layers_of
 from input_analyzer.torch.loader import length_of, parts_of
 
@@ -113,12 +113,19 @@ def _against_drawing(loader: Any, drawn: bool, count: int) -> str | None:
     if drawn:
         return "its records do not depend on the index, but on random numbers, which workers draw apart"
     same = worker_probe.same_random(loader) if count > 1 else ()
-    if not same:
+    if same:
+        return f"all workers would draw the same random numbers from {', '.join(same)}: {_SEEDED}"
+    seldom = generators.in_code(loader.dataset) if count > 1 else frozenset()
+    if seldom:
+        read = worker_probe.workers_of(loader, 1)
+        seldom -= read[0].drawn if read else frozenset()
+    if not seldom:
         return None
-    return (
-        f"all workers would draw the same random numbers from {', '.join(same)}: have a worker_init_fn seed "
-        "it with torch.utils.data.get_worker_info().seed first"
-    )
+    names = ", ".join(sorted(seldom))
+    return f"where a record draws from {names}, all workers would draw the same random numbers: {_SEEDED}"
+
+
+_SEEDED = "have a worker_init_fn seed it with torch.utils.data.get_worker_info().seed first"
 
 
 def shared_handle(loader: Any, held: str | None) -> dict[str, Value]:

@@ -48,6 +48,8 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     tasks, loader = proof.two_tasks(program)
     sharded = tasks.differ
     pipeline = with_facts(pipeline, SAMPLER, _division(loader, tasks.first, tasks.second))
+    if proof.draws_some(loader, tasks):
+        pipeline = with_facts(pipeline, SAMPLER, {"draws_some": True})
     if parts_of(loader).iterable:
         pipeline = with_facts(pipeline, GETITEM, {"by_chance": tasks.by_chance})
     context = Context(
@@ -72,7 +74,9 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
 
 def _notes(loader: Any, tasks: proof.Tasks, pipeline: Pipeline) -> tuple[str, ...]:
     stream = tasks.first.stream
-    if stream is None or not stream[0]:
+    if stream is None:
+        return () if tasks.differ is not None or len(set(tasks.first.data[0])) < 2 else (_SOME_IN_COMMON,)
+    if not stream[0]:
         return ()
     notes = []
     if worker_probe.reads_once(loader):
@@ -83,8 +87,8 @@ def _notes(loader: Any, tasks: proof.Tasks, pipeline: Pipeline) -> tuple[str, ..
     if tasks.differ is None and len(set(stream[0])) > 1:
         notes.append(
             "Whether several tasks read different records cannot be told, as the dataset reads others each "
-            "time, or some of all: where it does not choose by the task (CSRUN_TASK_INDEX), each record is "
-            "trained on as often as there are tasks."
+            "time, or some of all: where it neither chooses by the task (CSRUN_TASK_INDEX) nor draws at "
+            "random with a seed of each task, each record is trained on as often as there are tasks."
         )
     if loader.num_workers > 1 and _nobody_knows_parts(pipeline):
         notes.append(
@@ -93,6 +97,12 @@ def _notes(loader: Any, tasks: proof.Tasks, pipeline: Pipeline) -> tuple[str, ..
             "at random with a seed of each worker, each record is trained on as often as there are workers."
         )
     return tuple(notes)
+
+
+_SOME_IN_COMMON = (
+    "Whether several tasks share out the records cannot be told: two of them were seen to read some that are "
+    "the same and others that are not, or records change by themselves."
+)
 
 
 def _nobody_knows_parts(pipeline: Pipeline) -> bool:

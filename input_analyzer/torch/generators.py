@@ -39,6 +39,20 @@ def generators_of(dataset: Any) -> dict[str, Any]:
     return found
 
 
+def in_code(dataset: Any) -> frozenset[str]:
+    """Those of `generators_of` that what makes a record names: it may draw from them in some records only."""
+    found: set[str] = set()
+    for layer in layers_of(dataset):
+        things = [dataset] if layer.name == "getitem" else [hook.target for hook in layer.hooks]
+        for kind in map(type, things):
+            codes = (getattr(getattr(kind, name, None), "__code__", None) for name in _RECORD_MAKERS)
+            found |= {f"{kind.__name__}.{name}" for code in codes if code for name in code.co_names}
+    return frozenset(found & generators_of(dataset).keys())
+
+
+_RECORD_MAKERS = ("__getitem__", "__getitems__", "__call__", "forward")
+
+
 def begin_anew(generator: Any, seed: int = SEED) -> None:
     """Begins a generator of the user's own anew; one that has no seed stays as it is."""
     if isinstance(generator, np.random.Generator):

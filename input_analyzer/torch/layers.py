@@ -7,6 +7,7 @@ hold a list of them.
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -71,6 +72,18 @@ def record_function(dataset: Any, batched: bool) -> Any:
         return kind.__iter__
     many = getattr(kind, "__getitems__", None) if batched else None
     return many or getattr(kind, "__getitem__", None)
+
+
+def never_ends(dataset: Any) -> bool:
+    """Whether an epoch has no end: the `__iter__` of a dataset is a generator that cannot return."""
+    function = inspect.unwrap(record_function(dataset, False)) if _is_iterable(dataset) else None
+    if not inspect.isgeneratorfunction(function):
+        return False
+    # Python leaves the return at the end out where nothing gets there, as behind `while True`.
+    return not any(one.opname in _RETURNS for one in dis.get_instructions(function))
+
+
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def epoch_of(dataset: Any) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from input_analyzer.measure.batches import SampleCount, size_bytes
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
 from input_analyzer.torch.batch_parts import leaves_of
-from input_analyzer.torch.layers import Layer, layers_of
+from input_analyzer.torch.layers import Layer, layers_of, never_ends
 from input_analyzer.torch.origin import line_of_call, made_order_itself, source_of
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"
@@ -89,7 +89,9 @@ def pipeline_of(
         reads[layer.name] = before if layer.name in unused else (layer.name,)
         if layer.name in unused:
             continue
-        attributes: dict[str, Value] = {"iterable": parts.iterable} if layer.name == GETITEM else {}
+        attributes: dict[str, Value] = {}
+        if layer.name == GETITEM:
+            attributes = {"iterable": parts.iterable, "endless": never_ends(parts.loader.dataset)}
         source = source_of(layer.code)
         stages.append(Stage(layer.name, layer.op, len(stages), before, source, attributes))
     own = source_of(loader.collate_fn)
@@ -126,7 +128,7 @@ def _of_order(parts: Parts) -> dict[str, Value]:
     attributes["seeded"] = is_seeded(order)
     attributes["takes_generator"] = _takes_generator(type(order))
     attributes["torchs"] = is_torchs(order)
-    attributes["replacement"] = bool(getattr(order, "replacement", False))
+    attributes["draws_some"] = _draws_some(order)
     attributes["made_by_loader"] = _made_by_loader(parts)
     if (count := length_of(order)) is not None:
         attributes["records"] = count
@@ -172,12 +174,12 @@ def _of_workers(parts: Parts, batch_bytes: int) -> dict[str, Value]:
 
 
 def _epoch_samples(parts: Parts) -> int | None:
-    """Records that an epoch delivers; None where the order is one of batches, or without an end."""
+    """Records that an epoch delivers; None where what has a length may be batches, or is without an end."""
     loader = parts.loader
-    if loader.batch_size is None and parts.batches:
+    size = loader.batch_size
+    if size is None:
         return None
     records = length_of(loader.dataset if parts.iterable else parts.order)
-    size = loader.batch_size or 1
     return records // size * size if records is not None and loader.drop_last else records
 
 
@@ -212,6 +214,14 @@ def is_random(sampler: Any) -> bool:
 
     shuffles = bool(getattr(sampler, "shuffle", False))
     return shuffles or isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler)
+
+
+def _draws_some(sampler: Any) -> bool:
+    """Whether a sampler draws some of all indices, as far as its class tells."""
+    from torch.utils.data import RandomSampler
+
+    some = type(sampler) is RandomSampler and sampler._num_samples is not None
+    return some or bool(getattr(sampler, "replacement", False))
 
 
 def is_seeded(sampler: Any) -> bool | None:

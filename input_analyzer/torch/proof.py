@@ -99,6 +99,12 @@ def _against_indices(first: Task, second: Task, differ: bool | None) -> str | No
     return None if differ is False else _OTHER_INDICES
 
 
+def draws_some(loader: Any, tasks: Tasks) -> bool:
+    """Whether random numbers choose which indices an order has, and tasks share them only for these."""
+    chosen = tasks.differ is False and tasks.against == _OTHER_INDICES
+    return chosen and not is_plain(parts_of(loader).order)
+
+
 _OTHER_RECORDS = "equal indices are other records in another process"
 _OTHER_INDICES = "its indices are other ones in another process"
 
@@ -256,7 +262,9 @@ def parts_of_workers(loader: Any, findings: Collection[Finding]) -> tuple[int | 
     count = finding.value or 0
     parts = worker_probe.parts_among_workers(loader, count)
     if parts == count:
-        return None, {}
+        enough = worker_probe.workers_with_batches(loader)
+        fewer = max(enough or count, loader.num_workers)
+        return (fewer if fewer < count else None), {}
     if parts == 0:  # as many as there are may be right, fewer than that nobody has tried
         parts = max(1, loader.num_workers) if loader.num_workers < count else None
     if parts is not None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -212,9 +214,9 @@ def spread(length: int) -> list[int]:
 
 
 def digest(record: Any) -> str:
-    """A hash of all values in a record; of what has none, of its text."""
+    """A hash of all values in a record, also in the attributes of objects; of what has none, of its text."""
     content = hashlib.blake2b(digest_size=16)
-    for name, leaf in values_in(record):
+    for name, leaf in _leaves(record):
         content.update(name.encode())
         if isinstance(leaf, torch.Tensor):
             leaf = leaf.detach().cpu()
@@ -225,5 +227,32 @@ def digest(record: Any) -> str:
         elif hasattr(leaf, "tobytes"):
             content.update(leaf.tobytes())
         else:
-            content.update(repr(leaf).encode())
+            content.update(_ADDRESS.sub("", repr(leaf)).encode())
     return content.hexdigest()
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DEEPEST, _MOST_INSIDE = 4, 1000  # objects within objects; what they refer to may be all of the data
+
+
+def _leaves(record: Any) -> Iterator[tuple[str, Any]]:
+    """What is in a record by its name: in containers, and in the attributes of objects."""
+    waiting = deque([("", record, 0)])
+    inside = 0
+    while waiting:
+        whose, thing, depth = waiting.popleft()
+        for name, leaf in values_in(thing, whose):
+            attributes = _attributes(leaf) if depth < _DEEPEST else {}
+            if attributes:
+                waiting.append((f"{name}.", attributes, depth + 1))
+            else:
+                yield name, leaf
+            inside += depth > 0
+            if inside > _MOST_INSIDE:
+                return
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    if isinstance(thing, torch.Tensor | np.ndarray | type | ModuleType) or hasattr(thing, "tobytes"):
+        return {}
+    return getattr(thing, "__dict__", {})

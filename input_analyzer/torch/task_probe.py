@@ -37,8 +37,7 @@ class Task:
         stream: Of an iterable dataset digests of its first records, read twice; else None.
         natural: Of an iterable dataset digests of its first records, with the random numbers that a reader of
             the loader has.
-        epoch: Of one that changes by itself the digests of a whole epoch; None where that takes too long, or
-            the next one has other records.
+        epochs: Of one that changes by itself the digests of two whole epochs; None where that takes too long.
         length: Number of records of the dataset; None where it does not tell.
         data: Digests of records that are spread over its indices, read twice; as many as come in time.
         drawn: Where no index decides anything, and random numbers do: digests of the records that come
@@ -51,7 +50,7 @@ class Task:
 
     stream: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     natural: tuple[str, ...] = ()
-    epoch: tuple[str, ...] | None = None
+    epochs: tuple[Counter[str], Counter[str]] | None = None
     length: int | None = None
     data: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
     drawn: tuple[str, ...] = ()
@@ -72,8 +71,11 @@ def task_of(loader: Any) -> Task:
         batched = batched_by_dataset(loader)
         stream = first_digests(dataset, batched=batched), first_digests(dataset, batched=batched)
         natural = _read_as_it_is(loader, partial(first_of, most=2 * RECORDS, batched=batched))
-        epoch = None if begin_alike(*stream) else _steady_epoch(dataset, batched)
-        return Task(stream=stream, natural=natural, epoch=epoch, length=length_of(dataset))
+        if begin_alike(*stream) and not begin_alike(stream[0], natural):
+            # Random numbers of the process, or others that happened to be alike: a third time tells.
+            stream = stream[0], first_digests(dataset, batched=batched)
+        epochs = None if begin_alike(*stream) else _two_epochs(dataset, batched)
+        return Task(stream=stream, natural=natural, epochs=epochs, length=length_of(dataset))
     whole = reads_all(order)
     length = length_of(dataset)
     shown = spread(length or 0)
@@ -92,14 +94,11 @@ def task_of(loader: Any) -> Task:
     )
 
 
-def _steady_epoch(dataset: Any, batched: bool) -> tuple[str, ...] | None:
-    """Digests of all records; None where an epoch takes too long, or the next one has others.
-
-    What random numbers of its own have changed in records says nothing about another task.
-    """
+def _two_epochs(dataset: Any, batched: bool) -> tuple[Counter[str], Counter[str]] | None:
+    """Digests of all records of two epochs; None where one takes too long, or has none."""
     epoch = whole_epoch(dataset, batched=batched)
-    again = None if epoch is None else whole_epoch(dataset, batched=batched)
-    return epoch if epoch and again and Counter(epoch) == Counter(again) else None
+    again = whole_epoch(dataset, batched=batched) if epoch else None
+    return (Counter(epoch), Counter(again)) if epoch and again else None
 
 
 def _drawn(loader: Any) -> tuple[str, ...]:
@@ -167,19 +166,27 @@ def _streams_differ(first: Task, second: Task) -> bool | None:
     # Epoch for epoch, though one may differ from the next.
     if all(begin_alike(one, other) for one, other in zip(first.stream, second.stream, strict=True)):
         return False
-    if first.epoch is not None and second.epoch is not None:
-        return _epochs_differ(Counter(first.epoch), Counter(second.epoch))
-    if not begin_alike(ours, again):
+    if first.epochs is not None and second.epochs is not None:
+        return _epochs_differ(first.epochs, second.epochs)
+    # Both: what changes by itself may begin alike twice by chance, as one that draws from few files does.
+    if not (begin_alike(ours, again) and begin_alike(*second.stream)):
         return None
     if begin_alike(ours, theirs):
         return False
     return None if set(ours) & set(theirs) else True
 
 
-def _epochs_differ(ours: Counter[str], theirs: Counter[str]) -> bool | None:
-    if ours == theirs:
-        return False
-    return None if ours & theirs else True
+def _epochs_differ(
+    ours: tuple[Counter[str], Counter[str]], theirs: tuple[Counter[str], Counter[str]]
+) -> bool | None:
+    """Whether two tasks read different records, of which each has read two epochs."""
+    if any(one & other for one, other in zip(ours, theirs, strict=True)):
+        return False if ours[0] == ours[1] == theirs[0] == theirs[1] else None
+    if ours[0] == ours[1] and theirs[0] == theirs[1]:
+        return True
+    # Each has other ones in its next epoch: then both share out the same, as files in the order of an epoch.
+    # Else random numbers of their own have changed the records, which says nothing about tasks.
+    return True if ours[0] + theirs[0] == ours[1] + theirs[1] else None
 
 
 def _padded(order: Any, length: int | None) -> int | None:

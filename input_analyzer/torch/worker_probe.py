@@ -22,7 +22,7 @@ from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from input_analyzer.torch import global_random
 from input_analyzer.torch.generators import SEED, begin_anew, generators_of, states
-from input_analyzer.torch.loader import batched_by_dataset
+from input_analyzer.torch.loader import batched_by_dataset, length_of
 from input_analyzer.torch.records import (
     EPOCH_S,
     READ,
@@ -158,6 +158,24 @@ def parts_among_workers(loader: Any, count: int) -> int | None:
         return None
     split = _is_split(alone, parts)
     return sum(bool(part.digests) for part in parts) if split else (None if split is None else 0)
+
+
+def workers_with_batches(loader: Any) -> int | None:
+    """So many workers have ten whole batches each of an iterable dataset in an epoch, at least one.
+
+    Each of them makes batches of its own: what is no whole one is smaller, or left out, as often as there are
+    workers. None where an epoch takes longer than a second, or the dataset makes batches itself.
+    """
+    if not loader.batch_size:
+        return None
+    records = length_of(loader.dataset)
+    if records is None:
+        read = in_workers(loader, 1, partial(_read_dataset, seconds=EPOCH_S))
+        records = len(read[0].digests) if read and read[0].whole else None
+    return None if records is None else max(1, records // (_BATCHES_OF_WORKER * loader.batch_size))
+
+
+_BATCHES_OF_WORKER = 10
 
 
 def repeats_among_workers(loader: Any) -> Literal["all", "some", "none"]:

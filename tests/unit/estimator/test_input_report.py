@@ -90,7 +90,7 @@ def test_the_report_changes_no_batch(
     assert reported[-len(plain) :] == plain, "the numbers of the run itself"
 
 
-def test_what_is_ordered_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_ordered_is_mended(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def input_fn() -> Any:
         return tf.data.Dataset.range(10).batch(2)
 
@@ -104,6 +104,17 @@ def test_what_is_ordered_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [[int(x) for (batch,) in read(source(index), 1, 0) for x in batch] for index in (0, 1)]
     assert shards == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert describe(source(0)).components[0].shape == (2,)
+
+    caplog.set_level(logging.INFO, "estimator")
+    monkeypatch.setenv(applying.VARIABLE, "shard-missing,shard-mising")
+    taken = InputSource(lambda: input_fn().take(1), "train", {}, CSRunConfig(), {}, 2, 0)
+    for source_ in (source(1), taken, taken):
+        next(read(source_, 1, 0))
+    told = [record.message for record in caplog.records if applying.VARIABLE in record.message]
+    assert any("mended in the input: shard(2, 1) behind range()" in text for text in told)
+    assert any("shard-missing is left as it is: " in text for text in told)
+    assert any("shard-mising: no finding" in text for text in told)
+    assert len(told) == 5, "what is the same is told once"
 
 
 def test_what_slurm_tells_a_worker_is_told_too(

@@ -16,11 +16,12 @@ from input_analyzer.analysis import Finding, Gain
 from input_analyzer.analyze import Examined
 from input_analyzer.examine import epoch_samples
 from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
+from input_analyzer.findings.context import Context, records_at
+from input_analyzer.findings.endings import is_endless
 from input_analyzer.handover import InputProgram
 from input_analyzer.input_report import lines, text
 from input_analyzer.measure.link import Order
-from input_analyzer.pipeline import Pipeline, StageTime
+from input_analyzer.pipeline import Pipeline, Stage, StageTime
 from input_analyzer.tf.examine import examine
 from input_analyzer.tf.graph import trace
 from input_analyzer.tf.inspection import inspect
@@ -624,6 +625,29 @@ def test_endless_ranges_and_inner_repeats_need_no_repeat() -> None:
     assert "repeat-missing" not in found(endless)
     assert "repeat-missing" in found(lambda: endless().take(5))
     assert "repeat-missing" in found(lambda: tf.data.Dataset.zip((slices().repeat(), slices())))
+
+
+def test_a_loop_may_make_thousands_of_stages() -> None:
+    def one(number: int, op: str, **attributes: Any) -> Stage:
+        return Stage(f"s{number}", op, number, (f"s{number - 1}",) if number else (), None, attributes)
+
+    stages = [
+        one(0, "range", records=40),
+        one(1, "repeat", endless=True),
+        *(one(n, "map") for n in range(2, 3000)),
+    ]
+    pipeline = Pipeline("tensorflow", tuple(stages))
+    assert is_endless(pipeline)
+    assert records_at(pipeline, pipeline.last) == 40
+
+
+def test_batches_that_are_chosen_by_their_order_are_shared_out_behind_that() -> None:
+    """The advice for the one without a shard is what the other one does."""
+    bare = inspect(lambda workers, index: slices().batch(8).take(5).prefetch(2), eager=True)
+    (missing,) = (one for one in bare.findings if one.id == "shard-missing")
+    assert " behind take() in " in missing.recommended
+    followed = found(lambda: slices().batch(8).take(5).shard(2, 0).prefetch(2))
+    assert not [name for name in followed if name.startswith("shard")]
 
 
 def test_datasets_that_the_user_did_not_write_are_left_out() -> None:

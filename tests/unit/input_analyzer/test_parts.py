@@ -63,9 +63,13 @@ def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:
     ):
         with pytest.raises(VaryingShapesError, match=r"'features' of the first batch is float32\[4, 3\]"):
             shapes.check(other)
+    with pytest.raises(VaryingShapesError, match="leaves records out has to put others in their place"):
+        shapes.check((np.zeros([8, 3], np.float32), whole[1]))
+    with pytest.raises(VaryingShapesError, match=r"a fixed size$"):
+        shapes.check((np.zeros([4, 5], np.float32), whole[1]))
     with pytest.raises(VaryingShapesError, match="make all records of one type"):
         shapes.check((whole[0].astype(np.float64), whole[1]))
-    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 8 it is 1 arrays"):
+    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 10 it is 1 arrays"):
         shapes.check(whole[:1])
 
 
@@ -110,18 +114,25 @@ def test_a_stack_of_faulthandler_is_shown_like_a_traceback() -> None:
     )
 
 
-@pytest.mark.parametrize("word", ["data:train_input", "pkg.data:train", "a/b.py:f"])
+@pytest.mark.parametrize("word", ["data:train_input", "pkg.data:train", "a/b.py:f", "pkg.data:Data.train"])
 def test_words_that_name_a_function(word: str) -> None:
     assert looks_like_function(word)
 
 
-@pytest.mark.parametrize("word", ["python", "run.py", ":f", "a:", "http://x:80", "--cs_ip=a:b", "a:b c"])
+@pytest.mark.parametrize(
+    "word", ["python", "run.py", ":f", "a:", "a:b.", "http://x:80", "--cs_ip=a:b", "a:b c"]
+)
 def test_words_that_name_none(word: str) -> None:
     assert not looks_like_function(word)
 
 
 def test_functions_that_are_not_there(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def train():\n    pass\n")
+    (tmp_path / "mine.py").write_text(
+        "def train():\n    pass\n\nclass Data:\n    @staticmethod\n    def read():\n        return 3\n"
+    )
+    assert load(f"{tmp_path}/mine.py:Data.read")() == 3
+    with pytest.raises(UsageError, match=r"no function 'Data\.write'"):
+        load(f"{tmp_path}/mine.py:Data.write")
     with pytest.raises(UsageError, match=r"no function 'tain'.*it has train"):
         load(f"{tmp_path}/mine.py:tain")
     (tmp_path / "many.py").write_text("".join(f"def make_{n}(): ...\n" for n in range(11)))

@@ -248,6 +248,7 @@ def test_published_rates_of_fc_mnist_are_judged_input_bound(
         "findings": [],
         "notes": [],
         "split": None,
+        "order": "",
         "artifact_dirs": [str(tmp_path)],
     }
     words = ("python", "run.py", "--mode=train")

@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 from input_analyzer.analysis import Finding
 from input_analyzer.errors import ComponentError
-from input_analyzer.examine import examine
+from input_analyzer.examine import epoch_samples, examine
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.batches import SampleCount, Shapes
 from input_analyzer.measure.link import Order
@@ -32,6 +32,7 @@ from input_analyzer.standalone import program_of
 from input_analyzer.torch import orders, records
 from input_analyzer.torch.batch_parts import leaves_of
 from input_analyzer.torch.examine import examine as torch_examine
+from input_analyzer.torch.loader import pipeline_of
 
 Named = namedtuple("Named", "x y")
 
@@ -230,6 +231,13 @@ def test_the_last_batch_of_each_of_several_tasks(make: Any, severity: str | None
     finding = findings_of(make).get("drop-remainder-missing")
     assert (finding.severity if finding else None) == severity
     assert finding is None or said in finding.message
+
+
+def test_an_epoch_of_indices_that_come_in_batches_is_not_as_many_records() -> None:
+    data = torch.arange(128.0).reshape(64, 2)
+    order = torch.utils.data.BatchSampler(range(64), 8, False)
+    for loader, samples in ((DataLoader(data, None, sampler=order), None), (DataLoader(data, 8), 64)):
+        assert epoch_samples(pipeline_of(loader, next(iter(loader)))) == samples
 
 
 class Buckets(Sampler[Any]):

@@ -177,6 +177,28 @@ def test_the_last_batch_may_be_smaller() -> None:
     assert not last(63, batch_sampler=[[0, 1], [2, 3]], **alone), "nobody knows"
 
 
+class Endless(IterableDataset[Any]):
+    """Without an end, as its code tells."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            for number in range(40):
+                yield torch.full((2,), float(number))
+
+
+class Ending(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from torch.rand(50, 2)
+            if torch.rand(()) < 0.5:
+                return
+
+
+@pytest.mark.parametrize(("stream", "ends"), [(Endless(), False), (Ending(), True), (Stream(), True)])
+def test_a_stream_without_an_end_has_no_last_batch(stream: Any, ends: bool) -> None:
+    assert ("drop-remainder-missing" in judged(loader(stream, drop_last=False))) is ends
+
+
 def test_records_come_alone() -> None:
     alone = loader(Numbers(), batch_size=None, drop_last=False)
     assert "loader-batch-missing" in judged(alone)
@@ -186,6 +208,16 @@ def test_records_come_alone() -> None:
             return iter([(torch.zeros(8, 3), torch.zeros(8))] * 20)
 
     assert judged(loader(Batches(), batch_size=None, drop_last=False)) == {}
+
+
+def test_records_with_lists_of_numbers() -> None:
+    def told(record: Any) -> list[str]:
+        made = judged(DataLoader([record] * 16, 8))
+        return [one.message for one in made.values() if one.id == "loader-lists"]
+
+    assert told({"ids": [1] * 12, "label": 0})[0].startswith("element['ids'] is a list of 12 tensors with 8 ")
+    for record in ({"ids": torch.ones(12), "label": 0}, (1, 2, 3), [torch.ones(2)] * 12):
+        assert told(record) == []
 
 
 def test_an_order_without_a_seed() -> None:

@@ -36,6 +36,34 @@ def test_more_workers_would_have_one_state_of_a_generator(generator: Any) -> Non
     assert ("have a worker_init_fn seed it" in finding.recommended) is (generator is not None)
 
 
+class SeldomAugmented(Augmented):
+    """Draws in records that nobody looks at; or only before any is read."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 63:
+            return super().__getitem__(index) + self.generator.random()
+        return Numbers.__getitem__(self, index)
+
+
+class Shuffled(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng(0)
+        self.order = self.generator.permutation(self.count)
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(int(self.order[index]))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "proved"), [(SeldomAugmented(float, np.random.default_rng(0)), False), (Shuffled(), True)]
+)
+def test_more_workers_would_have_a_generator_that_is_seldom_drawn_from(dataset: Any, proved: bool) -> None:
+    finding = found(lambda shard: DataLoader(dataset, 8))["loader-workers-missing"]
+    assert finding.proved is proved
+    assert ("where a record draws from SeldomAugmented.generator" in finding.recommended) is not proved
+
+
 class ByEpoch(Numbers):
     epoch = 0
 

@@ -77,6 +77,11 @@ def two_files() -> Iterator[int]:
         yield from range(100 * file, 100 * file + 100)
 
 
+def shared_out() -> range:
+    first, step = worker()
+    return range(first, COUNT, step)
+
+
 def for_two_workers() -> range:
     first, step = worker()
     return range(0 if step == 1 else min(first, 1), COUNT, min(step, 2))
@@ -207,6 +212,14 @@ def test_no_more_workers_are_recommended_than_have_records() -> None:
     assert "num_workers=2," in findings["loader-workers-missing"].recommended
     assert findings["loader-workers-missing"].value == 2
     assert "DataLoader(num_workers=2)" in found.applied
+
+
+def test_workers_have_whole_batches_of_their_own() -> None:
+    for size, enough in ((8, 2), (COUNT, 1), (None, None)):
+        assert worker_probe.workers_with_batches(DataLoader(Stream(shared_out), size)) == enough
+    for size, workers in ((5, 4), (8, 2)):
+        finding = examined(lambda size=size: DataLoader(Stream(shared_out), size), cpus=4)[1]
+        assert finding["loader-workers-missing"].value == workers
 
 
 def test_what_else_is_drawn_in_a_process_is_not_changed_by_a_mend() -> None:

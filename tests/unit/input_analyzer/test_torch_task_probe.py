@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -224,10 +225,16 @@ def test_a_stream_with_random_numbers_of_its_own_is_read_whole_by_every_task() -
     finding = found(lambda shard: bare(Mixed()))["shard-missing"]
     assert not finding.proved
     ours, *others = (
-        Task(stream=((first, "c"), ("c", first)), epoch=epoch)
-        for first, epoch in (("a", ("a", "c")), ("b", ("c", "a")), ("b", ("b", "d")), ("b", ("b", "c")))
+        Task(stream=((first, "c"), ("c", first)), epochs=(Counter(epoch), Counter(again or epoch)))
+        for first, epoch, again in (
+            *(("a", "ac", ""), ("b", "ca", ""), ("b", "bd", ""), ("b", "bc", "")),
+            *(("b", "bd", "ef"), ("a", "ac", "bd"), ("b", "bd", "ac"), ("b", "bd", "ad")),
+        )
     )
-    assert [tasks_differ(ours, other) for other in others] == [False, True, None]
+    assert [tasks_differ(ours, other) for other in others[:4]] == [False, True, None, None]
+    assert [tasks_differ(others[4], other) for other in others[5:]] == [True, None], (
+        "shared out in each epoch"
+    )
     two = loader(Mixed(), num_workers=2, persistent_workers=True)
     assert worker_probe.repeats_among_workers(two) == "all"
 
@@ -242,6 +249,47 @@ def test_it_is_said_that_nobody_can_tell_what_tasks_read(monkeypatch: pytest.Mon
 
     assert "cannot be told" in str(examined(lambda shard: bare(Endless())).notes)
     assert examined(lambda shard: bare(Stream(shard.index, shard.count))).notes == ()
+    for width, notes in ((40, 1), (32, 0)):
+        parts = examined(lambda shard, width=width: _part(shard, width))
+        assert (len(parts.notes), parts.sharded) == ((1, None) if notes else (0, True))
+
+
+class Thing:
+    """A record as packages for graphs have it: an object that does not tell what is in it."""
+
+    def __init__(self, number: int) -> None:
+        self.values, self.itself = {"x": torch.tensor([float(number)])}, self
+
+
+def test_records_that_are_objects_are_compared_by_what_they_hold() -> None:
+    def things(shard: Shard, first: int = 0) -> Any:
+        records = [Thing(number + first) for number in range(64)]
+        return DataLoader(records, 8, collate_fn=lambda some: torch.stack([one.values["x"] for one in some]))
+
+    assert examined(things).sharded is False
+    assert examined(lambda shard: things(shard, 64 * shard.index)).sharded is True
+
+
+def _part(shard: Shard, width: int) -> Any:
+    """Some of the records, in an order of its own that begins where that of the task before has 24 more."""
+    first = 24 * shard.index if width > 32 else 32 * shard.index
+    return bare(Numbers(), sampler=SubsetRandomSampler(range(first, first + width)))
+
+
+def test_tasks_that_begin_alike_twice_by_chance() -> None:
+    once, other = ("a", "b"), ("c", "d")
+    assert tasks_differ(Task(stream=(once, once)), Task(stream=(other, other))) is True
+    assert tasks_differ(Task(stream=(once, once)), Task(stream=(other, once))) is None
+    assert tasks_differ(Task(stream=(once, other)), Task(stream=(other, other))) is None
+
+    class ByItself(IterableDataset[Any]):
+        firsts = iter([0, 0, 5, 9, 9, 9])  # twice the same by chance, of files say
+
+        def __iter__(self) -> Iterator[Any]:
+            first = next(self.firsts)
+            return (torch.tensor([float(first + number)]) for number in range(40))
+
+    assert not begin_alike(*(task_of(bare(ByItself())).stream or ()))
 
 
 class Endless(Sampler[int]):
@@ -272,19 +320,40 @@ def test_a_part_that_is_drawn_when_the_input_is_built_is_another_one_in_every_ta
 
 
 @pytest.mark.parametrize("seeded", [False, True])
-@pytest.mark.parametrize("kind", ["weighted", "random"])
+@pytest.mark.parametrize("kind", ["weighted", "random", "part"])
 def test_draws_are_not_shared_out(seeded: bool, kind: str) -> None:
     def drawing(shard: Shard) -> Any:
         generator = torch.Generator().manual_seed(0) if seeded else None
         weighted = WeightedRandomSampler([1.0] * 64, 64, generator=generator)
         plain = RandomSampler(range(64), replacement=True, num_samples=64, generator=generator)
-        return bare(Numbers(), sampler=weighted if kind == "weighted" else plain, drop_last=False)
+        part = RandomSampler(range(64), num_samples=32, generator=generator)
+        samplers = {"weighted": weighted, "random": plain, "part": part}
+        return bare(Numbers(), sampler=samplers[kind], drop_last=False)
 
     findings = found(drawing)
     assert "would draw from all records" in findings["shard-missing"].message
     assert "generator=torch.Generator().manual_seed(seed + task)" in findings["shard-missing"].recommended
     assert not findings["shard-missing"].proved
     assert "drop-remainder-missing" not in findings, "every task draws as many"
+
+
+class Chosen(Sampler[int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.permutation(64)[: self.count].tolist())
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def test_a_sampler_of_the_users_that_chooses_some_indices() -> None:
+    for kept, said in ((32, "those whose random numbers begin alike draw the same"), (64, "read the same")):
+        finding = found(lambda shard, kept=kept: bare(Numbers(), sampler=Chosen(kept)))["shard-missing"]
+        assert said in finding.message
+        draws = "Chosen that draws a task's part, with random numbers that begin with another seed in each"
+        assert (draws in finding.recommended) is (kept == 32)
 
 
 def test_the_last_batch_of_one_of_several_tasks() -> None:

@@ -43,7 +43,6 @@ class InputProgram:
         eager: whether the function is written for eager execution, for TensorFlow.
         role: while it is open the process finds in its environment what that worker of a run would: for what
             a built input reads there only when it is read itself, in this process or in one that it starts.
-        drawn_at_import: whether random numbers were drawn without a seed when its module was imported.
     """
 
     framework: Framework
@@ -56,7 +55,6 @@ class InputProgram:
     seed: int | None = None
     eager: bool = False
     role: Callable[[Shard], AbstractContextManager[None]] = lambda shard: nullcontext()
-    drawn_at_import: bool = False
 
 
 def wanted() -> bool:

@@ -11,21 +11,13 @@ from typing import Any
 
 
 @contextmanager
-def on_import(
-    name: str, action: Callable[[], None], before: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Acts right after the first import of a module meanwhile; at once where it has been imported already.
-
-    Args:
-        name: Of the module.
-        action: What is done after the import.
-        before: What is done right before it; nothing where it has been imported already.
-    """
+def on_import(name: str, action: Callable[[], None]) -> Iterator[None]:
+    """Acts right after the first import of a module meanwhile; at once where it has been imported already."""
     if name in sys.modules:
         action()
         yield
         return
-    finder = _Finder(name, action, before)
+    finder = _Finder(name, action)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -36,10 +28,9 @@ def on_import(
 class _Finder(MetaPathFinder):
     """Finds what the other finders find."""
 
-    def __init__(self, name: str, action: Callable[[], None], before: Callable[[], None]) -> None:
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
         self._action = action
-        self._before = before
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         """The spec of the module with a loader that acts, once; others are found by the next finder."""
@@ -51,7 +42,6 @@ class _Finder(MetaPathFinder):
             load = spec.loader.exec_module
 
             def load_and_act(module: Any) -> None:
-                self._before()
                 load(module)
                 self._action()
 

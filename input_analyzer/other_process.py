@@ -28,11 +28,11 @@ def concluded(
 
     Args:
         findings: Of the input.
-        digest: Of what workers share out, in the process that examined the input; empty where it does not
-            matter.
+        digest: Of what workers share out, in the process that examined the input, or several of what they
+            read first; empty where it does not matter.
         other: That of another process; None where it failed.
     """
-    if digest in ("", other):
+    if not digest or (other is not None and _is_same(digest, other)):
         return tuple(findings), ()
     reason = _UNSEEN if other is None else _DIFFERS
     shared = {finding.id for finding in findings} & {_SHARED_OUT}
@@ -40,3 +40,9 @@ def concluded(
     return tuple(
         left_alone(one, reason) if one.id == _SHARED_OUT and one.proved else one for one in findings
     ), notes
+
+
+def _is_same(digest: str, other: str) -> bool:
+    """As far as both go: in the same time a busy machine reads less."""
+    pairs = list(zip(digest.split(), other.split(), strict=False))
+    return bool(pairs) and all(one == another for one, another in pairs)

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +22,6 @@ from input_analyzer.analysis import Framework
 from input_analyzer.applying import ordered, ordered_values
 from input_analyzer.errors import ComponentError, UsageError, WrongTypeError
 from input_analyzer.handover import InputProgram, Shard, take_over
-from input_analyzer.import_draws import import_watched
 from input_analyzer.imports import on_import
 from input_analyzer.measure.link import VARIABLE
 from input_analyzer.measure.session import begin, keep_files_apart, refuse
@@ -101,13 +99,11 @@ def load(word: str) -> Callable[[], Any]:
     sys.path.insert(0, str(Path.cwd()))
     before = _open_now()
     try:
-        with import_watched() as has_drawn:
-            module = (
-                _from_file(Path(module_name))
-                if module_name.endswith(".py")
-                else importlib.import_module(module_name)
-            )
-            drawn = has_drawn()
+        module = (
+            _from_file(Path(module_name))
+            if module_name.endswith(".py")
+            else importlib.import_module(module_name)
+        )
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
@@ -124,15 +120,11 @@ def load(word: str) -> Callable[[], Any]:
         )
     with suppress(TypeError):  # an object that can be called, of a class with slots
         _OPEN_BEFORE[function] = before
-        _DRAWN_BEFORE[function] = drawn
     return cast("Callable[[], Any]", function)
 
 
 _OPEN_BEFORE: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 """By a function what was open in this process before its module was imported."""
-
-_DRAWN_BEFORE: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""By a function whether the import of its module drew random numbers without a seed."""
 
 
 def _open_now() -> dict[int, str]:
@@ -220,10 +212,7 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
         return tensorflow_batches(build(shard), names)
 
     size = _batch_size(example) if framework == "torch" else None
-    program = InputProgram(framework, function, build, batches, lambda: names, size, eager=True, role=_told)
-    with suppress(TypeError):  # an object that can be called, of a class with slots
-        return replace(program, drawn_at_import=_DRAWN_BEFORE.get(function, False))
-    return program
+    return InputProgram(framework, function, build, batches, lambda: names, size, eager=True, role=_told)
 
 
 def _remember_open(function: Any) -> None:

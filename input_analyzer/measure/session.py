@@ -68,15 +68,17 @@ def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool
         else:
             from input_analyzer.tf import compare as of_graphs
 
-            def tell(digest: str) -> None:
-                link.send(event="shares", digest=digest)
+            compare = partial(of_graphs.compare, bounds=order.bounds)
 
-            compare = partial(of_graphs.compare, bounds=order.bounds, tell=tell if order.share else None)
+        def tell(digest: str) -> None:
+            link.send(event="shares", digest=digest)
 
         def say(doing: str) -> None:
             link.send(event="alive", doing=doing)
 
-        ratios = compare(program, order.mends, order.stage_seconds, say, order.optional)
+        ratios = compare(
+            program, order.mends, order.stage_seconds, say, order.optional, tell=tell if order.share else None
+        )
         link.send(event="compared", ratios=ratios)
     else:
         read_as_told(program, order, link)

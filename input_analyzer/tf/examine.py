@@ -14,7 +14,6 @@ from input_analyzer.findings import find
 from input_analyzer.findings.expected_gains import not_speed
 from input_analyzer.findings.sharding import EACH_ONCE, same_records
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.import_draws import AT_IMPORT
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline
@@ -51,16 +50,13 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         inspection.context,
         times={time.stage: time for time in timing.times},
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
-        by_chance=program.drawn_at_import or inspection.context.by_chance,
     )
     found = find(inspection.pipeline, context)
     # As one of two workers: whether there is a shard to be mended shows only there.
     read = inspection.of_several or inspection.traced
-    drawn = program.drawn_at_import
-    by_chance = {"shard-missing"} if drawn or inspection.context.by_chance else set()
+    by_chance = {"shard-missing"} if context.by_chance else set()
     whole = mend(read.dataset, {finding.id for finding in found} - by_chance, 2, 0)
-    reason = AT_IMPORT if drawn else BY_CHANCE
-    findings = marked(found, [*whole.left, *(Left(name, None, None, reason) for name in by_chance)])
+    findings = marked(found, [*whole.left, *(Left(name, None, None, BY_CHANCE) for name in by_chance)])
     shared = {finding.id for finding in findings if finding.id == "shard-missing" and finding.proved}
     compared = not context.by_chance and (shared or inspection.context.sharded)
     return Examination(

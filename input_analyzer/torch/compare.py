@@ -14,6 +14,7 @@ from input_analyzer.applying import values_in
 from input_analyzer.errors import InputEndedError
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.torch.mend import mend
+from input_analyzer.torch.proof import order_elsewhere
 from input_analyzer.turns import LEFT_OUT, TURN_S, Ratio, compare_sets, in_turns
 
 BATCHES = 6
@@ -27,6 +28,7 @@ def compare(
     seconds: float,
     say: Callable[[str], None],
     optional: Collection[str] = (),
+    tell: Callable[[str], None] | None = None,
 ) -> list[Ratio | None]:
     """For each set of findings the ratio of the rates with and without them mended, and its 95 % interval.
 
@@ -36,10 +38,14 @@ def compare(
         seconds: Time for one set.
         say: Told what is being done.
         optional: Findings that a set of several is compared without where they alone were slower.
+        tell: Told the digests of what tasks share out.
 
     Returns:
         None for a set that changes nothing in the loader, or whose batches are too slow for the time.
     """
+
+    if tell is not None:
+        tell(order_elsewhere(program))
 
     def compare_one(words: tuple[str, ...], say_on: Callable[[], None]) -> Ratio | None:
         return _compare_one(program, values_in(words), seconds, say_on)

@@ -63,13 +63,26 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         held = concurrent_reads.shared_handle(loader, tasks.held)
         findings = _proved(program, loader, with_facts(pipeline, GETITEM, held), context, tasks)
         values = values_of(findings, cpus)
+        shared = {proof.SHARDING} & values.keys()
         # As one of two tasks: whether there is a shard to be mended shows only there.
         applied = mend(loader, values, 2, 0, cpus).changes
         applied_by = {
-            name: mend(loader, {name: values[name]}, 2, 0, cpus).changes for name in optional(findings)
+            name: mend(loader, {name: values[name]}, 2, 0, cpus).changes
+            for name in (*optional(findings), *shared)
         }
         notes = _notes(loader, tasks, pipeline)
-    return Examination(pipeline, times, findings, sharded, notes, applied, applied_by=applied_by)
+    compared = not tasks.by_chance and (shared or sharded)
+    order_of_records = proof.shared_order(tasks.first) if compared else ""
+    return Examination(
+        pipeline,
+        times,
+        findings,
+        sharded,
+        notes,
+        applied,
+        applied_by=applied_by,
+        order=order_of_records,
+    )
 
 
 def _notes(loader: Any, tasks: proof.Tasks, pipeline: Pipeline) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, IterDataPipe
 from input_analyzer.analysis import Finding
 from input_analyzer.applying import WORKER_COUNTS, left_alone
 from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.import_draws import AT_IMPORT
 from input_analyzer.torch import global_random, handles, records, worker_probe
 from input_analyzer.torch.concurrent_reads import against_more_workers
 from input_analyzer.torch.layers import epoch_of
@@ -88,6 +87,20 @@ def two_tasks(program: InputProgram) -> tuple[Tasks, Any]:
         return Tasks(first, second, differ, against, held, bool(first.drawn)), loader
     alike = _task(program, 1, _SEEDS[0])[0]
     return Tasks(first, alike, tasks_differ(first, alike), against, held), loader
+
+
+def shared_order(task: Task) -> str:
+    """Digests of the records that a task reads first, for another process to compare; see `order_elsewhere`.
+
+    Empty where they change from one reading to the next, which says nothing about another process.
+    """
+    once, again = task.data if task.stream is None else task.stream
+    return " ".join(once) if records.begin_alike(once, again) else ""
+
+
+def order_elsewhere(program: InputProgram) -> str:
+    """What `shared_order` says of the first of two tasks, as this process makes it."""
+    return shared_order(_task(program, 0, _SEEDS[0])[0])
 
 
 def _against_indices(first: Task, second: Task, differ: bool | None) -> str | None:
@@ -179,8 +192,6 @@ def _against_sharing(
     wanted = [name for name in (SHARDING, SPLITTING) if name in asked]
     if not wanted:
         return {}
-    if program.drawn_at_import:
-        return dict.fromkeys(wanted, AT_IMPORT)
     if type(loader) is not DataLoader:
         return dict.fromkeys(wanted, f"{type(loader).__name__} is a class of its own")
     parts = parts_of(loader)

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -119,15 +120,14 @@ def test_in_the_root_directory_the_image_is_seen_and_never_hidden(run: Run) -> N
 
 @pytest.mark.parametrize("container", ["singularity", "charliecloud"])
 def test_a_directory_that_cannot_be_said_to_the_runtime_is_refused(run: Run, container: str) -> None:
-    folder = Path("/home") / "a:b"
-    folder.mkdir()
+    folder = Path(mkdtemp(prefix="a:b-", dir="/home"))
     try:
         result = run("csrun_cpu", "--dry-run", "true", cwd=folder, CSRUN_CONTAINER=container)
     finally:
         folder.rmdir()
     assert result.returncode == (0 if container == "charliecloud" else 2)
     if container == "singularity":
-        assert "'/home/a:b' cannot be passed to singularity; expected a path without" in result.stderr
+        assert f"'{folder}' cannot be passed to singularity; expected a path without" in result.stderr
     else:  # the image's empty /home takes its place
         assert "--bind=/home " in result.stdout
 

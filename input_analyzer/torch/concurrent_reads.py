@@ -53,7 +53,8 @@ def against_more_workers(
         if held is None and handles.held_by(loader.dataset) is not None:  # opened by who read first: by us
             with program.role(Shard(2, 0)):
                 loader = program.build(Shard(2, 0))
-        reason = _against_reading(loader, min(_TRIED, max(2, *(one.value or 0 for one in asked))))
+        count = min(_TRIED, max(2, *(one.value or 0 for one in asked)))
+        reason = _against_reading(loader, count, own=held is None)
         reason = reason or _against_cache(loader, max(one.value or 0 for one in asked))
     return {} if reason is None else {one.id: reason for one in asked}
 
@@ -149,13 +150,21 @@ def forks(loader: Any) -> bool:
     return bool(context.get_start_method() == "fork")
 
 
-def _against_reading(loader: Any, count: int, seconds: float = _SECONDS) -> str | None:
+def _against_reading(loader: Any, count: int, seconds: float = _SECONDS, *, own: bool = False) -> str | None:
+    """Why several workers may not read what one does.
+
+    Args:
+        loader: Of a task; it has been read.
+        count: So many workers are tried.
+        seconds: For so long.
+        own: Files that are open now were opened by reading: each worker would open them for itself.
+    """
     alone = worker_probe.in_workers(loader, 1, _read)
     if not alone or not alone[0]:
         return "its records could not be read for a comparison"
     if any(len(found) > 1 for found in alone[0].values()):
         return "its records change by themselves, so nobody can compare those of several workers"
-    several = worker_probe.in_workers(loader, count, partial(_read, seconds=seconds))
+    several = worker_probe.in_workers(loader, count, partial(_read, seconds=seconds, own=own))
     if len(several) < count or not all(several):
         return f"{count} workers at once could not read it"
     if all(alone[0].get(index, found) == found for one in several for index, found in one.items()):
@@ -163,10 +172,12 @@ def _against_reading(loader: Any, count: int, seconds: float = _SECONDS) -> str 
     return f"{count} workers at once read other records than one process"
 
 
-def _read(dataset: Any, seconds: float = _SECONDS) -> _Read:
+def _read(dataset: Any, seconds: float = _SECONDS, own: bool = False) -> _Read:
     """Records at indices that all workers have in common, twice and for so long that all read at once."""
     info = get_worker_info()
     assert info is not None
+    if own:
+        handles.take_own_positions()
     end = time.monotonic() + (seconds if info.num_workers > 1 else 0.0)
     found: defaultdict[int, set[str]] = defaultdict(set)
     rounds = 0

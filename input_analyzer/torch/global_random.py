@@ -39,7 +39,12 @@ def begin(seed: int) -> None:
     """Begins all of them anew."""
     random.seed(seed)
     np.random.seed(seed % _NUMPY_SEEDS)
-    torch.manual_seed(seed)
+    _begin_torch(seed)
+
+
+def _begin_torch(seed: int) -> None:
+    # torch.manual_seed() writes the whole stack down for each device that is not used yet, and keeps that.
+    torch.default_generator.manual_seed(seed)
 
 
 @contextmanager
@@ -106,5 +111,5 @@ class OwnChance:
             of = {name: int(fingerprint(state), 16) + self._epoch for name, state in self._first.items()}
             random.seed(of["random"])
             np.random.seed(of["numpy.random"] % _NUMPY_SEEDS)
-            torch.manual_seed(of["torch"] % 2**63)
+            _begin_torch(of["torch"] % 2**63)
         self._epoch += 1

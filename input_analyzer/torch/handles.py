@@ -149,6 +149,23 @@ def _is_open(thing: Any) -> bool:
         return False
 
 
+def take_own_positions() -> None:
+    """In a forked process: what is open for reading gets a position of its own, as if it were opened here.
+
+    A file that a module opens when a record is first read is open already where records have been read for
+    an analysis; in a run each worker opens it.
+    """
+    for link in Path("/proc/self/fd").iterdir():
+        descriptor = int(link.name)
+        with suppress(OSError):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not _is_shared(descriptor):
+                continue
+            own = os.open(link, fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND))
+            os.lseek(own, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(own, descriptor)
+            os.close(own)
+
+
 def _is_shared(descriptor: int) -> bool:
     """Whether processes that have a descriptor from one before them disturb each other by reading it."""
     if descriptor <= _STANDARD:

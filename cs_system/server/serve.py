@@ -137,15 +137,18 @@ class _Signals:
     """The first SIGTERM or SIGINT shuts down in good order, the second at once."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._first: asyncio.Future[signal.Signals] = loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[signal.Signals] = self._loop.create_future()
+        self._shutting_down = False
+        # Not by the loop: its handlers end with it, and a second signal may come right then.
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._caught, number)
+            signal.signal(number, self._caught)
 
-    def _caught(self, number: signal.Signals) -> None:
-        if self._first.done():
+    def _caught(self, number: int, frame: object) -> None:
+        if self._shutting_down or self._loop.is_closed():
             os._exit(128 + number)
-        self._first.set_result(number)
+        self._shutting_down = True
+        self._loop.call_soon_threadsafe(self._first.set_result, signal.Signals(number))
 
     async def first(self) -> signal.Signals:
         return await self._first

@@ -24,6 +24,7 @@ NAME_PREFIX = "cs_"
 """What the names of all artifact directories start with; nothing else is ever removed."""
 
 _POLL_S = 0.05
+_TELL_EVERY_S = 10.0
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 _LOCK_SUFFIX = ".lock"
 _TEMPORARY_MARK = ".tmp-"
@@ -53,7 +54,7 @@ def directory_lock(
     Args:
         target: the directory to be written.
         timeout_s: how long to wait for another holder.
-        on_wait: called once, with who holds the lock, before waiting.
+        on_wait: called with who holds the lock, before waiting and every ten seconds of it.
 
     Raises:
         ArtifactLockError: the other holder took longer.
@@ -137,7 +138,7 @@ def write_error(target: Path, error: OSError) -> ArtifactWriteError:
 def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None) -> tuple[int, bool]:
     """(the descriptor of `path` that holds the lock, whether it keeps others out)."""
     deadline = time.monotonic() + timeout_s
-    told = False
+    tell_at = 0.0
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         done = False
@@ -156,9 +157,9 @@ def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None
                 f"{holder} has been compiling the same program for more than {timeout_s:g} s (lock {path}); "
                 "wait for it, or end it and start again"
             )
-        if on_wait is not None and not told:
+        if on_wait is not None and time.monotonic() >= tell_at:
             on_wait(holder)
-            told = True
+            tell_at = time.monotonic() + _TELL_EVERY_S
         time.sleep(_POLL_S)
 
 

@@ -5,7 +5,7 @@
             reservation.load(artifact)
             reservation.program()
             reservation.put_state(state)
-            reservation.open_input(num_workers=2, input_digest=digest, first_position=0)
+            reservation.open_input(num_workers=2, identity=identity, first_position=0)
             reservation.wait_workers(timeout_s=60)
             for outputs in reservation.run_steps(1000):
                 ...
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,10 +32,13 @@ from cs_system.connection import Connection
 from cs_system.errors import (
     ConnectionLostError,
     CsSystemError,
+    JoinTimeoutError,
     StateMismatchError,
+    SystemBusyError,
     WrongOrderError,
     clock_text,
 )
+from cs_system.identity import InputIdentity, identity_to_wire
 from cs_system.info import SystemInfo, read_info
 from cs_system.interface import specs_to_wire, state_faults
 from cs_system.proto import cs_system_pb2 as pb
@@ -60,6 +64,13 @@ CONNECT_TIMEOUT_S = 5.0
 _RELEASE_TIMEOUT_S = 15.0
 # The server's own limit ends a wait; this is for a server that is gone.
 _ANSWER_MARGIN_S = 10.0
+# How often a worker that waits for its chief asks again, and learns what it waits for.
+_JOIN_SLICE_S = 2.0
+QUEUE_TIMEOUT_S = 24 * 3600.0
+# For one call that programs the device or moves a state: above what the largest ones take.
+_CALL_TIMEOUT_S = 4 * 3600.0
+
+OnWait = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -71,20 +82,29 @@ class StepOutputs:
         count: Number of steps.
         outputs: By output name, shape (count, *shape of the output).
         samples: Samples of these steps together.
+        began_s: When the device began with the first of them, by a clock of the system's.
+        ended_s: When it had done the last one, by the same clock.
     """
 
     first_step: int
     count: int
     outputs: dict[str, np.ndarray]
     samples: int
+    began_s: float = 0.0
+    ended_s: float = 0.0
+
+    def time_of(self, step: int) -> float:
+        """When global step `step`, one of these, was done: as if all of them had taken the same time."""
+        return self.began_s + (self.ended_s - self.began_s) * (step - self.first_step) / self.count
 
 
 @dataclass(frozen=True)
 class RunTicket:
-    """Where a worker delivers its batches."""
+    """Where a worker delivers its batches, and the position at which the chief has opened the input."""
 
     data_host: str
     data_port: int
+    first_position: int = 0
 
 
 class SystemClient:
@@ -115,7 +135,12 @@ class SystemClient:
         return read_info(message, self.address)
 
     def reserve(
-        self, job: str, token: str, wait: bool = False, on_wait: Callable[[str], None] | None = None
+        self,
+        job: str,
+        token: str,
+        wait: bool = False,
+        on_wait: OnWait | None = None,
+        timeout_s: float = QUEUE_TIMEOUT_S,
     ) -> Reservation:
         """Takes the system for a job; it is free again when the reservation is closed or this process ends.
 
@@ -123,19 +148,23 @@ class SystemClient:
             job: Name of the job, shown to others.
             token: The job's secret, which its workers must know.
             wait: Queue behind the current holder, first come first served.
-            on_wait: Gets a sentence about the queue whenever it changes.
+            on_wait: Gets a sentence about the queue whenever it changes, and every two seconds.
+            timeout_s: How long to queue.
 
         Raises:
-            SystemBusyError: another job holds the system and `wait` is false.
+            SystemBusyError: another job holds the system, and `wait` is false or `timeout_s` over.
             SystemStoppingError: the system shuts down.
         """
         connection = self._connection
         lease = connection.stream("Reserve", pb.ReserveRequest(job=job, token=token, wait=wait))
+        deadline = time.monotonic() + timeout_s
         try:
             with connection.errors():
                 for event in lease:
                     if event.WhichOneof("event") == "granted":
                         return Reservation(connection, lease, event.granted.reservation)
+                    if time.monotonic() > deadline:
+                        raise SystemBusyError.held(event.queued.held_by, event.queued.since, timeout_s)
                     if on_wait is not None:
                         on_wait(_queue_text(self.address, event.queued))
         except BaseException:
@@ -217,12 +246,12 @@ class Reservation:
             raise StateMismatchError.of(faults)
         self._call("PutState", (pb.StateChunk(tensors=group) for group in pack_tensors(arrays)))
 
-    def open_input(self, num_workers: int, input_digest: str, first_position: int) -> None:
+    def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
         """Lets the workers of the job connect.
 
         Args:
             num_workers: Number of workers.
-            input_digest: Every worker must show the same one.
+            identity: Every worker must show the same one.
             first_position: Batches of the input that earlier runs used: the global step of a resumed run.
 
         Raises:
@@ -231,19 +260,22 @@ class Reservation:
         self._call(
             "OpenInput",
             pb.OpenInputRequest(
-                num_workers=num_workers, input_digest=input_digest, first_position=first_position
+                num_workers=num_workers,
+                identity=identity_to_wire(identity),
+                first_position=first_position,
             ),
         )
 
-    def wait_workers(self, timeout_s: float, on_progress: Callable[[str], None] | None = None) -> None:
+    def wait_workers(self, timeout_s: float, on_progress: OnWait | None = None) -> None:
         """Waits until every worker has connected and its first batch is on the system.
 
         Args:
             timeout_s: For all of them.
-            on_progress: Gets a sentence whenever another worker is ready.
+            on_progress: Gets a sentence whenever another worker is ready, and every two seconds.
 
         Raises:
             WorkersTimeoutError: names the missing workers.
+            InputMismatchError: a worker has another input.
             WorkerLostError, InputFailedError: a worker will not come.
         """
         stream = self._stream("WatchInput", pb.WatchInputRequest(timeout_s=timeout_s))
@@ -252,8 +284,10 @@ class Reservation:
                 if on_progress is not None:
                     on_progress(_workers_text(status))
 
-    def run_steps(self, n: int) -> StepStream:
+    def run_steps(self, n: int, on_wait: OnWait | None = None) -> StepStream:
         """Computes up to `n` steps; the outputs come while the steps run.
+
+        `on_wait` gets a sentence every two seconds in which no step ends.
 
         Leaving the iteration early stops the system at the next call of its device, so it may be some steps
         further than the outputs that were read; `info().run.step` tells how far.
@@ -264,7 +298,9 @@ class Reservation:
         """
         if n < 1:
             raise WrongOrderError(f"run_steps: got {n} steps, expected at least 1")
-        stream = StepStream(self._connection, self._stream("RunSteps", pb.RunStepsRequest(steps=n)))
+        # Steps may take days. The system limits its wait for input, and a system that is gone is noticed.
+        call = self._stream("RunSteps", pb.RunStepsRequest(steps=n), timeout_s=None)
+        stream = StepStream(self._connection, call, on_wait)
         self._steps = stream
         return stream
 
@@ -322,11 +358,11 @@ class Reservation:
 
     def _call(self, rpc: str, request: Any) -> Any:
         self._end_steps()
-        return self._connection.call(rpc, request, reservation=self._id)
+        return self._connection.call(rpc, request, timeout_s=_CALL_TIMEOUT_S, reservation=self._id)
 
-    def _stream(self, rpc: str, request: Any) -> Any:
+    def _stream(self, rpc: str, request: Any, timeout_s: float | None = _CALL_TIMEOUT_S) -> Any:
         self._end_steps()
-        return self._connection.stream(rpc, request, self._id)
+        return self._connection.stream(rpc, request, self._id, timeout_s)
 
     def _end_steps(self) -> None:
         """The device does one thing at a time: steps whose outputs nobody reads any more are stopped."""
@@ -343,8 +379,9 @@ class StepStream(Iterator[StepOutputs]):
         paused: True once the steps have ended before the last one because of `pause_steps`.
     """
 
-    def __init__(self, connection: Connection, call: Any) -> None:
+    def __init__(self, connection: Connection, call: Any, on_wait: OnWait | None = None) -> None:
         self.end_of_input = self.paused = False
+        self._on_wait = on_wait
         self._connection = connection
         self._call = call
         self._ended = False
@@ -359,12 +396,21 @@ class StepStream(Iterator[StepOutputs]):
                 assembler.add(event.span.outputs)
                 if event.span.last:
                     span = event.span
-                    return StepOutputs(span.first_step, span.count, assembler.finish(), span.samples)
+                    return StepOutputs(
+                        span.first_step,
+                        span.count,
+                        assembler.finish(),
+                        span.samples,
+                        span.began_s,
+                        span.ended_s,
+                    )
         raise StopIteration
 
     def _next_event(self) -> pb.RunEvent | None:
         try:
-            event = next(self._call)
+            while (event := next(self._call)).WhichOneof("event") == "waiting":
+                if self._on_wait is not None:
+                    self._on_wait(event.waiting)
         except BaseException:
             self._ended = True
             raise
@@ -384,7 +430,13 @@ class StepStream(Iterator[StepOutputs]):
 
 
 def join_run(
-    address: SystemAddress, job: str, token: str, timeout_s: float, input_digest: str | None = None
+    address: SystemAddress,
+    job: str,
+    token: str,
+    timeout_s: float,
+    identity: InputIdentity | None = None,
+    worker: str = "a worker",
+    on_wait: OnWait | None = None,
 ) -> RunTicket:
     """For a worker: waits until the chief of its job has opened the input.
 
@@ -393,23 +445,37 @@ def join_run(
         job: Name of the job.
         token: Its secret.
         timeout_s: How long to wait.
-        input_digest: Waits for this input, when the job has several runs one after the other.
+        identity: The worker's input; waits for the run of its number. None joins any input of the job.
+        worker: What messages call this worker.
+        on_wait: Gets a sentence on what the worker waits for every two seconds.
 
     Raises:
         InputRefusedError: `token` is not the one of the job's chief.
+        InputMismatchError: the chief has opened another input.
         JoinTimeoutError: the input was not opened in time.
         SystemUnreachableError, NotACsSystemError: no CS system is at the address.
     """
+    request = pb.JoinRequest(
+        job=job, token=token, identity=None if identity is None else identity_to_wire(identity), worker=worker
+    )
+    deadline = time.monotonic() + timeout_s
     connection = Connection(address, CONNECT_TIMEOUT_S)
     try:
-        reply = connection.call(
-            "JoinRun",
-            pb.JoinRequest(job=job, token=token, timeout_s=timeout_s, input_digest=input_digest or ""),
-            timeout_s=timeout_s + _ANSWER_MARGIN_S,
-        )
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            request.timeout_s = min(_JOIN_SLICE_S, left_s)
+            try:
+                limit_s = request.timeout_s + _ANSWER_MARGIN_S
+                reply = connection.call("JoinRun", request, timeout_s=limit_s)
+            except JoinTimeoutError as error:
+                if left_s <= _JOIN_SLICE_S:
+                    raise JoinTimeoutError.after(job, timeout_s, error.fields["state"]) from None
+                if on_wait is not None:
+                    on_wait(f"waiting for the chief of job {job} to open the input: {error.fields['state']}")
+                continue
+            return RunTicket(reply.data_host or address.host, reply.data_port, reply.first_position)
     finally:
         connection.close()
-    return RunTicket(reply.data_host or address.host, reply.data_port)
 
 
 def _artifact_chunks(data: bytes) -> Iterator[pb.ArtifactChunk]:
@@ -425,11 +491,9 @@ def _queue_text(address: SystemAddress, queued: pb.Queued) -> str:
 
 
 def _workers_text(status: pb.InputStatus) -> str:
-    connected = sum(worker.phase in ("connected", "ended") for worker in status.workers)
-    text = f"{connected} of {len(status.workers)} workers connected"
-    if status.waiting_for:
-        text += f", waiting for worker {', '.join(map(str, status.waiting_for))}"
-    return text
+    ready = len(status.workers) - len(status.waiting_for)
+    text = f"{ready} of {len(status.workers)} workers ready"
+    return f"{text}, waiting for {status.missing}" if status.missing else text
 
 
 def _reason(error: BaseException) -> str:

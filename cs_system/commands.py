@@ -77,6 +77,14 @@ def main() -> None:
     metavar="SECONDS",
     help="How long a run waits for a lost worker to come back.",
 )
+@click.option(
+    "--input-patience-s",
+    type=click.FloatRange(0, min_open=True),
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a run waits for the next batch of a worker.",
+)
 def serve(
     host: str,
     port: int,
@@ -89,6 +97,7 @@ def serve(
     cache_size: int,
     input_memory: int,
     reconnect_s: float,
+    input_patience_s: float,
 ) -> None:
     """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once."""
     from cgc.errors import FabricError
@@ -115,7 +124,7 @@ def serve(
                     fabric=loaded.name,
                     fabric_json=loaded.model_dump_json(),
                     advertise=advertise,
-                    limits=RunLimits(input_memory * _MIB, reconnect_s),
+                    limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s),
                 ),
                 host=host,
                 port=port,

@@ -78,9 +78,11 @@ class Connection:
         with self.errors():
             return getattr(self._stub, rpc)(request, timeout=timeout_s, metadata=client_metadata(reservation))
 
-    def stream(self, rpc: str, request: Any, reservation: str | None = None) -> Any:
+    def stream(
+        self, rpc: str, request: Any, reservation: str | None = None, timeout_s: float | None = None
+    ) -> Any:
         """A call with many answers: an iterator with `cancel()`. Iterate it inside `errors`."""
-        return getattr(self._stub, rpc)(request, metadata=client_metadata(reservation))
+        return getattr(self._stub, rpc)(request, timeout=timeout_s, metadata=client_metadata(reservation))
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -100,6 +102,11 @@ class Connection:
             return ConnectionLostError(
                 f"the connection to the CS system at {self.address} broke ({details}); "
                 "see its log, and resume from the last checkpoint"
+            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ConnectionLostError(
+                f"the CS system at {self.address} lives and has not answered in time; see its log, "
+                "and resume from the last checkpoint"
             )
         return CsSystemError(f"the CS system at {self.address} failed: {code.name}: {details}")
 

@@ -98,12 +98,13 @@ class SystemBusyError(CsSystemError):
     code = "busy"
 
     @classmethod
-    def held(cls, job: str, since_s: float) -> SystemBusyError:
-        """`since_s` is in seconds since the epoch."""
+    def held(cls, job: str, since_s: float, queued_s: float | None = None) -> SystemBusyError:
+        """`since_s` is in seconds since the epoch; `queued_s` is how long the caller has queued for it."""
         since = clock_text(since_s)
+        queued = "" if queued_s is None else f" and still after {queued_s:g} s in the queue"
+        advice = "try again later" + (", or queue for it with csrun_wse --wait" if queued_s is None else "")
         return cls(
-            f"the CS system is busy: held by {job} since {since}; try again later, "
-            "or queue for it with csrun_wse --wait",
+            f"the CS system is busy: held by {job} since {since}{queued}; {advice}",
             job=job,
             since=since,
         )
@@ -166,10 +167,37 @@ class InputRefusedError(CsSystemError):
     code = "input_refused"
 
 
+class InputMismatchError(CsSystemError):
+    """A worker's input is not the one that the chief has opened; told to both, and it ends the job."""
+
+    code = "input_mismatch"
+
+    @classmethod
+    def of(cls, worker: str, differences: Iterable[str]) -> InputMismatchError:
+        """`worker` is what messages call it; `differences` says one thing each."""
+        return cls(
+            f"{worker} has another input than the chief: {'; '.join(differences)}. All tasks of a job must "
+            "make the same calls with the same program; look for what depends on the task, the machine or "
+            "the files that are there at the moment",
+            worker=worker,
+        )
+
+
 class JoinTimeoutError(CsSystemError):
-    """The chief of a worker's job did not open the input in time."""
+    """The chief of a worker's job did not open the input in time.
+
+    `fields["state"]` says what the worker waits for.
+    """
 
     code = "join_timeout"
+
+    @classmethod
+    def after(cls, job: str, timeout_s: float, state: str) -> JoinTimeoutError:
+        """`state` is why the input is not open."""
+        return cls(
+            f"no input of job {job} to join within {timeout_s:g} s: {state}; look at the chief's log",
+            state=state,
+        )
 
 
 class WorkersTimeoutError(CsSystemError):

@@ -7,4 +7,4 @@ import csrun.version
 TOOLKIT_VERSION: str = csrun.version.__version__
 
 # Raised by every change of the control plane that the other side cannot ignore.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3

@@ -1,7 +1,11 @@
-"""Calling the user's functions with the arguments that they declare."""
+"""Calling the user's functions with the arguments that they declare.
+
+Each call gets a copy of the parameters of its own, as tf.estimator gave it: programs write into them.
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -62,7 +66,13 @@ def call_model_fn(
         raise ModelFnError(
             f"model_fn ({_name(model_fn)}) has no argument labels, but input_fn returns (features, labels)"
         )
-    offered = {"features": features, "labels": labels, "mode": mode, "params": params, "config": config}
+    offered = {
+        "features": features,
+        "labels": labels,
+        "mode": mode,
+        "params": copy.deepcopy(params),
+        "config": config,
+    }
     spec = model_fn(**{name: value for name, value in offered.items() if any_keyword or name in names})
     if not isinstance(spec, EstimatorSpec):
         raise ModelFnError(
@@ -101,7 +111,7 @@ def call_input_fn(
             f"input_fn ({_name(input_fn)}) needs the argument '{unknown[0]}', "
             f"known are {', '.join(INPUT_FN_ARGUMENTS)}; bind others with functools.partial"
         )
-    offered: dict[str, Any] = {"params": params, "mode": mode, "config": config}
+    offered: dict[str, Any] = {"params": copy.deepcopy(params), "mode": mode, "config": config}
     if "input_context" in names:
         import tensorflow as tf
 

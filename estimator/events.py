@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
+from cs_system.client import StepOutputs
 from runtime.errors import ModelDirError
+from runtime.progress import Pace
 
 SUMMARY_PREFIX = "summary/"
 
@@ -93,33 +92,21 @@ class StepEvents:
         self._writer = writer
         self._every = every_steps
         self._batch_size = batch_size
-        self._rate_step: int | None = None
-        self._rate_at = time.perf_counter()
+        self._pace = Pace()
 
-    def steps(self, first_step: int, outputs: Mapping[str, np.ndarray]) -> None:
+    def steps(self, outputs: StepOutputs) -> None:
         """Takes outputs stacked over steps: row i is of global step `first_step + i + 1`."""
-        if not self._every or not outputs:
+        if not self._every or not outputs.outputs:
             return
-        count = len(next(iter(outputs.values())))
-        last_step = first_step + count
-        if self._rate_step is None:
-            # The first entry has no rate: the time before it belongs to the start of the run.
-            self._rate_step, self._rate_at = last_step, time.perf_counter()
+        self._pace.start(outputs)
+        first_step, columns = outputs.first_step, outputs.outputs.items()
         first_due = first_step - first_step % self._every + self._every
-        for step in range(first_due, last_step + 1, self._every):
+        for step in range(first_due, first_step + outputs.count + 1, self._every):
             row = step - first_step - 1
-            values = {_tag(name): float(value[row]) for name, value in outputs.items() if value.ndim == 1}
-            self._writer.scalars(step, {**values, **self._rates(last_step)})
-
-    def _rates(self, step: int) -> dict[str, float]:
-        assert self._rate_step is not None
-        now = time.perf_counter()
-        done, seconds = step - self._rate_step, now - self._rate_at
-        if done <= 0:
-            return {}
-        self._rate_step, self._rate_at = step, now
-        rate = done / max(seconds, 1e-9)
-        return {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
+            values = {_tag(name): float(value[row]) for name, value in columns if value.ndim == 1}
+            rate = self._pace.mark(step, outputs)
+            rates = {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
+            self._writer.scalars(step, {**values, **rates})
 
 
 def _tag(output_name: str) -> str:

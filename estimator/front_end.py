@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,7 +19,6 @@ from cgc.importers.tensorflow import ImportedStep, import_step, variable_writes
 from estimator import checkpoints
 from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.events import SUMMARY_PREFIX
-from estimator.files import plain
 from estimator.input import Element, InputSource, describe, read
 from estimator.loss_scaling import count_skipped_steps
 from estimator.model_state import ModelState
@@ -56,7 +56,7 @@ class StateOptions:
 class TensorFlowFrontEnd:
     """Implements `runtime.program.FrontEnd` for a `model_fn` and an `input_fn`.
 
-    The graph is built when `program` or a state is asked for first; `inputs`, `input_digest` and `batches`,
+    The graph is built when `program` or a state is asked for first; `inputs`, `input_facts` and `batches`,
     all that a worker needs, build the input alone.
     """
 
@@ -94,19 +94,26 @@ class TensorFlowFrontEnd:
             for index, component in enumerate(self._element.components)
         )
 
-    def input_digest(self) -> str:
-        """SHA-256 of the input function's name, the mode, the parameters and the components."""
+    def input_facts(self) -> dict[str, str]:
+        """The mode, the program's files, the input function's name, and name, type and shape of every tensor.
+
+        Parameters are not among them: a program may change them while it runs, in one task only.
+        """
         function = self._source.input_fn
         while isinstance(function, partial):
             function = function.func
-        identity = {
-            "input_fn": f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}",
-            "mode": self._source.mode,
-            "params": plain(self._params),
-            "components": [(c.name, c.dtype.name, list(c.shape)) for c in self._element.components],
+        tensors = {
+            f"tensor {index}": f"{c.name} {c.dtype.name}{list(c.shape)}"
+            for index, c in enumerate(self._element.components)
         }
-        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return {
+            "mode": self._source.mode,
+            "program": _file_mark(getattr(sys.modules.get("__main__"), "__file__", None)),
+            "input function": f"{getattr(function, '__qualname__', type(function).__name__)} in "
+            f"{_file_mark(_source_file(function))}",
+            "number of tensors": str(len(tensors)),
+            **tensors,
+        }
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         """A freshly built input without its first `skip` batches."""
@@ -237,6 +244,26 @@ def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
         return [model.spec.train_op]
     # Of an update only what it writes: its own value may need what the system cannot compute.
     return variable_writes([update for _, update in model.metrics.values()])
+
+
+def _source_file(function: Any) -> str | None:
+    for candidate in (function, type(function)):  # an object with __call__ has the file of its class
+        try:
+            return inspect.getsourcefile(candidate)
+        except (TypeError, OSError):
+            continue
+    return None
+
+
+def _file_mark(path: str | None) -> str:
+    """Name and content of a file, the same wherever a machine has it: `run.py (sha256 1f3870be274f)`."""
+    if path is None:
+        return "no file"
+    try:
+        content = Path(path).read_bytes()
+    except OSError:
+        return Path(path).name
+    return f"{Path(path).name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})"
 
 
 def _key(variable_name: str) -> str:

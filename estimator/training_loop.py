@@ -157,7 +157,8 @@ class TrainingLoop:
             loss = self._count(pace, result)
             if with_summary:
                 self._write_events(pace, loss, result.get("summary"))
-            if _is_due(pace.step, self._config.log_step_count_steps):
+            every = self._config.log_step_count_steps
+            if _is_due(pace.step, every) or (every and pace.step == first_step + 1):
                 log.info("global step %d: loss = %.6g (%.2f steps/sec)", pace.step, loss, pace.rates()[0])
                 pace.new_line()
             asked = requests.pending

@@ -10,9 +10,10 @@ import numpy as np
 
 from csrun.roles import TaskInfo
 from runtime.program import FrontEnd, State
-from runtime.session import open_session, prime
+from runtime.session import next_run, open_session, prime
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
+from runtime.waiting import WaitLog
 from runtime.worker import run_worker, worker_beside
 
 log = logging.getLogger("runtime")
@@ -35,24 +36,26 @@ def run(
     Raises:
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
     """
-    task = replace(TaskInfo.from_environment(), num_workers=1)
+    task, run_number = replace(TaskInfo.from_environment(), num_workers=1), next_run()
     if task.role == "worker":
         if task.index == 0:
-            run_worker(front_end, settings, task)
+            run_worker(front_end, settings, task, run_number)
         else:
             log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
         return
     timeline = Timeline()
     with (
-        open_session(front_end, settings, task, timeline) as session,
-        worker_beside(front_end, settings, task),
+        open_session(front_end, settings, task, run_number, timeline) as session,
+        worker_beside(front_end, settings, task, run_number),
     ):
         prime(session, task, timeline)
         left = steps
         while left is None or left > 0:
             wanted = left if left is not None else _UNBOUNDED_SEGMENT
             done = 0
-            for span in session.reservation.run_steps(wanted):
+            wait_log = WaitLog()
+            for span in session.reservation.run_steps(wanted, wait_log):
+                wait_log.reset()
                 for index in range(span.count):
                     yield {name: values[index] for name, values in span.outputs.items()}
                 done += span.count

@@ -10,6 +10,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import TensorSpec
+from cs_system.client import StepOutputs
 
 Mode = Literal["train", "eval", "infer"]
 State = dict[str, np.ndarray]
@@ -37,7 +38,7 @@ class StepProgram:
 class FrontEnd(Protocol):
     """The framework's side of a run.
 
-    The chief calls all of it, a worker only `inputs`, `input_digest` and `batches`: it traces nothing.
+    The chief calls all of it, a worker only `inputs`, `input_facts` and `batches`: it traces nothing.
     """
 
     def program(self) -> StepProgram:
@@ -48,8 +49,11 @@ class FrontEnd(Protocol):
         """The tensors of one batch, in the order of the step's batch inputs."""
         ...
 
-    def input_digest(self) -> str:
-        """Identifies the input function and its parameters; equal in all tasks of a job."""
+    def input_facts(self) -> Mapping[str, str]:
+        """What identifies program and input, as name -> text; must be equal in all tasks of a job.
+
+        Nothing that a task's place, its machine, or the user's code at run time can change belongs here.
+        """
         ...
 
     def batches(self, skip: int) -> Iterator[Batch]:
@@ -68,6 +72,6 @@ class FrontEnd(Protocol):
 class Observer(Protocol):
     """Is shown what the steps put out, on the chief."""
 
-    def steps(self, first_step: int, outputs: Mapping[str, np.ndarray]) -> None:
+    def steps(self, outputs: StepOutputs) -> None:
         """Outputs of consecutive steps, stacked: row i is of global step `first_step + i + 1`."""
         ...

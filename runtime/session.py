@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 from cgc.driver import CompileResult
 from cs_system.client import Reservation, SystemClient, parse_address
+from cs_system.identity import InputIdentity
 from csrun.roles import TaskInfo
 from runtime.compile import Target, compile_for, target_of
 from runtime.errors import NoSystemError
@@ -17,11 +19,20 @@ from runtime.failures import noted_failures
 from runtime.program import GLOBAL_STEP, FrontEnd, State
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
+from runtime.waiting import WaitLog, announced
 
 log = logging.getLogger("runtime")
 
 # Workers of one job start together; a worker that is this late has failed without the launcher noticing.
 PRIME_TIMEOUT_S = 600.0
+
+
+_runs = count(1)
+
+
+def next_run() -> int:
+    """Number of a run on the system: the calls of all tasks of a job come in the same order."""
+    return next(_runs)
 
 
 @dataclass
@@ -37,12 +48,19 @@ class Session:
 
 @contextmanager
 def open_session(
-    front_end: FrontEnd, settings: RunSettings, task: TaskInfo, timeline: Timeline
+    front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int, timeline: Timeline
 ) -> Iterator[Session]:
     """Brings the system to the point where steps can run; gives it back at the end of the body.
 
     The address is tried before anything slow happens, so that a typing error shows at once; the system is
     reserved only after the compile, which needs no system.
+
+    Args:
+        front_end: Of the user's program.
+        settings: Of the run.
+        task: This task.
+        run: Number of the run in the program (`next_run`).
+        timeline: Gets the phases.
 
     Raises:
         NoSystemError: no `cs_ip`.
@@ -57,16 +75,20 @@ def open_session(
         compiled = compile_for(program, settings, target, timeline)
     with SystemClient(parse_address(settings.cs_ip)) as client:
         with timeline.phase("wait for the system"):
-            reservation = client.reserve(task.job_id, task.token, wait=task.wait, on_wait=log.info)
+            reservation = client.reserve(
+                task.job_id, task.token, wait=task.wait, on_wait=WaitLog(at_once=True)
+            )
         with reservation:
-            yield _load(reservation, front_end, compiled, target, task, timeline, program.mode == "train")
+            resume = program.mode == "train"
+            identity = InputIdentity(run, front_end.input_facts())
+            yield _load(reservation, front_end, compiled, target, task, identity, timeline, resume)
 
 
 def prime(session: Session, task: TaskInfo, timeline: Timeline) -> None:
     """Waits until every worker has connected and its first batch is on the system."""
     log.info("Waiting for %d streamer(s) to prime the data pipeline", task.num_workers)
     with timeline.phase("prime the input"):
-        session.reservation.wait_workers(PRIME_TIMEOUT_S, log.debug)
+        session.reservation.wait_workers(PRIME_TIMEOUT_S, WaitLog())
     log.info("Streamers are ready")
     log.info(
         "Chief fully up. Waiting for Streaming (using %.2f%% of fabric cores)",
@@ -80,22 +102,24 @@ def _load(
     compiled: CompileResult,
     target: Target,
     task: TaskInfo,
+    identity: InputIdentity,
     timeline: Timeline,
     resume: bool,
 ) -> Session:
-    with timeline.phase("send the program"):
+    with timeline.phase("send the program"), announced("take the program"):
         reservation.load(compiled.artifact)
     log.info(
         "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
         re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),
     )
-    with timeline.phase("program the fabric"):
+    with timeline.phase("program the fabric"), announced("program the fabric"):
         seconds = reservation.program()
     log.info("Fabric programmed: this took %.1f seconds.", seconds)
     with timeline.phase("initial state"):
         state = front_end.initial_state()
-        reservation.put_state(state)
+        with announced("take the initial state"):
+            reservation.put_state(state)
     # Inference reads its input from the start, whatever the step of the checkpoint.
     first_step = int(state[GLOBAL_STEP]) if resume else 0
-    reservation.open_input(task.num_workers, front_end.input_digest(), first_step)
+    reservation.open_input(task.num_workers, identity, first_step)
     return Session(reservation, compiled, target, first_step, state)

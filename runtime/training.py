@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from csrun.roles import TaskInfo
 from runtime import files, summaries
@@ -13,9 +13,10 @@ from runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
 from runtime.goals import last_step_of_job
 from runtime.program import GLOBAL_STEP, FrontEnd, Observer, State
 from runtime.progress import Progress
-from runtime.session import Session, open_session, prime
+from runtime.session import Session, next_run, open_session, prime
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
+from runtime.waiting import WaitLog, announced
 from runtime.worker import run_worker, worker_beside
 
 log = logging.getLogger("runtime")
@@ -56,15 +57,15 @@ def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> Tra
         NonFiniteLossError: the loss became NaN or infinite.
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
     """
-    task = TaskInfo.from_environment()
+    task, run = TaskInfo.from_environment(), next_run()
     with CheckpointRequests() as requests:
         if task.role == "worker":
-            run_worker(front_end, settings, task)
+            run_worker(front_end, settings, task, run)
             return None
         files.check_writable(settings.model_dir)
         timeline = Timeline()
         try:
-            result = _chief(front_end, settings, observer, task, timeline, requests)
+            result = _chief(front_end, settings, observer, task, run, timeline, requests)
         except BaseException as error:
             _note_failure(settings, timeline, error)
             raise
@@ -78,10 +79,11 @@ def _chief(
     settings: RunSettings,
     observer: Observer,
     task: TaskInfo,
+    run: int,
     timeline: Timeline,
     requests: CheckpointRequests,
 ) -> TrainResult:
-    with open_session(front_end, settings, task, timeline) as session:
+    with open_session(front_end, settings, task, run, timeline) as session:
         last_step = last_step_of_job(
             settings.model_dir, task, session.first_step, settings.steps, settings.last_step
         )
@@ -90,10 +92,9 @@ def _chief(
         )
         if session.first_step == 0:
             front_end.save(0, session.initial_state)
-        with worker_beside(front_end, settings, task):
+        with worker_beside(front_end, settings, task, run):
             prime(session, task, timeline)
             with timeline.phase("training") as training, requests.served_by(session.reservation.pause_steps):
-                progress.start()
                 loop = _Loop(session, front_end, settings, observer, progress, timeline, requests)
                 input_ended = loop.run(last_step, stop_on_request=task.requeue)
             session.reservation.stop(None)
@@ -115,6 +116,7 @@ class _Loop:
     progress: Progress
     timeline: Timeline
     requests: CheckpointRequests
+    wait_log: WaitLog = field(default_factory=WaitLog)
 
     def run(self, last_step: int, *, stop_on_request: bool) -> bool:
         """Runs until `last_step`, the end of the input, a saving listener's stop, or a request to stop.
@@ -155,11 +157,12 @@ class _Loop:
     def _steps(self, target_step: int) -> bool:
         """Runs to `target_step`, or less far where a checkpoint is asked for; whether the input ended."""
         progress = self.progress
-        stream = self.session.reservation.run_steps(target_step - progress.step)
+        stream = self.session.reservation.run_steps(target_step - progress.step, self.wait_log)
         for outputs in stream:
+            self.wait_log.reset()
             self.timeline.mark("first step")
-            progress.add(outputs.first_step, outputs.outputs)
-            self.observer.steps(outputs.first_step, outputs.outputs)
+            progress.add(outputs)
+            self.observer.steps(outputs)
         input_ended = stream.end_of_input
         if input_ended and progress.step == self.session.first_step:
             raise NothingToDoError(self.session.first_step)
@@ -184,7 +187,8 @@ def _save_is_due(step: int, saved_at: float, settings: RunSettings) -> bool:
 
 def _fetch(session: Session, step: int) -> State:
     """The whole state: what the step does not change lies on the chief already."""
-    state = {**session.initial_state, **session.reservation.fetch_state()}
+    with announced("give the state"):
+        state = {**session.initial_state, **session.reservation.fetch_state()}
     if int(state[GLOBAL_STEP]) != step:
         raise GlobalStepError(step, int(state[GLOBAL_STEP]))
     return state

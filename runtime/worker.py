@@ -12,10 +12,12 @@ from cgc.cirh.interface import TensorSpec
 from cgc.executable import device_dtype
 from cs_system.client import join_run, parse_address
 from cs_system.errors import InputFailedError
+from cs_system.identity import InputIdentity
 from csrun.roles import TaskInfo
 from runtime.errors import NoSystemError
 from runtime.program import FrontEnd
 from runtime.settings import RunSettings
+from runtime.waiting import WaitLog
 from streaming.layout import BatchLayout, Field
 from streaming.sender import Sender, SendSummary, WorkerIdentity
 
@@ -31,28 +33,42 @@ def wire_layout(inputs: tuple[TensorSpec, ...]) -> BatchLayout:
     return BatchLayout(tuple(Field(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs))
 
 
-def run_worker(front_end: FrontEnd, settings: RunSettings, task: TaskInfo) -> SendSummary:
+def run_worker(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> SendSummary:
     """Streams until the run ends or the input does.
+
+    Args:
+        front_end: Of the user's program.
+        settings: Of the run.
+        task: This task.
+        run: Number of the run in the program (`runtime.session.next_run`).
 
     Raises:
         NoSystemError: no `cs_ip`.
         Exception: whatever the input function raises, unchanged; errors of `streaming` and `cs_system`.
     """
-    return _stream(open_sender(front_end, settings, task), front_end)
+    return _stream(open_sender(front_end, settings, task, run), front_end)
 
 
-def open_sender(front_end: FrontEnd, settings: RunSettings, task: TaskInfo) -> Sender:
+def open_sender(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Sender:
     """Waits until the chief of the job has opened the input, and prepares to stream into it."""
     if settings.cs_ip is None:
         raise NoSystemError
-    address, input_digest = parse_address(settings.cs_ip), front_end.input_digest()
-    ticket = join_run(address, task.job_id, task.token, JOIN_TIMEOUT_S, input_digest)
+    input_identity = InputIdentity(run, front_end.input_facts())
+    ticket = join_run(
+        parse_address(settings.cs_ip),
+        task.job_id,
+        task.token,
+        JOIN_TIMEOUT_S,
+        input_identity,
+        f"worker {task.index} on {task.host}",
+        WaitLog(),
+    )
     identity = WorkerIdentity(
         job_id=task.job_id,
         token=task.token,
         worker=task.index,
         num_workers=task.num_workers,
-        input_digest=input_digest,
+        input_digest=input_identity.digest,
     )
     return Sender((ticket.data_host, ticket.data_port), identity, wire_layout(front_end.inputs()))
 
@@ -87,7 +103,7 @@ class _WorkerThread(threading.Thread):
 
 
 @contextmanager
-def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo) -> Iterator[None]:
+def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Iterator[None]:
     """Runs the one worker of a job without a launcher in a thread of the chief's process.
 
     Enter it when the input is open. When the body fails because the worker did, the worker's own exception
@@ -96,7 +112,7 @@ def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo) ->
     if not task.in_process_worker:
         yield
         return
-    sender = open_sender(front_end, settings, replace(task, role="worker", index=0))
+    sender = open_sender(front_end, settings, replace(task, role="worker", index=0), run)
     thread = _WorkerThread(front_end, sender)
     thread.start()
     try:

@@ -46,7 +46,17 @@ class ListenError(StreamingError):
 
 
 class RefusedError(StreamingError):
-    """The system refused this worker before any data; the text names field, got and expected."""
+    """A worker does not belong to the run; raised in the worker, and in the system where it waits for it.
+
+    Attributes:
+        worker: what messages call the worker.
+        differences: what differs, each with field, got and expected.
+    """
+
+    def __init__(self, message: str, worker: str = "", differences: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.differences = differences
 
 
 class ReplacedError(StreamingError):

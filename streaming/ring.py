@@ -194,6 +194,11 @@ class BatchRing:
                     self._changed.wait(min(every_s, deadline_s - now_s))
                 self._priming = False
 
+    def stall_text(self, waited_s: float) -> str:
+        """What to tell a user when no batch has come for so long."""
+        with self._changed:
+            return self._state.stall_text(waited_s)
+
     def stats(self) -> RunStats:
         """A snapshot of the run's input."""
         with self._changed:
@@ -245,6 +250,7 @@ class BatchRing:
         with self._changed:
             failure = self._end.failure if self._end is not None else self._state.refusal(hello)
             if failure is not None or self._end is not None:
+                self._changed.notify_all()  # a refusal may have ended the run
                 return failure
             link.assign(hello.worker, self._state.connect(hello))
             old = self._links.get(hello.worker)

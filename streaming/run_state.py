@@ -17,6 +17,7 @@ from streaming.errors import (
     ChecksumError,
     EndOfInputError,
     LayoutError,
+    RefusedError,
     StreamingError,
     WorkerFailedError,
     WorkerLostError,
@@ -201,12 +202,14 @@ class RunState:
     def refusal(self, hello: Hello) -> Failure | None:
         """Why this worker is not taken, or None.
 
-        A wrong token says nothing about the run. All other differences are reported at once.
+        A wrong token says nothing about the run. All other differences are reported at once; they end the run
+        too, which would wait in vain for that worker, unless another process has its place.
         """
         if not hmac.compare_digest(_secret(hello.token), _secret(self.spec.token)):
             return Failure(ErrorCode.REFUSED, "token: got another one, expected the job's own")
         faults = self._differences(hello)
         if faults:
+            self._note_refusal(hello, tuple(faults))
             return Failure(ErrorCode.REFUSED, "; ".join(faults))
         worker = self._workers[hello.worker]
         if worker.failure is not None:
@@ -216,6 +219,12 @@ class RunState:
         if hello.run_id == self.run_id and hello.instance != worker.instance:
             return Failure(ErrorCode.REPLACED, f"{worker} took over in the meantime")
         return None
+
+    def _note_refusal(self, hello: Hello, faults: tuple[str, ...]) -> None:
+        served = hello.worker < self.spec.num_workers and self._workers[hello.worker].connects > 0
+        if self._fault is None and not served:
+            name = f"worker {hello.worker} (host {hello.host}, pid {hello.pid})"
+            self._fault = RefusedError(f"{name} is refused: {'; '.join(faults)}", name, faults)
 
     def _differences(self, hello: Hello) -> list[str]:
         spec = self.spec
@@ -398,6 +407,7 @@ class RunState:
             WorkerFailedError: its input failed.
             WorkerLostError: it is gone for longer than `reconnect_s`.
             ChecksumError: the run has failed by damaged payloads.
+            RefusedError: a worker that the run needs has another input.
         """
         if self._fault is not None:
             raise self._fault

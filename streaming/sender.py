@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+_LINE_EVERY_S = 10.0
 _Result = TypeVar("_Result")
 
 _PADDING = memoryview(bytes(ALIGNMENT_BYTES))
@@ -191,11 +192,20 @@ class Sender:
 
     def _connect(self, patience_s: float) -> Session | None:
         """A session of which `_serve` can find out how it stands; None when stopped by this process."""
-        deadline_s = time.monotonic() + patience_s
+        start_s = line_s = time.monotonic()
+        deadline_s = start_s + patience_s
         while not self._stopped.is_set():
             session, problem = self._try_connect(deadline_s - time.monotonic())
             if session is not None:
                 return session
+            if time.monotonic() - line_s >= _LINE_EVERY_S:
+                line_s = time.monotonic()
+                _log.info(
+                    "waiting for data port %s (%s), for %.0f s",
+                    name_of(self._address),
+                    problem,
+                    line_s - start_s,
+                )
             if time.monotonic() + self._pause_s >= deadline_s:
                 raise ConnectError(
                     f"data port {name_of(self._address)}: no run took worker {self._identity.worker} of job "

@@ -7,6 +7,7 @@ sees the end first records it and shuts the socket down, which wakes the other.
 """
 
 import contextlib
+import logging
 import select
 import socket
 import threading
@@ -25,9 +26,13 @@ from streaming.sockets import (
     shut_down,
 )
 
+_log = logging.getLogger(__name__)
+
 _RECEIVE_BYTES = 1 << 16
 # Signs of life in one liveness time: two may be lost in the scheduling of a busy machine.
 _PINGS_PER_LIVENESS = 4
+# How often a worker that waits says so.
+_LINE_EVERY_S = 10.0
 # How long to wait for what the system says last, after a broken send or a failed input.
 _LAST_WORDS_S = 2.0
 
@@ -87,7 +92,8 @@ class Session:
                 self._finish(PeerSilentError(f"no answer to HELLO within {limit_s:g} s"))
             self._hear(remaining_s)
         self._liveness_s = self._welcome.liveness_s
-        self._limit_time(self._liveness_s, self._liveness_s / _PINGS_PER_LIVENESS)
+        receive_s = min(self._liveness_s / _PINGS_PER_LIVENESS, _LINE_EVERY_S)
+        self._limit_time(self._liveness_s, receive_s)
         self._watcher.start()
         return self._welcome
 
@@ -114,9 +120,10 @@ class Session:
         """
         if self._core.credit > 0:
             return 0.0
-        start_s = time.monotonic()
+        start_s = line_s = time.monotonic()
         while self._core.credit < 1:
             self._hear_or_give_up()
+            line_s = self._tell_wait(start_s, line_s, f"it takes batch {self.next_seq} of this worker")
         return time.monotonic() - start_s
 
     def send_batch(self, buffers: Sequence[memoryview], size_bytes: int, checksum: int) -> None:
@@ -146,8 +153,10 @@ class Session:
         with self._lock:
             self._core.end_of_input()
         self._flush()
+        start_s = line_s = time.monotonic()
         while True:
             self._hear_or_give_up()
+            line_s = self._tell_wait(start_s, line_s, "the run ends: this worker's input is all sent")
 
     def fail_input(self, failure: Failure) -> None:
         """Tell the system that the input failed, and give it a moment to read that."""
@@ -259,6 +268,15 @@ class Session:
         silent_s = time.monotonic() - self._last_heard_s
         if silent_s > self._liveness_s:
             self._finish(PeerSilentError(f"the CS system was not heard for {silent_s:.1f} s"))
+
+    def _tell_wait(self, start_s: float, line_s: float, until: str) -> float:
+        """Logs that the worker waits, ten seconds after the last line; when the last line was."""
+        now_s = time.monotonic()
+        # The receive may return a moment early.
+        if now_s - line_s < _LINE_EVERY_S - 0.1:
+            return line_s
+        _log.info("waiting for the CS system until %s, for %.0f s", until, now_s - start_s)
+        return now_s
 
     def _ping_if_quiet(self) -> None:
         """Give a sign of life unless one was given lately, or bytes are being sent right now."""

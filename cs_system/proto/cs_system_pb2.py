@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63s_system/proto/cs_system.proto\x12\tcs_system\"\x8f\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x32\n\x06\x66ields\x18\x03 \x03(\x0b\x32\".cs_system.ErrorDetail.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\r\n\x0bInfoRequest\"\x83\x02\n\nSystemInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61\x62ric\x18\x05 \x01(\t\x12\x11\n\tdata_host\x18\x06 \x01(\t\x12\x11\n\tdata_port\x18\x07 \x01(\r\x12\x10\n\x08uptime_s\x18\x08 \x01(\x01\x12\x1f\n\x03run\x18\t \x01(\x0b\x32\x12.cs_system.RunInfo\x12\x14\n\x0cwaiting_jobs\x18\n \x01(\r\x12!\n\x06limits\x18\x0b \x01(\x0b\x32\x11.cs_system.Limits\x12\x13\n\x0b\x66\x61\x62ric_json\x18\x0c \x01(\t\"\x86\x01\n\x07RunInfo\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\x01\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x13\n\x0bsteps_per_s\x18\x04 \x01(\x01\x12\x15\n\rsamples_per_s\x18\x05 \x01(\x01\x12%\n\x05input\x18\x06 \x01(\x0b\x32\x16.cs_system.InputStatus\"S\n\x06Limits\x12\x15\n\rmessage_bytes\x18\x01 \x01(\x04\x12\x16\n\x0e\x61rtifact_bytes\x18\x02 \x01(\x04\x12\x1a\n\x12input_memory_bytes\x18\x03 \x01(\x04\":\n\x0eReserveRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04wait\x18\x03 \x01(\x08\"c\n\x0cReserveEvent\x12#\n\x06queued\x18\x01 \x01(\x0b\x32\x11.cs_system.QueuedH\x00\x12%\n\x07granted\x18\x02 \x01(\x0b\x32\x12.cs_system.GrantedH\x00\x42\x07\n\x05\x65vent\":\n\x06Queued\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0f\n\x07held_by\x18\x02 \x01(\t\x12\r\n\x05since\x18\x03 \x01(\x01\"\x1e\n\x07Granted\x12\x13\n\x0breservation\x18\x01 \x01(\t\"8\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xe7\x01\n\rArtifactOffer\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61\x62ric\x18\x02 \x01(\t\x12\x19\n\x11\x65xecutable_sha256\x18\x03 \x01(\t\x12\x18\n\x10\x65xecutable_bytes\x18\x04 \x01(\x04\x12%\n\x06inputs\x18\x05 \x03(\x0b\x32\x15.cs_system.TensorSpec\x12$\n\x05state\x18\x06 \x03(\x0b\x32\x15.cs_system.TensorSpec\x12&\n\x07outputs\x18\x07 \x03(\x0b\x32\x15.cs_system.TensorSpec\x12\x0f\n\x07updated\x18\x08 \x03(\t\" \n\x0e\x41rtifactAnswer\x12\x0e\n\x06needed\x18\x01 \x01(\x08\"\x1d\n\rArtifactChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x10\n\x0eProgramRequest\"\x1f\n\x0cProgramReply\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\"W\n\x0bTensorChunk\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"5\n\nStateChunk\x12\'\n\x07tensors\x18\x01 \x03(\x0b\x32\x16.cs_system.TensorChunk\"\x0f\n\rPutStateReply\"U\n\x10OpenInputRequest\x12\x13\n\x0bnum_workers\x18\x01 \x01(\r\x12\x14\n\x0cinput_digest\x18\x02 \x01(\t\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x03\"\x10\n\x0eOpenInputReply\"&\n\x11WatchInputRequest\x12\x11\n\ttimeout_s\x18\x01 \x01(\x01\"L\n\x0bInputStatus\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.cs_system.WorkerStatus\x12\x13\n\x0bwaiting_for\x18\x02 \x03(\r\"L\n\x0cWorkerStatus\x12\x0e\n\x06worker\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x03\" \n\x0fRunStepsRequest\x12\r\n\x05steps\x18\x01 \x01(\x03\"Z\n\x08RunEvent\x12#\n\x04span\x18\x01 \x01(\x0b\x32\x13.cs_system.StepSpanH\x00\x12 \n\x03\x65nd\x18\x02 \x01(\x0b\x32\x11.cs_system.RunEndH\x00\x42\x07\n\x05\x65vent\"u\n\x08StepSpan\x12\x12\n\nfirst_step\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\x0f\n\x07samples\x18\x03 \x01(\x03\x12\'\n\x07outputs\x18\x04 \x03(\x0b\x32\x16.cs_system.TensorChunk\x12\x0c\n\x04last\x18\x05 \x01(\x08\".\n\x06RunEnd\x12\x14\n\x0c\x65nd_of_input\x18\x01 \x01(\x08\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"\x13\n\x11PauseStepsRequest\"\x11\n\x0fPauseStepsReply\"\"\n\x11\x46\x65tchStateRequest\x12\r\n\x05names\x18\x01 \x03(\t\".\n\x0bStopRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\x08\"\x0b\n\tStopReply\"R\n\x0bJoinRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x12\x14\n\x0cinput_digest\x18\x04 \x01(\t\"1\n\tJoinReply\x12\x11\n\tdata_host\x18\x01 \x01(\t\x12\x11\n\tdata_port\x18\x02 \x01(\r2\xd8\x06\n\x08\x43sSystem\x12\x35\n\x04Info\x12\x16.cs_system.InfoRequest\x1a\x15.cs_system.SystemInfo\x12?\n\x07Reserve\x12\x19.cs_system.ReserveRequest\x1a\x17.cs_system.ReserveEvent0\x01\x12\x44\n\rOfferArtifact\x12\x18.cs_system.ArtifactOffer\x1a\x19.cs_system.ArtifactAnswer\x12G\n\x0eUploadArtifact\x12\x18.cs_system.ArtifactChunk\x1a\x19.cs_system.ArtifactAnswer(\x01\x12=\n\x07Program\x12\x19.cs_system.ProgramRequest\x1a\x17.cs_system.ProgramReply\x12=\n\x08PutState\x12\x15.cs_system.StateChunk\x1a\x18.cs_system.PutStateReply(\x01\x12\x43\n\tOpenInput\x12\x1b.cs_system.OpenInputRequest\x1a\x19.cs_system.OpenInputReply\x12\x44\n\nWatchInput\x12\x1c.cs_system.WatchInputRequest\x1a\x16.cs_system.InputStatus0\x01\x12=\n\x08RunSteps\x12\x1a.cs_system.RunStepsRequest\x1a\x13.cs_system.RunEvent0\x01\x12\x46\n\nPauseSteps\x12\x1c.cs_system.PauseStepsRequest\x1a\x1a.cs_system.PauseStepsReply\x12\x43\n\nFetchState\x12\x1c.cs_system.FetchStateRequest\x1a\x15.cs_system.StateChunk0\x01\x12\x37\n\x07StopRun\x12\x16.cs_system.StopRequest\x1a\x14.cs_system.StopReply\x12\x37\n\x07JoinRun\x12\x16.cs_system.JoinRequest\x1a\x14.cs_system.JoinReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63s_system/proto/cs_system.proto\x12\tcs_system\"\x8f\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x32\n\x06\x66ields\x18\x03 \x03(\x0b\x32\".cs_system.ErrorDetail.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\r\n\x0bInfoRequest\"\x83\x02\n\nSystemInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61\x62ric\x18\x05 \x01(\t\x12\x11\n\tdata_host\x18\x06 \x01(\t\x12\x11\n\tdata_port\x18\x07 \x01(\r\x12\x10\n\x08uptime_s\x18\x08 \x01(\x01\x12\x1f\n\x03run\x18\t \x01(\x0b\x32\x12.cs_system.RunInfo\x12\x14\n\x0cwaiting_jobs\x18\n \x01(\r\x12!\n\x06limits\x18\x0b \x01(\x0b\x32\x11.cs_system.Limits\x12\x13\n\x0b\x66\x61\x62ric_json\x18\x0c \x01(\t\"\x86\x01\n\x07RunInfo\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\x01\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x13\n\x0bsteps_per_s\x18\x04 \x01(\x01\x12\x15\n\rsamples_per_s\x18\x05 \x01(\x01\x12%\n\x05input\x18\x06 \x01(\x0b\x32\x16.cs_system.InputStatus\"S\n\x06Limits\x12\x15\n\rmessage_bytes\x18\x01 \x01(\x04\x12\x16\n\x0e\x61rtifact_bytes\x18\x02 \x01(\x04\x12\x1a\n\x12input_memory_bytes\x18\x03 \x01(\x04\":\n\x0eReserveRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x0c\n\x04wait\x18\x03 \x01(\x08\"c\n\x0cReserveEvent\x12#\n\x06queued\x18\x01 \x01(\x0b\x32\x11.cs_system.QueuedH\x00\x12%\n\x07granted\x18\x02 \x01(\x0b\x32\x12.cs_system.GrantedH\x00\x42\x07\n\x05\x65vent\":\n\x06Queued\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0f\n\x07held_by\x18\x02 \x01(\t\x12\r\n\x05since\x18\x03 \x01(\x01\"\x1e\n\x07Granted\x12\x13\n\x0breservation\x18\x01 \x01(\t\"8\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xe7\x01\n\rArtifactOffer\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61\x62ric\x18\x02 \x01(\t\x12\x19\n\x11\x65xecutable_sha256\x18\x03 \x01(\t\x12\x18\n\x10\x65xecutable_bytes\x18\x04 \x01(\x04\x12%\n\x06inputs\x18\x05 \x03(\x0b\x32\x15.cs_system.TensorSpec\x12$\n\x05state\x18\x06 \x03(\x0b\x32\x15.cs_system.TensorSpec\x12&\n\x07outputs\x18\x07 \x03(\x0b\x32\x15.cs_system.TensorSpec\x12\x0f\n\x07updated\x18\x08 \x03(\t\" \n\x0e\x41rtifactAnswer\x12\x0e\n\x06needed\x18\x01 \x01(\x08\"\x1d\n\rArtifactChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x10\n\x0eProgramRequest\"\x1f\n\x0cProgramReply\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\"W\n\x0bTensorChunk\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"5\n\nStateChunk\x12\'\n\x07tensors\x18\x01 \x03(\x0b\x32\x16.cs_system.TensorChunk\"\x0f\n\rPutStateReply\"<\n\rInputIdentity\x12\x0b\n\x03run\x18\x01 \x01(\r\x12\x1e\n\x05\x66\x61\x63ts\x18\x02 \x03(\x0b\x32\x0f.cs_system.Fact\"\"\n\x04\x46\x61\x63t\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"k\n\x10OpenInputRequest\x12\x13\n\x0bnum_workers\x18\x01 \x01(\r\x12*\n\x08identity\x18\x02 \x01(\x0b\x32\x18.cs_system.InputIdentity\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x03\"\x10\n\x0eOpenInputReply\"&\n\x11WatchInputRequest\x12\x11\n\ttimeout_s\x18\x01 \x01(\x01\"]\n\x0bInputStatus\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.cs_system.WorkerStatus\x12\x13\n\x0bwaiting_for\x18\x02 \x03(\r\x12\x0f\n\x07missing\x18\x03 \x01(\t\"L\n\x0cWorkerStatus\x12\x0e\n\x06worker\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x03\" \n\x0fRunStepsRequest\x12\r\n\x05steps\x18\x01 \x01(\x03\"m\n\x08RunEvent\x12#\n\x04span\x18\x01 \x01(\x0b\x32\x13.cs_system.StepSpanH\x00\x12 \n\x03\x65nd\x18\x02 \x01(\x0b\x32\x11.cs_system.RunEndH\x00\x12\x11\n\x07waiting\x18\x03 \x01(\tH\x00\x42\x07\n\x05\x65vent\"\x97\x01\n\x08StepSpan\x12\x12\n\nfirst_step\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\x0f\n\x07samples\x18\x03 \x01(\x03\x12\'\n\x07outputs\x18\x04 \x03(\x0b\x32\x16.cs_system.TensorChunk\x12\x0c\n\x04last\x18\x05 \x01(\x08\x12\x0f\n\x07\x62\x65gan_s\x18\x06 \x01(\x01\x12\x0f\n\x07\x65nded_s\x18\x07 \x01(\x01\".\n\x06RunEnd\x12\x14\n\x0c\x65nd_of_input\x18\x01 \x01(\x08\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"\x13\n\x11PauseStepsRequest\"\x11\n\x0fPauseStepsReply\"\"\n\x11\x46\x65tchStateRequest\x12\r\n\x05names\x18\x01 \x03(\t\".\n\x0bStopRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\x08\"\x0b\n\tStopReply\"x\n\x0bJoinRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x12*\n\x08identity\x18\x04 \x01(\x0b\x32\x18.cs_system.InputIdentity\x12\x0e\n\x06worker\x18\x05 \x01(\t\"I\n\tJoinReply\x12\x11\n\tdata_host\x18\x01 \x01(\t\x12\x11\n\tdata_port\x18\x02 \x01(\r\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x03\x32\xd8\x06\n\x08\x43sSystem\x12\x35\n\x04Info\x12\x16.cs_system.InfoRequest\x1a\x15.cs_system.SystemInfo\x12?\n\x07Reserve\x12\x19.cs_system.ReserveRequest\x1a\x17.cs_system.ReserveEvent0\x01\x12\x44\n\rOfferArtifact\x12\x18.cs_system.ArtifactOffer\x1a\x19.cs_system.ArtifactAnswer\x12G\n\x0eUploadArtifact\x12\x18.cs_system.ArtifactChunk\x1a\x19.cs_system.ArtifactAnswer(\x01\x12=\n\x07Program\x12\x19.cs_system.ProgramRequest\x1a\x17.cs_system.ProgramReply\x12=\n\x08PutState\x12\x15.cs_system.StateChunk\x1a\x18.cs_system.PutStateReply(\x01\x12\x43\n\tOpenInput\x12\x1b.cs_system.OpenInputRequest\x1a\x19.cs_system.OpenInputReply\x12\x44\n\nWatchInput\x12\x1c.cs_system.WatchInputRequest\x1a\x16.cs_system.InputStatus0\x01\x12=\n\x08RunSteps\x12\x1a.cs_system.RunStepsRequest\x1a\x13.cs_system.RunEvent0\x01\x12\x46\n\nPauseSteps\x12\x1c.cs_system.PauseStepsRequest\x1a\x1a.cs_system.PauseStepsReply\x12\x43\n\nFetchState\x12\x1c.cs_system.FetchStateRequest\x1a\x15.cs_system.StateChunk0\x01\x12\x37\n\x07StopRun\x12\x16.cs_system.StopRequest\x1a\x14.cs_system.StopReply\x12\x37\n\x07JoinRun\x12\x16.cs_system.JoinRequest\x1a\x14.cs_system.JoinReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -71,38 +71,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATECHUNK']._serialized_end=1494
   _globals['_PUTSTATEREPLY']._serialized_start=1496
   _globals['_PUTSTATEREPLY']._serialized_end=1511
-  _globals['_OPENINPUTREQUEST']._serialized_start=1513
-  _globals['_OPENINPUTREQUEST']._serialized_end=1598
-  _globals['_OPENINPUTREPLY']._serialized_start=1600
-  _globals['_OPENINPUTREPLY']._serialized_end=1616
-  _globals['_WATCHINPUTREQUEST']._serialized_start=1618
-  _globals['_WATCHINPUTREQUEST']._serialized_end=1656
-  _globals['_INPUTSTATUS']._serialized_start=1658
-  _globals['_INPUTSTATUS']._serialized_end=1734
-  _globals['_WORKERSTATUS']._serialized_start=1736
-  _globals['_WORKERSTATUS']._serialized_end=1812
-  _globals['_RUNSTEPSREQUEST']._serialized_start=1814
-  _globals['_RUNSTEPSREQUEST']._serialized_end=1846
-  _globals['_RUNEVENT']._serialized_start=1848
-  _globals['_RUNEVENT']._serialized_end=1938
-  _globals['_STEPSPAN']._serialized_start=1940
-  _globals['_STEPSPAN']._serialized_end=2057
-  _globals['_RUNEND']._serialized_start=2059
-  _globals['_RUNEND']._serialized_end=2105
-  _globals['_PAUSESTEPSREQUEST']._serialized_start=2107
-  _globals['_PAUSESTEPSREQUEST']._serialized_end=2126
-  _globals['_PAUSESTEPSREPLY']._serialized_start=2128
-  _globals['_PAUSESTEPSREPLY']._serialized_end=2145
-  _globals['_FETCHSTATEREQUEST']._serialized_start=2147
-  _globals['_FETCHSTATEREQUEST']._serialized_end=2181
-  _globals['_STOPREQUEST']._serialized_start=2183
-  _globals['_STOPREQUEST']._serialized_end=2229
-  _globals['_STOPREPLY']._serialized_start=2231
-  _globals['_STOPREPLY']._serialized_end=2242
-  _globals['_JOINREQUEST']._serialized_start=2244
-  _globals['_JOINREQUEST']._serialized_end=2326
-  _globals['_JOINREPLY']._serialized_start=2328
-  _globals['_JOINREPLY']._serialized_end=2377
-  _globals['_CSSYSTEM']._serialized_start=2380
-  _globals['_CSSYSTEM']._serialized_end=3236
+  _globals['_INPUTIDENTITY']._serialized_start=1513
+  _globals['_INPUTIDENTITY']._serialized_end=1573
+  _globals['_FACT']._serialized_start=1575
+  _globals['_FACT']._serialized_end=1609
+  _globals['_OPENINPUTREQUEST']._serialized_start=1611
+  _globals['_OPENINPUTREQUEST']._serialized_end=1718
+  _globals['_OPENINPUTREPLY']._serialized_start=1720
+  _globals['_OPENINPUTREPLY']._serialized_end=1736
+  _globals['_WATCHINPUTREQUEST']._serialized_start=1738
+  _globals['_WATCHINPUTREQUEST']._serialized_end=1776
+  _globals['_INPUTSTATUS']._serialized_start=1778
+  _globals['_INPUTSTATUS']._serialized_end=1871
+  _globals['_WORKERSTATUS']._serialized_start=1873
+  _globals['_WORKERSTATUS']._serialized_end=1949
+  _globals['_RUNSTEPSREQUEST']._serialized_start=1951
+  _globals['_RUNSTEPSREQUEST']._serialized_end=1983
+  _globals['_RUNEVENT']._serialized_start=1985
+  _globals['_RUNEVENT']._serialized_end=2094
+  _globals['_STEPSPAN']._serialized_start=2097
+  _globals['_STEPSPAN']._serialized_end=2248
+  _globals['_RUNEND']._serialized_start=2250
+  _globals['_RUNEND']._serialized_end=2296
+  _globals['_PAUSESTEPSREQUEST']._serialized_start=2298
+  _globals['_PAUSESTEPSREQUEST']._serialized_end=2317
+  _globals['_PAUSESTEPSREPLY']._serialized_start=2319
+  _globals['_PAUSESTEPSREPLY']._serialized_end=2336
+  _globals['_FETCHSTATEREQUEST']._serialized_start=2338
+  _globals['_FETCHSTATEREQUEST']._serialized_end=2372
+  _globals['_STOPREQUEST']._serialized_start=2374
+  _globals['_STOPREQUEST']._serialized_end=2420
+  _globals['_STOPREPLY']._serialized_start=2422
+  _globals['_STOPREPLY']._serialized_end=2433
+  _globals['_JOINREQUEST']._serialized_start=2435
+  _globals['_JOINREQUEST']._serialized_end=2555
+  _globals['_JOINREPLY']._serialized_start=2557
+  _globals['_JOINREPLY']._serialized_end=2630
+  _globals['_CSSYSTEM']._serialized_start=2633
+  _globals['_CSSYSTEM']._serialized_end=3489
 # @@protoc_insertion_point(module_scope)

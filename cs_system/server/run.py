@@ -22,12 +22,14 @@ from cgc.cirh.interface import StepInterface
 from cs_system.errors import (
     CsSystemError,
     InputFailedError,
+    InputMismatchError,
     InputRefusedError,
     WorkerLostError,
     WrongOrderError,
 )
+from cs_system.identity import InputIdentity
 from cs_system.interface import samples_per_step
-from cs_system.server.steps import Progress, StepLoop, StepValues
+from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
 from streaming import errors as streaming_errors
 from streaming.layout import BatchLayout, Field
 from streaming.receiver import BatchRing, Receiver, RunSpec, WorkerPhase, WorkerStats
@@ -68,10 +70,12 @@ class RunLimits:
     Attributes:
         input_memory_bytes: Host memory for batches that wait to be computed on.
         reconnect_s: How long a lost worker may stay away.
+        input_patience_s: How long a worker may take for a batch that the device waits for.
     """
 
     input_memory_bytes: int = 1 << 30
     reconnect_s: float = 60.0
+    input_patience_s: float = INPUT_PATIENCE_S
 
 
 class Run:
@@ -88,7 +92,8 @@ class Run:
     def __init__(self, job: str, token: str, device: Executor, receiver: Receiver, limits: RunLimits) -> None:
         self.job = job
         self.program: Program | None = None
-        self.input_digest: str | None = None
+        self.identity: InputIdentity | None = None
+        self.first_position = 0
         self.progress = Progress(0)
         self._token = token
         self._device = device
@@ -102,7 +107,7 @@ class Run:
         self._operation: str | None = None
         self._current: asyncio.Future[Any] | None = None
         self._stops: set[threading.Event] = set()
-        self._first_step = 0
+        self._mismatch: InputMismatchError | None = None
         self._run_s = 0.0
         self._running_since: float | None = None
 
@@ -118,7 +123,7 @@ class Run:
             since = self.progress.waiting_since
             starved = since is not None and time.monotonic() - since > _WAITING_AFTER_S
             return "WAITING FOR INPUT" if starved else "RUNNING"
-        if self.progress.step > self._first_step:
+        if self.progress.step > self.first_position:
             return "RUNNING"
         return "WAITING FOR INPUT"
 
@@ -137,6 +142,7 @@ class Run:
         """None when every worker has its first batch here, else who is missing.
 
         Raises:
+            InputMismatchError: a worker has another input.
             WorkerLostError, InputFailedError: a worker will not come any more.
             WrongOrderError: the input is not open.
         """
@@ -144,6 +150,8 @@ class Run:
             raise WrongOrderError(
                 "wait_workers before open_input; the order is load, open_input, wait_workers"
             )
+        if self._mismatch is not None:
+            raise self._mismatch
         try:
             self._ring.wait_primed(0.0)
         except streaming_errors.StallError:
@@ -152,6 +160,25 @@ class Run:
         except streaming_errors.StreamingError as error:
             raise input_error(error) from error
         return None
+
+    def delay_text(self, since_s: float) -> str:
+        """Why no step has ended since a monotonic time: whom the device waits for, or that it computes."""
+        waiting_since = self.progress.waiting_since
+        if self._ring is None or waiting_since is None:
+            seconds = time.monotonic() - since_s
+            return f"the CS system computes from step {self.progress.step} on, for {seconds:.0f} s"
+        stats = self._ring.stats()
+        worker = stats.workers[stats.position % len(stats.workers)]
+        seconds = time.monotonic() - waiting_since
+        return (
+            f"waiting for a batch of worker {worker.worker} for {seconds:.0f} s ({_lack(worker)}); "
+            f"the run ends after {self._limits.input_patience_s:g} s"
+        )
+
+    def refuse(self, error: InputMismatchError) -> None:
+        """The chief, who waits for all workers, is told what one of them has been told."""
+        self._log.error("%s", error)
+        self._mismatch = error
 
     def samples_per_s(self) -> float:
         """Samples per second over the last seconds."""
@@ -188,7 +215,7 @@ class Run:
         engine = self._loaded("fetch_state")
         return await self._on_device("fetch_state", engine.fetch_state, names)
 
-    def open_input(self, num_workers: int, input_digest: str, first_position: int) -> None:
+    def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
         """Opens the data plane for the job's workers.
 
         Raises:
@@ -210,7 +237,7 @@ class Run:
                     token=self._token,
                     num_workers=num_workers,
                     layout=_wire_layout(engine.interface),
-                    input_digest=input_digest,
+                    input_digest=identity.digest,
                     first_position=first_position,
                     chunk_batches=engine.chunk_batches,
                     chunks=self._chunks,
@@ -219,10 +246,9 @@ class Run:
             )
         except streaming_errors.StreamingError as error:
             raise InputRefusedError(f"the input cannot be opened: {error}") from error
-        self.input_digest = input_digest
-        self._first_step = first_position
+        self.identity, self.first_position, self._mismatch = identity, first_position, None
         self.progress = Progress(first_position)
-        self._loop = StepLoop(engine, self._ring, self.progress)
+        self._loop = StepLoop(engine, self._ring, self.progress, self._limits.input_patience_s)
         self._log.info(
             "input open for %d worker(s) from step %d: %d chunks of %d batches",
             num_workers,
@@ -275,7 +301,7 @@ class Run:
         ring, self._ring = self._ring, None
         if ring is None:
             return
-        self.input_digest = None
+        self.identity = None
         self._loop = None
         self._log_end(reason)
         # Waits for the workers to hang up.
@@ -305,7 +331,7 @@ class Run:
         self._loop = None
 
     def _log_end(self, reason: str | None) -> None:
-        steps = self.progress.step - self._first_step
+        steps = self.progress.step - self.first_position
         if self.program is None or not steps:
             return
         samples = steps * samples_per_step(self.program.interface)
@@ -372,7 +398,8 @@ def _lack(worker: WorkerStats) -> str:
     if worker.phase is WorkerPhase.ABSENT:
         return "not connected"
     if worker.phase is WorkerPhase.CONNECTED:
-        return f"connected from {worker.host} without a batch"
+        given = f"after {worker.batches} batches" if worker.batches else "without a batch"
+        return f"connected from {worker.host} {given}"
     return f"{worker.phase.value}: {worker.last_error}" if worker.last_error else worker.phase.value
 
 
@@ -380,6 +407,10 @@ def input_error(error: streaming_errors.StreamingError) -> CsSystemError:
     """The error that the chief gets for one of the data plane."""
     if isinstance(error, streaming_errors.WorkerLostError):
         return WorkerLostError(str(error), worker=str(error.worker))
+    if isinstance(error, streaming_errors.RefusedError):
+        return InputMismatchError.of(str(error.worker), error.differences)
+    if isinstance(error, streaming_errors.StallError):
+        return InputFailedError(f"the input failed: {error}", worker=str(error.worker))
     if isinstance(error, streaming_errors.WorkerFailedError):
         text = f"{error}\n{error.detail}" if error.detail and error.detail not in str(error) else str(error)
         return InputFailedError(text, worker=str(error.worker))

@@ -23,13 +23,14 @@ from cs_system.errors import (
     WorkersTimeoutError,
     WrongOrderError,
 )
+from cs_system.identity import identity_from_wire
 from cs_system.interface import interface_from_offer, samples_per_step
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.server.channel import ThreadChannel
 from cs_system.server.reservations import Ticket
 from cs_system.server.run import InputState, Program, Run
 from cs_system.server.steps import StepValues
-from cs_system.server.system import System
+from cs_system.server.system import STATUS_EVERY_S, System
 from cs_system.transport import RESERVATION_KEY, check_client, error_metadata, shortened, status_of
 from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
 from cs_system.wire import MESSAGE_BYTES, TensorAssembler, pack_tensors
@@ -130,9 +131,14 @@ class Service:
             system.release(ticket, f"the chief of job {ticket.job} has gone", "its chief has gone")
 
     async def _join_run(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
-        await self._system.join(request.job, request.token, request.timeout_s, request.input_digest)
+        identity = identity_from_wire(request.identity) if request.HasField("identity") else None
+        first_position = await self._system.join(
+            request.job, request.token, request.timeout_s, identity, request.worker
+        )
         return pb.JoinReply(
-            data_host=self._system.options.advertise, data_port=self._system.receiver.address[1]
+            data_host=self._system.options.advertise,
+            data_port=self._system.receiver.address[1],
+            first_position=first_position,
         )
 
     # The phases of a run
@@ -189,19 +195,22 @@ class Service:
         return pb.PutStateReply()
 
     async def _open_input(self, request: pb.OpenInputRequest, context: Context) -> pb.OpenInputReply:
-        self._run(context).open_input(request.num_workers, request.input_digest, request.first_position)
+        identity = identity_from_wire(request.identity)
+        self._run(context).open_input(request.num_workers, identity, request.first_position)
         self._system.input_opened()
         return pb.OpenInputReply()
 
     async def _watch_input(self, request: pb.WatchInputRequest, context: Context) -> None:
         deadline = time.monotonic() + request.timeout_s
         last: str | None = ""
+        told_s = 0.0
         while True:
             run = self._run(context)
             missing = run.check_primed()
-            if missing != last and (state := run.input_state()) is not None:
-                await context.write(_input_message(state))
-                last = missing
+            due = missing != last or time.monotonic() - told_s > STATUS_EVERY_S
+            if due and (state := run.input_state()) is not None:
+                await context.write(_input_message(state, missing or ""))
+                last, told_s = missing, time.monotonic()
             if missing is None:
                 log.info("all workers are ready", extra={"job": run.job})
                 return
@@ -223,7 +232,7 @@ class Service:
         steps.add_done_callback(lambda _: channel.close())
         done = 0
         try:
-            while (values := await channel.get()) is not None:
+            async for values in _values(channel, run, context):
                 for message in _span_messages(values, batch_size):
                     await context.write(message)
                 done += values.count
@@ -282,6 +291,23 @@ class Service:
         task.add_done_callback(ended)
 
 
+async def _values(
+    channel: ThreadChannel[StepValues], run: Run, context: Context
+) -> AsyncIterator[StepValues]:
+    """What the channel gives; the caller is told why where nothing comes for some seconds."""
+    while True:
+        since_s, values = time.monotonic(), asyncio.ensure_future(channel.get())
+        try:
+            while not (await asyncio.wait({values}, timeout=STATUS_EVERY_S))[0]:
+                await context.write(pb.RunEvent(waiting=run.delay_text(since_s)))
+        finally:
+            values.cancel()  # does nothing to one that is done
+        got = values.result()
+        if got is None:
+            return
+        yield got
+
+
 def _guarded(handler: Handler) -> Handler:
     """Checks the client's protocol before, and makes errors travel."""
 
@@ -321,8 +347,9 @@ def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
     )
 
 
-def _input_message(state: InputState) -> pb.InputStatus:
+def _input_message(state: InputState, missing: str = "") -> pb.InputStatus:
     return pb.InputStatus(
+        missing=missing,
         workers=[
             pb.WorkerStatus(worker=w.worker, phase=w.phase.value, host=w.host, batches=w.batches)
             for w in state.workers
@@ -385,6 +412,8 @@ def _span_messages(values: StepValues, batch_size: int) -> list[pb.RunEvent]:
                 samples=values.count * batch_size,
                 outputs=group,
                 last=index == len(groups) - 1,
+                began_s=values.began_s,
+                ended_s=values.ended_s,
             )
         )
         for index, group in enumerate(groups)

@@ -29,15 +29,27 @@ _FLUSH_INTERVAL_S = 0.02
 _FLUSH_BYTES = 1 << 20
 # How often a loop that waits for input looks whether it should stop.
 _POLL_S = 0.1
+# An input function that gives nothing for so long is taken for one that hangs.
+INPUT_PATIENCE_S = 1800.0
 
 
 @dataclass(frozen=True)
 class StepValues:
-    """Outputs of `count` consecutive steps by name, stacked: shape (count, *shape)."""
+    """Outputs of consecutive steps.
+
+    Attributes:
+        first_step: Global step before the first of them.
+        count: Number of steps.
+        outputs: By name, stacked: shape (count, *shape).
+        began_s: Monotonic time at which the device began with the first step.
+        ended_s: Monotonic time at which it had done the last one.
+    """
 
     first_step: int
     count: int
     outputs: dict[str, np.ndarray]
+    began_s: float = 0.0
+    ended_s: float = 0.0
 
 
 def merged(parts: Sequence[StepValues]) -> StepValues:
@@ -49,6 +61,8 @@ def merged(parts: Sequence[StepValues]) -> StepValues:
         parts[0].first_step,
         sum(part.count for part in parts),
         {name: np.concatenate([part.outputs[name] for part in parts]) for name in names},
+        parts[0].began_s,
+        parts[-1].ended_s,
     )
 
 
@@ -73,16 +87,21 @@ class StepLoop:
         device: The engine with a state.
         ring: The input.
         progress: Told of every finished call.
+        patience_s: How long the device waits for a batch before the input counts as failed.
     """
 
-    def __init__(self, device: Engine, ring: BatchRing, progress: Progress) -> None:
+    def __init__(
+        self, device: Engine, ring: BatchRing, progress: Progress, patience_s: float = INPUT_PATIENCE_S
+    ) -> None:
         self._device = device
         self._ring = ring
         self._progress = progress
+        self._patience_s = patience_s
+        self._ended_s = 0.0
         # The span whose batches are being used up, and how many of them have been dispatched.
         self._span: ReadySpan | None = None
         self._used = 0
-        self._under_way: deque[tuple[PendingSteps, ReadySpan | None]] = deque()
+        self._under_way: deque[tuple[PendingSteps, ReadySpan | None, float]] = deque()
 
     def run(self, steps: int, emit: Callable[[StepValues], None], stop: threading.Event) -> bool:
         """Computes up to `steps` steps.
@@ -139,15 +158,27 @@ class StepLoop:
             return True
         try:
             self._span = self._ring.take(0.0 if self._under_way else batcher.due_in_s(_POLL_S))
-        except StallError:
+        except StallError as error:
             if not self._under_way:
-                if self._progress.waiting_since is None:
-                    self._progress.waiting_since = time.monotonic()
+                self._wait_on(error)
                 batcher.flush()
             return False
         self._used = 0
         self._progress.waiting_since = None
         return True
+
+    def _wait_on(self, error: StallError) -> None:
+        """Notes since when the device waits.
+
+        Raises:
+            StallError: for too long.
+        """
+        now_s = time.monotonic()
+        if self._progress.waiting_since is None:
+            self._progress.waiting_since = now_s
+        waited_s = now_s - self._progress.waiting_since
+        if waited_s > self._patience_s:
+            raise StallError(self._ring.stall_text(waited_s), error.worker) from None
 
     def _dispatch(self, limit: int) -> int:
         span = self._span
@@ -156,14 +187,15 @@ class StepLoop:
         pending = self._device.dispatch(span.chunk_arrays, span.offset + self._used, count)
         self._used += count
         finished = self._used == span.count
-        self._under_way.append((pending, span if finished else None))
+        self._under_way.append((pending, span if finished else None, time.monotonic()))
         if finished:
             self._span = None
         return count
 
     def _finish_oldest(self) -> StepValues:
-        pending, span = self._under_way.popleft()
+        pending, span, dispatched_s = self._under_way.popleft()
         outputs = pending.wait()
+        began_s, self._ended_s = max(dispatched_s, self._ended_s), time.monotonic()
         # Not before: until here the device read the batches in place.
         if span is not None:
             self._ring.release(span)
@@ -171,7 +203,7 @@ class StepLoop:
         first_step = self._progress.step
         self._progress.step += pending.count
         self._progress.rate.update(self._progress.step)
-        return StepValues(first_step, pending.count, outputs)
+        return StepValues(first_step, pending.count, outputs, began_s, self._ended_s)
 
 
 class _Batcher:

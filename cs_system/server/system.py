@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -10,18 +11,23 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from cs_system.errors import (
+    InputMismatchError,
     InputRefusedError,
     JoinTimeoutError,
     ReservationLostError,
     SystemStoppingError,
     clock_text,
 )
+from cs_system.identity import InputIdentity
 from cs_system.server.executables import ExecutableStore
 from cs_system.server.reservations import ReservationBook, Ticket
 from cs_system.server.run import Run, RunLimits
 from streaming.receiver import Receiver
 
 log = logging.getLogger("cs_system.server")
+
+STATUS_EVERY_S = 2.0
+"""How often a caller that waits is told why, also where nothing has changed: its sign of life."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class System:
 
         Args:
             ticket: Of `enter`.
-            on_queued: Gets (position in the queue, holder), now and after every change.
+            on_queued: Gets (position in the queue, holder) now, after every change and every two seconds.
 
         Raises:
             SystemStoppingError: the system shuts down.
@@ -117,7 +123,8 @@ class System:
             if position == 0 or holder is None:
                 break
             await on_queued(position, holder)
-            await change.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(change.wait(), STATUS_EVERY_S)
         self.run = Run(ticket.job, ticket.token, self._device, self.receiver, self.options.limits)
         log.info("reserved", extra={"job": ticket.job})
 
@@ -189,11 +196,24 @@ class System:
         """Lets waiting workers in."""
         self._changes.notify()
 
-    async def join(self, job: str, token: str, timeout_s: float, input_digest: str) -> None:
+    async def join(
+        self, job: str, token: str, timeout_s: float, identity: InputIdentity | None, worker: str
+    ) -> int:
         """Waits until the chief of `job` has opened the input.
+
+        Args:
+            job: Name of the job.
+            token: Its secret.
+            timeout_s: How long to wait.
+            identity: The worker's input; None joins any.
+            worker: What messages call it.
+
+        Returns:
+            The first position of the input.
 
         Raises:
             InputRefusedError: `token` is not that of the job.
+            InputMismatchError: the chief has opened another input where the worker expects its own.
             JoinTimeoutError: it did not happen in time.
             SystemStoppingError: the system shuts down.
         """
@@ -201,34 +221,43 @@ class System:
         while True:
             change = self._changes.next()
             self._check_running()
-            if self._is_open_for(job, token, input_digest):
-                return
+            run = self._joinable(job, token, identity, worker)
+            if run is not None:
+                return run.first_position
             try:
                 await asyncio.wait_for(change.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
-                raise JoinTimeoutError(self._not_open_text(job, timeout_s, input_digest)) from None
+                raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job)) from None
 
-    def _is_open_for(self, job: str, token: str, input_digest: str) -> bool:
-        holder = self.book.holder
-        if holder is None or holder.job != job or self.run is None:
-            return False
+    def _joinable(self, job: str, token: str, identity: InputIdentity | None, worker: str) -> Run | None:
+        """The run whose input a worker can join now; None where it has to wait for it."""
+        holder, run = self.book.holder, self.run
+        if holder is None or holder.job != job or run is None:
+            return None
         if not holder.knows(token):
             raise InputRefusedError(
                 f"the worker's token is not that of job {job}; start chief and workers with one csrun_wse"
             )
-        return self.run.input_digest is not None and input_digest in ("", self.run.input_digest)
+        if run.identity is None or (identity is not None and identity.run > run.identity.run):
+            return None
+        differences = [] if identity is None else run.identity.differences(identity)
+        if differences:
+            error = InputMismatchError.of(worker, differences)
+            run.refuse(error)
+            raise error
+        return run
 
-    def _not_open_text(self, job: str, timeout_s: float, input_digest: str) -> str:
+    def _why_not_open(self, job: str) -> str:
         holder = self.book.holder
         if holder is None:
-            state = "the system is idle"
-        elif holder.job != job:
-            state = f"the system is held by {holder.job} since {clock_text(holder.since_s)}"
-        elif self.run is not None and self.run.input_digest is not None:
-            state = f"its chief opened another input ({self.run.input_digest[:12]}, not {input_digest[:12]})"
-        else:
-            state = "its chief holds the system and has not opened the input"
-        return f"no input of job {job} to join within {timeout_s:g} s: {state}; look at the chief's log"
+            return "the system is idle, its chief has not asked for it"
+        if holder.job != job:
+            queued = any(ticket.job == job for ticket in self.book.waiting)
+            place = "its chief queues for it" if queued else "its chief has not asked for it"
+            return f"the system is held by {holder.job} since {clock_text(holder.since_s)}, {place}"
+        if self.run is not None and self.run.identity is not None:
+            return f"its chief is still in run {self.run.identity.run} of the program"
+        return "its chief holds the system and has not opened the input"
 
     # The end
 

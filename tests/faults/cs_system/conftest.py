@@ -15,12 +15,13 @@ from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
 from cgc.fabric import load_fabric
 from cs_system.client import Reservation, SystemClient, join_run, parse_address
+from cs_system.identity import InputIdentity
 from cs_system.testing import RunningSystem, running_system
 from streaming.layout import BatchLayout, Field
 from streaming.sender import Sender, SendSummary, WorkerIdentity
 
 LINEAR = Path(__file__).parents[2] / "unit" / "cs_system" / "linear.mlir"
-DIGEST = "input digest"
+IDENTITY = InputIdentity(1, {"mode": "train"})
 TOKEN = "secret"
 
 MakeBatches = Callable[[int], Iterator[Sequence[np.ndarray]]]
@@ -97,7 +98,7 @@ class Workers:
         try:
             ticket = join_run(parse_address(self.address), self.job, TOKEN, 30.0)
             identity = WorkerIdentity(
-                job_id=self.job, token=TOKEN, worker=index, num_workers=workers, input_digest=DIGEST
+                job_id=self.job, token=TOKEN, worker=index, num_workers=workers, input_digest=IDENTITY.digest
             )
             sender = Sender((ticket.data_host, ticket.data_port), identity, self.layout)
             self.senders[index] = sender
@@ -195,7 +196,7 @@ def helpers():
 
 class Helpers:
     Workers = Workers
-    digest = DIGEST
+    identity = IDENTITY
     token = TOKEN
     linear_text = LINEAR.read_text()
     compiled = staticmethod(compiled)

@@ -7,6 +7,7 @@ import pytest
 
 from cs_system.client import SystemClient, join_run, parse_address
 from cs_system.errors import InputRefusedError, JoinTimeoutError, ReservationLostError, SystemBusyError
+from cs_system.identity import InputIdentity
 
 # Prints one line for each step of a chief's life; stays in it until it is killed.
 CHIEF = """
@@ -15,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from cgc.artifact import open_artifact
 from cs_system.client import SystemClient, parse_address
+from cs_system.identity import InputIdentity
 
-address, artifact, token, digest = sys.argv[1:]
+address, artifact, token = sys.argv[1:]
 with SystemClient(parse_address(address)) as client:
     reservation = client.reserve("job", token)
     print("reserved", flush=True)
@@ -25,7 +27,7 @@ with SystemClient(parse_address(address)) as client:
         reservation.program()
         state = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in reservation._interface.state}
         reservation.put_state(state)
-        reservation.open_input(2, digest, 0)
+        reservation.open_input(2, InputIdentity(1, {"mode": "train"}), 0)
         for outputs in reservation.run_steps(10**9):
             print("step", outputs.first_step, flush=True)
     sys.stdin.read()
@@ -39,7 +41,7 @@ def chief(system, helpers):
 
     def start(line, artifact=""):
         process = subprocess.Popen(
-            [sys.executable, "-c", CHIEF, system.address, str(artifact), helpers.token, helpers.digest],
+            [sys.executable, "-c", CHIEF, system.address, str(artifact), helpers.token],
             stdout=subprocess.PIPE,
             stdin=subprocess.PIPE,
             text=True,
@@ -172,7 +174,7 @@ def test_a_failing_chief_tells_its_workers_why(system, client, linear, workers, 
     def fail():
         with client.reserve("job", helpers.token) as reservation:
             reservation.load(linear.artifact)
-            reservation.open_input(2, helpers.digest, 0)
+            reservation.open_input(2, helpers.identity, 0)
             workers.start([linear.batches(w, 2) for w in range(2)])
             reservation.wait_workers(20.0)
             raise ValueError("the loss became NaN\nat step 7")
@@ -205,19 +207,36 @@ def test_a_worker_with_a_foreign_token_is_refused(system, client, helpers):
         join_run(parse_address(system.address), "job", "guess", 5.0)
 
 
-def test_a_worker_can_wait_for_the_second_input_of_a_job(system, client, linear, helpers):
+def test_a_worker_that_is_ahead_waits_for_the_run_of_its_number(system, client, linear, helpers):
     address = parse_address(system.address)
-    tickets = []
-    thread = threading.Thread(
-        target=lambda: tickets.append(join_run(address, "job", helpers.token, 20.0, input_digest="second"))
-    )
+    training, evaluation = InputIdentity(1, {"mode": "train"}), InputIdentity(2, {"mode": "eval"})
+    tickets, told = [], []
+
+    def join():
+        tickets.append(join_run(address, "job", helpers.token, 20.0, evaluation, on_wait=told.append))
+
+    thread = threading.Thread(target=join)
     with helpers.ended(thread), client.reserve("job", helpers.token) as reservation:
         reservation.load(linear.artifact)
-        reservation.open_input(1, "first", 0)
-        with pytest.raises(JoinTimeoutError, match=r"opened another input \(first, not second\)"):
-            join_run(address, "job", helpers.token, 0.1, input_digest="second")
+        reservation.open_input(1, training, 0)
+        with pytest.raises(JoinTimeoutError, match="its chief is still in run 1 of the program"):
+            join_run(address, "job", helpers.token, 0.1, evaluation)
         thread.start()
+        helpers.wait_until(lambda: bool(told))
+        assert told[0] == (
+            "waiting for the chief of job job to open the input: its chief is still in run 1 of the program"
+        )
         reservation.load(linear.artifact)
-        reservation.open_input(1, "second", 0)
+        reservation.open_input(1, evaluation, 7)
         helpers.wait_until(lambda: bool(tickets))
     assert f"{tickets[0].data_host}:{tickets[0].data_port}" == system.data_address
+    assert tickets[0].first_position == 7
+
+
+def test_a_place_in_the_queue_has_a_limit(system, client, helpers):
+    with (
+        client.reserve("first-job", helpers.token),
+        SystemClient(parse_address(system.address)) as other,
+        pytest.raises(SystemBusyError, match=r"held by first-job since .* and still after 1 s in the queue"),
+    ):
+        other.reserve("second-job", helpers.token, wait=True, timeout_s=1.0)

@@ -71,7 +71,7 @@ def test_sigterm_in_a_run_tells_chief_workers_and_waiting_jobs(own_system, linea
         reservation.load(linear.artifact)
         reservation.program()
         reservation.put_state(linear.state())
-        reservation.open_input(2, helpers.digest, 0)
+        reservation.open_input(2, helpers.identity, 0)
         workers.start([linear.batches(w, 2) for w in range(2)])
         stream = reservation.run_steps(10**9)
         next(stream)
@@ -124,7 +124,7 @@ def test_a_step_under_way_does_not_delay_the_end(own_system, helpers, tmp_path, 
         held.load(artifact)
         held.program()
         held.put_state({"state.global_step": np.zeros((), np.int64)})
-        held.open_input(1, helpers.digest, 0)
+        held.open_input(1, helpers.identity, 0)
         workers.start([lambda skip: itertools.repeat((np.zeros(2, np.float32),))])
         held.wait_workers(20.0)
         with futures.ThreadPoolExecutor(1) as pool:

@@ -23,11 +23,11 @@ def positions(outputs):
 
 
 def test_two_workers_train_in_the_order_of_the_input(loaded, workers, linear, helpers):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2, 30) for w in range(2)])
     seen = []
     loaded.wait_workers(20.0, seen.append)
-    assert seen[-1] == "2 of 2 workers connected"
+    assert seen[-1] == "2 of 2 workers ready"
     stream = loaded.run_steps(60)
     parts = list(stream)
     assert positions(parts) == list(range(60))
@@ -44,7 +44,7 @@ def test_two_workers_train_in_the_order_of_the_input(loaded, workers, linear, he
 
 
 def test_the_end_of_the_input_ends_the_steps(loaded, workers, linear, helpers):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(0, 2, 5), linear.batches(1, 2, 3)])
     stream = loaded.run_steps(1000)
     # Worker 1 ends after its position 5, worker 0 goes on alone.
@@ -54,7 +54,7 @@ def test_the_end_of_the_input_ends_the_steps(loaded, workers, linear, helpers):
 
 
 def run_in_groups(loaded, workers, linear, helpers, groups):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2, 40) for w in range(2)])
     losses = [part.outputs["output_loss"] for n in groups for part in loaded.run_steps(n)]
     return np.concatenate(losses), loaded.fetch_state()
@@ -75,7 +75,7 @@ def test_grouping_of_steps_does_not_change_a_bit(loaded, workers, linear, helper
 
 
 def test_a_resumed_run_goes_on_with_the_next_batch(loaded, workers, linear, helpers, client):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     assert positions(loaded.run_steps(7)) == list(range(7))
     checkpoint = loaded.fetch_state()
@@ -87,7 +87,7 @@ def test_a_resumed_run_goes_on_with_the_next_batch(loaded, workers, linear, help
         second.load(linear.artifact)
         second.program()
         second.put_state(checkpoint)
-        second.open_input(2, helpers.digest, int(checkpoint["state.global_step"]))
+        second.open_input(2, helpers.identity, int(checkpoint["state.global_step"]))
         workers.threads.clear()
         workers.start([linear.batches(w, 2) for w in range(2)])
         parts = list(second.run_steps(5))
@@ -97,7 +97,7 @@ def test_a_resumed_run_goes_on_with_the_next_batch(loaded, workers, linear, help
 
 
 def test_leaving_the_outputs_early_stops_the_steps(loaded, workers, linear, helpers, client):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     first = next(loaded.run_steps(1_000_000))
     state = loaded.fetch_state()
@@ -108,7 +108,7 @@ def test_leaving_the_outputs_early_stops_the_steps(loaded, workers, linear, help
 
 
 def test_paused_steps_end_early_and_go_on_without_a_gap(loaded, workers, linear, helpers):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     loaded.pause_steps()  # nothing runs: nothing to pause
     stream = loaded.run_steps(1_000_000)
@@ -124,7 +124,7 @@ def test_paused_steps_end_early_and_go_on_without_a_gap(loaded, workers, linear,
 
 
 def test_steps_can_follow_abandoned_ones_at_once(loaded, workers, linear, helpers):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     for _ in range(5):
         next(loaded.run_steps(1_000_000))
@@ -135,7 +135,7 @@ def test_steps_can_follow_abandoned_ones_at_once(loaded, workers, linear, helper
 
 
 def test_a_slow_chief_gets_everything(loaded, workers, linear, helpers):
-    loaded.open_input(2, helpers.digest, 0)
+    loaded.open_input(2, helpers.identity, 0)
     workers.start([linear.batches(w, 2) for w in range(2)])
     got = []
     for part in loaded.run_steps(3000):
@@ -231,7 +231,7 @@ def test_calls_in_the_wrong_order_say_the_right_one(reservation, linear, helpers
     with pytest.raises(WrongOrderError, match="load comes first"):
         reservation.fetch_state()
     with pytest.raises(WrongOrderError, match="load comes first"):
-        reservation.open_input(1, helpers.digest, 0)
+        reservation.open_input(1, helpers.identity, 0)
     reservation.load(linear.artifact)
     with pytest.raises(WrongOrderError, match="run_steps before open_input"):
         list(reservation.run_steps(1))
@@ -239,16 +239,16 @@ def test_calls_in_the_wrong_order_say_the_right_one(reservation, linear, helpers
         reservation.run_steps(0)
     with pytest.raises(WrongOrderError, match="wait_workers before open_input"):
         reservation.wait_workers(1.0)
-    reservation.open_input(1, helpers.digest, 0)
+    reservation.open_input(1, helpers.identity, 0)
     with pytest.raises(WrongOrderError, match="the input of this run is open already"):
-        reservation.open_input(1, helpers.digest, 0)
+        reservation.open_input(1, helpers.identity, 0)
     with pytest.raises(WrongOrderError, match="put_state comes before the first step"):
         list(reservation.run_steps(1))
 
 
 def test_an_input_without_workers_is_refused(loaded, helpers):
     with pytest.raises(InputRefusedError, match="got 0 workers from position 0"):
-        loaded.open_input(0, helpers.digest, 0)
+        loaded.open_input(0, helpers.identity, 0)
 
 
 def test_states_of_the_system_during_a_run(client, system, linear, workers, helpers):
@@ -258,7 +258,7 @@ def test_states_of_the_system_during_a_run(client, system, linear, workers, help
         reservation.load(linear.artifact)
         reservation.program()
         reservation.put_state(linear.state())
-        reservation.open_input(2, helpers.digest, 0)
+        reservation.open_input(2, helpers.identity, 0)
         info = client.info()
         states.append(info.state)
         assert info.run.waiting_for == (0, 1)

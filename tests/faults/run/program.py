@@ -36,7 +36,8 @@ def records() -> Iterator[tuple[np.ndarray, np.int32]]:
 def input_fn() -> tf.data.Dataset:
     signature = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((), tf.int32))
     dataset = tf.data.Dataset.from_generator(records, output_signature=signature)
-    return dataset.batch(8, drop_remainder=True)
+    size = 16 if FAULT == "differ" and ROLE == "worker1" else 8
+    return dataset.batch(size, drop_remainder=True)
 
 
 def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> EstimatorSpec:

@@ -14,6 +14,7 @@ import tensorflow as tf
 import yaml
 
 import estimator
+from cs_system.client import StepOutputs
 from estimator import report_errors
 from estimator.errors import UsageError
 from estimator.files import plain, write_params
@@ -64,7 +65,7 @@ def test_an_error_of_the_program_shows_its_traceback(
 def test_a_bug_of_the_toolkit_leaves_a_crash_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @report_errors(tmp_path / "crashes")
     def main() -> None:
-        Progress(0, 1, None, tmp_path).add(0, {})
+        Progress(0, 1, None, tmp_path).add(StepOutputs(0, 1, {}, 1))
 
     with pytest.raises(SystemExit) as caught:
         main()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,12 +194,34 @@ def test_a_checkpoint_of_another_model(front_end: Any, tmp_path: Path) -> None:
         front_end(model_fn=wider).initial_state()
 
 
-def test_input_digest_tells_inputs_apart(front_end: Any, tiny_input: InputFn) -> None:
+def test_facts_tell_inputs_apart(front_end: Any, tiny_input: InputFn) -> None:
     def other(params: dict[str, Any], mode: str) -> Any:
         return tiny_input(params, mode)
 
-    assert front_end().input_digest() == front_end().input_digest()
-    assert len({front_end().input_digest(), front_end(input_fn=other).input_digest()}) == 2
+    facts = front_end().input_facts()
+    assert facts == front_end().input_facts()
+    assert facts["tensor 0"] == "features float32[8, 4]"
+    assert facts["tensor 1"] == "labels int32[8]"
+    different = front_end(input_fn=other).input_facts()
+    assert [name for name in facts if facts[name] != different[name]] == ["input function"]
+    assert re.search(r"other in test_front_end.py \(sha256 [0-9a-f]{12}\)$", different["input function"])
+
+
+def test_facts_do_not_depend_on_parameters(front_end: Any, tiny_input: InputFn) -> None:
+    """A program may change its parameters in one task only: no worker calls model_fn."""
+    seen = []
+
+    def counting(params: dict[str, Any], mode: str) -> Any:
+        seen.append(dict(params))
+        params["calls"] = params.get("calls", 0) + 1
+        return tiny_input(params, mode)
+
+    chief, worker = front_end(input_fn=counting), front_end(input_fn=counting)
+    before = chief.input_facts()
+    chief.program()
+    list(itertools.islice(chief.batches(0), 1))
+    assert chief.input_facts() == before == worker.input_facts()
+    assert all("calls" not in params for params in seen)
 
 
 def test_summaries_that_are_no_scalars_are_named(

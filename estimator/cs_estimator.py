@@ -31,6 +31,7 @@ from runtime.goals import last_step_of_job
 if TYPE_CHECKING:
     from estimator.front_end import StateOptions, TensorFlowFrontEnd
     from estimator.on_cs import Place
+    from runtime.settings import InputPosition
 
 log = logging.getLogger("estimator")
 
@@ -57,6 +58,7 @@ class CerebrasEstimator:
     """
 
     _parts: tuple[str, ...] = FEATURES_AND_LABELS  # members that a batch may have
+    _input_position: InputPosition = "toolkit"  # where the config leaves it open
 
     def __init__(
         self,
@@ -395,7 +397,8 @@ class CerebrasEstimator:
 
         if tasks.is_chief() and command not in ("eval", "predict"):
             write_params(self._model_dir, self._params)
-        return Place(command, self._model_dir, self._compile_dir, self._config, self._params)
+        position = self._config.input_position or self._input_position
+        return Place(command, self._model_dir, self._compile_dir, self._config, self._params, position)
 
     def _announce(self, command: str, hooks: Sequence[Any] | None) -> None:
         from estimator.front_end import warn_of_hooks

@@ -20,7 +20,7 @@ from estimator.files import plain
 from estimator.front_end import TensorFlowFrontEnd, prediction_name
 from estimator.run_config import CSRunConfig
 from runtime.failures import noted_failures
-from runtime.settings import RunSettings
+from runtime.settings import InputPosition, RunSettings
 
 log = logging.getLogger("estimator")
 
@@ -35,6 +35,7 @@ class Place:
         compile_dir: Where artifacts go; None for `model_dir`.
         config: The estimator's configuration.
         params: The estimator's parameters.
+        input_position: Who leaves out used batches where a training continues.
     """
 
     command: str
@@ -42,6 +43,7 @@ class Place:
     compile_dir: Path | None
     config: CSRunConfig
     params: Mapping[str, Any]
+    input_position: InputPosition = "toolkit"
 
 
 def compile_program(front_end: TensorFlowFrontEnd, place: Place, validate_only: bool) -> None:
@@ -147,5 +149,6 @@ def _settings(
         log_every_steps=config.log_step_count_steps,
         seed=config.tf_random_seed,
         precision=config.precision,
+        input_position=place.input_position,
         params=plain(place.params),
     )

@@ -35,7 +35,9 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "cs_config": None,
     "stack_params": None,
     "precision": "float32",
+    "input_position": None,
 }
+INPUT_POSITIONS = ("toolkit", "program")
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 
 
@@ -125,6 +127,9 @@ class CSRunConfig(RunConfig):
         precision: What the CS system computes activations and their gradients in: `float32`, `mixed_float16`
             or `cbfloat16`; master weights, optimizer, losses and statistics stay float32. When None,
             `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
+        input_position: Who leaves out the batches that earlier runs have used, in a training that continues
+            on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
+            of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
         **fields: As `RunConfig`.
     """
 
@@ -137,6 +142,7 @@ class CSRunConfig(RunConfig):
         cs_config: Any = None,
         stack_params: Any = None,
         precision: str | None = None,
+        input_position: str | None = None,
         **fields: Any,
     ) -> None:
         super().__init__(
@@ -145,6 +151,7 @@ class CSRunConfig(RunConfig):
             cs_config=cs_config,
             stack_params=stack_params,
             precision=_default_precision(cs_config) if precision is None else precision,
+            input_position=input_position,
             **fields,
         )
 
@@ -191,6 +198,10 @@ def _check(values: Mapping[str, Any]) -> None:
     cs_ip = values.get("cs_ip")
     if cs_ip is not None and (not isinstance(cs_ip, str) or not cs_ip):
         raise UsageError(f"cs_ip must be 'IP', 'IP:PORT' or None, got {cs_ip!r}")
+    position = values.get("input_position")
+    if position is not None and position not in INPUT_POSITIONS:
+        near = suggestion(str(position), INPUT_POSITIONS)
+        raise UsageError(f"input_position must be 'toolkit', 'program' or None, got {position!r}{near}")
     precision = values.get("precision", "float32")
     if precision not in PRECISIONS:
         near = suggestion(str(precision), PRECISIONS)

@@ -146,6 +146,10 @@ class TrainingLoop:
         first_step, loss = pace.step, math.nan
         if first_step == 0:
             self._writer.write(keeper.session, 0)
+        else:
+            log.info(
+                "continuing at global step %d: off the CS system nothing of the input is skipped", first_step
+            )
         saved_at = time.perf_counter()
         stop = asked = False
         while not stop and (last_step is None or pace.step < last_step) and not session.should_stop():

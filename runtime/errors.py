@@ -81,8 +81,8 @@ class GlobalStepError(RunError):
 class NothingToDoError(RunError):
     """The input ended before the first step."""
 
-    def __init__(self, first_step: int) -> None:
-        if first_step == 0:
+    def __init__(self, first_step: int, *, skipped: bool) -> None:
+        if first_step == 0 or not skipped:
             super().__init__(
                 "the input has no batch: with drop_remainder=True it needs at least batch_size records. "
                 "Check the files that input_fn reads and the batch size"

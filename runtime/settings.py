@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cgc.precision import Precision
+
+InputPosition = Literal["toolkit", "program"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class RunSettings:
         log_every_steps: A progress line whenever the global step is a multiple of it.
         batch_size: Samples in one batch.
         precision: What activations and their gradients are computed in.
+        input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
 
@@ -43,6 +46,7 @@ class RunSettings:
     log_every_steps: int | None = 100
     seed: int | None = None
     precision: Precision = "float32"
+    input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -165,7 +165,8 @@ class _Loop:
             self.observer.steps(outputs)
         input_ended = stream.end_of_input
         if input_ended and progress.step == self.session.first_step:
-            raise NothingToDoError(self.session.first_step)
+            skipped = self.settings.input_position == "toolkit"
+            raise NothingToDoError(self.session.first_step, skipped=skipped)
         return input_ended
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cgc.cirh.interface import TensorSpec
 from cgc.executable import device_dtype
@@ -16,8 +16,9 @@ from cs_system.identity import InputIdentity
 from csrun.roles import TaskInfo
 from runtime.errors import NoSystemError
 from runtime.program import FrontEnd
-from runtime.settings import RunSettings
+from runtime.settings import InputPosition, RunSettings
 from runtime.waiting import WaitLog
+from streaming.cursor import count_before
 from streaming.layout import BatchLayout, Field
 from streaming.sender import Sender, SendSummary, WorkerIdentity
 
@@ -46,10 +47,34 @@ def run_worker(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: 
         NoSystemError: no `cs_ip`.
         Exception: whatever the input function raises, unchanged; errors of `streaming` and `cs_system`.
     """
-    return _stream(open_sender(front_end, settings, task, run), front_end)
+    return open_stream(front_end, settings, task, run).run()
 
 
-def open_sender(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Sender:
+@dataclass(frozen=True)
+class Stream:
+    """A worker's way into the run, before its first batch.
+
+    Attributes:
+        sender: Of this worker.
+        front_end: Of the user's program.
+        outside: Number of this worker's batches that the front end does not know of, because the program
+            leaves them out by itself.
+    """
+
+    sender: Sender
+    front_end: FrontEnd
+    outside: int
+
+    def run(self) -> SendSummary:
+        """Streams until the run ends or the input does."""
+        summary = self.sender.run(lambda number: self.front_end.batches(number - self.outside))
+        if summary.stopped_reason:
+            log.warning("the run was stopped: %s", summary.stopped_reason)
+        log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
+        return summary
+
+
+def open_stream(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Stream:
     """Waits until the chief of the job has opened the input, and prepares to stream into it."""
     if settings.cs_ip is None:
         raise NoSystemError
@@ -70,35 +95,43 @@ def open_sender(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run:
         num_workers=task.num_workers,
         input_digest=input_identity.digest,
     )
-    return Sender((ticket.data_host, ticket.data_port), identity, wire_layout(front_end.inputs()))
+    sender = Sender((ticket.data_host, ticket.data_port), identity, wire_layout(front_end.inputs()))
+    used = count_before(task.index, task.num_workers, ticket.first_position)
+    if used:
+        log.info("%s", _position_text(task.index, ticket.first_position, used, settings.input_position))
+    return Stream(sender, front_end, used if settings.input_position == "program" else 0)
 
 
-def _stream(sender: Sender, front_end: FrontEnd) -> SendSummary:
-    summary = sender.run(front_end.batches)
-    if summary.stopped_reason:
-        log.warning("the run was stopped: %s", summary.stopped_reason)
-    log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
-    return summary
+def _position_text(worker: int, step: int, used: int, position: InputPosition) -> str:
+    """Who leaves out how much of the input of a worker where a training continues."""
+    if position == "toolkit":
+        return (
+            f"continuing at global step {step}: the toolkit skips the first {used} batches of worker {worker}"
+        )
+    return (
+        f"continuing at global step {step}: the program is in charge of its input, the toolkit skips nothing "
+        f"of the {used} batches of worker {worker} that earlier runs have used "
+        "(CSRunConfig(input_position='toolkit') makes it skip them)"
+    )
 
 
 class _WorkerThread(threading.Thread):
     """Streams beside the chief and keeps what it raised."""
 
-    def __init__(self, front_end: FrontEnd, sender: Sender) -> None:
+    def __init__(self, stream: Stream) -> None:
         super().__init__(name="worker", daemon=True)
         self.error: BaseException | None = None
-        self._front_end = front_end
-        self._sender = sender
+        self._stream = stream
 
     def run(self) -> None:
         try:
-            _stream(self._sender, self._front_end)
+            self._stream.run()
         except BaseException as error:  # handed to the chief's thread, which raises it
             self.error = error
 
     def end(self) -> None:
         """Ends the stream, whatever the system is doing."""
-        self._sender.stop()
+        self._stream.sender.stop()
         self.join(timeout=STOP_TIMEOUT_S)
 
 
@@ -112,8 +145,8 @@ def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, ru
     if not task.in_process_worker:
         yield
         return
-    sender = open_sender(front_end, settings, replace(task, role="worker", index=0), run)
-    thread = _WorkerThread(front_end, sender)
+    stream = open_stream(front_end, settings, replace(task, role="worker", index=0), run)
+    thread = _WorkerThread(stream)
     thread.start()
     try:
         yield

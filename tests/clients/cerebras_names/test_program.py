@@ -70,3 +70,34 @@ def test_validation_and_compilation_without_a_system(command: Command, tmp_path:
     assert "cbfloat16" in (artifact / "cirh.mlir").read_text()
     summary = json.loads((tmp_path / "model_dir" / "run_summary.json").read_text())
     assert summary["precision"] == "cbfloat16"
+
+
+def losses(log: str) -> dict[int, str]:
+    """Loss by global step, as the chief has logged it."""
+    return {int(step): loss for step, loss in re.findall(r"global step (\d+): loss = ([0-9.]+)", log)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--skip",), r"the toolkit skips nothing of the 10 batches of worker 0 that earlier runs have used"),
+        (("--input_position=toolkit",), r"the toolkit skips the first 10 batches of worker 0"),
+    ],
+    ids=["program", "toolkit"],
+)
+def test_a_continued_run_leaves_out_its_input_once(
+    system: RunningSystem,
+    trained: tuple[Path, str],
+    command: Command,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """Either the program leaves out what earlier runs have used, or the toolkit where it is asked for it."""
+    train = ("csrun_wse", "--tasks-per-node=3", "python", RUN_PY, "--mode=train", f"--cs_ip={system.address}")
+    done(command(*train, "--max_steps=20"))
+    continued = done(command(*train, *words, "--max_steps=60"))
+    assert "continuing at global step 20: " in continued
+    assert re.search(said, continued)
+    unbroken = losses(trained[1])
+    steps = [30, 40, 50, 60]
+    assert [losses(continued)[step] for step in steps] == [unbroken[step] for step in steps]

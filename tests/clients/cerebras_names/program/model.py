@@ -104,4 +104,4 @@ def input_fn(params, mode):
     dataset = tf.data.Dataset.from_tensor_slices((x, labels))
     if mode == ModeKeys.TRAIN:
         dataset = utils.shard_dataset(dataset, data["use_multiple_workers"]).repeat()
-    return dataset.batch(data["batch_size"], drop_remainder=True)
+    return dataset.batch(data["batch_size"], drop_remainder=True).skip(data.get("skip_steps", 0))

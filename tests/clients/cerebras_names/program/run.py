@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -34,6 +35,8 @@ def parse_arguments():
     parser.add_argument("--cs_ip", default=None)
     parser.add_argument("--max_steps", type=int, default=None)
     parser.add_argument("--eval_steps", type=int, default=None)
+    parser.add_argument("--skip", action="store_true", help="leave out what earlier runs have used")
+    parser.add_argument("--input_position", default=None)
     parser.add_argument("--validate_only", action="store_true")
     parser.add_argument("--compile_only", action="store_true")
     return parser.parse_args()
@@ -44,6 +47,10 @@ def main():
     os.environ["CEREBRAS_CUSTOM_MONITORED_SESSION"] = "True"
     announce()
     params = {**PARAMS, "runconfig": vars(arguments)}
+    if arguments.mode == "train" and arguments.skip and Path(arguments.model_dir).is_dir():
+        steps = utils.checkpoint_steps(tf.train.latest_checkpoint(arguments.model_dir))
+        params["data"]["skip_steps"] = steps // utils.num_workers()
+        print(f"the program skips {params['data']['skip_steps']} batches")
     cs_ip = f"{arguments.cs_ip}:9000" if arguments.cs_ip else None
     config = RunConfig(
         cs_ip=cs_ip,
@@ -58,6 +65,7 @@ def main():
         train_distribute=None,
         eval_distribute=None,
         device_fn=None,
+        **({"input_position": arguments.input_position} if arguments.input_position else {}),
     )
     print(f"task {config.task_id}")
     estimator = Estimator(model_fn, arguments.model_dir, config, params)

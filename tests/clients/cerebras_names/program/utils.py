@@ -38,6 +38,11 @@ def checkpoint_steps(checkpoint):
     raise ValueError(f"{checkpoint} has no global step")
 
 
+def num_workers():
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    return len(config["cluster"]["worker"]) if config else 1
+
+
 def shard_dataset(dataset, use_multiple_workers):
     """In a job, every worker takes its part of the records, found by TF_CONFIG."""
     if not use_multiple_workers:

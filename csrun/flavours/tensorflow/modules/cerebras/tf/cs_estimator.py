@@ -14,10 +14,15 @@ from estimator.run_config import as_cs_config
 class CerebrasEstimator(cs_estimator.CerebrasEstimator):
     """`estimator.CerebrasEstimator` with the arguments in the order of tf.estimator.Estimator.
 
+    Programs written for it compute themselves what their input leaves out when a training continues. So the
+    toolkit leaves nothing out, unless the config says `input_position="toolkit"`.
+
     Args:
         model_fn: As there; so are the others.
         use_cs: False runs on this CPU whatever the config says, as programs for the CS-1 say it.
     """
+
+    _input_position = "program"
 
     def __init__(
         self,

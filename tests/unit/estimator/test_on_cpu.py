@@ -117,7 +117,8 @@ def test_log_lines(tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO, "estimator")
     tiny(log_step_count_steps=2).train(tiny_input, steps=4)
     messages = [record.getMessage() for record in caplog.records]
-    assert sum(message.startswith("global step ") for message in messages) == 2
+    steps = [message.split(":")[0] for message in messages if message.startswith("global step ")]
+    assert steps == ["global step 1", "global step 2", "global step 4"]
     assert any("steps/sec" in message for message in messages)
     assert any(message.startswith("Training finished with 32 samples in ") for message in messages)
     assert any(message.startswith("Loss for final step: ") for message in messages)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from csrun.flavours import BIN, PYTHON_VARIABLE
 from csrun.roles import JOB_VARIABLES
-from csrun.site.model import Container
+from csrun.site.model import Site
 
 FOREIGN_VARIABLES = (
     "PYTHONPATH",
@@ -90,10 +90,15 @@ class EnvironmentChange:
         return {**kept, **self.values}
 
 
+def program_python(site: Site, toolkit: Toolkit) -> Path:
+    """The interpreter of programs where they run in no container: the site's, else the toolkit's own."""
+    return Path(site.python) if site.python else toolkit.python
+
+
 def program_environment(
-    environment: Mapping[str, str], toolkit: Toolkit, container: Container = "none"
+    environment: Mapping[str, str], toolkit: Toolkit, site: Site | None = None
 ) -> EnvironmentChange:
-    """The change for every program: the toolkit's interpreter first in PATH, no foreign modules.
+    """The change for every program: the interpreter of programs first in PATH, no foreign modules.
 
     `python` is a wrapper of `csrun.flavours`, whose import path has the names of the original stack.
 
@@ -102,12 +107,13 @@ def program_environment(
     TF_CONFIG and the variables of an enclosing job go too: a program that csrun_cpu runs is no task of a job,
     and csrun_wse tells each of its tasks its own.
     """
-    if container != "none":
+    site = site or Site()
+    if site.container != "none":
         return _container_environment(environment)
-    path = environment.get("PATH") or DEFAULT_PATH
+    path, python = environment.get("PATH") or DEFAULT_PATH, program_python(site, toolkit)
     values = {
-        "PATH": _with_first(path, f"{toolkit.wrappers}:{toolkit.bin_dir}"),
-        PYTHON_VARIABLE: str(toolkit.python),
+        "PATH": _with_first(path, f"{toolkit.wrappers}:{python.parent}"),
+        PYTHON_VARIABLE: str(python),
     }
     if toolkit.import_root is not None:
         values["PYTHONPATH"] = str(toolkit.import_root)

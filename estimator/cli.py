@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from csrun.missing_modules import hint
 from estimator.errors import essence
-from runtime.errors import EXIT_BUG, EXIT_FAILURE, exit_code_of
+from runtime.errors import EXIT_FAILURE, exit_code_of
 from runtime.failures import note_beside_logs
 
 EXIT_INTERRUPTED = 130
@@ -32,27 +33,34 @@ def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(told(error, crash_dir))
+
+
+def told(error: BaseException, crash_dir: Path | str | None = None) -> int:
+    """Writes what a user has to know of an error that ends the program; the exit code."""
+    if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
         # Whoever reads the output has gone, as in `run.py | head`; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_BROKEN_PIPE)
-    except Exception as error:
-        note_beside_logs(error)
-        code = exit_code_of(error)
-        if hasattr(error, "exit_code"):
-            sys.stdout.flush()
-            sys.stderr.write(f"error: {error}\n")
-            sys.exit(code)
-        if code == EXIT_FAILURE:
-            traceback.print_exception(error)
-            # Once more at the end: TensorFlow's messages go on with the graph for many lines.
-            sys.stderr.write(f"error: {type(error).__name__}: {essence(error)}\n")
-            sys.exit(EXIT_FAILURE)
+        return EXIT_BROKEN_PIPE
+    if not isinstance(error, Exception):
+        raise error
+    note_beside_logs(error)
+    code = exit_code_of(error)
+    if hasattr(error, "exit_code"):
+        sys.stdout.flush()
+        sys.stderr.write(f"error: {error}\n")
+    elif code == EXIT_FAILURE:
+        traceback.print_exception(error)
+        # Once more at the end: TensorFlow's messages go on with the graph for many lines.
+        text = hint(error) if isinstance(error, ModuleNotFoundError) else essence(error)
+        sys.stderr.write(f"error: {type(error).__name__}: {text}\n")
+    else:
         sys.stderr.write(_crash(error, Path(crash_dir or ".")))
-        sys.exit(EXIT_BUG)
+    return code
 
 
 def _crash(error: Exception, directory: Path) -> str:

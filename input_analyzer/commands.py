@@ -344,7 +344,7 @@ def _request(
     program = words
     if len(words) == 1 and looks_like_function(words[0]):
         program = ("python", "-m", "input_analyzer.standalone", words[0])
-    change = program_environment(environment, this_toolkit(), site.container)
+    change = program_environment(environment, this_toolkit(), site)
     for notice in (unset_notice(environment, change), no_mounts_notice(site, mount_dirs)):
         if notice:
             say(PROGRAM, notice)

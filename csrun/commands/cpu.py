@@ -107,7 +107,7 @@ def build_command(site: Site) -> click.Command:
         words = require_command(command, context)
         environment = dict(os.environ)
         cwd = working_directory()
-        change = program_environment(environment, this_toolkit(), site.container)
+        change = program_environment(environment, this_toolkit(), site)
         executed = containerise(words, site, cwd, [path.absolute() for path in mount_dirs])
         on_slurm = choose_launcher(launcher, site, environment) == "slurm"
         if alloc_node is None:

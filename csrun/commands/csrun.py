@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "config": "csrun.commands.config",
     "doctor": "csrun.commands.doctor",
     "logs": "csrun.commands.logs",
+    "pip": "csrun.commands.pip",
     "status": "csrun.commands.status",
 }
 """Module of every subcommand, with a click command of its name; only the one that runs is imported."""

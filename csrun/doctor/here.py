@@ -12,7 +12,7 @@ from shutil import which
 
 from csrun.container_images import containerise, require_container
 from csrun.doctor.findings import Finding, is_busy
-from csrun.environment import Toolkit, program_environment
+from csrun.environment import Toolkit, program_environment, program_python
 from csrun.errors import CsrunError
 from csrun.site.loading import LoadedSite
 from csrun.site.model import Site
@@ -56,9 +56,9 @@ def python_finding(
         srun: words that run a command on a node; empty: on this machine.
     """
     words = srun + containerise(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
-    env = program_environment(environment, toolkit, site.container).apply(environment)
-    where = "the container" if site.container != "none" else str(toolkit.bin_dir)
-    advice = _IMAGE if site.container != "none" else _SETUP
+    env = program_environment(environment, toolkit, site).apply(environment)
+    where = "the container" if site.container != "none" else str(program_python(site, toolkit).parent)
+    advice = _IMAGE if site.container != "none" else _OWN if site.python else _SETUP
     try:
         done = subprocess.run(
             words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
@@ -77,6 +77,7 @@ def python_finding(
 
 
 _SETUP = "install the toolkit with a front end: 'make setup', or pip install 'cs-toolkit[tf]'"
+_OWN = "install the toolkit there: PYTHON -m pip install 'cs-toolkit[tf]', or correct python of the site"
 _IMAGE = "use an image with Python and TensorFlow or PyTorch: container_image of the site"
 
 
@@ -97,7 +98,7 @@ def container_finding(
         if not srun:
             require_container(site, environment.get("PATH", ""))
         words = srun + containerise(("true",), site, cwd)
-        env = program_environment(environment, toolkit, site.container).apply(environment)
+        env = program_environment(environment, toolkit, site).apply(environment)
         done = subprocess.run(
             words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )

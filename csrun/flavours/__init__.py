@@ -3,7 +3,8 @@
 A flavour is the toolkit's interpreter with further modules in its import path. `bin/` has one wrapper for
 each word that a flavour answers to, and is first in PATH of every program that a launcher starts:
 
-* `python`, `python3`: `tensorflow/modules`, the names of the TensorFlow programs of CS systems.
+* `python`, `python3`: `tensorflow/modules`, the names of the TensorFlow programs of CS systems;
+* `python-ws`, `python-pt`: of the original stack, for weight streaming and for PyTorch. They say what to use.
 
 The wrappers alone put the modules into the import path. So they are found by no other interpreter, by none
 outside the launchers, and not where the toolkit has been installed by pip: what is in `modules` is importable

@@ -86,7 +86,7 @@ class LocalScheduler:
 
 def _notices(request: LaunchRequest, surroundings: Surroundings) -> list[str]:
     layout, cpus = request.layout, len(surroundings.cpus)
-    change = program_environment(surroundings.environment, surroundings.toolkit, surroundings.site.container)
+    change = program_environment(surroundings.environment, surroundings.toolkit, surroundings.site)
     notices = [unset_notice(surroundings.environment, change)]
     if layout.total_nodes > 1:
         notices.append(

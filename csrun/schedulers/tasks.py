@@ -37,7 +37,7 @@ def job_log_dir(request: LaunchRequest, surroundings: Surroundings) -> Path:
 
 def common_change(request: LaunchRequest, surroundings: Surroundings) -> EnvironmentChange:
     """What all tasks get in their environment. The job's secret token comes when the job starts."""
-    base = program_environment(surroundings.environment, surroundings.toolkit, surroundings.site.container)
+    base = program_environment(surroundings.environment, surroundings.toolkit, surroundings.site)
     values = {
         **base.values,
         # Without it a task's last lines would sit in its buffer when it is killed.

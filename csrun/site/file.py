@@ -53,7 +53,12 @@ class SiteFile(BaseModel):
         None, description="CPUs of each task of a job that does not say --cpus-per-task. Left out: open."
     )
     container: Container = Field(
-        "none", description="What programs run in; none is the toolkit's own environment."
+        "none", description="What programs run in; none is the Python environment that python names."
+    )
+    python: Annotated[str, _checked(values.check_path)] = Field(
+        "",
+        description="Absolute path of the interpreter of programs, with the toolkit and further packages. "
+        "Left out: the toolkit's own.",
     )
     container_image: Annotated[str, _checked(values.check_path)] = Field(
         "", description="Absolute path of the container image: a file, for charliecloud a directory too."

@@ -124,4 +124,6 @@ def _notes(site: Site, origins: Mapping[str, str]) -> list[str]:
             for name in ("container_image", "container_options", "mount_dirs")
             if getattr(site, name)
         ]
+    elif site.python:
+        notes.append(f"{origins['python']}: python has no effect with 'container: {site.container}'")
     return notes

@@ -28,7 +28,8 @@ class Site:
         def_nodes: nodes of a job that does not say otherwise.
         def_tasks_per_node: tasks on each of them; with one node, 2 is the smallest job with a role each.
         def_cpus_per_task: CPUs of each task; None where the site leaves that open.
-        container: what programs run in; "none" is the toolkit's own environment.
+        container: what programs run in; "none" is the environment of `python`.
+        python: absolute path of the interpreter of programs; empty: the toolkit's own.
         container_image: absolute path of the image: a file, for charliecloud a directory too.
         container_options: further arguments of the container runtime, in front of the image.
         mount_dirs: absolute directories that every container sees.
@@ -48,6 +49,7 @@ class Site:
     def_tasks_per_node: int = 2
     def_cpus_per_task: int | None = None
     container: Container = "none"
+    python: str = ""
     container_image: str = ""
     container_options: tuple[str, ...] = ()
     mount_dirs: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""What happens when an interpreter of the flavour starts: nothing visible; changes wait for their modules.
+"""What happens when an interpreter of the flavour starts: nothing visible; changes wait for their modules,
+and what a program does not catch ends it as the toolkit's own commands end.
 
 A program that does not import TensorFlow notices nothing, and pays some milliseconds.
 """
@@ -11,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
@@ -30,11 +31,30 @@ def start(sitecustomize: str) -> None:
 
     finder: Any = _Finder({"tensorflow": choose_keras}, CHANGES)
     sys.meta_path.insert(0, finder)
+    sys.excepthook = end_program
     own = os.path.dirname(sitecustomize)  # noqa: PTH120 - pathlib would have to be imported for it
     others = [folder for folder in sys.path if folder != own]
     found = PathFinder.find_spec("sitecustomize", others)
     if found is not None and found.loader is not None:
         found.loader.exec_module(importlib.util.module_from_spec(found))
+
+
+def end_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ends a program with an error that nobody has caught, as `estimator.report_errors` does.
+
+    So an expected error is one message with its exit code in programs that know nothing of `report_errors`.
+    Errors of programs that do not use the toolkit are Python's matter, but for a missing module.
+    """
+    if "estimator" in sys.modules:
+        from estimator.cli import told
+
+        # Python takes the exit code of a SystemExit that its hook raises.
+        raise SystemExit(told(error.with_traceback(trace)))
+    sys.__excepthook__(kind, error, trace)
+    if isinstance(error, ModuleNotFoundError):
+        from csrun.missing_modules import hint
+
+        sys.stderr.write(f"error: {hint(error)}\n")
 
 
 def choose_keras(module: ModuleType) -> None:

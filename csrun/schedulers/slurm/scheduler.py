@@ -160,10 +160,10 @@ def agent_command() -> tuple[str, ...]:
 
 
 def _notices(request: LaunchRequest, surroundings: Surroundings) -> list[str]:
-    container = surroundings.site.container
-    change = program_environment(surroundings.environment, surroundings.toolkit, container)
+    site = surroundings.site
+    change = program_environment(surroundings.environment, surroundings.toolkit, site)
     hidden = unset_notice(surroundings.environment, change)
     notices = [hidden] if hidden else []
-    if request.mount_dirs and container == "none":
+    if request.mount_dirs and site.container == "none":
         notices.append("--mount-dirs has no effect here: without a container the tasks see all directories")
     return notices

@@ -71,7 +71,7 @@ def test_an_install_has_the_wrappers_and_no_new_top_level_name() -> None:
     setup = ConfigParser()
     setup.read(Path(__file__).parents[3] / "setup.cfg")
     assert setup["options.package_data"]["csrun.flavours"].split() == ["bin/*"]
-    assert all(os.access(BIN / name, os.X_OK) for name in ("python", "python3"))
+    assert all(os.access(BIN / name, os.X_OK) for name in ("python", "python3", "python-pt", "python-ws"))
     assert not {"cerebras*", "tensorflow_estimator*", "*"} & set(
         setup["options.packages.find"]["include"].split()
     )
@@ -114,3 +114,47 @@ def test_the_wrapper_by_itself_says_what_it_needs() -> None:
     )
     assert result.returncode == 2
     assert "CSRUN_PYTHON is not set; expected" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("python-ws", "weight streaming"), ("python-pt", "PyTorch programs")]
+)
+def test_other_words_of_the_original_stack_say_what_to_use(command: Command, word: str, said: str) -> None:
+    refused = command("csrun_cpu", word, "run.py")
+    assert refused.returncode == 2
+    assert f"{word}: {said}" in refused.stderr
+    assert "'python'" in refused.stderr
+
+
+DATASET = "return tf.data.Dataset.from_tensors(([1.0], [0])).repeat()"
+PROGRAM = """
+import estimator
+import tensorflow as tf
+config = estimator.CSRunConfig({cs_ip!r})
+def input_fn():
+    {body}
+def model_fn(features, labels, mode):
+    return None
+estimator.CerebrasEstimator(model_fn, "model_dir", config=config).train(input_fn, steps=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cs_ip", "body", "code", "last", "has_traceback"),
+    [
+        ("127.0.0.1:1", DATASET, 1, "error: no CS system answers at 127.0.0.1:1", False),
+        ("127.0.0.1:1", "return None", 2, "error: input_fn returned None", False),
+        ("127.0.0.1:1", "raise KeyError('no such file')", 1, "error: KeyError: 'no such file'", True),
+        ("127.0.0.1:1", "import tfwse", 1, "weight streaming is not there", True),
+    ],
+)
+def test_expected_errors_of_programs_without_report_errors(
+    command: Command, tmp_path: Path, cs_ip: str, body: str, code: int, last: str, has_traceback: bool
+) -> None:
+    program = tmp_path / "run.py"
+    program.write_text(PROGRAM.format(cs_ip=cs_ip, body=body))
+    ended = command("csrun_cpu", "python", str(program))
+    assert ended.returncode == code, ended.stderr
+    assert last in ended.stderr.splitlines()[-1]
+    assert ("Traceback" in ended.stderr) is has_traceback
+    assert ("run.py" in ended.stderr.replace("Running: python " + str(program), "")) is has_traceback

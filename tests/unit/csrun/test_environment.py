@@ -4,6 +4,7 @@ from pathlib import Path
 
 from csrun.environment import Toolkit, program_environment, unset_notice
 from csrun.roles import JOB_VARIABLES
+from csrun.site.model import Site
 
 CHECKOUT = Toolkit(Path("/checkout/.venv/bin"), Path("/checkout"), Path("/checkout/wrappers"))
 
@@ -20,6 +21,12 @@ def test_the_toolkits_interpreter_is_first_and_foreign_modules_are_gone() -> Non
     notice = unset_notice(env, change)
     assert notice is not None
     assert "PYTHONPATH, LD_LIBRARY_PATH" in notice
+
+
+def test_programs_run_in_the_environment_that_the_site_names() -> None:
+    change = program_environment({"PATH": "/usr/bin"}, CHECKOUT, Site(python="/site/env/bin/python"))
+    assert change.values["PATH"] == "/checkout/wrappers:/site/env/bin:/usr/bin"
+    assert change.values["CSRUN_PYTHON"] == "/site/env/bin/python"
 
 
 def test_an_installed_toolkit_needs_no_pythonpath() -> None:
@@ -55,7 +62,7 @@ def test_in_a_container_interpreter_and_modules_are_the_images() -> None:
         "USER": "me",
         "HOME": "/home/me",
     }
-    change = program_environment(env, CHECKOUT, "apptainer")
+    change = program_environment(env, CHECKOUT, Site(container="apptainer"))
     assert change.apply(env) == {
         "PATH": "/usr/bin",
         "USER": "me",
@@ -67,5 +74,8 @@ def test_in_a_container_interpreter_and_modules_are_the_images() -> None:
 
 
 def test_charliecloud_gets_the_user_that_it_insists_on() -> None:
-    assert program_environment({"LOGNAME": "me"}, CHECKOUT, "charliecloud").values["USER"] == "me"
-    assert program_environment({}, CHECKOUT, "charliecloud").values["USER"]
+    assert (
+        program_environment({"LOGNAME": "me"}, CHECKOUT, Site(container="charliecloud")).values["USER"]
+        == "me"
+    )
+    assert program_environment({}, CHECKOUT, Site(container="charliecloud")).values["USER"]

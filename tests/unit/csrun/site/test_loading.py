@@ -47,6 +47,7 @@ def_nodes: 5
 def_tasks_per_node: 8
 def_cpus_per_task: 16
 container: apptainer
+python: /site/env/bin/python
 container_image: /images/cs two.sif
 container_options: [--no-home, --env, "A=b c"]
 mount_dirs: [/data, /home, /data]
@@ -66,6 +67,7 @@ FULL_SITE = Site(
     def_tasks_per_node=8,
     def_cpus_per_task=16,
     container="apptainer",
+    python="/site/env/bin/python",
     container_image="/images/cs two.sif",
     container_options=("--no-home", "--env", "A=b c"),
     mount_dirs=("/data", "/home"),
@@ -96,6 +98,7 @@ def test_every_variable_arrives_with_its_name() -> None:
         "DEF_TASKS_PER_NODE": "8",
         "DEF_CPUS_PER_TASK": "16",
         "CSRUN_CONTAINER": "apptainer",
+        "CSRUN_PROGRAM_PYTHON": "/site/env/bin/python",
         "SINGULARITY_IMAGE": "/images/cs two.sif",
         "CSRUN_CONTAINER_OPTIONS": "--no-home --env 'A=b c'",
         "MOUNT_DIRS": ",/data,, /home,/data,",

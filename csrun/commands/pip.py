@@ -1,0 +1,95 @@
+"""csrun pip: packages of the environment that programs run in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+
+import click
+
+from csrun.console import say
+from csrun.environment import program_python, this_toolkit
+from csrun.errors import CsrunError
+from csrun.site.loading import load_site
+
+PROGRAM = "csrun"
+
+# Prints NAME==VERSION of everything installed that the toolkit may use, one a line. `tensorflow` would
+# overwrite the files of tensorflow-cpu, so no version of it fits.
+_PINS = """
+import importlib.metadata as m, re
+versions = {re.sub(r"[-_.]+", "-", d.name).lower(): d for d in m.distributions()}
+waiting, seen = ["cs-toolkit"], set()
+while waiting:
+    name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+    if name in seen or name not in versions:
+        continue
+    seen.add(name)
+    waiting += [re.match(r"[A-Za-z0-9._-]+", need)[0] for need in versions[name].requires or ()]
+for name in sorted(seen - {"cs-toolkit"}):
+    print(name + "==" + versions[name].version)
+if "tensorflow-cpu" in seen and "tensorflow" not in versions:
+    print("tensorflow<0")
+"""
+
+
+@click.command("pip", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
+def pip(arguments: tuple[str, ...]) -> int:
+    """Runs pip in the environment that programs run in.
+
+    `install` leaves the packages of the toolkit as they are: what needs other versions of them is refused.
+
+    \b
+    Examples:
+      csrun pip install tensorflow_datasets
+      csrun pip list
+    """
+    site = load_site(os.environ).site
+    if site.container != "none":
+        raise CsrunError(
+            f"programs run in the {site.container} image {site.container_image}; expected packages to be "
+            "added to the image, or, for pure Python, to a folder that the program puts in sys.path"
+        )
+    python = str(program_python(site, this_toolkit()))
+    if arguments[:1] != ("install",):
+        return _run(python, *arguments)
+    with tempfile.NamedTemporaryFile("w", prefix="csrun-pip-", suffix=".txt") as constraints:
+        constraints.write(_pins(python))
+        constraints.flush()
+        code = _run(python, "install", f"--constraint={constraints.name}", *arguments[1:])
+    if code:
+        say(
+            PROGRAM,
+            "nothing was installed. Packages of the toolkit keep their versions; for a package that needs "
+            "others make an environment of your own, and name its interpreter as 'python' in the site "
+            "settings (docs/containers.md). What asks for 'tensorflow' works with tensorflow-cpu: "
+            "csrun pip install --no-deps PACKAGE",
+        )
+    return code
+
+
+def _run(python: str, *arguments: str) -> int:
+    command = [python, "-m", "pip", "--disable-pip-version-check", *arguments]
+    try:
+        return subprocess.run(command, check=False).returncode
+    except OSError as error:
+        raise _no_interpreter(python, error) from error
+
+
+def _pins(python: str) -> str:
+    try:
+        done = subprocess.run([python, "-c", _PINS], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise _no_interpreter(python, error) from error
+    if done.returncode:
+        raise CsrunError(f"the packages of {python} cannot be listed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _no_interpreter(python: str, error: OSError) -> CsrunError:
+    return CsrunError(
+        f"cannot run {python}: {error.strerror}; expected the interpreter of programs: correct 'python' of "
+        "the site settings ('csrun config show' tells where it comes from)"
+    )

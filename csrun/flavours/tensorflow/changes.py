@@ -12,8 +12,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from csrun.flavours.tensorflow import python_keras
-
 
 def _tensorflow(module: ModuleType) -> None:
     """`tf.estimator`, also of `tf.compat.v1`; `tensorflow.python.keras`; `inspect.getargspec`."""
@@ -26,7 +24,7 @@ def _tensorflow(module: ModuleType) -> None:
     inspect: Any = import_module("inspect")
     if not hasattr(inspect, "getargspec"):  # Python 3.11 has dropped it
         inspect.getargspec = _getargspec
-    python_keras.install()
+    import_module("csrun.flavours.tensorflow.python_keras").install()
 
 
 def _getargspec(function: Callable[..., Any]) -> Any:

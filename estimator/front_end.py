@@ -23,10 +23,12 @@ from estimator.input import Element, InputSource, describe, read
 from estimator.loss_scaling import count_skipped_steps
 from estimator.model_state import ModelState
 from estimator.modes import ModeKeys
+from estimator.ranges import watch_ranges
 from estimator.run_config import CSRunConfig
 from estimator.spec import WarmStartSettings, named_predictions
 from runtime.files import write_text
 from runtime.program import Mode, StepProgram
+from runtime.ranges import RangeCheck
 
 log = logging.getLogger("estimator")
 
@@ -85,7 +87,7 @@ class TensorFlowFrontEnd:
             cgc.errors.CompileError: the graph has something that the compiler does not know.
         """
         mode = _PROGRAM_MODES[self._source.mode]
-        return StepProgram(self._imported.module, mode, self.batch_size)
+        return StepProgram(self._imported.module, mode, self.batch_size, self._ranges)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The tensors of one batch in streaming order, with the types that `input_fn` declares."""
@@ -194,6 +196,11 @@ class TensorFlowFrontEnd:
         if self._source.mode == ModeKeys.TRAIN:
             count_skipped_steps(imported.module)
         return imported
+
+    @cached_property
+    def _ranges(self) -> tuple[RangeCheck, ...]:
+        """Lets the imported step put out the ranges of its labels and ids, once."""
+        return watch_ranges(self._imported.module, [c.name for c in self._element.components])
 
     @property
     def _model_state(self) -> ModelState:

@@ -51,8 +51,21 @@ class NonFiniteLossError(RunError):
         self.step = step
         super().__init__(
             f"the loss is {loss} at global step {step}, expected a finite number; the checkpoints in "
-            f"'{model_dir}' are from before it. Lower the learning rate, check the input for NaN and "
-            "out-of-range labels, or clip the gradients"
+            f"'{model_dir}' are from before it. Lower the learning rate, check the input for NaN, or "
+            "clip the gradients"
+        )
+
+
+class OutOfRangeError(RunError):
+    """A label is no class, or an id no row of its table."""
+
+    def __init__(self, step: int, value: int, tensor: str, limits: tuple[int, int], use: str) -> None:
+        self.step = step
+        low, high = limits
+        skipped = f", or {low} for what does not count" if low < 0 else ""
+        super().__init__(
+            f"'{tensor}' holds {value} in step {step}, expected 0 to {high - 1}{skipped}: these are {use}. "
+            "Correct the input function"
         )
 
 

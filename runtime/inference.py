@@ -34,6 +34,7 @@ def run(
     the run and frees the system. `on_end` gets the state after the last step.
 
     Raises:
+        OutOfRangeError: a label is no class, or an id no row of its table.
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
     """
     task, run_number = replace(TaskInfo.from_environment(), num_workers=1), next_run()
@@ -56,8 +57,9 @@ def run(
             wait_log = WaitLog()
             for span in session.reservation.run_steps(wanted, wait_log):
                 wait_log.reset()
+                outputs = session.checked(span).outputs
                 for index in range(span.count):
-                    yield {name: values[index] for name, values in span.outputs.items()}
+                    yield {name: values[index] for name, values in outputs.items()}
                 done += span.count
             if done < wanted:
                 break

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import TensorSpec
 from cs_system.client import StepOutputs
+from runtime.ranges import RangeCheck
 
 Mode = Literal["train", "eval", "infer"]
 State = dict[str, np.ndarray]
@@ -28,11 +29,13 @@ class StepProgram:
         module: CIRH as the importer made it, before any pass.
         mode: What the step does; a `train` step updates state and has the output `output_loss`.
         batch_size: Samples in one batch.
+        ranges: What to check of the outputs of every step; they are no outputs of the user's program.
     """
 
     module: ModuleOp
     mode: Mode
     batch_size: int
+    ranges: tuple[RangeCheck, ...] = ()
 
 
 class FrontEnd(Protocol):

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import count
 
 from cgc.driver import CompileResult
-from cs_system.client import Reservation, SystemClient, parse_address
+from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.identity import InputIdentity
 from csrun.roles import TaskInfo
+from runtime import ranges
 from runtime.compile import Target, compile_for, target_of
 from runtime.errors import NoSystemError
 from runtime.failures import noted_failures
-from runtime.program import GLOBAL_STEP, FrontEnd, State
+from runtime.program import GLOBAL_STEP, FrontEnd, State, StepProgram
 from runtime.settings import RunSettings
 from runtime.timeline import Timeline
 from runtime.waiting import WaitLog, announced
@@ -44,6 +45,15 @@ class Session:
     target: Target
     first_step: int
     initial_state: State
+    checks: tuple[ranges.RangeCheck, ...]
+
+    def checked(self, span: StepOutputs) -> StepOutputs:
+        """The outputs of the user's program in consecutive steps.
+
+        Raises:
+            OutOfRangeError: a label or an id of a batch lies outside of its range.
+        """
+        return ranges.checked(self.checks, span)
 
 
 @contextmanager
@@ -79,9 +89,8 @@ def open_session(
                 task.job_id, task.token, wait=task.wait, on_wait=WaitLog(at_once=True)
             )
         with reservation:
-            resume = program.mode == "train"
             identity = InputIdentity(run, front_end.input_facts())
-            yield _load(reservation, front_end, compiled, target, task, identity, timeline, resume)
+            yield _load(reservation, front_end, program, compiled, target, task, identity, timeline)
 
 
 def prime(session: Session, task: TaskInfo, timeline: Timeline) -> None:
@@ -99,12 +108,12 @@ def prime(session: Session, task: TaskInfo, timeline: Timeline) -> None:
 def _load(
     reservation: Reservation,
     front_end: FrontEnd,
+    program: StepProgram,
     compiled: CompileResult,
     target: Target,
     task: TaskInfo,
     identity: InputIdentity,
     timeline: Timeline,
-    resume: bool,
 ) -> Session:
     with timeline.phase("send the program"), announced("take the program"):
         reservation.load(compiled.artifact)
@@ -120,6 +129,6 @@ def _load(
         with announced("take the initial state"):
             reservation.put_state(state)
     # Inference reads its input from the start, whatever the step of the checkpoint.
-    first_step = int(state[GLOBAL_STEP]) if resume else 0
+    first_step = int(state[GLOBAL_STEP]) if program.mode == "train" else 0
     reservation.open_input(task.num_workers, identity, first_step)
-    return Session(reservation, compiled, target, first_step, state)
+    return Session(reservation, compiled, target, first_step, state, program.ranges)

@@ -55,6 +55,7 @@ def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> Tra
     Raises:
         ModelDirError: `model_dir` is not writable.
         NonFiniteLossError: the loss became NaN or infinite.
+        OutOfRangeError: a label is no class, or an id no row of its table.
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
     """
     task, run = TaskInfo.from_environment(), next_run()
@@ -158,9 +159,10 @@ class _Loop:
         """Runs to `target_step`, or less far where a checkpoint is asked for; whether the input ended."""
         progress = self.progress
         stream = self.session.reservation.run_steps(target_step - progress.step, self.wait_log)
-        for outputs in stream:
+        for span in stream:
             self.wait_log.reset()
             self.timeline.mark("first step")
+            outputs = self.session.checked(span)
             progress.add(outputs)
             self.observer.steps(outputs)
         input_ended = stream.end_of_input

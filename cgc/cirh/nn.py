@@ -9,6 +9,9 @@ from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, r
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
 
+PADDING_LABEL = -1
+"""The class number of positions that are padding; sequences of variable length are filled up with it."""
+
 
 class AxisOp(CirhOp):
     """Base of `Op(x) {axis} -> result` of the type of x."""
@@ -81,8 +84,9 @@ class SoftmaxGradOp(CirhOp):
 class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
     """Cross entropy of logits `[..., C]` and class numbers `[...]`, and its gradient by the logits.
 
-    Results: loss `[...]`, backprop `softmax(logits) - onehot(labels)` `[..., C]`. A label out of range gives
-    NaN in both, or with `ignore_out_of_range` 0 in both: its row does not count.
+    Results: loss `[...]`, backprop `softmax(logits) - onehot(labels)` `[..., C]`. A row whose label is
+    `PADDING_LABEL` does not count: 0 in both. Any other label out of range gives NaN in both, or with
+    `ignore_out_of_range` 0 in both.
     """
 
     name = "cirh.SparseSoftmaxCrossEntropyWithLogits"
@@ -104,7 +108,7 @@ class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
 
     @property
     def ignore_out_of_range(self) -> bool:
-        """Whether rows with a label out of range do not count."""
+        """Whether rows with any label out of range do not count."""
         return self.ignore_attr is not None
 
     @classmethod

@@ -20,6 +20,7 @@ from cgc.kernels import (
     matmul,
     normalization,
     pooling,
+    ranges,
     residual,
     statistics,
 )
@@ -39,6 +40,7 @@ RULES = (
     pooling.match,
     loss.match,
     embedding.match,
+    ranges.match,
     matmul.match,
     dropout.match,
     branches.match,

@@ -12,6 +12,7 @@ from xdsl.ir.affine import AffineMap
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.composite import COMPOSITES
+from cgc.cirh.nn import PADDING_LABEL
 from cgc.cirh.ops import (
     CompositeOp,
     LayerNormOp,
@@ -57,22 +58,26 @@ def softmax_cross_entropy(builder: Builder, _op: CirhOp, logits: Array, labels: 
 def sparse_softmax_cross_entropy(
     builder: Builder, op: SparseSoftmaxCrossEntropyWithLogitsOp, logits: Array, labels: Array
 ) -> Sequence[Array]:
-    """(loss of every row, its gradient) for class numbers; NaN for a number that is no class."""
+    """(loss of every row, its gradient) for class numbers; 0 for rows that do not count, NaN for no class."""
     axis, classes = op.axis, logits.shape[op.axis]
     shifted, powers, total = _normalised(builder, logits, axis)
 
     def hit(label: Scalar) -> Scalar:
         return loop_index(label.block, axis).to("int32").compare("EQ", label.to("int32"))
 
-    def spoiled(label: Scalar, value: Scalar) -> Scalar:
+    def counted(row_label: Scalar, value: Scalar) -> Scalar:
+        label = row_label.to("int32")
         known = label.compare("GE", 0) & label.compare("LT", classes)
-        return known.select(value, math.nan)
+        if op.ignore_out_of_range:
+            return known.select(value, 0)
+        skipped = label.compare("EQ", PADDING_LABEL)
+        return skipped.select(value.constant(0), known.select(value, math.nan))
 
     chosen = _with_row(builder, shifted, labels, axis, lambda value, label: hit(label).select(value, 0))
     loss = builder.pointwise(
         [sum_of(builder, chosen, [axis]), total, labels],
         "float32",
-        lambda value, whole, label: spoiled(label, whole.apply("log") - value),
+        lambda value, whole, label: counted(label, whole.apply("log") - value),
     )
     shares = _with_row(builder, powers, total, axis, lambda power, whole: power / whole)
     backprop = _with_row(
@@ -80,7 +85,7 @@ def sparse_softmax_cross_entropy(
         shares,
         labels,
         axis,
-        lambda share, label: spoiled(label, share - hit(label).select(share.constant(1), 0)),
+        lambda share, label: counted(label, share - hit(label).select(share.constant(1), 0)),
     )
     return narrowed(builder, loss, logits.dtype), narrowed(builder, backprop, logits.dtype)
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh.nn import PADDING_LABEL
 from cgc.cirh.ops import (
     LogSoftmaxOp,
     SoftmaxCrossEntropyWithLogitsOp,
@@ -52,8 +53,8 @@ def sparse_softmax_cross_entropy(
 ) -> tuple[jax.Array, jax.Array]:
     """(loss of every row, its gradient with respect to the logits).
 
-    A label outside of the classes gives NaN in the row's loss and gradient, as TensorFlow does on a GPU (on a
-    CPU it raises an error), or 0 in both where the op says so.
+    A row whose label is -1 does not count: 0 in both. Any other label outside of the classes spoils its row:
+    NaN in both, so that no training goes on with it, or 0 in both where the op says so.
     """
     axis = op.axis
     shifted, powers, total = _normalised(logits, axis)
@@ -61,14 +62,12 @@ def sparse_softmax_cross_entropy(
     labels = lax.expand_dims(labels.astype(jnp.int32), (axis,))
     hit = lax.eq(classes, lax.broadcast_in_dim(labels, logits.shape, tuple(range(logits.ndim))))
     known = (labels >= 0) & (labels < logits.shape[axis])
-    spoiled = jnp.where(known, np.float32(0), np.float32(0 if op.ignore_out_of_range else np.nan))
+    is_skipped = ~known if op.ignore_out_of_range else labels == PADDING_LABEL
+    without = jnp.where(is_skipped, np.float32(0), np.float32(np.nan))
     chosen = jnp.sum(jnp.where(hit, shifted, np.float32(0)), axis, keepdims=True)
-    loss = lax.squeeze(lax.log(total) - chosen + spoiled, (axis,))
-    backprop = powers / total - hit.astype(jnp.float32) + spoiled
-    if op.ignore_out_of_range:
-        loss = jnp.where(lax.squeeze(known, (axis,)), loss, np.float32(0))
-        backprop = jnp.where(known, backprop, np.float32(0))
-    return loss.astype(logits.dtype), backprop.astype(logits.dtype)
+    loss = jnp.where(known, lax.log(total) - chosen, without)
+    backprop = jnp.where(known, powers / total - hit.astype(jnp.float32), without)
+    return lax.squeeze(loss, (axis,)).astype(logits.dtype), backprop.astype(logits.dtype)
 
 
 def softmax_cross_entropy(

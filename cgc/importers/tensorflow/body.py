@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -11,8 +12,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, shape_of, tensor_of
 from cgc.errors import CompileError
-from cgc.importers.tensorflow import folding
-from cgc.importers.tensorflow.emit import Emitter
+from cgc.importers.tensorflow import constants, folding
+from cgc.importers.tensorflow.constants import Waiting
+from cgc.importers.tensorflow.emit import Array, Emitter, require_dtype
 from cgc.importers.tensorflow.faults import (
     Fault,
     Kind,
@@ -78,6 +80,8 @@ class BodyImporter:
         if isinstance(value, np.ndarray):
             self._emit.label(tensor.op.name, user_line(tensor.op))
             return self._emit.constant(value)
+        if isinstance(value, Waiting):
+            require_dtype(tensor.dtype.name, tensor.name)
         if isinstance(value, PaddedRows | PaddedSize):
             raise RefusedError(
                 Kind.SHAPE,
@@ -103,15 +107,18 @@ class BodyImporter:
             self.values[tensor.name] = None if op.type in DROPPED else POISON
         if op.type in DROPPED:
             return True
-        known = op.type in HANDLERS or folding.is_foldable(op)
         inputs = [self.values.get(tensor.name, POISON) for tensor in op.inputs]
+        constant = self._step.constants.inputs(op, inputs)
+        known = op.type in HANDLERS or folding.is_foldable(op) or constant is not None
         if not known or any(value is POISON for value in inputs):
             if known:
                 self._check_type_behind_a_fault(op)
             return known
         self._emit.label(self._scope + op.name, user_line(op))
         try:
-            results = self._fold(op, inputs) or self._handle(op, inputs)
+            results = self._fold(op, inputs) or (
+                self._handle(op, inputs) if constant is None else self._from_constants(op, inputs, constant)
+            )
             if results is None:
                 return False
             self._check(op, results)
@@ -126,6 +133,23 @@ class BodyImporter:
     def _fold(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         arrays = [value for value in inputs if isinstance(value, np.ndarray)]
         return folding.fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
+
+    def _from_constants(
+        self, op: Any, inputs: Sequence[Value], constant: Sequence[Array | Waiting]
+    ) -> tuple[Value, ...]:
+        """In the graph where the device, and the importer, have the operation; else computed here."""
+        if op.type in HANDLERS and not constants.is_beyond_the_device(op):
+            with suppress(RefusedError):
+                results = self._handle(op, inputs)
+                if results is not None:
+                    self._step.constants.note(op, constant, results)
+                    return results
+        return tuple(map(self._placed, constants.results_of(op, constant)))
+
+    def _placed(self, value: Array | Waiting) -> Value:
+        if isinstance(value, np.ndarray) and value.size > folding.FOLD_LIMIT:
+            return self._emit.compact(value)
+        return value
 
     def _handle(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         handler = HANDLERS.get(op.type)

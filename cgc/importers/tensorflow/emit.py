@@ -92,6 +92,14 @@ class Emitter:
             found = self._constants[key] = self.emit(ops.ConstOp.from_array(array))
         return found
 
+    def compact(self, array: Array) -> SSAValue:
+        """A constant; what repeats along an axis, bit for bit, is there once and broadcast."""
+        whole = array
+        for axis, size in enumerate(array.shape):
+            if size > 1 and _repeats(array, axis):
+                array = array.take([0], axis)
+        return self.broadcast(self.constant(array), whole.shape)
+
     def scalar(self, value: float, dtype: str) -> SSAValue:
         """A rank-0 constant."""
         return self.constant(np.asarray(value, numpy_dtype(element_type(dtype))))
@@ -202,3 +210,9 @@ class Emitter:
     def take(self, x: SSAValue, indices: SSAValue, axis: int) -> SSAValue:
         """tf.gather without batch dimensions."""
         return self.emit(ops.GatherOp(x, indices, axis))
+
+
+def _repeats(array: Array, axis: int) -> bool:
+    """Whether all slices along an axis are the same; compared as bits, as NaN and -0.0 are values too."""
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    return bool((bits == bits.take([0], axis)).all())

@@ -14,8 +14,9 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
+from cgc.importers.tensorflow.constants import Constants, Waiting
 from cgc.importers.tensorflow.emit import Array, Emitter, Shape
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.tensorflow.faults import Kind, RefusedError, describe_tensor
 from cgc.importers.tensorflow.variables import Variable
 from cgc.importers.tensorflow.variants import Either, Missing, Optional, TensorList
 
@@ -87,6 +88,7 @@ Value: TypeAlias = (
     | Optional
     | Either
     | Missing
+    | Waiting
     | Poison
     | None
 )
@@ -108,6 +110,7 @@ class StepState:
         branches: of the conditions around this point of the step, by what they choose by: the branch.
         turns: of the number of turns of a loop, by its value: whether each turn took place.
         plans: operations of a function, in order, by its name.
+        constants: which values depend on constants alone.
     """
 
     variables: dict[str, Variable]
@@ -120,6 +123,7 @@ class StepState:
     branches: dict[SSAValue, int] = field(default_factory=dict)
     turns: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
     plans: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    constants: Constants = field(default_factory=Constants)
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,10 @@ class NodeContext:
         if isinstance(value, SSAValue | np.ndarray):
             return self.as_value(value)
         tensor = self.op.inputs[position]
+        if isinstance(value, Waiting):
+            raise RefusedError(
+                Kind.TYPE, f"its input {tensor.name} is {describe_tensor(tensor)}; cast it to tf.float32"
+            )
         raise RefusedError(
             Kind.USAGE, f"its input {tensor.name} has no value on the device; no batch feeds it"
         )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 def _tensorflow(module: ModuleType) -> None:
-    """`tf.estimator`, also of `tf.compat.v1`; `inspect.getargspec`, which Python 3.11 has dropped."""
+    """`tf.estimator`, also of `tf.compat.v1`; `tensorflow.python.keras`; `inspect.getargspec`."""
     estimator = import_module("csrun.flavours.tensorflow.tf_estimator")
     sys.modules[f"{module.__name__}.estimator"] = estimator
     compat = vars(module)["compat"]
@@ -22,8 +22,9 @@ def _tensorflow(module: ModuleType) -> None:
         if not hasattr(home, "estimator"):
             setattr(home, "estimator", estimator)  # noqa: B010 - no attribute that a type checker knows
     inspect: Any = import_module("inspect")
-    if not hasattr(inspect, "getargspec"):
+    if not hasattr(inspect, "getargspec"):  # Python 3.11 has dropped it
         inspect.getargspec = _getargspec
+    import_module("csrun.flavours.tensorflow.python_keras").install()
 
 
 def _getargspec(function: Callable[..., Any]) -> Any:
@@ -52,18 +53,6 @@ def _mixed_precision(module: ModuleType) -> None:
     sys.modules[f"{module.__name__}.experimental"] = experimental
 
 
-def _tensorflow_mixed_precision(module: ModuleType) -> None:
-    """`tensorflow.python.keras.mixed_precision.experimental.loss_scale_optimizer`."""
-    experimental = ModuleType(f"{module.__name__}.experimental", _tensorflow_mixed_precision.__doc__)
-    experimental.__path__ = []
-    for name in ("loss_scale_optimizer", "loss_scale", "policy"):
-        part = import_module(f"{module.__name__}.{name}")
-        vars(experimental)[name] = part
-        sys.modules[f"{experimental.__name__}.{name}"] = part
-    vars(module)["experimental"] = experimental
-    sys.modules[experimental.__name__] = experimental
-
-
 def _layer(module: ModuleType) -> None:
     """Assignment to `dtype_policy`, `compute_dtype` and `variable_dtype` of a Keras 2 layer.
 
@@ -78,26 +67,33 @@ def _layer(module: ModuleType) -> None:
 
 
 def _convolution(module: ModuleType) -> None:
-    """Positional arguments of convolutions as before TensorFlow 2.3, when `groups` came between."""
-    for name in ("Conv1D", "Conv2D", "Conv3D"):
+    """Positional arguments of convolutions as before an argument came between them."""
+    for name, (position, default) in _ADDED.items():
         layer = vars(module).get(name)
         if layer is not None:
-            layer.__init__ = _without_groups(layer.__init__)
+            layer.__init__ = _without(layer.__init__, position, default)
 
 
-_GROUPS_POSITION = 6
-"""filters, kernel_size, strides, padding, data_format, dilation_rate, groups, activation, ..."""
+_ADDED: Mapping[str, tuple[int, Any]] = {
+    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), (6, 1)),
+    "DepthwiseConv2D": (5, (1, 1)),
+}
+"""Where `groups` (TensorFlow 2.3) and `dilation_rate` (2.4) came in before the activation; their defaults."""
 
 
-def _without_groups(own: Callable[..., None]) -> Callable[..., None]:
+def _without(own: Callable[..., None], position: int, default: Any) -> Callable[..., None]:
     @wraps(own)
     def construct(self: Any, *arguments: Any, **keywords: Any) -> None:
-        # `groups` is a whole number, and what used to be there, the activation, never is.
-        if len(arguments) > _GROUPS_POSITION and not isinstance(arguments[_GROUPS_POSITION], int):
-            arguments = (*arguments[:_GROUPS_POSITION], 1, *arguments[_GROUPS_POSITION:])
+        # What came in is a number or several, and the activation never is.
+        if len(arguments) > position and _is_activation(arguments[position]):
+            arguments = (*arguments[:position], default, *arguments[position:])
         own(self, *arguments, **keywords)
 
     return construct
+
+
+def _is_activation(value: Any) -> bool:
+    return value is None or isinstance(value, str) or callable(value)
 
 
 def _assignable(own: property, slot: str) -> property:
@@ -113,12 +109,12 @@ def _assignable(own: property, slot: str) -> property:
 CHANGES: Mapping[str, Callable[[ModuleType], None]] = {
     "tensorflow": _tensorflow,
     "tensorflow.keras.mixed_precision": _mixed_precision,
-    "tensorflow.python.keras.mixed_precision": _tensorflow_mixed_precision,
     "tf_keras.api._v1.keras.mixed_precision": _mixed_precision,
     "tf_keras.api._v2.keras.mixed_precision": _mixed_precision,
     "tf_keras.src.engine.base_layer": _layer,
     "tf_keras.src.layers.convolutional.conv1d": _convolution,
     "tf_keras.src.layers.convolutional.conv2d": _convolution,
     "tf_keras.src.layers.convolutional.conv3d": _convolution,
+    "tf_keras.src.layers.convolutional.depthwise_conv2d": _convolution,
 }
 """What happens right after the import of a module, by its name."""

@@ -17,6 +17,7 @@ from csrun.flavours import BIN
 from csrun.flavours.tensorflow import startup
 
 CHECK = str(Path(__file__).parent / "check_names.py")
+CHECK_PYTHON_KERAS = str(Path(__file__).parent / "check_python_keras.py")
 Command = Callable[..., CompletedProcess[str]]
 
 NAMES = "import cerebras.tf, cerebras.pb; print('found')"
@@ -28,6 +29,17 @@ def test_all_names_are_there_as_programs_use_them(command: Command) -> None:
     lines = result.stdout.splitlines()
     assert lines[-1] == "Keras tf_keras python"
     assert len(lines) == 7
+
+
+@pytest.mark.parametrize(("chosen", "keras"), [({}, "tf_keras"), ({"TF_USE_LEGACY_KERAS": "0"}, "keras")])
+def test_python_keras_is_the_keras_of_tensorflow(
+    command: Command, chosen: dict[str, str], keras: str
+) -> None:
+    result = command("csrun_cpu", "python", CHECK_PYTHON_KERAS, **chosen)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[-1] == keras
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize(

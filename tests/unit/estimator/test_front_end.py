@@ -53,7 +53,11 @@ def test_program_and_input_agree(front_end: Any) -> None:
     interface = step_interface(program.module)
     assert (program.mode, program.batch_size) == ("train", 8)
     assert interface.inputs == end.inputs()
-    assert [output.name for output in interface.outputs] == ["output_loss", "output_summary/doubled_loss"]
+    outputs = [output.name for output in interface.outputs]
+    assert outputs[:2] == ["output_loss", "output_summary/doubled_loss"]
+    (labels,) = program.ranges
+    assert (labels.tensor, labels.low, labels.high) == ("labels", -1, 3)
+    assert outputs[2:] == [labels.minimum, labels.maximum]
     assert "state.global_step" in interface.updated
     batch = next(end.batches(0))
     assert [(array.dtype.name, array.shape) for array in batch] == [("float32", (8, 4)), ("int32", (8,))]
@@ -152,7 +156,7 @@ def test_evaluation_reads_the_weights_of_the_training(front_end: Any) -> None:
     end.save(2, state)
     evaluation = front_end(ModeKeys.EVAL)
     interface = step_interface(evaluation.program().module)
-    assert {output.name for output in interface.outputs} == {"output_loss"}
+    assert interface.outputs[0].name == "output_loss"
     restored = evaluation.initial_state()
     assert set(restored) == {spec.name for spec in interface.state}
     assert np.array_equal(restored["state.model.dense/bias"], state["state.model.dense/bias"])

@@ -172,6 +172,12 @@ CASES: list[tuple[str, Make, Sequence[Values]]] = [
     ("log softmax", ops.LogSoftmaxOp, (X,)),
     ("softmax gradient", ops.SoftmaxGradOp, (X, Y)),
     ("cross entropy", ops.SparseSoftmaxCrossEntropyWithLogitsOp, (X, WRONG_LABELS)),
+    (
+        "cross entropy of rows that count",
+        lambda x, i: ops.SparseSoftmaxCrossEntropyWithLogitsOp(x, i, ignore_out_of_range=True),
+        (X, WRONG_LABELS),
+    ),
+    ("cross entropy of bytes", ops.SparseSoftmaxCrossEntropyWithLogitsOp, (X, np.uint8([1, 255, 6, 3]))),
     ("cross entropy of shares", ops.SoftmaxCrossEntropyWithLogitsOp, (X, np.abs(Y))),
     ("norm", ops.L2NormOp, (X, ROW)),
     ("layer norm", ops.LayerNormOp, (X, ROW, ROW)),

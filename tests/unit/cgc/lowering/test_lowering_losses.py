@@ -52,9 +52,20 @@ def test_sparse_cross_entropy_of_sequences(run_op, rng):
 
 def test_a_label_that_is_no_class_spoils_its_row_only(run_op):
     logits = np.zeros((3, 4), np.float32)
-    loss, backprop = run_op(ops.SparseSoftmaxCrossEntropyWithLogitsOp, logits, np.int32([1, 4, -1]))
+    loss, backprop = run_op(ops.SparseSoftmaxCrossEntropyWithLogitsOp, logits, np.int32([1, 4, -2]))
     assert np.isfinite(loss).tolist() == [True, False, False]
     assert np.isfinite(backprop).all(-1).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_row_labelled_as_padding_does_not_count(run_op, rng, dtype):
+    logits = rng.standard_normal((3, 4)).astype(dtype)
+    loss, backprop = run_op(ops.SparseSoftmaxCrossEntropyWithLogitsOp, logits, np.int64([1, -1, 3]))
+    assert loss[1] == 0
+    assert not backprop[1].any()
+    counted = run_op(ops.SparseSoftmaxCrossEntropyWithLogitsOp, logits[[0, 2]], np.int64([1, 3]))
+    np.testing.assert_array_equal(loss[[0, 2]], counted[0])
+    np.testing.assert_array_equal(backprop[[0, 2]], counted[1])
 
 
 def test_dense_cross_entropy(run_op, rng):

@@ -278,7 +278,7 @@ def convolution(**changes: int) -> Configurations:
 
 
 def test_a_convolution_multiplies_four_times_a_cycle_along_the_lines() -> None:
-    """The published U-Net's slowest kernel takes 49,168 cycles; ours has the start of a product for each line."""
+    """Published: 49,168 cycles of the slowest kernel; ours starts the product on each line."""
     found = convolution()
     along_64_copies = found.compute_cycles[found.compute_cycles >= 49_152].min()
     assert along_64_copies == pytest.approx(49_168, rel=0.01)

@@ -34,16 +34,18 @@ _FILES = {
     "transformer": "params_transformer_d256_6_6.yaml",
     "gpt2": "params_gpt2_small.yaml",
     "fc_mnist": "params_fc_mnist.yaml",
+    "unet": "params_unet_256.yaml",
 }
 """Parameter file of each model; it says the precision as well."""
 
 _FIGURES = (
     "samples_per_s",
+    "compute_samples_per_s",
     "transmission_samples_per_s",
     "active_pes_percent",
     "compute_utilization_percent",
 )
-_LABELS = ("samples/s", "transmission", "active PEs %", "utilization %")
+_LABELS = ("samples/s", "compute", "transmission", "active PEs %", "utilization %")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,13 @@ class Prediction:
         share = row.active_pes_percent
         if row.active_pes is not None:
             share = 100 * row.active_pes / 307_840
-        return row.samples_per_s, row.transmission_samples_per_s, share, row.utilization_percent
+        return (
+            row.samples_per_s,
+            row.compute_samples_per_s,
+            row.transmission_samples_per_s,
+            share,
+            row.utilization_percent,
+        )
 
     def errors(self) -> list[float | None]:
         """Signed relative errors in the order of the columns, None where nothing is published."""
@@ -81,7 +89,7 @@ class Prediction:
 def changes(row: OverallRow) -> dict[str, dict[str, Any]]:
     """What the parameter file of a row's model must say."""
     model = row.sizes["model"]
-    if model == "fc_mnist":
+    if model in ("fc_mnist", "unet"):
         return {}
     layers, heads, size = row.size("encoder_layers"), row.size("heads"), row.size("head_size")
     common = {"num_heads": heads, "attention_dropout_rate": 0.0}

@@ -85,6 +85,11 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
             "matmul_reserve": "cycles of fully connected kernels as a share of the pace they are sized for",
         }
     ),
+    "convolution_busy": Coefficient(
+        0.75,
+        _BUSY_UNIT,
+        "REPORTS: 52 % of all PEs in the same U-Net; see the limits in docs/performance-model.md",
+    ),
     "matmul_passes": Coefficient(
         3.0, "passes in the figures above: forward, delta, weight gradient", "REPORTS"
     ),
@@ -144,9 +149,21 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
         64.0, "transmission cycles per row beside the elements", "REPORTS: `add`: 128 with 256, 256 with 768"
     ),
     "stream_group": Coefficient(
-        1024.0,
+        768.0,
         "elements of a row that one group of lanes carries; longer rows have several groups",
-        "ASSUMED: published rows have up to 768 elements",
+        "REPORTS: GELU of 3,072 elements is as fast as `add` of 768, 267 to 286 cycles",
+    ),
+    "line_start": Coefficient(
+        33.5,
+        "transmission cycles per line of an image beside the elements",
+        "REPORTS: a U-Net for 256 x 256 pixels, 57,728 cycles = 256 x (192 + 33.5): 192 for the 768 elements "
+        "of a full group of lanes",
+    ),
+    "convolution_mac": Coefficient(
+        0.75,
+        "cycles per weight of the local tile and position of an image, three passes",
+        "REPORTS: the slowest kernel of the same U-Net computes for 49,168 cycles, 3/4 x 256 x 256 + 16. So "
+        "vectors along the lines use all four multipliers, and windows come from the PE's memory",
     ),
     "lookup_row": Coefficient(
         200.0, "cycles per row of a lookup and of its gradient", "REPORTS: median of 132, 190, 306 and 534"

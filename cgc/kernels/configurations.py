@@ -47,7 +47,7 @@ class Configuration:
 class Configurations:
     """All layouts of a kernel, one element of each array a layout; fields as in `Configuration`.
 
-    `reserve` is the share of the pace that a layout is meant to need, 1 where it may need all of it.
+    `reserve` is the share of the pace that a layout is meant to compute in, 1 where it may take all of it.
     """
 
     width: Ints
@@ -75,11 +75,13 @@ class Configurations:
     def cycles(self) -> Ints:
         """The pace in cycles per sample that every layout is chosen for.
 
-        That is its own cycles and the reserve; the fastest layout is as fast as it is.
+        Those are its compute cycles with the reserve, and its transmission cycles. A layout that computes as
+        fast as any needs no reserve: a slower pace would not get it one.
         """
-        own = np.maximum(self.compute_cycles, self.transmission_cycles)
-        with_reserve = np.ceil(own / self.reserve).astype(np.int64)
-        return np.where(own == own.min(initial=1 << 62), own, with_reserve)
+        least = self.compute_cycles.min(initial=1 << 62)
+        with_reserve = np.ceil(self.compute_cycles / self.reserve).astype(np.int64)
+        compute = np.where(self.compute_cycles == least, self.compute_cycles, with_reserve)
+        return np.maximum(compute, self.transmission_cycles)
 
     @cached_property
     def area(self) -> Ints:
@@ -124,3 +126,16 @@ def line_ladder(limit: int) -> Ints:
     steps = np.arange(0, 160)
     lengths = np.unique(np.concatenate([np.arange(1, 25), np.round(24 * 1.06**steps), [limit]]))
     return lengths[lengths <= limit].astype(np.int64)
+
+
+def with_copies(width: Ints, height: Ints, most: int) -> tuple[Ints, Ints, Ints]:
+    """Widths, heights and copies: one of every layout, and up to `most` of those of one line."""
+    flat = width[height == 1]
+    copies = line_ladder(most)[1:]
+    across, times = (grid.ravel() for grid in np.meshgrid(flat, copies, indexing="ij"))
+    ones = np.ones_like(width)
+    return (
+        np.concatenate([width, across]),
+        np.concatenate([height, np.ones_like(across)]),
+        np.concatenate([ones, times]),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,6 +20,16 @@ def tile_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
         + coefficient("matmul_output") * tile_out
     )
     return cycles
+
+
+def line_tile_cycles(tile_in: Ints, tile_out: Ints, line: int) -> Floats:
+    """Compute cycles of a position of an image over a tile, all three passes, with vectors along its line.
+
+    Four positions of a line are multiplied at once.
+    """
+    lanes = 4 * math.ceil(line / 4) / line
+    tile: Floats = (tile_in * tile_out).astype(np.float64)
+    return coefficient("convolution_mac") * lanes * tile
 
 
 def tile_wire_cycles(tile_in: Ints, tile_out: Ints) -> Floats:

@@ -11,6 +11,7 @@ from cgc.kernels import attention_cost, loop_cost, loss_cost, matmul_cost, row_c
 from cgc.kernels.configurations import Configurations
 from cgc.kernels.graph import Kernel
 from cgc.kernels.nest_cost import nest_configurations
+from cgc.kernels.stream_cost import LINES
 
 CostFunction = Callable[[Mapping[str, int]], Configurations]
 
@@ -32,7 +33,7 @@ class Family(NamedTuple):
 
 
 def _loop(doc: str) -> Family:
-    return Family(doc, loop_cost.loop_configurations, loop_cost.PARAMETERS)
+    return Family(doc, loop_cost.loop_configurations, loop_cost.PARAMETERS, LINES)
 
 
 def _matmul(doc: str) -> Family:
@@ -40,7 +41,7 @@ def _matmul(doc: str) -> Family:
 
 
 def _row(kind: str, doc: str) -> Family:
-    return Family(doc, row_cost.row_configurations(kind), row_cost.PARAMETERS)
+    return Family(doc, row_cost.row_configurations(kind), row_cost.PARAMETERS, LINES)
 
 
 FAMILIES: dict[str, Family] = {
@@ -62,6 +63,7 @@ FAMILIES: dict[str, Family] = {
         "softmax cross entropy, its gradient and the reduction to the loss",
         loss_cost.loss_configurations,
         loss_cost.PARAMETERS,
+        LINES,
     ),
     "embedding": Family(
         "rows of a table, and the update of the table",

@@ -1,7 +1,8 @@
 """Cost of a kernel that runs loops over the elements of a row: everything that is not a matrix product.
 
 A row of a sample is spread over a rectangle of lanes (height) and PEs per lane (width). Rows stream through
-one after the other; each starts the passes and the reductions anew.
+one after the other; each starts the passes and the reductions again. Rows do not depend on each other: copies
+of one lane may share them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from cgc.kernels.coefficients import coefficient
-from cgc.kernels.configurations import Configurations, Floats, Ints, ceil_div, line_ladder, whole_cycles
+from cgc.kernels.configurations import (
+    Configurations,
+    Floats,
+    Ints,
+    ceil_div,
+    line_ladder,
+    whole_cycles,
+    with_copies,
+)
+from cgc.kernels.stream_cost import line_cycles, reserve
 
 PARAMETERS = frozenset(
     {
@@ -33,37 +43,41 @@ _LONGEST_LINE = 1024
 
 
 def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
-    """All layouts lanes x PEs per lane from a ladder of lengths, without those with more PEs than work."""
-    width, height = _shapes(
-        parameters["row_elements"], parameters["resident_bytes"] + parameters["stash_bytes"]
-    )
-    pes = width * height
-    local = ceil_div(parameters["row_elements"], pes)
+    """Layouts lanes x PEs per lane, and copies of one lane, without those with more PEs than work."""
+    width, height, copies = _layouts(parameters)
+    lane_pes = width * height
+    rows = ceil_div(parameters["rows"], copies)
+    local = ceil_div(parameters["row_elements"], lane_pes)
     share = local / parameters["row_elements"]
-    fixed = parameters["rows"] * (
-        parameters["starts"] * coefficient("start") + parameters["reductions"] * coefficient("reduction")
-    )
-    update = parameters["step_millicycles"] / parameters["batch"]
-    work = (parameters["work_millicycles"] + update) / 1000
-    stream: Floats = np.ceil(np.float64(parameters["streamed_elements"]) / height)
+    fixed = parameters["starts"] * coefficient("start") + parameters["reductions"] * coefficient("reduction")
+    update = parameters["step_millicycles"] / parameters["batch"] / 1000
+    work = parameters["work_millicycles"] / 1000
+    joined = np.where(copies > 1, parameters["reductions"] * (coefficient("reduction") + copies), 0)
+    stream: Floats = np.ceil(np.float64(parameters["streamed_elements"]) / (height * copies))
     wide = coefficient("wide_element_factor") if parameters["element_bytes"] > 2 else 1.0
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * local
-    spread = (parameters["resident_bytes"] + parameters["stash_bytes"]) / pes
+    held = parameters["resident_bytes"] / lane_pes + parameters["stash_bytes"] / (lane_pes * copies)
     return Configurations(
         width=width,
-        height=height,
-        compute_cycles=whole_cycles(fixed + work * share),
-        transmission_cycles=whole_cycles(wide * stream),
-        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + spread).astype(np.int64),
-        busy_pe_cycles=fixed * np.minimum(pes, parameters["row_elements"]) + work,
+        height=height * copies,
+        compute_cycles=whole_cycles(
+            rows * fixed + (work * rows / parameters["rows"] + update) * share + joined
+        ),
+        transmission_cycles=whole_cycles(np.maximum(wide * stream, line_cycles(parameters))),
+        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
+        busy_pe_cycles=parameters["rows"] * fixed * np.minimum(lane_pes, parameters["row_elements"])
+        + work
+        + update * copies,
+        reserve=reserve(parameters),
     )
 
 
-def _shapes(row_elements: int, held_bytes: int) -> tuple[Ints, Ints]:
-    """Widths and heights; more PEs than pieces of a row only where their memory is needed."""
-    pieces = math.ceil(row_elements / coefficient("smallest_piece"))
+def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
+    """Widths, heights, copies; more PEs than pieces of a row only where their memory is needed."""
+    held = parameters["resident_bytes"] + parameters["stash_bytes"]
+    pieces = math.ceil(parameters["row_elements"] / coefficient("smallest_piece"))
     ladder = line_ladder(_LONGEST_LINE)
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
-    useful = width * height <= max(pieces, held_bytes // 1024)
+    useful = width * height <= max(pieces, held // 1024)
     useful |= (width == 1) & (height == 1)
-    return width[useful], height[useful]
+    return with_copies(width[useful], height[useful], parameters["rows"])

@@ -16,6 +16,7 @@ from cgc.kernels.configurations import (
     whole_cycles,
 )
 from cgc.kernels.row_cost import PARAMETERS
+from cgc.kernels.stream_cost import line_cycles, reserve
 
 __all__ = ["PARAMETERS", "loss_configurations"]
 
@@ -43,9 +44,10 @@ def loss_configurations(parameters: Mapping[str, int]) -> Configurations:
         width=long * folds,
         height=lines * at_once // folds,
         compute_cycles=whole_cycles(cycles.astype(np.float64)),
-        transmission_cycles=whole_cycles(wire.astype(np.float64)),
+        transmission_cycles=whole_cycles(np.maximum(wire, line_cycles(parameters))),
         memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
         busy_pe_cycles=coefficient("loss_busy") * cycles * pes,
+        reserve=reserve(parameters),
     )
 
 

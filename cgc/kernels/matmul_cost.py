@@ -12,7 +12,14 @@ import numpy as np
 
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configurations, Floats, Ints, ceil_div, useful_splits, whole_cycles
-from cgc.kernels.core_cost import pass_share, tile_cycles, tile_wire_cycles, width_factor
+from cgc.kernels.core_cost import (
+    line_tile_cycles,
+    pass_share,
+    tile_cycles,
+    tile_wire_cycles,
+    width_factor,
+)
+from cgc.kernels.stream_cost import LINES, line_cycles, reserve
 
 PARAMETERS = frozenset(
     {
@@ -35,6 +42,7 @@ OPTIONAL = frozenset(
         "lookup",  # 1 where rows are looked up in the second operand as well
         "rows_per_start",  # rows that stream through at one start: those of a line of an image; 1 if left out
         "copies",  # copies of the core that may share the rows, at most; 1 if left out
+        *LINES,
     }
 )
 
@@ -68,8 +76,8 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
         compute_cycles=whole_cycles(np.maximum(core_total, epilogue / lines)),
         transmission_cycles=whole_cycles(_wire_cycles(parameters, rows, tile_in, tile_out)),
         memory_per_pe_bytes=_memory(parameters, tile_in, tile_out, a * b * copies),
-        busy_pe_cycles=coefficient("matmul_busy") * a * b * copies * core_total,
-        reserve=coefficient("matmul_reserve"),
+        busy_pe_cycles=_busy_share(parameters) * a * b * copies * core_total,
+        reserve=reserve(parameters, coefficient("matmul_reserve")),
     )
 
 
@@ -110,8 +118,9 @@ def _postadapt_lines(parameters: Mapping[str, int], epilogue: Floats, core: Floa
 
 def _core_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:
     """Compute cycles of a sample's rows on one PE of the core."""
-    starts = rows / parameters.get("rows_per_start", 1)
-    elements = tile_cycles(tile_in, tile_out)
+    line = parameters.get("rows_per_start", 1)
+    starts = rows / line
+    elements = np.minimum(tile_cycles(tile_in, tile_out), line_tile_cycles(tile_in, tile_out, line))
     elements += coefficient("matmul_loss_output") * parameters.get("loss_outputs", 0) * tile_out
     cycles: Floats = pass_share(parameters) * (
         width_factor(parameters) * rows * elements + starts * coefficient("matmul_start")
@@ -119,13 +128,16 @@ def _core_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_
     return cycles
 
 
+def _busy_share(parameters: Mapping[str, int]) -> float:
+    return coefficient("convolution_busy" if "lines" in parameters else "matmul_busy")
+
+
 def _wire_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:
     """Transmission of all rows, and of an operand that is new for every sample."""
     elements = rows * width_factor(parameters) * tile_wire_cycles(tile_in, tile_out)
     starts = rows / parameters.get("rows_per_start", 1) * coefficient("matmul_wire_start")
     reload = width_factor(parameters) * parameters["reload"] * parameters["inputs"] * tile_out
-    cycles: Floats = pass_share(parameters) * (elements + starts) + reload
-    return cycles
+    return np.maximum(pass_share(parameters) * (elements + starts) + reload, line_cycles(parameters))
 
 
 def _memory(parameters: Mapping[str, int], tile_in: Ints, tile_out: Ints, pes: Ints) -> Ints:

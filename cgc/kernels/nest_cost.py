@@ -2,7 +2,8 @@
 
 Each nest spreads one loop over the lines of the rectangle and one over its columns, or one loop over both.
 What a PE computes, holds and receives follows from its tile: iterations from the extents, elements from the
-images of the tile under the access maps.
+images of the tile under the access maps. The rows of a sample do not wait for each other, so copies of a line
+may share them, as many as there are rows.
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ import numpy as np
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
 from cgc.kernels.coefficients import coefficient
-from cgc.kernels.configurations import Configurations, Floats, Ints, line_ladder, whole_cycles
+from cgc.kernels.configurations import (
+    Configurations,
+    Floats,
+    Ints,
+    line_ladder,
+    whole_cycles,
+    with_copies,
+)
 from cgc.kernels.nest_schedule import GeneratedKernel, Timed, timed
+from cgc.kernels.stream_cost import image_lines, line_cycles
 from cgc.lair.nest import Access, LoopNest
 from cgc.lair.polyhedra import footprint, is_injective
 
@@ -33,7 +42,7 @@ _MOST_TILES = 128
 
 
 def nest_configurations(kernel: GeneratedKernel, parameters: Mapping[str, int]) -> Configurations:
-    """All layouts lines x columns from a ladder of lengths, without those with more PEs than work."""
+    """Layouts lines x columns, and copies of one line, without those with more PEs than work."""
     return _configurations(kernel, parameters["stash_bytes"])
 
 
@@ -46,33 +55,40 @@ def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations
     busy = np.zeros(len(layouts.width))
     for number, nest in enumerate(schedule):
         spread = _best_spread(nest, state)
-        compute += nest.runs * spread.cycles
+        compute += nest.runs * layouts.share(nest.rows) * spread.cycles
+        compute += _joining_cycles(nest, kernel.batch, layouts)
         busy += nest.runs * _busy(nest, layouts)
         state.take(number, spread)
     return Configurations(
         width=layouts.width,
-        height=layouts.height,
+        height=layouts.height * layouts.copies,
         compute_cycles=whole_cycles(compute),
         transmission_cycles=whole_cycles(_wire_cycles(kernel, layouts)),
         memory_per_pe_bytes=np.ceil(state.memory(stash_bytes)).astype(np.int64),
-        busy_pe_cycles=np.minimum(busy, compute * layouts.pes),
+        busy_pe_cycles=np.minimum(busy, compute * layouts.pes * layouts.copies),
     )
 
 
 @dataclass(frozen=True)
 class _Layouts:
-    """Rectangles, one element of each array a layout."""
+    """Rectangles and their copies, one element of each array a layout."""
 
     width: Ints
     height: Ints
+    copies: Ints
 
     @property
     def pes(self) -> Ints:
+        """PEs of one copy."""
         return self.width * self.height
+
+    def share(self, rows: int) -> Floats:
+        """Rows of the copy with the most of them, as a share of all."""
+        return -(-rows // self.copies) / rows
 
 
 def _layouts(kernel: GeneratedKernel, schedule: list[Timed], stash_bytes: int) -> _Layouts:
-    """Lines x columns; more PEs than pieces of work only where their memory is needed."""
+    """Lines x columns x copies; more PEs than pieces of work only where their memory is needed."""
     pieces = math.ceil(
         max((nest.spatial_points for nest in schedule), default=1) / coefficient("smallest_piece")
     )
@@ -82,7 +98,8 @@ def _layouts(kernel: GeneratedKernel, schedule: list[Timed], stash_bytes: int) -
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
     useful = width * height <= max(pieces, (held + stash_bytes) // 1024)
     useful |= (width == 1) & (height == 1)
-    return _Layouts(width[useful], height[useful])
+    rows = max((nest.rows for nest in schedule), default=1)
+    return _Layouts(*with_copies(width[useful], height[useful], rows))
 
 
 @dataclass(frozen=True)
@@ -144,7 +161,7 @@ class _State:
     def memory(self, stash_bytes: int) -> Floats:
         """Bytes of the fullest PE: code, what stays, the stash, and the most that is needed at one time."""
         zero = np.zeros(len(self.layouts.width))
-        base = coefficient("code_bytes") + stash_bytes / self.layouts.pes
+        base = coefficient("code_bytes") + stash_bytes / (self.layouts.pes * self.layouts.copies)
         alive: list[Floats] = [zero.copy() for _ in range(1 + max(self.last.values(), default=0))]
         for value, elements in self.held.items():
             size = elements * self.kernel.program.values[value].element_bytes
@@ -216,6 +233,17 @@ def _carrying_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layout
         if loop is not None and loop in nest.carried:
             cycles = cycles + np.where(parts > 1, coefficient("reduction") + _HOP_CYCLES * parts, 0)
     return cycles
+
+
+def _joining_cycles(nest: Timed, batch: int, layouts: _Layouts) -> Floats:
+    """What a sum over rows needs to go from copy to copy, per sample; over samples as well once a step."""
+    cycles: Floats = np.zeros(len(layouts.width))
+    carried = nest.time.intersection(nest.nest.carried)
+    if nest.rows == 1 or not carried:
+        return cycles
+    times = 1 / batch if carried == nest.time else 1.0
+    way = coefficient("reduction") + _HOP_CYCLES * layouts.copies
+    return np.where(layouts.copies > 1, times * way, cycles)
 
 
 def _moved_elements(spread: _Spread, state: _State) -> Floats:
@@ -299,11 +327,13 @@ def _busy(nest: Timed, layouts: _Layouts) -> Floats:
 
 
 def _wire_cycles(kernel: GeneratedKernel, layouts: _Layouts) -> Floats:
-    """Cycles per sample of the widest stream over the lines of the kernel."""
-    most = 0.0
+    """Cycles per sample of the widest stream over the lines of the kernel, or the slowest of images."""
+    most = slowest = 0.0
     for number, value in enumerate(kernel.program.values):
         if kernel.crosses(number):
             wide = coefficient("wide_element_factor") if value.element_bytes > 2 else 1.0
             most = max(most, wide * -(-value.elements // kernel.batch))
-    cycles: Floats = np.ceil(most / layouts.height)
-    return cycles
+            sizes = image_lines(value.shape, kernel.batch)
+            slowest = max(slowest, line_cycles({**sizes, "element_bytes": value.element_bytes}))
+    cycles: Floats = np.ceil(most / (layouts.height * layouts.copies))
+    return np.maximum(cycles, slowest)

@@ -80,6 +80,11 @@ class Timed:
         return tuple(sorted(loops, key=lambda loop: (loop in self.nest.carried, -self.nest.extents[loop])))
 
     @property
+    def rows(self) -> int:
+        """Rows of a sample that may be worked on at the same time: all, unless each needs the one before."""
+        return 1 if self.time.intersection(self.nest.scanned) else max(1, math.floor(self.runs))
+
+    @property
     def spatial_points(self) -> int:
         """Iterations of one run."""
         return math.prod(self.nest.extents[loop] for loop in self.spatial)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from xdsl.ir import SSAValue
+
 from cgc.cirh.batch_norm import FusedBatchNormGradOp, FusedBatchNormOp
-from cgc.kernels.assignment import Assignment, Group
+from cgc.cirh.types import shape_of
+from cgc.kernels.assignment import Assignment, Group, update_region
 from cgc.kernels.fully_connected import claim_epilogue
+from cgc.kernels.program import Program
 
 FAMILY = "normalization"
 
@@ -33,9 +37,19 @@ def _claim_layer(assignment: Assignment, group: Group, op: FusedBatchNormOp) -> 
             states.append(value)
             for on_the_way in path:
                 assignment.claim(group, on_the_way)
-    moved = program.users(op.batch_mean) + program.users(op.batch_variance)
-    states += [
-        operand for index in moved for operand in program.ops[index].operands if operand in program.state
-    ]
-    for state in states:
+    for state in [*states, *_moving_averages(program, op)]:
         assignment.claim_update(group, state)
+
+
+def _moving_averages(program: Program, op: FusedBatchNormOp) -> list[SSAValue]:
+    """The states that follow the moments of an op: what they become is computed from those."""
+    moments = {
+        index
+        for moment in (op.batch_mean, op.batch_variance, op.saved_mean, op.saved_variance)
+        for index in program.users(moment)
+    }
+    return [
+        state
+        for state in program.replacements
+        if shape_of(state) == shape_of(op.saved_mean) and moments.intersection(update_region(program, state))
+    ]

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
-from cgc.kernels.configurations import Configurations, Floats, Ints, ceil_div, line_ladder, whole_cycles
+from cgc.kernels.configurations import Configurations, Ints, ceil_div, line_ladder, whole_cycles
 from cgc.kernels.core_cost import width_factor
+from cgc.kernels.stream_cost import line_cycles, reserve
 
 PARAMETERS = frozenset(
     {
@@ -67,9 +68,10 @@ def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
         width=width,
         height=lanes * folds,
         compute_cycles=whole_cycles(cycles),
-        transmission_cycles=whole_cycles(_wire_cycles(parameters, folds, lanes)),
+        transmission_cycles=whole_cycles(np.full(folds.shape, _wire_cycles(parameters))),
         memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
         busy_pe_cycles=_optional(kind, "busy", 1.0) * cycles * width * lanes * folds,
+        reserve=reserve(parameters),
     )
 
 
@@ -93,12 +95,14 @@ def _layouts(kind: str, parameters: Mapping[str, int], lanes: int) -> tuple[Ints
     return columns[useful], folds[useful]
 
 
-def _wire_cycles(parameters: Mapping[str, int], folds: Ints, lanes: int) -> Floats:
+def _wire_cycles(parameters: Mapping[str, int]) -> float:
+    """Transmission of a sample: its rows, or its lines where it is an image."""
+    if "lines" in parameters:
+        return line_cycles(parameters)
     groups = math.ceil(parameters["row_elements"] / coefficient("stream_group"))
     streams = groups * coefficient("stream_lanes")
     row = coefficient("stream_start") + width_factor(parameters) * parameters["row_elements"] / streams
-    cycles: Floats = parameters["passes"] / 2 * parameters["rows"] * row * np.ones(folds.shape)
-    return cycles
+    return parameters["passes"] / 2 * parameters["rows"] * row
 
 
 def _optional(kind: str, part: str, default: float = 0.0) -> float:

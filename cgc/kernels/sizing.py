@@ -16,6 +16,7 @@ from cgc.kernels.convolution import convolution_sizes
 from cgc.kernels.fully_connected import weight_operand
 from cgc.kernels.memory import resident_bytes, stash_bytes_per_sample
 from cgc.kernels.program import Program, elements
+from cgc.kernels.stream_cost import image_lines, line_cycles
 from cgc.kernels.work import (
     FREE,
     LOSSES,
@@ -31,6 +32,10 @@ MATMUL_FAMILIES = frozenset({"fully_connected", "matmul", "convolution"})
 ROW_FAMILIES = frozenset({"layer_norm", "nlin", "add", "dropout", "pos_encoding", "loss", "embedding"})
 _ONE_WAY = frozenset({"add", "pos_encoding"})
 """Kernels whose figures are those of one pass; they have no other."""
+
+_IMAGE_FAMILIES = frozenset(
+    {"convolution", "normalization", "pooling", "data_movement", "add", "nlin", "loss"}
+)
 
 _PRODUCTS = frozenset({"MatMul", "Convolution"})
 _MAX_PASSES = 3
@@ -56,9 +61,8 @@ def parameters(assignment: Assignment, group: Group, samples_in_flight: int) -> 
         return {**common, **_matmul(assignment, group)}
     if group.family == "attention":
         return {**common, **_attention(assignment, group)}
-    if group.family in ROW_FAMILIES:
-        return {**common, **_row(assignment, group)}
-    return {**common, **_loop(assignment, group)}
+    figures = _row if group.family in ROW_FAMILIES else _loop
+    return {**common, **figures(assignment, group), **_lines(assignment.program, group)}
 
 
 def rows_per_sample(assignment: Assignment, group: Group) -> int:
@@ -181,7 +185,19 @@ def _image(program: Program, group: Group, rows: int) -> dict[str, int]:
     if not isinstance(op, ConvolutionOp):
         return {}
     line = min(rows, max(1, max(shape_of(value)[-2] for value in (op.lhs, op.result))))
-    return {"rows_per_start": line, "copies": -(-rows // line)}
+    return {"rows_per_start": line, "copies": -(-rows // line), **_lines(program, group)}
+
+
+def _lines(program: Program, group: Group) -> dict[str, int]:
+    """Lines of the images of a sample and elements of a line, of the slowest stream to or from a kernel."""
+    if group.family not in _IMAGE_FAMILIES:
+        return {}
+    streams = (
+        image_lines(shape_of(value), program.batch_size)
+        for value in _border(program, group)
+        if value in program.per_sample_values
+    )
+    return max(streams, key=lambda sizes: line_cycles({**sizes, "element_bytes": 2}), default={})
 
 
 def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:

@@ -25,6 +25,7 @@ from cgc.cirh.elementwise import BinaryOp, UnaryOp
 from cgc.cirh.types import FLOATS, element_count, element_type, numpy_dtype, shape_of, tensor_of
 from cgc.passes.rewriting import Replacement, rewrite_greedily
 from cgc.passes.values import constant_splat, is_splat_of
+from cgc.passes.vectors import on_vectors, over_all_but_the_last, reduce_to_vector
 
 _INVERSE_DIRECTION = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 
@@ -267,7 +268,8 @@ def _moved_dimensions(places: Sequence[int | None], after: Sequence[int]) -> lis
 def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
     """A reshape that drops the dimensions which a reduction has kept, or the other way round.
 
-    If the last dimension alone is left, the reduction is over all before it, those of size 1 too.
+    If the last dimension alone is left, the reduction is over all before it, those of size 1 too, and drops
+    them: see `cgc.passes.vectors`.
     """
     inner = op.x.owner
     if not isinstance(inner, ops.ReduceOp) or not inner.dimensions:
@@ -276,6 +278,8 @@ def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
     unreduced = set(range(len(leading) + 1)).difference(inner.dimensions)
     if shape_of(op.result) == (last,) and len(leading) in unreduced:
         return ops.ReduceOp(inner.x, inner.reduce_kind, range(len(leading)))
+    if over_all_but_the_last(inner):
+        return None
     other = ops.ReduceOp(inner.x, inner.reduce_kind, inner.dimensions, not inner.keep_dims)
     if other.result.type == op.result.type:
         return other
@@ -377,10 +381,10 @@ def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
 Rule: TypeAlias = Callable[[Any], Replacement]
 
 RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
-    ops.AddOp: (add,),
-    ops.SubOp: (sub,),
-    ops.MulOp: (mul,),
-    ops.DivOp: (div,),
+    ops.AddOp: (add, on_vectors),
+    ops.SubOp: (sub, on_vectors),
+    ops.MulOp: (mul, on_vectors),
+    ops.DivOp: (div, on_vectors),
     ops.PowOp: (by_one,),
     ops.FloorDivOp: (by_one,),
     ops.MaxOp: (same_operands,),
@@ -388,7 +392,7 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.AndOp: (same_operands, bitwise_neutral),
     ops.OrOp: (same_operands, bitwise_neutral),
     ops.XorOp: (bitwise_neutral,),
-    ops.NegOp: (neg,),
+    ops.NegOp: (neg, on_vectors),
     ops.NotOp: (logical_not,),
     ops.AbsOp: (idempotent, absolute),
     ops.ReluOp: (idempotent,),
@@ -396,6 +400,9 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.CeilOp: (idempotent,),
     ops.RoundOp: (idempotent,),
     ops.SignOp: (idempotent,),
+    ops.SqrtOp: (on_vectors,),
+    ops.RsqrtOp: (on_vectors,),
+    ops.ReciprocalOp: (on_vectors,),
     ops.SelectOp: (select,),
     ops.CastOp: (cast,),
     ops.ReshapeOp: (reshape, reshape_of_broadcast, reshape_of_reduce),
@@ -404,7 +411,7 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.ConcatOp: (concat,),
     ops.SliceOp: (slice_,),
     ops.PadOp: (pad,),
-    ops.ReduceOp: (reduce,),
+    ops.ReduceOp: (reduce, reduce_to_vector),
     ops.MatMulOp: (matmul, matmul_of_one_matrix),
 }
 """Op class -> its rules. They are looked up by class, so their number does not slow down the walk."""

@@ -136,6 +136,13 @@ def shows_something(mask: SSAValue) -> bool:
     return isinstance(owner, ops.ConstOp) and bool(owner.to_array().any(axis=-1).all())
 
 
+def is_cast_back(widening: ops.CastOp, narrowing: ops.CastOp) -> bool:
+    """Whether of two casts the second undoes the first, of 16-bit numbers, and alone reads what it casts."""
+    narrow = tensor_of(widening.x).element_type
+    same = narrow == tensor_of(narrowing.result).element_type and dtype_name(tensor_of(widening.x)) == "float16"
+    return same and is_float32(narrowing.x) and narrowing.x.has_one_use()
+
+
 def used_twice(value: SSAValue) -> bool:
     """Whether a value has two readers."""
     return len(set(value.uses)) == 2
@@ -267,6 +274,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         has_rank_3,
         is_probability,
         complement,
+        is_cast_back,
         *SUM_CONSTRAINTS,
     )
 }

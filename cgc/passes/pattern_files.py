@@ -31,9 +31,9 @@ from cgc.passes.matching import CompiledPattern, compile_pattern
 
 STAGES = (
     ("signs",),
-    ("bias", "linear", "activation", "layer_norm", "softmax", "attention", "global_norm", "adam"),
-    ("layer_norm_grad", "attention_grad", "cross_entropy"),
-    ("composite",),
+    ("bias", "linear", "activation", "layer_norm", "batch_norm", "softmax", "attention", "global_norm", "adam"),
+    ("layer_norm_grad", "batch_norm_grad", "attention_grad", "cross_entropy"),
+    ("composite", "batch_norm_half"),
 )
 """The files. The patterns of a stage are applied until none fits; then those of the next are."""
 

@@ -7,7 +7,7 @@ paths; which of them stand side by side depends on the program. So terms are loo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from xdsl.ir import Operation, SSAValue
@@ -19,13 +19,13 @@ from cgc.passes.values import constant_splat, everywhere
 
 
 def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | None:
-    """The op that makes `variance_grad * 2 / N * centred`: how the variance of a row reaches its elements.
+    """The op that makes `variance_grad * 2 / N * centred`: how a variance reaches the elements that it is of.
 
     Args:
-        variance_grad: `[..., 1]`.
-        centred: x less its mean; N is the size of its last dimension.
+        variance_grad: of rows, `[..., 1]`, or of channels, `[channels]`.
+        centred: x less its mean; each variance is that of N of its elements.
     """
-    wanted = 2.0 / max(1, shape_of(centred)[-1])  # of rows without elements, any factor is right
+    wanted = 2.0 / max(1.0, _elements_each(centred, variance_grad))  # without elements, any factor is right
     for spread in _users(variance_grad, ops.BroadcastInDimOp):
         if shape_of(spread.result) != shape_of(centred):
             continue
@@ -65,6 +65,11 @@ def _product(
     return 1.0, [value]
 
 
+def _elements_each(value: SSAValue, total: SSAValue) -> float:
+    """How many elements of a tensor each element of a total of it stands for."""
+    return element_count(tensor_of(value)) / max(1, element_count(tensor_of(total)))
+
+
 def centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
     """The op that makes the mean of a row's gradient, which a sum takes from the two terms given.
 
@@ -72,23 +77,30 @@ def centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation 
     nothing else reads them or what the mean is made of. The mean may be that of the direct term alone, since
     that of the other is 0.
     """
-    return _centring(direct_op, by_variance_op, 1)
+    return _centring(direct_op, by_variance_op, 1, _row_totals)
+
+
+def channel_centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
+    """The same for the mean of a channel's gradient: over all dimensions but the last."""
+    return _centring(direct_op, by_variance_op, 1, _channel_totals)
 
 
 def opposed_centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
     """The same where one of the two terms is made with the other sign, and so subtracted from the other."""
-    return _centring(direct_op, by_variance_op, -1)
+    return _centring(direct_op, by_variance_op, -1, _row_totals)
 
 
-def _centring(direct_op: Operation, by_variance_op: Operation, relation: int) -> Operation | None:
+def _centring(
+    direct_op: Operation, by_variance_op: Operation, relation: int, totals: Totals
+) -> Operation | None:
     """The mean for terms that have the same sign in the sum (`relation` 1) or opposite ones (-1)."""
     direct, by_variance = direct_op.results[0], by_variance_op.results[0]
-    for total, path, sign in _row_sums(direct, by_variance, relation):
+    for total, path, sign in _sums(direct, by_variance, relation, totals):
         for spread in _users(total, ops.BroadcastInDimOp):
             for mean in _users(spread.result, (ops.DivOp, ops.MulOp)):
                 inside = {*path, spread, mean}
                 alone = all(use.operation in inside for op in (*path, spread) for use in op.results[0].uses)
-                if alone and _is_mean(mean, direct):
+                if alone and _is_mean(mean, direct, total):
                     first, second, third = (
                         _place_in_sum(v, inside) for v in (direct, by_variance, mean.result)
                     )
@@ -98,19 +110,19 @@ def _centring(direct_op: Operation, by_variance_op: Operation, relation: int) ->
     return None
 
 
-def _row_sums(
-    direct: SSAValue, by_variance: SSAValue, relation: int
+def _sums(
+    direct: SSAValue, by_variance: SSAValue, relation: int, totals: Totals
 ) -> Iterator[tuple[SSAValue, list[Operation], int]]:
-    """Sums of each row of `direct`, or of both terms; the ops that make them; the sign of `direct` there."""
-    first, second = _totals(direct), _totals(by_variance)
+    """Sums of `direct`, or of both terms; the ops that make them; the sign of `direct` there."""
+    first, second = totals(direct), totals(by_variance)
     for one in first:
-        yield one.result, [one], 1
+        yield one.results[0], [one], 1
         for other in second:
-            for both, sign in _combined(one.result, other.result, relation):
+            for both, sign in _combined(one.results[0], other.results[0], relation):
                 yield both.result, [one, other, both], sign
     for both, sign in _combined(direct, by_variance, relation):
-        for total in _totals(both.result):
-            yield total.result, [total], sign
+        for total in totals(both.result):
+            yield total.results[0], [total], sign
 
 
 def _combined(
@@ -127,7 +139,8 @@ def _combined(
             yield difference, 1 if difference.lhs is first else -1
 
 
-def _totals(value: SSAValue) -> list[ops.ReduceOp]:
+def _row_totals(value: SSAValue) -> list[Operation]:
+    """The ops that add up each row of a tensor."""
     last = len(shape_of(value)) - 1
     return [
         reduction
@@ -136,13 +149,32 @@ def _totals(value: SSAValue) -> list[ops.ReduceOp]:
     ]
 
 
-def _is_mean(op: ops.DivOp | ops.MulOp, row: SSAValue) -> bool:
-    """Whether an op divides by the length of a row."""
-    splat, size = constant_splat(op.rhs), float(shape_of(row)[-1])
-    if splat is None or not size or op.result.type != row.type:
+def _channel_totals(value: SSAValue) -> list[Operation]:
+    """The ops that add up each channel of a tensor; for a repeated factor, it times the sum of the other."""
+    found: list[Operation] = _users(value, ops.BiasAddGradOp)
+    owner = value.owner
+    if isinstance(owner, ops.MulOp):
+        for factors, other in ((owner.lhs, owner.rhs), (owner.rhs, owner.lhs)):
+            repeated = factors.owner
+            if isinstance(repeated, ops.BroadcastInDimOp) and repeated.broadcast_dimensions == (
+                len(shape_of(value)) - 1,
+            ):
+                for total in _users(other, ops.BiasAddGradOp):
+                    products = _users(total.results[0], ops.MulOp)
+                    found += [product for product in products if repeated.x in (product.lhs, product.rhs)]
+    return found
+
+
+def _is_mean(op: ops.DivOp | ops.MulOp, value: SSAValue, total: SSAValue) -> bool:
+    """Whether an op divides a repeated total of a tensor by the number of its elements."""
+    splat, size = constant_splat(op.rhs), _elements_each(value, total)
+    if splat is None or not size or op.result.type != value.type:
         return False
     return math.isclose(float(splat), size if isinstance(op, ops.DivOp) else 1 / size, rel_tol=1e-6)
 
+
+Totals: TypeAlias = Callable[[SSAValue], list[Operation]]
+"""Finds the ops that add up the rows, or the channels, of a tensor."""
 
 _Place: TypeAlias = tuple[Operation, int] | None
 
@@ -267,6 +299,7 @@ def global_norm(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 SUM_CONSTRAINTS = (
     variance_term,
     centring_term,
+    channel_centring_term,
     opposed_centring_term,
     are_added,
     are_subtracted,

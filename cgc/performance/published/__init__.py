@@ -53,6 +53,7 @@ class OverallRow:
     utilization_percent: float
     active_pes: int | None
     held_out: bool
+    compute_samples_per_s: float | None
 
     def size(self, name: str) -> int:
         """A size of the network."""
@@ -102,12 +103,13 @@ def overall_rows() -> tuple[OverallRow, ...]:
             float(row["utilization_percent"]),
             int(row["active_pes"]) if row["active_pes"] else None,
             row["held_out"] == "1",
+            _number(row["compute_samples_per_s"]),
         )
         for row in _rows("overall.csv")
     )
 
 
-def _number(text: str) -> float | None:
+def _number(text: str | None) -> float | None:
     return float(text) if text else None
 
 

@@ -183,8 +183,9 @@ def training_step(
     optimizer: Any = None,
     clip: float | None = None,
     mode: str = "train",
+    more_updates: Sequence[Any] = (),
 ) -> ModuleOp:
-    """One step of a program on placeholders, imported."""
+    """One step of a program on placeholders, imported; `more_updates` may be filled by `loss_of`."""
     keras.utils.clear_session(free_memory=False)
     with tf.Graph().as_default() as graph:
         step = v1.train.get_or_create_global_step()
@@ -205,7 +206,7 @@ def training_step(
             graph,
             inputs=placeholders,
             outputs={"loss": loss},
-            updates=updates,
+            updates=[*updates, *more_updates],
             mode=mode,
             seed=1,
             global_step=step,

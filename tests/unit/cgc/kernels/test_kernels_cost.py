@@ -8,7 +8,7 @@ import pytest
 from cgc.errors import KernelGraphError
 from cgc.kernels import Kernel
 from cgc.kernels.coefficients import coefficient
-from cgc.kernels.configurations import Configuration, ceil_div, useful_splits
+from cgc.kernels.configurations import Configuration, Configurations, ceil_div, useful_splits
 from cgc.kernels.families import FAMILIES, configurations
 from cgc.performance.published import KernelRow, kernel_rows
 
@@ -266,3 +266,41 @@ def test_kernels_without_usable_sizes_are_refused(kernel: Kernel, message: str) 
 
 def test_every_family_says_what_it_does() -> None:
     assert all(family.doc for family in FAMILIES.values())
+
+
+IMAGE = {"rows_per_start": 256, "copies": 256, "lines": 256, "line_elements": 256 * 32}
+
+
+def convolution(**changes: int) -> Configurations:
+    """Of 3 x 3 and 32 channels on images of 256 x 256, as in the published U-Net."""
+    sizes = {"rows": 256 * 256, "inputs": 9 * 32, "outputs": 32, **IMAGE}
+    return configurations(Kernel("k", "convolution", {**LAYER, **sizes, "resident_bytes": 0, **changes}))
+
+
+def test_a_convolution_multiplies_four_times_a_cycle_along_the_lines() -> None:
+    """Published: 49,168 cycles of the slowest kernel; ours starts the product on each line."""
+    found = convolution()
+    along_64_copies = found.compute_cycles[found.compute_cycles >= 49_152].min()
+    assert along_64_copies == pytest.approx(49_168, rel=0.01)
+    seven = convolution(rows=7 * 7, rows_per_start=7, copies=7).compute_cycles.max()
+    eight = convolution(rows=8 * 8, rows_per_start=8, copies=8).compute_cycles.max()
+    assert seven / eight == pytest.approx(7 / 8, rel=0.001)  # a line of seven takes as long as one of eight
+
+
+@pytest.mark.parametrize(("family", "sizes"), [("convolution", LAYER), ("pooling", LOOP), ("add", ROW)])
+def test_images_go_from_kernel_to_kernel_in_the_published_time(family: str, sizes: dict[str, int]) -> None:
+    """57,728 cycles for 256 lines whatever the layout, and 49,168 to compute in: U-Net, ALCF user guides."""
+    images = {**sizes, "rows": 256, "lines": 256, "line_elements": 256 * 32}
+    found = configurations(Kernel("k", family, images))
+    assert found.transmission_cycles.min() == 57_728
+    assert found.reserve * 57_728 == pytest.approx(49_168, rel=0.001)
+
+
+def test_long_rows_have_lanes_for_every_768_elements() -> None:
+    """GELU of 3,072 elements in GPT-2: 267 to 286 cycles, the more the fewer PEs."""
+    (cycles,) = set(
+        configurations(Kernel("k", "nlin", {**ROW, "row_elements": 3072})).transmission_cycles.tolist()
+    )
+    assert cycles == 256
+    rows = [row.transmission_cycles for row in published("nlin") if row.report == "gpt2_small"]
+    assert min(rows) == pytest.approx(cycles, rel=0.05)

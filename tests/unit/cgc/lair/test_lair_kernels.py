@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -51,8 +52,13 @@ def layouts(found: GeneratedKernel, stash_bytes: int = 0) -> Configurations:
 
 
 def at(configurations: Configurations, width: int, height: int) -> int:
-    (index,) = np.flatnonzero((configurations.width == width) & (configurations.height == height))
+    """The layout of one rectangle; those of copies of a line come after it."""
+    index, *_ = np.flatnonzero((configurations.width == width) & (configurations.height == height))
     return int(index)
+
+
+def fastest(found: GeneratedKernel) -> int:
+    return int(layouts(found).compute_cycles.min())
 
 
 def sines(x: SSAValue) -> list[CirhOp]:
@@ -164,7 +170,7 @@ def test_a_free_loop_is_spread_before_one_that_carries() -> None:
 
 def test_what_every_pe_needs_is_held_by_every_pe() -> None:
     """A vector along the spread loop is cut; one along another loop is held as a whole."""
-    cut = kernel([(BATCH, 4, 64), (64,)], lambda x, v: [ops.BiasAddOp(x, v)], resident=[1])
+    cut = kernel([(BATCH, 1, 64), (64,)], lambda x, v: [ops.BiasAddOp(x, v)], resident=[1])
     found = layouts(cut)
     memory = found.memory_per_pe_bytes
     pes = found.area
@@ -188,7 +194,7 @@ def test_a_table_that_is_looked_up_is_shared_out() -> None:
         rows = ops.CastOp(x, "int32")
         return [rows, ops.GatherOp(table, rows.result)]
 
-    found = layouts(kernel([(BATCH, 4), (5000, 64)], build, resident=[1]))
+    found = layouts(kernel([(BATCH, 1), (5000, 64)], build, resident=[1]))
     bytes_of_table = 5000 * 64 * 4
     np.testing.assert_array_less(
         found.memory_per_pe_bytes * found.area, 2 * bytes_of_table + 8192 * found.area
@@ -345,3 +351,35 @@ def test_a_function_that_is_not_of_lair_has_no_meaning() -> None:
             two_layers(exponent=False),
             [np.zeros((8, 12), np.float32), np.zeros(12, np.float32), np.zeros(12, np.float32)],
         )
+
+
+@pytest.mark.parametrize("shape", [(BATCH * 64, 24), (BATCH, 64, 24), (BATCH, 64, 4, 6)])
+def test_copies_share_the_rows_of_a_sample(shape: Shape) -> None:
+    """A kernel may take as many PEs as its loops have independent iterations, whatever its rows are long."""
+    found = layouts(kernel([shape], sines))
+    whole = at(found, 6, 1)
+    shared = [found[i] for i in np.flatnonzero(found.width == 6)]
+    halves = min(layout.compute_cycles for layout in shared if layout.height <= 2)
+    assert halves == pytest.approx(found.compute_cycles[whole] / 2, rel=0.01)
+    assert found.compute_cycles.min() <= found.compute_cycles[whole] / 64 * 1.01 + 1
+
+
+def test_rows_that_need_the_row_before_are_not_shared() -> None:
+    along_rows = kernel([(BATCH, 64, 24)], lambda x: [ops.CumSumOp(x, 1)])
+    along_a_row = kernel([(BATCH, 64, 24)], lambda x: [ops.CumSumOp(x, 2)])
+    assert fastest(along_rows) > 20 * fastest(along_a_row)
+
+
+def test_sums_over_rows_go_from_copy_to_copy() -> None:
+    """Once a sample, or once a step where they are taken over the samples as well."""
+    per_sample = fastest(kernel([(BATCH, 64, 24)], lambda x: [ops.ReduceOp(x, "ADD", (1,))]))
+    per_step = fastest(kernel([(BATCH, 64, 24)], lambda x: [ops.ReduceOp(x, "ADD", (0, 1))]))
+    way = coefficient("reduction") + 64
+    assert per_sample - per_step == pytest.approx(way * (1 - 1 / BATCH), rel=0.1)
+
+
+def test_images_leave_a_generated_kernel_line_by_line() -> None:
+    """No layout shortens the stream: a start and 768 elements on four lanes for each line."""
+    found = layouts(kernel([(BATCH, 32, 32, 64)], sines))
+    line = coefficient("line_start") + 2 * 768 / coefficient("stream_lanes")  # float32
+    assert found.transmission_cycles.min() == math.ceil(32 * line)

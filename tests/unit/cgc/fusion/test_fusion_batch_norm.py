@@ -1,0 +1,139 @@
+"""Batch norm, however a program writes it, has the kernel and the rate of the op, and the same numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import programs as p
+import pytest
+import tensorflow as tf
+from xdsl.dialects.builtin import ModuleOp
+
+from cgc.cirh.interface import step_interface
+from cgc.driver import CompileOptions, validate_step
+from cgc.fabric import load_fabric
+from cgc.lowering.interpret import step_function
+from cgc.performance import estimate
+from cgc.placement import place
+from cgc.precision import Precision
+
+v1 = tf.compat.v1
+Moments = tuple[Any, Any]
+BATCH, SIDE, FILTERS, CLASSES = 8, 16, (16, 32), 10
+EPSILON, MOMENTUM = 1e-3, 0.9
+INPUTS: list[p.Input] = [((BATCH, SIDE, SIDE, 3), tf.float32), ((BATCH,), tf.int32)]
+
+
+def moving(name: str, value: Any, updates: list[Any]) -> None:
+    initial = v1.zeros_initializer() if name == "mean" else v1.ones_initializer()
+    average = v1.get_variable(f"moving_{name}", value.shape, initializer=initial, trainable=False)
+    updates.append(v1.assign_sub(average, (average - value) * (1 - MOMENTUM)))
+
+
+def averaged(found: Moments, updates: list[Any]) -> Moments:
+    for name, value in zip(("mean", "variance"), found, strict=True):
+        moving(name, tf.reshape(value, [-1]), updates)
+    return found
+
+
+def fused(x: Any, updates: list[Any]) -> Any:
+    y, mean, variance = v1.nn.fused_batch_norm(x, p.scale(x), p.offset(x), epsilon=EPSILON)
+    averaged((mean, variance), updates)
+    return y
+
+
+def of_moments(x: Any, updates: list[Any]) -> Any:
+    found = averaged(tf.nn.moments(x, [0, 1, 2]), updates)
+    return tf.nn.batch_normalization(x, *found, p.offset(x), p.scale(x), EPSILON)
+
+
+def own_moments(x: Any, keepdims: bool) -> Moments:
+    mean = tf.reduce_mean(x, [0, 1, 2], keepdims=keepdims)
+    return mean, tf.reduce_mean(tf.square(x - mean), [0, 1, 2], keepdims=keepdims)
+
+
+def by_root(x: Any, updates: list[Any]) -> Any:
+    mean, variance = averaged(own_moments(x, keepdims=True), updates)
+    return (x - mean) * tf.math.rsqrt(variance + EPSILON) * p.scale(x) + p.offset(x)
+
+
+def by_division(x: Any, updates: list[Any]) -> Any:
+    mean, variance = averaged(own_moments(x, keepdims=False), updates)
+    return p.scale(x) * ((x - mean) / tf.sqrt(variance + EPSILON)) + p.offset(x)
+
+
+def by_keras(x: Any, updates: list[Any]) -> Any:
+    layer = keras.layers.BatchNormalization(epsilon=EPSILON, momentum=MOMENTUM)
+    return layer(x, training=True)
+
+
+MANNERS: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "moments": of_moments,
+    "by_root": by_root,
+    "by_division": by_division,
+    "keras": by_keras,
+}
+HALVES = ("by_the_compiler", "by_casts")
+
+
+def network(norm: Callable[[Any, list[Any]], Any], casts: bool, updates: list[Any]) -> Callable[..., Any]:
+    """Two convolutions with batch norm, ReLU and pooling; in float16 between casts as a program does it."""
+    half = tf.float16 if casts else tf.float32
+
+    def normalized(x: Any) -> Any:
+        if norm is fused:
+            return fused(x, updates)
+        return tf.cast(norm(tf.cast(x, tf.float32), updates), half)
+
+    def loss(images: Any, labels: Any) -> Any:
+        hidden = tf.cast(images, half)
+        for index, filters in enumerate(FILTERS):
+            with v1.variable_scope(f"conv{index}"):
+                kernel = v1.get_variable("kernel", [3, 3, hidden.shape[-1], filters])
+                hidden = tf.nn.conv2d(hidden, tf.cast(kernel, half), 1, "SAME")
+                hidden = tf.nn.max_pool2d(tf.nn.relu(normalized(hidden)), 2, 2, "VALID")
+        flat = tf.reshape(hidden, [BATCH, -1])
+        matrix = v1.get_variable("head", [flat.shape[-1], CLASSES])
+        logits = tf.cast(flat @ tf.cast(matrix, half), tf.float32)
+        errors = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        return tf.reduce_mean(errors)
+
+    return loss
+
+
+def step(norm: Callable[[Any, list[Any]], Any], casts: bool = False) -> ModuleOp:
+    updates: list[Any] = []
+    return p.training_step(network(norm, casts, updates), INPUTS, more_updates=updates)
+
+
+def rate_and_kernels(module: ModuleOp, precision: Precision) -> tuple[float, Counter[str]]:
+    fabric = load_fabric()
+    graph = validate_step(module, CompileOptions(precision=precision), fabric).graph
+    performance = estimate(graph, place(graph, fabric), fabric)
+    # what the head does for labels and scalars of the step is the same; generated kernels count as well
+    return performance.overall.samples_per_s, Counter(kernel.family for kernel in graph.kernels)
+
+
+@pytest.mark.parametrize("half", [None, *HALVES])
+@pytest.mark.parametrize("manner", MANNERS)
+def test_all_manners_have_the_kernel_and_the_rate_of_the_op(manner: str, half: str | None) -> None:
+    casts = half == "by_casts"
+    precision: Precision = "mixed_float16" if half else "float32"
+    expected, kernels = rate_and_kernels(step(fused, casts), precision)
+    rate, found = rate_and_kernels(step(MANNERS[manner], casts), precision)
+    assert found == kernels
+    assert kernels["normalization"] == len(FILTERS)
+    assert rate == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_numbers_stay(manner: str) -> None:
+    plain, found = p.before_and_after(step(MANNERS[manner]))
+    counts = p.op_counts(found)
+    assert counts["FusedBatchNorm"] == counts["FusedBatchNormGrad"] == len(FILTERS)
+    assert counts["Rsqrt"] == counts["Sqrt"] == 0
+    p.assert_same_numbers(plain, found, limit=3e-5)

@@ -1,21 +1,21 @@
-"""Activations that stand alone: GELU, and what no fully connected layer takes with it."""
+"""Activations that stand alone: GELU, what programs write out, what no fully connected layer takes with it."""
 
 from __future__ import annotations
 
 from cgc.cirh.composite import CompositeOp
 from cgc.kernels.assignment import Assignment
+from cgc.kernels.formulas import formulas
 from cgc.kernels.fully_connected import ACTIVATIONS, GRADIENTS
-from cgc.kernels.naming import LayerPath, layer_path
 
 FAMILY = "nlin"
-_FORMULAS = frozenset({"gelu"})
-"""Name scopes that frameworks open around a formula."""
-
 _ALONE = ACTIVATIONS | {"Gelu", "HardSigmoid", "Composite"}
 
 
 def match(assignment: Assignment) -> None:
-    """Opens a kernel for each activation of samples whose neighbours all have kernels, with its gradient."""
+    """Opens a kernel for each activation of samples whose neighbours all have kernels, with its gradient.
+
+    Those that a program writes out take as long as those that are one op.
+    """
     program = assignment.program
     for index, op in enumerate(program.ops):
         if program.mnemonics[index] not in _ALONE or not assignment.is_free(index):
@@ -33,18 +33,7 @@ def match(assignment: Assignment) -> None:
                 assignment.claim(group, on_the_way)
             if state in program.state:
                 assignment.claim_update(group, state)
-    _match_formulas(assignment)
-
-
-def _match_formulas(assignment: Assignment) -> None:
-    """Activations that were written as a formula in a layer of their own, such as GELU with tanh."""
-    program = assignment.program
-    layers: dict[LayerPath, list[int]] = {}
-    for index in assignment.free():
-        path = layer_path(program, index)
-        if path and path[-1].lower() in _FORMULAS and program.is_per_sample(index):
-            layers.setdefault(path, []).append(index)
-    for members in layers.values():
+    for members in formulas(assignment):
         group = assignment.open(FAMILY, members[0])
         for index in members:
             assignment.claim(group, index)

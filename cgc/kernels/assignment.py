@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from xdsl.ir import SSAValue
 
 from cgc.kernels.program import Program, elements
+
+_T = TypeVar("_T")
 
 _BESIDES = frozenset({"Const", "BroadcastInDim", "Cast", "Reshape"})
 """Ops that do not count as neighbours: they have no work of their own."""
@@ -151,7 +154,7 @@ def _updated_from(program: Program, index: int) -> list[SSAValue]:
     return operands[:1] if program.mnemonics[index] == "ScatterNd" else []
 
 
-def single(indices: Iterable[int]) -> int | None:
+def single(candidates: Iterable[_T]) -> _T | None:
     """The only element, or None where there are none or several."""
-    found = list(indices)
+    found = list(candidates)
     return found[0] if len(found) == 1 else None

@@ -13,6 +13,8 @@ from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.fully_connected import claim_epilogue, claim_products, constant_shaped, weight_operand
 from cgc.kernels.program import Program, elements
+from cgc.kernels.work import element_bytes
+from cgc.passes.values import constant_splat
 
 FAMILY = "attention"
 _SCORES = frozenset(
@@ -177,6 +179,7 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
         "projections": sum(product is not None for product in projections),
         "outputs": outputs,
         "passes": 3 if trained else 1,
+        "element_bytes": element_bytes(core.query),
     }
 
 
@@ -248,16 +251,17 @@ def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> in
 
 
 def _claim_between(assignment: Assignment, group: Group) -> None:
-    """What only brings one member's result to another, and the sum of the gradients of one input."""
+    """What brings one member's result to another, scaled where queries are, and sums gradients of one input."""
     program = assignment.program
     pending = sorted({user for index in group.members for user in program.user_indices(index)})
     while pending:
         index = pending.pop()
         if not assignment.is_free(index) or index in program.forward or not program.is_per_sample(index):
             continue
-        if program.mnemonics[index] not in _RELABELS | {"Add"}:
+        if program.mnemonics[index] not in _RELABELS | {"Add", "Mul", "Div"}:
             continue
-        producers = [program.producer(operand) for operand in program.ops[index].operands]
+        operands = program.ops[index].operands
+        producers = [program.producer(operand) for operand in operands if constant_splat(operand) is None]
         if all(producer in group.members for producer in producers):
             assignment.claim(group, index)
             pending += program.user_indices(index)

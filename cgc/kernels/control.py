@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from xdsl.ir import SSAValue
+
 from cgc.kernels.assignment import Assignment
-from cgc.kernels.program import elements
+from cgc.kernels.program import Program, elements
 
 FAMILY = "control"
 _MAX_ELEMENTS = 8
@@ -16,10 +18,19 @@ def match(assignment: Assignment) -> None:
     group = None
     for index in assignment.free():
         op = program.ops[index]
-        small = all(elements(value) <= _MAX_ELEMENTS for value in (*op.operands, *op.results))
+        small = all(_is_small(program, value) for value in (*op.operands, *op.results))
         if not small or program.is_per_sample(index) or program.mnemonics[index] == "Const":
             continue
         if group is None:
             group = assignment.open(FAMILY, index)
         else:
             assignment.claim(group, index)
+
+
+def _is_small(program: Program, value: SSAValue) -> bool:
+    """Whether a value is a scalar or so, or the scalars of all tensors of the step side by side."""
+    index = program.producer(value)
+    joint = (
+        program.ops[index].operands if index is not None and program.mnemonics[index] == "Concat" else [value]
+    )
+    return all(elements(part) <= _MAX_ELEMENTS for part in joint)

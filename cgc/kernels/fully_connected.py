@@ -13,7 +13,8 @@ FAMILY = "fully_connected"
 ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Softplus", "HardSigmoid"})
 """Activations that the lines after the core compute; GELU has its own kernel, as in published reports."""
 
-GRADIENTS = frozenset(f"{name}Grad" for name in (*ACTIVATIONS, "Gelu"))
+_OWN_GRADIENTS = frozenset(f"{name}Grad" for name in ACTIVATIONS)
+GRADIENTS = _OWN_GRADIENTS | {"GeluGrad"}
 _SAME_ELEMENTS = frozenset({"Reshape", "Cast"})
 _COMPOSITES = frozenset(name for name, (activation, _) in COMPOSITES.items() if activation in ACTIVATIONS)
 _WITH_BIAS = _COMPOSITES | {"BiasAdd", "Add"}
@@ -101,7 +102,7 @@ def _claim_activation_gradient(assignment: Assignment, group: Group) -> None:
     program = assignment.program
     for member in sorted(group.members):
         for user in program.user_indices(member):
-            if program.mnemonics[user] in GRADIENTS:
+            if program.mnemonics[user] in _OWN_GRADIENTS:
                 assignment.claim(group, user)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from xdsl.ir import SSAValue
+
 from cgc.cirh.base import CirhOp
 from cgc.cirh.layer_norm import LayerNormGradOp, LayerNormOp
 from cgc.cirh.ops import ReduceOp
 from cgc.cirh.types import shape_of
-from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.naming import layer_path
+from cgc.passes.values import constant_splat
 
 FAMILY = "layer_norm"
+_AFFINE = frozenset({"Mul", "BiasAdd"})
 
 
 def match(assignment: Assignment) -> None:
@@ -30,17 +34,44 @@ def _claim_layer(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
     for reader in gradients:
         assignment.claim(group, reader)
     for vector in (op.scale, op.offset):
-        state, path = program.origin(vector)
-        for on_the_way in path:
-            assignment.claim(group, on_the_way)
-        if state in program.state:
-            assignment.claim_update(group, state)
+        _claim_vector(assignment, group, vector)
+    _claim_scale_and_offset(assignment, group, op)
     path_of_layer = layer_path(program, group.anchor)
     if not gradients and path_of_layer:
         for index in assignment.free():
             backward = index not in program.forward and program.is_per_sample(index)
             if backward and layer_path(program, index) == path_of_layer:
                 assignment.claim(group, index)
+
+
+def _claim_vector(assignment: Assignment, group: Group, vector: SSAValue) -> bool:
+    """Gives a kernel the state behind a vector with its update; whether there is state."""
+    program = assignment.program
+    state, path = program.origin_through_broadcast(vector)
+    if state not in program.state:
+        return False
+    for on_the_way in path:
+        assignment.claim(group, on_the_way)
+    assignment.claim_update(group, state)
+    return True
+
+
+def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
+    """The product and the sum with vectors that follow a norm without its own, and their gradients."""
+    program, value = assignment.program, op.y
+    while constant_splat(op.scale) is not None:
+        following = single(set(program.users(value)) & program.forward)
+        if following is None or program.mnemonics[following] not in _AFFINE:
+            return
+        factor = next(other for other in reversed(program.ops[following].operands) if other is not value)
+        if not assignment.is_free(following) or not _claim_vector(assignment, group, factor):
+            return
+        assignment.claim(group, following)
+        if program.mnemonics[following] == "Mul":
+            for user in {*program.users(value), *program.users(factor)} - program.forward:
+                if program.mnemonics[user] == "Mul":
+                    assignment.claim(group, user)
+        value = program.ops[following].results[0]
 
 
 def _match_unfused(assignment: Assignment) -> None:

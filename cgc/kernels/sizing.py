@@ -212,12 +212,7 @@ def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:
 
 
 def _attention(assignment: Assignment, group: Group) -> dict[str, int]:
-    program = assignment.program
-    return {
-        **group.sizes,
-        "element_bytes": element_bytes(program.ops[group.anchor].operands[0]),
-        "step_millicycles": op_work(program, group.updates),
-    }
+    return {**group.sizes, "step_millicycles": op_work(assignment.program, group.updates)}
 
 
 def _row(assignment: Assignment, group: Group) -> dict[str, int]:

@@ -38,10 +38,14 @@ def _is_float(value: SSAValue) -> bool:
 
 
 def constant_to_the_right(op: BinaryOp) -> Replacement:
-    """`const + x` -> `x + const`, for commutative ops."""
-    if isinstance(op.lhs.owner, ops.ConstOp) and not isinstance(op.rhs.owner, ops.ConstOp):
+    """`const + x` -> `x + const`, for commutative ops; of a constant that is repeated, too."""
+    if _is_constant(op.lhs) and not _is_constant(op.rhs):
         return type(op)(op.rhs, op.lhs)
     return None
+
+
+def _is_constant(value: SSAValue) -> bool:
+    return isinstance(value.owner, ops.ConstOp) or constant_splat(value) is not None
 
 
 def same_operands(op: BinaryOp) -> Replacement:

@@ -106,6 +106,30 @@ def repeats_vector(op: ops.BroadcastInDimOp) -> bool:
     return op.broadcast_dimensions == (len(shape) - 1,) and shape_of(op.x) == shape[-1:]
 
 
+def makes_rows_channels(op: ops.TransposeOp) -> bool:
+    """Whether an op makes `[1, N, 1, rows]` of the reshaped `[1, rows, N, 1]` of `[..., N]`."""
+    source = op.x.owner
+    if op.permutation != (0, 2, 3, 1) or not isinstance(source, ops.ReshapeOp):
+        return False
+    one, _, size, last = shape_of(op.x)
+    return one == last == 1 and shape_of(source.x)[-1:] == (size,)
+
+
+def makes_channels_rows(op: ops.TransposeOp) -> bool:
+    """Whether a transpose undoes that of `makes_rows_channels`."""
+    return op.permutation == (0, 3, 1, 2)
+
+
+def counts_up(places: SSAValue, table: SSAValue) -> bool:
+    """Whether constant places are consecutive rows of a table, in order."""
+    owner = places.owner
+    if not isinstance(owner, ops.ConstOp):
+        return False
+    rows = owner.to_array().ravel()
+    wanted = range(int(rows[0]), int(rows[0]) + rows.size) if rows.size else range(0)
+    return wanted.start >= 0 and 0 < wanted.stop <= shape_of(table)[0] and list(wanted) == rows.tolist()
+
+
 def repeats_scalar(op: ops.BroadcastInDimOp) -> bool:
     """Whether a broadcast repeats a single number."""
     return not shape_of(op.x)
@@ -139,7 +163,9 @@ def shows_something(mask: SSAValue) -> bool:
 def is_cast_back(widening: ops.CastOp, narrowing: ops.CastOp) -> bool:
     """Whether of two casts the second undoes the first, of 16-bit numbers, and alone reads what it casts."""
     narrow = tensor_of(widening.x).element_type
-    same = narrow == tensor_of(narrowing.result).element_type and dtype_name(tensor_of(widening.x)) == "float16"
+    same = (
+        narrow == tensor_of(narrowing.result).element_type and dtype_name(tensor_of(widening.x)) == "float16"
+    )
     return same and is_float32(narrowing.x) and narrowing.x.has_one_use()
 
 
@@ -199,6 +225,37 @@ def scalar(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 def one_less(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
     """The rank-0 constant `1 - value`."""
     return _constant(rewriter, 1.0 - _number_of(value), value)
+
+
+def along_rows(rewriter: PatternRewriter, value: SSAValue, x: SSAValue) -> SSAValue:
+    """The number that every element of a value is, as a vector along the last dimension of x."""
+    vector = tensor_type(shape_of(x)[-1:], tensor_of(value).element_type)
+    return everywhere(rewriter, _number_of(value), vector)
+
+
+def rows_from(rewriter: PatternRewriter, table: SSAValue, lookup: ops.GatherOp) -> SSAValue:
+    """The rows of a lookup whose places count up, as a slice."""
+    first, count = _places(lookup.indices)
+    _, *row = shape_of(table)
+    rows = ops.SliceOp(table, [first, *[0] * len(row)], [first + count, *row], [1] * (1 + len(row)))
+    return _inserted(rewriter, ops.ReshapeOp(_inserted(rewriter, rows), shape_of(lookup.result)))
+
+
+def rows_at(rewriter: PatternRewriter, scatter: ops.ScatterNdOp) -> SSAValue:
+    """What a scatter to places that count up makes, as padding."""
+    first, count = _places(scatter.indices)
+    rows, *row = shape_of(scatter.result)
+    nothing = _constant(rewriter, 0.0, scatter.result)
+    inside = [0] * len(row)
+    padded = ops.PadOp(scatter.updates, nothing, [first, *inside], [rows - first - count, *inside])
+    return _inserted(rewriter, padded)
+
+
+def _places(places: SSAValue) -> tuple[int, int]:
+    """(first, count) of places that count up."""
+    assert isinstance(places.owner, ops.ConstOp), "patterns ask before whether they do"
+    rows = places.owner.to_array().ravel()
+    return int(rows[0]), rows.size
 
 
 def all_rows(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
@@ -265,6 +322,9 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         is_same_along_rows,
         repeats_vector,
         repeats_scalar,
+        makes_rows_channels,
+        makes_channels_rows,
+        counts_up,
         on_last_axis,
         last_axis,
         used_once,
@@ -286,6 +346,9 @@ REWRITES: Mapping[str, Callable[..., Any]] = {
         narrowest,
         scalar,
         all_rows,
+        along_rows,
+        rows_from,
+        rows_at,
         negated_constant,
         one_less,
         ratio,

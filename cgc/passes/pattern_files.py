@@ -30,8 +30,11 @@ from cgc.passes.constraints import CONSTRAINTS
 from cgc.passes.matching import CompiledPattern, compile_pattern
 
 STAGES = (
-    ("signs",),
-    ("bias", "linear", "activation", "layer_norm", "batch_norm", "softmax", "attention", "global_norm", "adam"),
+    ("signs", "rows_in_order"),
+    (
+        *("bias", "linear", "activation", "layer_norm", "row_norm", "batch_norm"),
+        *("softmax", "attention", "global_norm", "adam"),
+    ),
     ("layer_norm_grad", "batch_norm_grad", "attention_grad", "cross_entropy"),
     ("composite", "batch_norm_half"),
 )

@@ -202,7 +202,7 @@ def test_an_embedding_holds_the_sparse_update_of_its_table_and_of_the_optimizers
         """,
     )
     table, rest, *scalars = graph.kernels
-    assert (table.family, rest.family, scalars) == ("embedding", "elementwise", [])
+    assert (table.family, rest.family, scalars) == ("embedding", "nlin", [])
     assert sorted(set(ops_of(rest))) == ["Neg", "Tanh"]
     assert ops_of(table).count("Gather") == 3
     assert ops_of(table).count("Scatter") == 2

@@ -26,6 +26,7 @@ from estimator.modes import ModeKeys
 from estimator.run_config import CSRunConfig
 from estimator.spec import WarmStartSettings, named_predictions
 from runtime.files import write_text
+from runtime.garbage import seldom_searched
 from runtime.program import Mode, StepProgram
 
 log = logging.getLogger("estimator")
@@ -77,6 +78,7 @@ class TensorFlowFrontEnd:
         self._options = options or StateOptions()
         self._state: ModelState | None = None
 
+    @seldom_searched()
     def program(self) -> StepProgram:
         """Traces the step.
 

@@ -1,9 +1,12 @@
-"""How often Python searches for garbage."""
+"""How often Python searches for garbage, and what it frees when a process ends."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +59,34 @@ def test_a_program_that_wants_fewer_searches_has_them(limits: tuple[int, int, in
     gc.set_threshold(*limits)
     with seldom_searched():
         assert gc.get_threshold() == limits
+
+
+_PROGRAM = """
+import sys
+from runtime.garbage import leave_at_exit
+if sys.argv[1] == "leave":
+    leave_at_exit()
+class Loud:
+    def __del__(self):
+        print("freed")
+loud = Loud()
+if len(sys.argv) > 2:
+    file = open(sys.argv[2], "w")
+    file.write("written")
+"""
+
+
+def _output(*words: str) -> str:
+    command = [sys.executable, "-c", _PROGRAM, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_a_process_ends_without_freeing_everything() -> None:
+    assert _output("usual") == "freed\n"
+    assert _output("leave") == ""
+
+
+def test_what_a_file_that_nobody_closes_holds_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    assert _output("leave", str(path)) == "freed\n"
+    assert path.read_text() == "written"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from estimator.cli import report_errors
     from estimator.cs_estimator import CerebrasEstimator
     from estimator.files import write_params
+    from estimator.importing import import_tensorflow
     from estimator.keras_estimator import KerasEstimator
     from estimator.keras_graph import keras_model_fn
-    from estimator.logs import import_tensorflow
     from estimator.loss_scaling import loss_scale_optimizer
     from estimator.model_fusion import ModelInfo, MultiModelFusion
     from estimator.modes import ModeKeys
@@ -60,7 +60,7 @@ _HOMES = {
     "RunConfig": "run_config",
     "TrainSpec": "spec",
     "WarmStartSettings": "spec",
-    "import_tensorflow": "logs",
+    "import_tensorflow": "importing",
     "keras_model_fn": "keras_graph",
     "loss_scale_optimizer": "loss_scaling",
     "report_errors": "cli",

@@ -26,6 +26,7 @@ from estimator.modes import MODES, ModeKeys
 from estimator.run_config import CSRunConfig, as_cs_config
 from estimator.spec import SINGLE, checked_hooks
 from estimator.warm_start import settings_of
+from runtime.garbage import leave_at_exit
 from runtime.goals import last_step_of_job
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class CerebrasEstimator:
         source = InputSource(input_fn, mode, self._params, self._config, {})
         log_report(source, shared=mode == ModeKeys.TRAIN)
         on_cs.compile_program(self._front_end(source), place, validate_only)
+        leave_at_exit()
 
     def train(
         self,

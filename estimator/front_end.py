@@ -27,6 +27,7 @@ from estimator.ranges import watch_ranges
 from estimator.run_config import CSRunConfig
 from estimator.spec import WarmStartSettings, named_predictions
 from runtime.files import write_text
+from runtime.garbage import seldom_searched
 from runtime.program import Mode, StepProgram
 from runtime.ranges import RangeCheck
 
@@ -79,6 +80,7 @@ class TensorFlowFrontEnd:
         self._options = options or StateOptions()
         self._state: ModelState | None = None
 
+    @seldom_searched()
     def program(self) -> StepProgram:
         """Traces the step.
 

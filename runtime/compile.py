@@ -14,6 +14,7 @@ from cs_system.client import SystemClient, parse_address
 from runtime import files, summaries
 from runtime.errors import ModelDirError
 from runtime.failures import noted_failures
+from runtime.garbage import seldom_searched
 from runtime.program import FrontEnd, StepProgram
 from runtime.settings import RunSettings
 from runtime.terminal import shortened, show
@@ -39,6 +40,7 @@ def target_of(settings: RunSettings) -> Target:
     return Target(Fabric.model_validate(info.fabric_spec), {"name": info.name, "version": info.version})
 
 
+@seldom_searched()
 def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationResult:
     """Checks that the program can be compiled, without placing it; writes the summaries.
 
@@ -82,6 +84,7 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
     return result
 
 
+@seldom_searched()
 def compile_for(
     program: StepProgram, settings: RunSettings, target: Target, timeline: Timeline
 ) -> CompileResult:

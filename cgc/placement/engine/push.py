@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 import numpy as np
 
 from cgc.placement.engine.anneal import Stop
@@ -47,25 +49,29 @@ def push(
 
 
 def _pushed(places: Ints, sizes: Ints, index: int, axis: int, step: int, limit: int) -> Ints | None:
-    """Places after a kernel moved along an axis and pushed others, None where the fabric ends."""
-    other = 1 - axis
-    moved = places.copy()
-    moved[index, axis] += step
-    waiting = [index]
+    """Places after a kernel moved along an axis and pushed others, None where the fabric ends.
+
+    Whoever pushes lies before what it pushes, also before the move. So in the order of the places before the
+    move the place of every kernel is known for good when its turn comes.
+    """
+    forward = step > 0
+    # Backwards is forwards with the axis turned round: the far edge becomes the near one.
+    near = places[:, axis] if forward else -(places[:, axis] + sizes[:, axis])
+    end = limit if forward else 0
+    lows, highs = places[:, 1 - axis], places[:, 1 - axis] + sizes[:, 1 - axis]
+    pushed = {index: int(near[index]) + abs(step)}
+    waiting = [(int(near[index]), index)]
     while waiting:
-        pusher = waiting.pop()
-        low, high = moved[pusher, axis], moved[pusher, axis] + sizes[pusher, axis]
-        if low < 0 or high > limit:
+        start, pusher = heappop(waiting)
+        high = pushed[pusher] + int(sizes[pusher, axis])
+        if high > end:
             return None
-        beside = (places[:, other] < places[pusher, other] + sizes[pusher, other]) & (
-            places[pusher, other] < places[:, other] + sizes[:, other]
-        )
-        if step > 0:
-            hit = beside & (places[:, axis] > places[pusher, axis]) & (moved[:, axis] < high)
-            moved[hit, axis] = high
-        else:
-            ends = moved[:, axis] + sizes[:, axis]
-            hit = beside & (places[:, axis] < places[pusher, axis]) & (ends > low)
-            moved[hit, axis] = low - sizes[hit, axis]
-        waiting.extend(int(number) for number in np.nonzero(hit)[0])
+        hit = (near > start) & (near < high) & (lows < highs[pusher]) & (highs > lows[pusher])
+        for number in hit.nonzero()[0].tolist():
+            if number not in pushed:
+                heappush(waiting, (int(near[number]), number))
+            pushed[number] = max(high, pushed.get(number, high))
+    moved = places.copy()
+    for number, place in pushed.items():
+        moved[number, axis] = place if forward else -place - sizes[number, axis]
     return moved

@@ -33,6 +33,8 @@ class Trainer:
         with cs1_enable_summaries() if self.tf_summary else cs1_disable_summaries():
             if self.loss_scale == "dynamic":
                 return self.build_dynamic(optimizer, loss, step)
+            if self.loss_scale == "tf_dynamic":
+                return self.build_by_tensorflow(optimizer, loss, step)
             return self.build_static(optimizer, loss, step)
 
     def build_optimizer(self, rate):
@@ -49,6 +51,15 @@ class Trainer:
                 rate, p["weight_decay_rate"], p.get("exclude_from_weight_decay", ()), **adam
             )
         raise ValueError(f"Unsupported optimizer {self.kind}")
+
+    def build_by_tensorflow(self, optimizer, loss, step):
+        """The scale of TensorFlow's own optimizer around another one."""
+        mixed = v1.mixed_precision
+        scale = mixed.DynamicLossScale(float(self.params["initial_loss_scale"]), 2000, 2.0)
+        optimizer = mixed.MixedPrecisionLossScaleOptimizer(optimizer, scale)
+        pairs = optimizer.compute_gradients(loss, v1.trainable_variables())
+        pairs = [(dense(gradient), variable) for gradient, variable in pairs]
+        return optimizer.apply_gradients(self.clipped(pairs), global_step=step)
 
     def build_static(self, optimizer, loss, step):
         """The loss times a number, the gradients divided by it."""

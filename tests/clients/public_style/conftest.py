@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cs_system.testing import RunningSystem
+
+ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+FOREIGN = ("CGC_VERIFY", "CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "SINGULARITY_", "GRES_", "CS_", "TF_USE_LEGACY")
+TIMEOUT_S = 230.0
+
+
+@dataclass
+class Workshop:
+    """A directory in which programs run, with their data, parameter files and model directories.
+
+    Attributes:
+        directory: The directory.
+        system: The CS system.
+        logs: What the chief of a program wrote, by the name of the start.
+    """
+
+    directory: Path
+    system: RunningSystem
+    logs: dict[str, str] = field(default_factory=dict)
+
+    def parameters(self, family: str, name: str = "params", **changes: dict[str, Any]) -> str:
+        """A parameter file: the tiny one of the family with changes, group by group."""
+        params = yaml.safe_load((PROGRAMS / family / "configs" / "params_tiny.yaml").read_text())
+        for group, values in changes.items():
+            params.setdefault(group, {}).update(values)
+        path = self.directory / f"{family}_{name}.yaml"
+        path.write_text(yaml.safe_dump(params))
+        return str(path)
+
+    def program(self, family: str, *arguments: str) -> list[str]:
+        """The words of a program; parameter file and model directory are the family's if none are given."""
+        words = [str(PROGRAMS / family / "run.py"), *arguments]
+        words += [] if "-p" in arguments else ["-p", self.parameters(family)]
+        return words + ([] if "-o" in arguments else ["-o", family])
+
+    def preparation(self, family: str) -> list[str]:
+        """The words that write the data of a family."""
+        return [str(HERE / "prepare.py"), str(PROGRAMS / family), self.parameters(family)]
+
+    def run(self, programs: dict[str, list[str]], tasks: int = 1, kill_at: dict[str, str] | None = None) -> None:
+        """Runs programs one after the other as if each had a start of its own; keeps the chiefs' logs.
+
+        Args:
+            programs: Name -> words.
+            tasks: Chief and workers of each; 1 runs them by `csrun_cpu`.
+            kill_at: Name -> what a chief writes when it is killed; all others have to succeed.
+        """
+        number = len(list(self.directory.glob("programs_*.json")))
+        file, logs = self.directory / f"programs_{number}.json", self.directory / f"logs_{number}"
+        kills = kill_at or {}
+        content = [{"name": n, "words": words, "kill_at": kills.get(n)} for n, words in programs.items()]
+        file.write_text(json.dumps(content))
+        launcher = ["csrun_cpu"] if tasks == 1 else ["csrun_wse", f"--tasks-per-node={tasks}"]
+        done = self.launch([*launcher, "python", str(HERE / "warm.py"), str(file), str(logs)])
+        assert done.returncode == 0, done.stdout[-8000:]
+        for name in programs:
+            self.logs[name] = (logs / f"{name}.chief-0.log").read_text()
+
+    def launch(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """A launcher with its words, in an environment without traces of the one around the tests."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        return subprocess.run(
+            [str(ROOT / "bin" / words[0]), *words[1:]],
+            cwd=self.directory,
+            env={**clean, "XDG_CONFIG_HOME": str(self.directory)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def workshop(system: RunningSystem, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("workshop"), system)

@@ -1,0 +1,16 @@
+"""What the parameter file may leave out."""
+
+from common.encoder import set_encoder_defaults
+from common.run_utils import set_common_defaults
+
+
+def set_defaults(params):
+    set_common_defaults(params)
+    set_encoder_defaults(params)
+    for group in ("train_input", "eval_input"):
+        params[group].setdefault("num_tags", params["model"]["num_tags"])
+        params[group].setdefault("pad_label", -1)
+
+
+def get_custom_stack_params(params):
+    return {}

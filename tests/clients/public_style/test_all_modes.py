@@ -1,0 +1,173 @@
+"""Programs in the manner of public ones, a family each, through all modes with two workers.
+
+A program sees what it would see in a start of its own; only TensorFlow is imported once for several of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+FAMILIES = ("mlp", "gpt2", "classifier")
+BROKEN = ("gpt2",)
+"""Families whose training is killed; they leave out what was used by themselves."""
+
+UNBROKEN = tuple(family for family in FAMILIES if family not in BROKEN)
+TASKS = 3
+STEPS, MORE_STEPS = 12, 20
+EVAL_STEPS = 4
+
+Workshop = Any
+
+each_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def compiled(workshop: Workshop) -> Workshop:
+    """Data is there, and every program is validated and compiled."""
+    programs = {}
+    for family in FAMILIES:
+        programs[f"{family}_data"] = workshop.preparation(family)
+        programs[f"{family}_validate"] = workshop.program(family, "-m", "train", "--validate_only")
+        programs[f"{family}_compile"] = workshop.program(family, "-m", "train", "--compile_only")
+    workshop.run(programs)
+    return workshop
+
+
+def training(workshop: Workshop, family: str, max_steps: int, *arguments: str) -> list[str]:
+    ip = f"--cs_ip={workshop.system.address}"
+    return workshop.program(family, "-m", "train", ip, f"--max_steps={max_steps}", *arguments)
+
+
+@pytest.fixture(scope="module")
+def trained(compiled: Workshop) -> Workshop:
+    """Two workers have trained all families; some were killed on the way."""
+    programs = {f"{family}_train": training(compiled, family, STEPS) for family in UNBROKEN}
+    programs |= {f"{family}_train": training(compiled, family, 1_000_000) for family in BROKEN}
+    compiled.run(programs, TASKS, {f"{family}_train": "Saving checkpoints for 20 " for family in BROKEN})
+    return compiled
+
+
+@pytest.fixture(scope="module")
+def last_steps(trained: Workshop) -> dict[str, int]:
+    """Family -> the step that a second training goes to: beyond what the killed ones have left."""
+    return dict.fromkeys(UNBROKEN, MORE_STEPS) | {family: kept(trained, family) + 10 for family in BROKEN}
+
+
+def kept(workshop: Workshop, family: str) -> int:
+    newest = tf.train.latest_checkpoint(str(workshop.directory / family))
+    assert newest is not None
+    return int(newest.rpartition("-")[2])
+
+
+@pytest.fixture(scope="module")
+def resumed(trained: Workshop, last_steps: dict[str, int]) -> Workshop:
+    """All families have gone on; those that were killed have also been trained without a break."""
+    programs = {}
+    for family, step in last_steps.items():
+        programs[f"{family}_resume"] = training(trained, family, step)
+        if family in BROKEN:
+            programs[f"{family}_whole"] = training(trained, family, step, "-o", f"{family}_whole")
+    trained.run(programs, TASKS)
+    return trained
+
+
+@pytest.fixture(scope="module")
+def finished(resumed: Workshop) -> Workshop:
+    """The trained networks have been evaluated and asked, on this CPU and on the CS system."""
+    programs = {}
+    ip = f"--cs_ip={resumed.system.address}"
+    for family in FAMILIES:
+        for mode in ("eval", "predict"):
+            words = (family, "-m", mode, f"--eval_steps={EVAL_STEPS}")
+            programs[f"{family}_{mode}_cpu"] = resumed.program(*words)
+            programs[f"{family}_{mode}_cs"] = resumed.program(*words, ip)
+    resumed.run(programs)
+    return resumed
+
+
+@each_family
+def test_is_validated_and_compiled(compiled: Workshop, family: str) -> None:
+    assert "every operation can run on the CS system" in compiled.logs[f"{family}_validate"]
+    report = next((compiled.directory / family).glob("cs_*/compile_report.txt")).read_text()
+    rate = re.search(r"Samples/s: +([0-9.]+)", report)
+    assert rate is not None
+    assert float(rate[1]) > 0
+
+
+@pytest.mark.parametrize("family", UNBROKEN)
+def test_trains_with_two_workers(trained: Workshop, family: str) -> None:
+    log = trained.logs[f"{family}_train"]
+    assert losses_of(log)[0][0] == 1
+    summary = json.loads((trained.directory / family / "run_summary.json").read_text())
+    assert (summary["status"], summary["workers"]) == ("completed", TASKS - 1)
+
+
+@pytest.mark.parametrize("family", UNBROKEN)
+def test_a_second_training_goes_on_from_the_checkpoint(resumed: Workshop, family: str) -> None:
+    before, after = (losses_of(resumed.logs[f"{family}_{name}"]) for name in ("train", "resume"))
+    assert before[0][0] == 1
+    assert (before[-1][0], after[0][0], after[-1][0]) == (10, STEPS + 1, MORE_STEPS)
+    assert math.isfinite(after[-1][1])
+    assert after[-1][1] < before[0][1]
+
+
+def losses_of(log: str) -> list[tuple[int, float]]:
+    found = re.findall(r"global step (\d+): loss = (\S+)", log)
+    return [(int(step), float(loss)) for step, loss in found]
+
+
+@pytest.mark.parametrize("family", BROKEN)
+def test_goes_on_after_a_kill_as_if_there_had_been_none(
+    resumed: Workshop, last_steps: dict[str, int], family: str
+) -> None:
+    step = last_steps[family]
+    assert step >= 20
+    broken, whole = (variables(resumed.directory / name, step) for name in (family, f"{family}_whole"))
+    assert broken.keys() == whole.keys()
+    for name, value in whole.items():
+        assert broken[name].tobytes() == value.tobytes(), name
+
+
+def variables(model_dir: Path, step: int) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(model_dir / f"model.ckpt-{step}"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@each_family
+def test_evaluates_off_and_on_the_system_alike(finished: Workshop, family: str) -> None:
+    cpu, cs = (metrics_of(finished.logs[f"{family}_eval_{place}"]) for place in ("cpu", "cs"))
+    assert cpu.keys() == cs.keys()
+    assert {"loss", "global_step"} < cpu.keys()
+    assert cs["global_step"] == cpu["global_step"] >= MORE_STEPS
+    # Both compute in 16 bits, and round at other places. Metrics may change by some of the positions.
+    assert cs.pop("loss") == pytest.approx(cpu.pop("loss"), rel=2e-2)
+    assert cs == pytest.approx(cpu, abs=0.05)
+
+
+def metrics_of(log: str) -> dict[str, float]:
+    (line,) = re.findall(r"^metrics: (.*)$", log, re.MULTILINE)
+    return {name: float(value) for name, value in (pair.split("=") for pair in line.split())}
+
+
+@each_family
+def test_predicts_off_and_on_the_system_alike(finished: Workshop, family: str) -> None:
+    cpu, cs = (predictions_of(finished.logs[f"{family}_predict_{place}"]) for place in ("cpu", "cs"))
+    assert len(cpu) == len(cs) == 4
+    for one, other in zip(cpu, cs, strict=True):
+        assert [name for name, _ in one] == [name for name, _ in other]
+        for (name, value), (_, expected) in zip(one, other, strict=True):
+            assert value == pytest.approx(expected, abs=0.02), name
+
+
+def predictions_of(log: str) -> list[list[tuple[str, list[float]]]]:
+    lines = re.findall(r"^prediction \d+: (.*)$", log, re.MULTILINE)
+    found = [re.findall(r"(\w+)=(\[.*?\])", line) for line in lines]
+    return [[(name, json.loads(values)) for name, values in line] for line in found]

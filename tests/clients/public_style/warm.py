@@ -1,0 +1,86 @@
+"""Runs programs one after the other, each in a process of its own: `warm.py PROGRAMS.json LOGS`.
+
+Every process is forked from this one, which has imported what all programs import: seven families go through
+all their modes in the time of a few starts of TensorFlow. In a job the tasks begin each program together.
+
+PROGRAMS.json has a list of {"name": ..., "words": [script, arguments...], "kill_at": text or null}. A program
+is killed where its chief has written that text; else it has to end with exit code 0.
+"""
+
+import gc
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+
+import jax
+import tensorflow as tf
+
+import cgc.driver
+import estimator.on_cs
+
+TIMEOUT_S = 200.0
+POLL_S = 0.02
+
+
+def task():
+    """Name of this task, and names of all tasks of the job."""
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    if not config.get("cluster"):
+        return "chief-0", ["chief-0"]
+    names = [f"{kind}-{index}" for kind, hosts in config["cluster"].items() for index in range(len(hosts))]
+    return f"{config['task']['type']}-{config['task']['index']}", names
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"{task()[0]} has waited {TIMEOUT_S:g} s for {what}")
+        time.sleep(POLL_S)
+
+
+def meet(folder, name):
+    """Returns when all tasks have come to this program."""
+    own, tasks = task()
+    (folder / f"{name}.{own}.here").touch()
+    wait_for(lambda: all((folder / f"{name}.{other}.here").exists() for other in tasks), f"all to begin {name}")
+
+
+def run(words, log, kill_at):
+    """Exit code of a program whose output goes into a file; in the forked process this does not return."""
+    child = os.fork()
+    if child:
+        if kill_at is not None:
+            wait_for(lambda: log.exists() and kill_at in log.read_text(), kill_at)
+            os.kill(child, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with log.open("wb") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    sys.argv = words
+    sys.path[0] = str(Path(words[0]).parent)
+    runpy.run_path(words[0], run_name="__main__")
+    sys.exit()
+
+
+def main(programs, folder):
+    assert (cgc.driver, estimator.on_cs, jax, tf.keras.layers.Layer)
+    gc.freeze()  # else every forked process takes a second to end
+    folder.mkdir(parents=True, exist_ok=True)
+    own = task()[0]
+    for program in programs:
+        name, killed = program["name"], program["kill_at"] is not None
+        meet(folder, name)
+        log = folder / f"{name}.{own}.log"
+        code = run(program["words"], log, program["kill_at"] if own == "chief-0" else None)
+        if code not in ((0,) if not killed else (-signal.SIGKILL,) if own == "chief-0" else (0, 1)):
+            sys.exit(f"{name} ended with {code}:\n{log.read_text(errors='replace')[-4000:]}")
+        print(f"{name} done", flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

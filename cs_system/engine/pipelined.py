@@ -51,6 +51,10 @@ class PendingSteps:
         self._values = values
         self._done = done
 
+    def is_ready(self) -> bool:
+        """Whether the steps are done; where the device is the CPU, they may be when `dispatch` returns."""
+        return bool(self._done.is_ready())
+
     def wait(self) -> dict[str, np.ndarray]:
         """Waits for the steps; their chunk is not read any more afterwards.
 

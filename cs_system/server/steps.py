@@ -66,6 +66,28 @@ def merged(parts: Sequence[StepValues]) -> StepValues:
     )
 
 
+@dataclass
+class _Call:
+    """A call to the device under way.
+
+    Attributes:
+        pending: Its steps.
+        span: Given back when the call has ended; None where later calls read it too.
+        dispatched_s: Monotonic time right before the call.
+        ready_s: Monotonic time at which the device was first seen to have ended it.
+    """
+
+    pending: PendingSteps
+    span: ReadySpan | None
+    dispatched_s: float
+    ready_s: float | None = None
+
+    def look(self) -> None:
+        """Notes the time where the device has ended the call."""
+        if self.ready_s is None and self.pending.is_ready():
+            self.ready_s = time.monotonic()
+
+
 class Progress:
     """How far the run is; written by the loop, read by anybody.
 
@@ -101,7 +123,7 @@ class StepLoop:
         # The span whose batches are being used up, and how many of them have been dispatched.
         self._span: ReadySpan | None = None
         self._used = 0
-        self._under_way: deque[tuple[PendingSteps, ReadySpan | None, float]] = deque()
+        self._under_way: deque[_Call] = deque()
 
     def run(self, steps: int, emit: Callable[[StepValues], None], stop: threading.Event) -> bool:
         """Computes up to `steps` steps.
@@ -184,18 +206,24 @@ class StepLoop:
         span = self._span
         assert span is not None
         count = min(limit, span.count - self._used)
+        dispatched_s = time.monotonic()
         pending = self._device.dispatch(span.chunk_arrays, span.offset + self._used, count)
         self._used += count
         finished = self._used == span.count
-        self._under_way.append((pending, span if finished else None, time.monotonic()))
+        self._under_way.append(_Call(pending, span if finished else None, dispatched_s))
+        # A call may have ended while the next one was made, which on a CPU may be all of its work.
+        for call in self._under_way:
+            call.look()
         if finished:
             self._span = None
         return count
 
     def _finish_oldest(self) -> StepValues:
-        pending, span, dispatched_s = self._under_way.popleft()
+        call = self._under_way.popleft()
+        pending, span = call.pending, call.span
         outputs = pending.wait()
-        began_s, self._ended_s = max(dispatched_s, self._ended_s), time.monotonic()
+        began_s = max(call.dispatched_s, self._ended_s)
+        self._ended_s = call.ready_s or time.monotonic()
         # Not before: until here the device read the batches in place.
         if span is not None:
             self._ring.release(span)

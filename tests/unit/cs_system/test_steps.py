@@ -1,6 +1,8 @@
 """The loop between ring and engine, with a ring and an engine that do what the test says."""
 
+import itertools
 import threading
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +23,13 @@ class Calls:
     most_under_way: int = 0
     waited: int = 0
 
+    step_s: float = 0.0
+    blocks: bool = False
+
     def dispatch(self, chunk, offset, count):
         self.dispatched.append((offset, count))
+        if self.blocks:
+            time.sleep(self.step_s * count)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         return _Pending(self, chunk[0][offset : offset + count].copy())
@@ -37,7 +44,12 @@ class _Pending:
     def count(self):
         return len(self.values)
 
+    def is_ready(self):
+        return self.calls.blocks
+
     def wait(self):
+        if not self.calls.blocks:
+            time.sleep(self.calls.step_s * self.count)
         self.calls.under_way -= 1
         self.calls.waited += self.count
         return {"output_loss": self.values}
@@ -155,6 +167,15 @@ def test_small_calls_are_gathered_into_few_messages():
     assert len(calls.dispatched) == 200
     assert values(emitted) == list(range(200))
     assert len(emitted) < 100
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["device works by itself", "device works in the call"])
+def test_spans_carry_the_times_of_their_steps(blocks):
+    calls = Calls(step_s=0.02, blocks=blocks)
+    _, emitted, *_ = run(12, 2, 4, 2, 4, calls=calls)
+    for part in emitted:
+        assert part.ended_s - part.began_s >= 0.019 * part.count
+    assert all(one.ended_s <= two.began_s for one, two in itertools.pairwise(emitted))
 
 
 def test_rate_is_that_of_the_last_seconds():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -29,6 +29,7 @@ from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
 from cgc.importers.tensorflow.node import (
+    NARROWED,
     POISON,
     FloatBits,
     NodeContext,
@@ -116,9 +117,10 @@ class BodyImporter:
             return known
         self._emit.label(self._scope + op.name, user_line(op))
         try:
-            results = self._fold(op, inputs) or (
-                self._handle(op, inputs) if constant is None else self._from_constants(op, inputs, constant)
-            )
+            if constant is None:
+                results = self._of_step(op, inputs) or self._handle(op, inputs)
+            else:
+                results = self._fold(op, inputs) or self._from_constants(op, inputs, constant)
             if results is None:
                 return False
             self._check(op, results)
@@ -145,6 +147,16 @@ class BodyImporter:
                     self._step.constants.note(op, constant, results)
                     return results
         return tuple(map(self._placed, constants.results_of(op, constant)))
+
+    def _of_step(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
+        """A value of the step number: what is float64 in TensorFlow is float32 here."""
+        narrowed = self._step.constants.narrowed(op, inputs)
+        if narrowed is None or op.type not in HANDLERS:
+            return None
+        self._require_types(op, NARROWED)
+        results = _as_tuple(HANDLERS[op.type](self._context(op, narrowed)), len(op.outputs))
+        self._step.constants.note_of_step(results)
+        return results
 
     def _placed(self, value: Array | Waiting) -> Value:
         if isinstance(value, np.ndarray) and value.size > folding.FOLD_LIMIT:
@@ -181,11 +193,11 @@ class BodyImporter:
         return [inner.values[tensor.name] for tensor in body.outputs]
 
     @staticmethod
-    def _require_types(op: Any) -> None:
+    def _require_types(op: Any, besides: Container[str] = ()) -> None:
         if op.type in _ANY_RESULT_TYPE:
             return
         for tensor in op.outputs:
-            if not _has_known_type(tensor):
+            if not _has_known_type(tensor) and tensor.dtype.name not in besides:
                 raise RefusedError(Kind.TYPE, f"its result is {describe_tensor(tensor)}")
 
     def _check_type_behind_a_fault(self, op: Any) -> None:
@@ -206,7 +218,8 @@ class BodyImporter:
                 value = value.value
             if isinstance(value, SSAValue):
                 got = dtype_name(tensor_of(value)), shape_of(value)
-                if got[0] != tensor.dtype.base_dtype.name or not tensor.shape.is_compatible_with(got[1]):
+                name = tensor.dtype.base_dtype.name
+                if got[0] not in (name, NARROWED.get(name)) or not tensor.shape.is_compatible_with(got[1]):
                     raise AssertionError(
                         f"{op.type} {op.name}: imported as {got}, TensorFlow says {describe_tensor(tensor)}"
                     )

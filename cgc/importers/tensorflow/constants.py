@@ -42,10 +42,15 @@ class Waiting:
 
 
 class Constants:
-    """Which values of a step depend on constants alone."""
+    """Which values of a step depend on constants alone, and which on the step number as well.
 
-    def __init__(self) -> None:
+    Args:
+        step_number: the global step, if the graph has one.
+    """
+
+    def __init__(self, step_number: SSAValue | None = None) -> None:
         self._behind: dict[SSAValue, Waiting] = {}
+        self._of_step = set() if step_number is None else {step_number}
 
     def inputs(self, op: Any, values: Sequence[object]) -> Sequence[Array | Waiting] | None:
         """The inputs of an operation if they depend on constants alone and it can be computed here."""
@@ -62,6 +67,40 @@ class Constants:
         for position, result in enumerate(results):
             if isinstance(result, SSAValue):
                 self._behind.setdefault(result, Waiting(op, inputs, position))
+
+    def narrowed(self, op: Any, values: Sequence[object]) -> tuple[Array | SSAValue, ...] | None:
+        """The inputs of an operation on the step number, and constants, with float32 in place of float64.
+
+        Schedules divide the number of the step, an integer, by another one. No step number is rounded below
+        2**24, and no data is behind such a value.
+
+        Raises:
+            RefusedError: see `results_of`.
+        """
+        if not self._is_of_step(op, values):
+            return None
+        return tuple(
+            value if isinstance(value, SSAValue) else _narrow(_array(value))
+            for value in values
+            if isinstance(value, SSAValue | np.ndarray | Waiting)
+        )
+
+    def _is_of_step(self, op: Any, values: Sequence[object]) -> bool:
+        of_step = [isinstance(value, SSAValue) and value in self._of_step for value in values]
+        others = (value for value, found in zip(values, of_step, strict=True) if not found)
+        return any(of_step) and all(self._found(value) is not None for value in others) and _is_pure(op)
+
+    def note_of_step(self, results: Sequence[object]) -> None:
+        """Remembers results of an operation that `narrowed` has inputs for."""
+        self._of_step.update(result for result in results if isinstance(result, SSAValue))
+
+
+def _array(value: Array | Waiting) -> Array:
+    return _computed([value])[0] if isinstance(value, Waiting) else value
+
+
+def _narrow(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def is_beyond_the_device(op: Any) -> bool:

@@ -71,6 +71,10 @@ class FloatBits:
     dtype: str
 
 
+NARROWED = {"float64": "float32"}
+"""Types in whose place the device has a narrower one where no data is behind it (`Constants.narrowed`)."""
+
+
 class Poison:
     """The value of a tensor that could not be imported; its fault is recorded already."""
 
@@ -123,7 +127,10 @@ class StepState:
     branches: dict[SSAValue, int] = field(default_factory=dict)
     turns: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
     plans: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    constants: Constants = field(default_factory=Constants)
+    constants: Constants = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.constants = Constants(self.global_step)
 
 
 @dataclass(frozen=True)
@@ -219,8 +226,8 @@ class NodeContext:
         return self.op.get_attr(name)
 
     def out_dtype(self, position: int = 0) -> str:
-        """The numpy name of the element type of an output."""
-        return str(self.op.outputs[position].dtype.base_dtype.name)
+        """The numpy name of the element type of an output on the device."""
+        return NARROWED.get(name := str(self.op.outputs[position].dtype.base_dtype.name), name)
 
     def variable(self, position: int = 0) -> str:
         """The key of the variable behind a handle input."""

@@ -109,3 +109,33 @@ def test_what_tensorflow_refuses_is_a_fault_of_the_node(graph: tf.Graph) -> None
     table = tf.gather(tf.constant(np.arange(9.0)), tf.range(5000), name="pick")
     with pytest.raises(GraphImportError, match=r"indices\[9\] = 9 is not in \[0, 9\)"):
         elements(graph, tf.cast(table, tf.float32))
+
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "decay": lambda step: 0.1 * tf.pow(tf.constant(0.96, tf.float64), step / 10),
+    "cosine": lambda step: 0.05 * (1 + tf.cos(np.pi * (tf.minimum(step, 40) / 40))),
+    "stairs": lambda step: tf.where(step / 20 < 0.5, tf.constant(0.1, tf.float64), 0.01),
+    "warm up": lambda step: tf.minimum(step / 8, tf.math.rsqrt((step + 1) / 64)) / 100,
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_in_float64(name: str, graph: tf.Graph, both_ways: Callable[..., Any]) -> None:
+    """The number of the step is an integer, and divided by an integer it is float64."""
+    x = tf1.placeholder(tf.float32, [3], "x")
+    weight = tf1.get_variable("weight", [3], initializer=tf1.ones_initializer())
+    step = tf1.train.get_or_create_global_step()
+    rate = SCHEDULES[name](step)
+    assert rate.dtype == tf.float64
+    optimizer = tf1.train.GradientDescentOptimizer(tf.cast(rate, tf.float32))
+    update = optimizer.minimize(tf.reduce_sum(tf.square(weight * x)), step)
+    batches = [[np.float32([i, 1, 2])] for i in range(12)]
+    ran = both_ways([x], {"rate": tf.cast(rate, tf.float32)}, [update], batches)
+    np.testing.assert_allclose(ran.compiled.series("rate"), ran.session.series("rate"), rtol=1e-6)
+    np.testing.assert_allclose(ran.compiled.variables["weight"], ran.session.variables["weight"], rtol=1e-5)
+
+
+def test_float64_of_other_variables_is_refused(graph: tf.Graph) -> None:
+    weight = tf1.get_variable("weight", [3], initializer=tf1.ones_initializer())
+    with pytest.raises(GraphTypeError, match=r"Cast: node 'wide'.*float64\[3\]"):
+        elements(graph, tf.cast(tf.cast(weight.read_value(), tf.float64, name="wide") / 3, tf.float32))

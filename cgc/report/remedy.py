@@ -119,7 +119,7 @@ def _work(kernel: Kernel, layout: Configuration) -> str:
     if kernel.family == "attention":
         return (
             f"At its fastest layout {kernel.name} takes {each}: every row looks at {sizes['keys']:,} keys "
-            f"with {sizes['heads']:,} heads. Shorter sequences or fewer heads make it faster, more PEs do not."
+            f"with {sizes['heads']:,} heads. Shorter sequences or fewer heads help, more PEs do not."
         )
     return (
         f"At its fastest layout {kernel.name} takes {each}, {sizes.get('row_elements', 1):,} elements a row: "

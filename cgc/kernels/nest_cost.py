@@ -18,6 +18,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
+    Configuration,
     Configurations,
     Floats,
     Ints,
@@ -46,19 +47,26 @@ def nest_configurations(kernel: GeneratedKernel, parameters: Mapping[str, int]) 
     return _configurations(kernel, parameters["stash_bytes"])
 
 
+def nest_shares(
+    kernel: GeneratedKernel, parameters: Mapping[str, int], layout: Configuration
+) -> list[tuple[LoopNest, float]]:
+    """The nests of a kernel, each with its share of the compute cycles of a layout."""
+    layouts = _layouts(kernel, list(timed(kernel)), parameters["stash_bytes"])
+    same = (layouts.width == layout.width) & (layouts.height * layouts.copies == layout.height)
+    nests, _ = _scheduled(kernel, layouts)
+    at = min(np.flatnonzero(same), key=lambda index: sum(cycles[index] for _, cycles in nests))
+    total = sum(float(cycles[at]) for _, cycles in nests)
+    return [(nest.nest, float(cycles[at]) / total) for nest, cycles in nests]
+
+
 @lru_cache(maxsize=1024)
 def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations:
-    schedule = list(timed(kernel))
-    layouts = _layouts(kernel, schedule, stash_bytes)
-    state = _State(kernel, layouts)
-    compute = np.zeros(len(layouts.width))
-    busy = np.zeros(len(layouts.width))
-    for number, nest in enumerate(schedule):
-        spread = _best_spread(nest, state)
-        compute += nest.runs * layouts.share(nest.rows) * spread.cycles
-        compute += _joining_cycles(nest, kernel.batch, layouts)
+    layouts = _layouts(kernel, list(timed(kernel)), stash_bytes)
+    nests, state = _scheduled(kernel, layouts)
+    compute, busy = np.zeros(len(layouts.width)), np.zeros(len(layouts.width))
+    for nest, cycles in nests:
+        compute += cycles
         busy += nest.runs * _busy(nest, layouts)
-        state.take(number, spread)
     return Configurations(
         width=layouts.width,
         height=layouts.height * layouts.copies,
@@ -67,6 +75,18 @@ def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations
         memory_per_pe_bytes=np.ceil(state.memory(stash_bytes)).astype(np.int64),
         busy_pe_cycles=np.minimum(busy, compute * layouts.pes * layouts.copies),
     )
+
+
+def _scheduled(kernel: GeneratedKernel, layouts: _Layouts) -> tuple[list[tuple[Timed, Floats]], _State]:
+    """The nests with their cycles per sample, for every layout, and where the tensors lie then."""
+    state = _State(kernel, layouts)
+    nests: list[tuple[Timed, Floats]] = []
+    for number, nest in enumerate(timed(kernel)):
+        spread = _best_spread(nest, state)
+        cycles = nest.runs * layouts.share(nest.rows) * spread.cycles
+        nests.append((nest, cycles + _joining_cycles(nest, kernel.batch, layouts)))
+        state.take(number, spread)
+    return nests, state
 
 
 @dataclass(frozen=True)

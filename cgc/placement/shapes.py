@@ -62,6 +62,11 @@ class KernelShapes:
         self._least_area: Ints = np.minimum.accumulate(layouts.area[order])
         self._lists: dict[int, ShapeList] = {}
 
+    @property
+    def fastest(self) -> int:
+        """The layout of the fewest cycles, of equal ones the smallest: a position in `layouts`."""
+        return int(self._order[0])
+
     def least_area(self, target: int) -> int:
         """Smallest area that keeps `target` cycles; requires target >= cycles[0]."""
         return int(self._least_area[np.searchsorted(self.cycles, target, side="right") - 1])

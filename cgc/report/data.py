@@ -16,7 +16,7 @@ def report_json(report: CompileReport) -> dict[str, Any]:
     Keys: `fabric`, `clock_hz`, `batch_size`, `overall` (figures), `kernels` (figures plus name, family,
     generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
     rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel, limit, reason,
-    deltat_cycles).
+    deltat_cycles, remedies: what would lift the limit).
     """
     performance = report.performance
     return {
@@ -31,6 +31,7 @@ def report_json(report: CompileReport) -> dict[str, Any]:
             "limit": report.limit.kind,
             "reason": report.limit.reason.value,
             "deltat_cycles": performance.overall.deltat_cycles,
+            "remedies": list(report.remedies),
         },
     }
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from cgc.fabric import Fabric
 from cgc.kernels.graph import KernelGraph
 from cgc.performance.model import INPUT, Performance
 from cgc.placement.model import Placement
-from cgc.placement.shapes import kernel_shapes
+from cgc.placement.shapes import KernelShapes
 from cgc.placement.targets import AREA_PER_SPEED, paying_target
 
 
@@ -39,7 +39,9 @@ class Limit:
     reason: Reason
 
 
-def find_limit(graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric) -> Limit:
+def find_limit(
+    graph: KernelGraph, placement: Placement, performance: Performance, shapes: Sequence[KernelShapes]
+) -> Limit:
     """Tells the limits apart.
 
     The placer takes the lowest target of cycles that pays and packs. So area limits the speed where the
@@ -47,10 +49,7 @@ def find_limit(graph: KernelGraph, placement: Placement, performance: Performanc
     """
     if performance.bottleneck == INPUT:
         return Limit(performance.limit, Reason.HOST_INPUT)
-    fastest = {
-        kernel.name: int(shapes.cycles[0])
-        for kernel, shapes in zip(graph.kernels, kernel_shapes(graph.kernels, fabric), strict=True)
-    }
+    fastest = {kernel.name: int(own.cycles[0]) for kernel, own in zip(graph.kernels, shapes, strict=True)}
     if placement.target_cycles > max(*fastest.values(), paying_target(graph, AREA_PER_SPEED)):
         return Limit("area", Reason.WAFER_FULL)
     slowest_is_fixed = (

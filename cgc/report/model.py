@@ -9,7 +9,9 @@ from cgc.fabric import Fabric
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.performance.model import Figures, Performance, estimate
 from cgc.placement.model import Placement, Rect
+from cgc.placement.shapes import kernel_shapes
 from cgc.report.limit import Limit, find_limit
+from cgc.report.remedy import find_remedies
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class CompileReport:
         placement: of all kernels.
         performance: estimates of time on the wafer.
         limit: what keeps the pipeline from being faster.
+        remedies: sentences on what would lift it.
     """
 
     fabric: Fabric
@@ -45,6 +48,7 @@ class CompileReport:
     placement: Placement
     performance: Performance
     limit: Limit
+    remedies: tuple[str, ...]
 
     @cached_property
     def bottleneck(self) -> KernelReport | None:
@@ -64,6 +68,8 @@ class CompileReport:
 def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
     """Collects a placed graph and its estimates."""
     performance = estimate(graph, placement, fabric)
+    shapes = kernel_shapes(graph.kernels, fabric)
+    limit = find_limit(graph, placement, performance, shapes)
     kernels = tuple(
         KernelReport(
             kernel,
@@ -81,5 +87,6 @@ def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> 
         edges=graph.edges,
         placement=placement,
         performance=performance,
-        limit=find_limit(graph, placement, performance, fabric),
+        limit=limit,
+        remedies=find_remedies(graph, placement, performance, limit, shapes, fabric),
     )

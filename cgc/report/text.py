@@ -27,11 +27,12 @@ def render_text(report: CompileReport) -> str:
     """The text of `compile_report.txt`.
 
     Seven head lines in the layout of published reports (whole percent), a table with one row per kernel
-    (unrounded percent), the loops of generated kernels, the verdict, and what the figures mean.
+    (unrounded percent), the loops of generated kernels, the verdict, what would make it faster, and what the
+    figures mean.
     """
     parts = [_head(report.performance.overall), _kernel_table(report)]
     parts += _loops([row.kernel for row in report.kernels])
-    parts += [verdict(report), _notes(report)]
+    parts += [verdict(report), _remedies(report), _notes(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,6 +57,10 @@ def verdict(report: CompileReport) -> str:
         share = report.performance.overall.active_pes_percent
         line += f"; the kernels take {share:.1f}% of the fabric, larger ones do not fit together"
     return f"{line}."
+
+
+def _remedies(report: CompileReport) -> str:
+    return "\n".join(["To go faster:", *(f"  {sentence}" for sentence in report.remedies)])
 
 
 def kernel_list_text(graph: KernelGraph) -> str:

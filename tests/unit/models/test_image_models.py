@@ -69,7 +69,7 @@ def set_shard(monkeypatch: pytest.MonkeyPatch, workers: int, index: int) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_file_is_accepted(name: str, example: Callable[..., Any]) -> None:
     files = sorted((MODELS / name / "tf" / "configs").glob("*.yaml"))
-    assert len(files) == 2
+    assert len(files) >= 2
     with example(name) as modules:
         for file in files:
             params_of(modules, "-p", str(file))

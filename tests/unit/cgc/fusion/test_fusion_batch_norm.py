@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import programs as p
@@ -137,3 +138,42 @@ def test_numbers_stay(manner: str) -> None:
     assert counts["FusedBatchNorm"] == counts["FusedBatchNormGrad"] == len(FILTERS)
     assert counts["Rsqrt"] == counts["Sqrt"] == 0
     p.assert_same_numbers(plain, found, limit=3e-5)
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_training_equals_plain_tensorflow(manner: str) -> None:
+    """Loss, new weights and moving averages of a step, by TensorFlow's own session and as compiled."""
+    rng = np.random.default_rng(3)
+    images = rng.standard_normal(INPUTS[0][0]).astype(np.float32)
+    labels = rng.integers(0, CLASSES, INPUTS[1][0]).astype(np.int32)
+    updates: list[Any] = []
+    module = p.training_step(network(MANNERS[manner], False, updates), INPUTS, more_updates=updates)
+    _, found = p.before_and_after(module)
+    specs = step_interface(found).state
+    state = [np.asarray(value) for value in p.random_values(specs, rng)]
+    compiled = jax.tree.leaves(jax.jit(step_function(found))(tuple(state), (images, labels)))
+
+    keras.utils.clear_session(free_memory=False)
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        counter = v1.train.get_or_create_global_step()
+        fresh: list[Any] = []
+        loss = network(MANNERS[manner], False, fresh)(tf.constant(images), tf.constant(labels))
+        trained = v1.trainable_variables()
+        pairs = list(zip(tf.gradients(loss, trained), trained, strict=True))
+        initial = {variable.initializer for variable in v1.global_variables()}
+        fresh += [
+            op for op in graph.get_operations() if op.type == "AssignVariableOp" and op not in initial
+        ]  # those of Keras layers
+        variables = {f"state.model.{variable.op.name}": variable for variable in v1.global_variables()}
+        session.run(v1.global_variables_initializer())
+        for spec, value in zip(specs, state, strict=True):
+            if spec.name in variables:
+                variables[spec.name].load(value, session)
+        with tf.control_dependencies(fresh):
+            train = v1.train.GradientDescentOptimizer(0.1).apply_gradients(pairs, counter)
+        expected_loss, _ = session.run([loss, train])
+        for spec, got in zip(specs, compiled, strict=False):
+            if spec.name in variables:
+                expected = session.run(variables[spec.name])
+                np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-5, err_msg=spec.name)
+    np.testing.assert_allclose(compiled[-1], expected_loss, rtol=1e-5)

@@ -134,7 +134,9 @@ def test_the_json_form_has_all_figures_unrounded(fabric: Fabric) -> None:
         "limit": "compute",
         "reason": "area_too_dear",
         "deltat_cycles": 988_027,
+        "remedies": data["bottleneck"]["remedies"],
     }
+    assert data["bottleneck"]["remedies"][0].startswith("fc1 could take ")
 
 
 def test_the_plan_is_compact_and_holds_the_total_utilization(fabric: Fabric) -> None:

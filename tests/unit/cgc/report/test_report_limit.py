@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import html
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from xdsl.ir import Block, SSAValue
 
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
 from cgc.cirh.text import parse_module
+from cgc.cirh.types import tensor_type
 from cgc.fabric import load_fabric
 from cgc.kernels import Kernel, KernelGraph, match_kernels
+from cgc.kernels.families import configurations
+from cgc.kernels.nest_cost import nest_shares
+from cgc.kernels.nest_schedule import GeneratedKernel
+from cgc.lair.lower import lower_group
+from cgc.lair.nest import loop_program
 from cgc.placement import place
-from cgc.report import CompileReport, Limit, Reason, compile_report, report_json
+from cgc.placement.shapes import kernel_shapes
+from cgc.report import (
+    CompileReport,
+    Limit,
+    Reason,
+    compile_report,
+    render_html,
+    render_text,
+    report_json,
+)
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 CS2 = load_fabric("cs2")
@@ -76,3 +98,77 @@ def test_speed_that_costs_too_much_area(count: int) -> None:
     faster = place(graph, CS2, area_per_speed=100.0)
     assert faster.target_cycles < report.placement.target_cycles
     assert faster.active_pes > report.placement.active_pes
+
+
+def first_remedy(report: CompileReport) -> str:
+    """It stands in all forms of the report."""
+    first = report.remedies[0]
+    assert first in render_text(report)
+    assert first in html.unescape(render_html(report))
+    assert report_json(report)["bottleneck"]["remedies"] == list(report.remedies)
+    return first
+
+
+def test_smaller_samples_lift_the_limit_of_the_input() -> None:
+    report = compiled(graph_of(2, input_bytes=10**9))
+    (size,) = re.findall(r"Samples of ([\d,]+) bytes", first_remedy(report))
+    smaller = compiled(graph_of(2, input_bytes=int(size.replace(",", ""))))
+    assert smaller.limit.reason is not Reason.HOST_INPUT
+
+
+def test_a_full_wafer_says_what_ten_percent_would_take() -> None:
+    report = compiled(graph_of(40), width=40, height=40)
+    (needed,) = re.findall(r"would take ([\d,]+) PEs of 1,600", first_remedy(report))
+    assert int(needed.replace(",", "")) > report.performance.overall.active_pes
+    assert "Memory, not speed, gives 0 of 40 kernels their size" in report.remedies[1]
+
+
+def test_speed_that_is_too_dear_says_what_it_would_take() -> None:
+    report = compiled(graph_of(1))
+    (shapes,) = kernel_shapes(graph_of(1).kernels, CS2)
+    fastest = int(shapes.cycles[0])
+    assert f"exp0 could take {fastest:,} cycles on " in first_remedy(report)
+    assert f"At its fastest layout exp0 takes {fastest:,} cycles a sample" in report.remedies[1]
+
+
+LINES = {"rows": 64, "lines": 64, "line_elements": 1024}
+
+
+def test_lines_of_images_say_how_many_there_are_and_which_kernel_comes_next() -> None:
+    image = Kernel("pool", "pooling", {**loop(1024), **LINES})
+    rest = Kernel("exp", "elementwise", loop(1024))
+    report = compiled(KernelGraph((image, rest), batch_size=32, input_bytes_per_sample=1))
+    assert "as 64 lines of 1,024 elements, 417.5 cycles a line" in first_remedy(report)  # of 32 bits
+    next_cycles = int(configurations(rest).cycles.min())
+    assert report.remedies[1].startswith("After that exp would be the slowest")
+    assert f"({next_cycles:,} cycles)" in report.remedies[1]
+    halved = Kernel("pool", "pooling", {**loop(1024), **LINES, "lines": 32})
+    faster = compiled(KernelGraph((halved, rest), batch_size=32, input_bytes_per_sample=1))
+    assert faster.performance.overall.deltat_cycles == report.performance.overall.deltat_cycles / 2
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda x: [ops.CumSumOp(x, 1)], "every step of the scan needs the one before"),
+        (lambda x: [ops.ReduceOp(x, "ADD", (1,))], "a running value goes from PE to PE"),
+        (lambda x: [ops.SinOp(x)], "its iterations are all spread"),
+    ],
+)
+def test_loops_of_a_generated_kernel_say_what_holds_them_up(
+    build: Callable[[SSAValue], Sequence[CirhOp]], words: str
+) -> None:
+    block = Block(arg_types=[tensor_type((32, 4096), "float32")])
+    made = build(*block.args)
+    program = loop_program(lower_group(made, block.args, [made[-1].results[0]]))
+    loops = GeneratedKernel(program, frozenset({0, *program.results}), frozenset(), 32)
+    sizes = {"batch": 32, "stash_bytes": 0}
+    kernel = Kernel("made", "elementwise", sizes, generated=True, loops=loops)
+    layouts = configurations(kernel)
+    fastest = layouts[int(np.argmin(layouts.compute_cycles))]
+    shares = nest_shares(loops, sizes, fastest)
+    assert sum(share for _, share in shares) == pytest.approx(1)
+    report = compiled(KernelGraph((kernel,), batch_size=32, input_bytes_per_sample=1))
+    sentence = "\n".join(report.remedies)
+    assert words in sentence
+    assert f"`{program.nests[0].describe()}`" in sentence

@@ -1,0 +1,195 @@
+"""What would make a placed pipeline faster: sentences for the report, with the figures behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cgc.fabric import Fabric
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.configurations import Configuration
+from cgc.kernels.graph import Kernel, KernelGraph
+from cgc.kernels.nest_cost import nest_shares
+from cgc.kernels.sizing import MATMUL_FAMILIES
+from cgc.performance.model import Performance
+from cgc.placement.model import Placement
+from cgc.placement.shapes import KernelShapes
+from cgc.placement.targets import AREA_PER_SPEED, areas
+from cgc.report.limit import Limit, Reason
+
+_LARGEST = 3
+_FASTER = 0.9
+
+
+def find_remedies(
+    graph: KernelGraph,
+    placement: Placement,
+    performance: Performance,
+    limit: Limit,
+    shapes: Sequence[KernelShapes],
+    fabric: Fabric,
+) -> tuple[str, ...]:
+    """Whole sentences: what would lift the limit, then what would be the limit after that.
+
+    Args:
+        graph: the kernels.
+        placement: of them.
+        performance: estimates of the placed graph.
+        limit: what keeps it from being faster.
+        shapes: layouts of each kernel that the fabric can hold.
+        fabric: what it is placed on.
+    """
+    if limit.reason is Reason.HOST_INPUT:
+        return (_smaller_samples(graph, placement, performance, fabric),)
+    if limit.reason is Reason.WAFER_FULL:
+        return (_room(placement, shapes, fabric), _memory(graph, placement, shapes, fabric))
+    kernel = graph.by_name[performance.bottleneck]
+    own = shapes[graph.kernels.index(kernel)]
+    if limit.reason is Reason.AREA_TOO_DEAR:
+        return (_dear(kernel, placement.layouts[kernel.name], own), _work(kernel, own.layouts[own.fastest]))
+    layout = placement.layouts[kernel.name]
+    first = _stream(kernel, layout) if limit.kind == "transmission" else _work(kernel, layout)
+    return (first, _next_limit(graph, performance, shapes, fabric))
+
+
+def _smaller_samples(
+    graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric
+) -> str:
+    slowest = max(graph.kernels, key=lambda kernel: placement.layouts[kernel.name].cycles)
+    cycles = placement.layouts[slowest.name].cycles
+    share = cycles / performance.overall.deltat_cycles
+    return (
+        f"Samples of {int(graph.input_bytes_per_sample * share):,} bytes, in the place of "
+        f"{graph.input_bytes_per_sample:,}, would come as fast as the slowest kernel, {slowest.name}, takes "
+        f"them: {_rate(cycles, fabric)}. Send 8-bit pixels or 16-bit numbers and convert them in the model."
+    )
+
+
+def _room(placement: Placement, shapes: Sequence[KernelShapes], fabric: Fabric) -> str:
+    largest = sorted(placement.layouts.items(), key=lambda item: -item[1].area)[:_LARGEST]
+    names = ", ".join(f"{name} ({layout.area:,} PEs)" for name, layout in largest)
+    needed = float(areas(shapes, np.array([int(_FASTER * placement.target_cycles)]))[0])
+    ten_percent = (
+        f"10 % fewer cycles would take {needed:,.0f} PEs of {fabric.processing_elements:,}"
+        if np.isfinite(needed)
+        else "Some kernel has no layout with 10 % fewer cycles"
+    )
+    return f"{ten_percent}. Fewer or narrower layers make room; the largest kernels are {names}."
+
+
+def _memory(graph: KernelGraph, placement: Placement, shapes: Sequence[KernelShapes], fabric: Fabric) -> str:
+    """How much of the area is needed by memory alone, whatever the speed."""
+    held = [
+        kernel.name
+        for kernel, own in zip(graph.kernels, shapes, strict=True)
+        if own.least_area(int(own.cycles[-1])) >= _FASTER * placement.layouts[kernel.name].area
+    ]
+    pes = sum(placement.layouts[name].area for name in held)
+    share = 100 * pes / fabric.processing_elements
+    return (
+        f"Memory, not speed, gives {len(held):,} of {len(graph.kernels):,} kernels their size, {share:.0f} % "
+        "of the wafer: fewer parameters, or activations of shallower networks and shorter sequences, shrink "
+        "them."
+    )
+
+
+def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:
+    fastest = shapes.layouts[shapes.fastest]
+    return (
+        f"{kernel.name} could take {fastest.cycles:,} cycles on {fastest.area:,} PEs, in the place of "
+        f"{layout.cycles:,} on {layout.area:,}, but a percent of speed, for all kernels that set the pace, "
+        f"would cost more than {AREA_PER_SPEED:.0f} percent of area."
+    )
+
+
+def _work(kernel: Kernel, layout: Configuration) -> str:
+    """Why more PEs do not help a kernel that computes, and what would."""
+    if kernel.loops is not None:
+        return _slowest_loops(kernel, layout)
+    sizes, rows = kernel.parameters, max(1, kernel.parameters.get("rows", 1))
+    cycles = f"{layout.compute_cycles:,} cycles"
+    each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
+    if kernel.family in MATMUL_FAMILIES:
+        return (
+            f"At its fastest layout {kernel.name} takes {each}: {sizes['inputs']:,} inputs and "
+            f"{sizes['outputs']:,} outputs are spread as finely as starts and sums allow, more PEs do not "
+            "help. Fewer outputs (a smaller vocabulary, fewer channels) or fewer rows do."
+        )
+    if kernel.family == "attention":
+        return (
+            f"At its fastest layout {kernel.name} takes {each}: every row looks at {sizes['keys']:,} keys "
+            f"with {sizes['heads']:,} heads. Shorter sequences or fewer heads help, more PEs do not."
+        )
+    return (
+        f"At its fastest layout {kernel.name} takes {each}, {sizes.get('row_elements', 1):,} elements a row: "
+        "its start, and the least that a PE works on, remain however many PEs share it. Fewer rows, or less "
+        "work on a row, make it faster."
+    )
+
+
+def _slowest_loops(kernel: Kernel, layout: Configuration) -> str:
+    """The loop nest of a generated kernel that takes most of its time, and what holds it up."""
+    assert kernel.loops is not None, "a generated kernel has loops"
+    nest, share = max(nest_shares(kernel.loops, kernel.parameters, layout), key=lambda found: found[1])
+    head = (
+        f"{100 * share:.0f} % of the time of {kernel.name}, a generated kernel, at its fastest layout goes to"
+    )
+    loops = f"{head} `{nest.describe()}`"
+    if nest.scanned:
+        return (
+            f"{loops}: every step of the scan needs the one before, so that more PEs do not help. A scan "
+            "over fewer elements, or none, does."
+        )
+    if nest.carried:
+        return (
+            f"{loops}: a running value goes from PE to PE, so that more PEs do not help. Write it as an op "
+            "that the kernel library knows (layer norm, batch norm, softmax), or sum over fewer elements."
+        )
+    return (
+        f"{loops}: its iterations are all spread, what remains is their start. Write it as an op that the "
+        "kernel library knows, or as fewer and larger ops."
+    )
+
+
+def _stream(kernel: Kernel, layout: Configuration) -> str:
+    """What goes over the busiest link of a kernel, and what would shorten it."""
+    lines = kernel.parameters.get("lines")
+    cycles = layout.transmission_cycles
+    if lines:
+        elements = kernel.parameters["line_elements"]
+        channels = "fewer channels do not" if elements > coefficient("stream_group") else "or fewer channels"
+        return (
+            f"The images of {kernel.name} go from kernel to kernel as {lines:,} lines of {elements:,} "
+            f"elements, {cycles / lines:,.1f} cycles a line whatever the layout. Fewer lines make it faster: "
+            f"a stride or pooling before this layer, smaller images; {channels}."
+        )
+    rows = max(1, kernel.parameters.get("rows", 1))
+    return (
+        f"{kernel.name} sends {rows:,} rows a sample over its busiest link, {cycles / rows:,.1f} cycles "
+        "each, and has no layout with a less busy one. Fewer or shorter rows, or 16-bit elements, make it "
+        "faster."
+    )
+
+
+def _next_limit(
+    graph: KernelGraph, performance: Performance, shapes: Sequence[KernelShapes], fabric: Fabric
+) -> str:
+    """Which kernel could not keep up if those that bound the speed now were as fast as one likes."""
+    pace = performance.overall.deltat_cycles
+    others = [
+        (int(own.cycles[0]), kernel)
+        for kernel, own in zip(graph.kernels, shapes, strict=True)
+        if int(own.cycles[0]) < pace
+    ]
+    if not others:
+        return "All kernels are at the same pace."
+    cycles, kernel = max(others, key=lambda found: found[0])
+    return (
+        f"After that {kernel.name} would be the slowest kernel that cannot be split further: "
+        f"{_rate(cycles, fabric)}, if there is room for layouts of all kernels at that pace."
+    )
+
+
+def _rate(cycles: int, fabric: Fabric) -> str:
+    return f"{fabric.clock_hz / cycles:,.1f} samples/s ({cycles:,} cycles)"

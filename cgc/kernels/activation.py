@@ -1,4 +1,4 @@
-"""Activations that stand alone: GELU, what programs write out, what no fully connected layer takes with it."""
+"""Activations that stand alone: GELU, written-out ones, what no fully connected layer takes with it."""
 
 from __future__ import annotations
 

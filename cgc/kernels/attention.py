@@ -251,7 +251,7 @@ def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> in
 
 
 def _claim_between(assignment: Assignment, group: Group) -> None:
-    """What brings one member's result to another, scaled where queries are, and sums gradients of one input."""
+    """What brings a member's result to another, scaled as queries are; sums of gradients of one input."""
     program = assignment.program
     pending = sorted({user for index in group.members for user in program.user_indices(index)})
     while pending:

@@ -1,7 +1,7 @@
-"""Activations that a program writes out: what becomes of each element of one stream, and the gradient of that.
+"""Activations that a program writes out: what becomes of each element of one stream, and its gradient.
 
-`0.5 * x * (1 + tanh(...))` is a GELU in whatever order, precision and constants it is written. Its kernel runs
-the ops as they are, so that every number is rounded where the program rounds it.
+`0.5 * x * (1 + tanh(...))` is a GELU in whatever order, precision and constants it is written. Its kernel
+runs the ops as they are, so that every number is rounded where the program rounds it.
 """
 
 from __future__ import annotations

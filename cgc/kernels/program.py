@@ -22,6 +22,9 @@ from cgc.cirh.interface import (
 from cgc.cirh.types import element_count, shape_of, size_bytes, tensor_of
 from cgc.errors import KernelGraphError
 
+LOSS = "output_loss"
+"""Name of the output that is minimized."""
+
 _PASS_THROUGH = frozenset({"Cast", "Transpose", "Reshape"})
 _SUMS_OVER_SAMPLES = frozenset({"BiasAddGrad", "ScatterNd", "Scatter", "Unique", "Const", "Arange"})
 _FIRST_RESULT_ONLY = frozenset({"FusedBatchNorm", "FusedBatchNormGrad", "LayerNormGrad", "GroupNormGrad"})
@@ -61,11 +64,9 @@ class Program:
                 self.inputs.append(value)
             if alias is not None:
                 self.replacements[value] = returned[alias]
-        self.outputs = [
-            value
-            for value, result in zip(returned, results, strict=True)
-            if result.text(OUTPUT_NAME) is not None
-        ]
+        names = [result.text(OUTPUT_NAME) for result in results]
+        self.outputs = [value for value, name in zip(returned, names, strict=True) if name is not None]
+        self._losses = [value for value, name in zip(returned, names, strict=True) if name == LOSS]
         self.batch_size = _batch_size(self.inputs)
         total = sum(size_bytes(tensor_of(value)) for value in self.inputs)
         self.input_bytes_per_sample = -(-total // self.batch_size)
@@ -126,10 +127,16 @@ class Program:
 
     @cached_property
     def forward(self) -> frozenset[int]:
-        """Ops of the forward pass: all that named outputs depend on; all ops outside of training."""
+        """Ops of the forward pass: all that the loss depends on; all ops outside of training.
+
+        Other outputs count with what no parameter is updated by: accuracies do, norms of gradients do not.
+        """
         if self.mode != "train" or not self.outputs:
             return frozenset(range(len(self.ops)))
-        return self.ancestors(self.outputs)
+        if not self._losses:
+            return self.ancestors(self.outputs)
+        updated = (new for state, new in self.replacements.items() if _is_trained(self.state.get(state)))
+        return self.ancestors(self._losses) | (self.ancestors(self.outputs) - self.ancestors(updated))
 
     @cached_property
     def constant(self) -> frozenset[int]:
@@ -188,6 +195,10 @@ class Program:
         if mnemonic == "Reduce" and 0 in getattr(op, "dimensions", ()):
             return False
         return any(operand in known for operand in op.operands)
+
+
+def _is_trained(state: str | None) -> bool:
+    return state is not None and state.startswith(("state.model.", "state.optimizer."))
 
 
 def elements(value: SSAValue) -> int:

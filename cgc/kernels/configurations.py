@@ -88,8 +88,15 @@ class Configurations:
         """PEs of every layout's rectangle."""
         return self.width * self.height
 
+    @cached_property
+    def by_pace(self) -> Ints:
+        """Indices of the layouts by ascending cycles, in any order where those are equal."""
+        return np.argsort(self.cycles)
+
     def where(self, mask: NDArray[np.bool_]) -> Configurations:
-        """The layouts that `mask` selects, in their order."""
+        """The layouts that `mask` selects, in their order; these themselves where it selects all."""
+        if mask.all():
+            return self
         return Configurations(
             self.width[mask],
             self.height[mask],

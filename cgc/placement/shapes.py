@@ -54,9 +54,8 @@ class KernelShapes:
     """All layouts of a kernel that a fabric can hold, ordered by cycles."""
 
     def __init__(self, layouts: Configurations, width: int, height: int) -> None:
-        order = np.lexsort((layouts.area, layouts.cycles))
         self.layouts = layouts
-        self._order = order
+        self._order = order = layouts.by_pace
         self._limit = max(width, height)
         self.cycles: Ints = layouts.cycles[order]
         self._least_area: Ints = np.minimum.accumulate(layouts.area[order])
@@ -78,8 +77,7 @@ class KernelShapes:
 
     def steps(self) -> Ints:
         """The targets at which the smallest area changes, ascending."""
-        steps: Ints = self.cycles[np.concatenate([[True], np.diff(self._least_area) < 0])]
-        return steps
+        return np.unique(self.cycles[np.concatenate([[True], np.diff(self._least_area) < 0])])
 
     def heights(self, target: float) -> Ints:
         """Least height by width at a target, both orientations; see `cgc.placement.engine.problem.Curves`."""

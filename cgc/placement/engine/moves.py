@@ -74,7 +74,7 @@ def move_beside_run(tree: Node, rng: random.Random, neighbours: Sequence[Sequenc
     rest = without(tree, kernel)
     if rest is None or rest.leaf >= 0:
         return None
-    node = rng.choice(list(rest.inner()))
+    node = rng.choice(rest.inner())
     size = rng.randint(2, len(node.children))
     start = rng.randrange(len(node.children) - size + 1)
     run = node.children[start : start + size]
@@ -88,7 +88,7 @@ def reverse_run(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[in
     """Reverses some neighbouring pieces of a node; no size changes."""
     if tree.leaf >= 0:
         return None
-    node = rng.choice(list(tree.inner()))
+    node = rng.choice(tree.inner())
     count = len(node.children)
     size = count if rng.random() < 0.3 else rng.randint(2, count)
     start = rng.randrange(count - size + 1)
@@ -101,7 +101,7 @@ def move_piece(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int
     """Moves a piece of a node to another place in it, or into the piece beside it."""
     if tree.leaf >= 0:
         return None
-    node = rng.choice(list(tree.inner()))
+    node = rng.choice(tree.inner())
     children = list(node.children)
     piece = children.pop(rng.randrange(len(children)))
     place = rng.randrange(len(children) + 1)
@@ -116,7 +116,7 @@ def turn_piece(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int
     """Cuts a node the other way."""
     if tree.leaf >= 0:
         return None
-    node = rng.choice(list(tree.inner()))
+    node = rng.choice(tree.inner())
     return changed(tree, node, cut(not node.stacked, node.children))
 
 

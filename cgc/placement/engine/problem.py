@@ -85,7 +85,8 @@ class Problem:
             self.neighbours[target].append(source)
         pairs = [(min(edge), max(edge)) for edge in self.edges]
         ends, counts = np.unique(np.array(pairs, np.int64).reshape(-1, 2), axis=0, return_counts=True)
-        self._ends: Ints = ends
+        self._sources: Ints = ends[:, 0].copy()
+        self._sinks: Ints = ends[:, 1].copy()
         self._counts: Ints = counts
         self._shapes: dict[float, Shapes] = {}
 
@@ -163,12 +164,13 @@ class Problem:
         return [Box(*piece[1:]) for piece in sorted(plan.tree.pieces(plan.box, self.shapes(plan.target)))]
 
     def _wires(self, tree: Node, box: Box, shapes: Shapes) -> float:
-        pieces = np.array(tree.pieces(box, shapes), dtype=np.float64)
-        centers = np.empty((len(pieces), 2))
-        centers[pieces[:, 0].astype(np.int64)] = pieces[:, 1:3] + pieces[:, 3:] / 2
-        return self.wires(centers)
+        return self._length(np.array(tree.centers(box, shapes)))
 
     def wires(self, centers: NDArray[np.float64]) -> float:
         """Sum over the edges of the L1 distance of the centres; `centers` is kernels x 2."""
-        distances = np.abs(centers[self._ends[:, 0]] - centers[self._ends[:, 1]]).sum(axis=1)
-        return float(distances @ self._counts)
+        return self._length(centers.T)
+
+    def _length(self, centers: NDArray[np.float64]) -> float:
+        """`wires` of x and y of all centres, 2 x kernels."""
+        x, y = np.abs(centers[:, self._sources] - centers[:, self._sinks])
+        return float((x + y) @ self._counts)

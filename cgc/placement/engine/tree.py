@@ -7,7 +7,7 @@ kernels are always chosen together and exactly, and a tree fits the fabric or do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,12 +98,47 @@ class Node:
                     x += part
         return found
 
-    def inner(self) -> Iterator[Node]:
-        """This node and all below it that have children."""
-        if self.children:
-            yield self
-            for child in self.children:
-                yield from child.inner()
+    def centers(self, box: Box, shapes: Shapes) -> tuple[list[float], list[float]]:
+        """X and y of the middles of the pieces that `pieces` gives, by kernel; this is a tree of all kernels.
+
+        The search spends most of its time here, hence no calls for what a node remembers.
+        """
+        target, count = shapes.target, len(shapes.heights)
+        middles_x, middles_y = [box.x + box.width / 2] * count, [box.y + box.height / 2] * count
+        waiting = [(self, *box)] if self.children else []
+        while waiting:
+            node, x, y, width, height = waiting.pop()
+            stacked = node.stacked
+            if not stacked:
+                x += (width - node.curves(shapes)[1].item(height)) // 2
+            for child in node.children:
+                if child._target != target:
+                    child.curves(shapes)
+                if stacked:
+                    height = child._heights.item(width)
+                else:
+                    width = child._widths.item(height)
+                if child.leaf >= 0:
+                    middles_x[child.leaf] = x + width / 2
+                    middles_y[child.leaf] = y + height / 2
+                else:
+                    waiting.append((child, x, y, width, height))
+                if stacked:
+                    y += height
+                else:
+                    x += width
+        return middles_x, middles_y
+
+    def inner(self) -> list[Node]:
+        """This node and all below it that have children, each before those below it."""
+        found: list[Node] = []
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            if node.children:
+                found.append(node)
+                waiting.extend(reversed(node.children))
+        return found
 
 
 def cut(stacked: bool, children: Sequence[Node]) -> Node:

@@ -183,6 +183,32 @@ def test_push_moves_rectangles_together_without_overlap() -> None:
     assert problem.wires(places + sizes / 2) <= 8
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("turned", [False, True])
+def test_push_takes_along_what_is_in_the_way(axis: int, turned: bool) -> None:
+    """A kernel jumps to its partner's place, pushes that and two others on, and passes one beside its way."""
+    problem = problem_of([Choice((2, 2))] * 5, 40, 40, [(0, 4)] * 9)
+    along = np.array([0, 2, 5, 5, 30])
+    across = np.array([10, 11, 12, 20, 10])
+    places = np.stack([38 - along if turned else along, across][:: 1 if axis == 0 else -1], axis=1)
+    pushed = push(problem, places, np.full((5, 2), 2), most_passes=1)[:, axis]
+    assert (38 - pushed if turned else pushed).tolist() == [30, 32, 34, 5, 34]
+
+
+def test_centers_are_the_middles_of_the_pieces() -> None:
+    problem = problem_of([Choice((3, 2), (2, 4)), Choice((1, 5)), Choice((4, 4)), Choice((2, 1))], 40, 40, [])
+    leaves = [Node(index) for index in range(4)]
+    tree = cut(True, [leaves[2], cut(False, [leaves[0], cut(True, [leaves[3], leaves[1]])])])
+    for target in (2, 1, 2):  # nodes remember one target
+        shapes = problem.shapes(target)
+        box = Box(3, 4, 20, 30)
+        pieces = sorted(tree.pieces(box, shapes))
+        middles = [(x + width / 2, y + height / 2) for _, x, y, width, height in pieces]
+        assert list(zip(*tree.centers(box, shapes), strict=True)) == middles
+    alone = problem_of([Choice((3, 2))], 40, 40, [])
+    assert Node(0).centers(Box(3, 4, 3, 2), alone.shapes(1)) == ([4.5], [5.0])
+
+
 def test_flow_order_puts_sources_first_and_survives_cycles() -> None:
     assert flow_order(4, [(2, 0), (0, 3), (3, 1)]) == [2, 0, 3, 1]
     assert sorted(flow_order(4, [(0, 1), (1, 2), (2, 1), (2, 3)])) == [0, 1, 2, 3]

@@ -1,10 +1,10 @@
 """Writes the data of a program: `prepare.py FOLDER_OF_THE_PROGRAM PARAMETER_FILE [EXAMPLES]`."""
 
-import os
 import sys
+from pathlib import Path
 
 FOLDER, PARAMETERS, *REST = sys.argv[1:]
-sys.path[:0] = [FOLDER, os.path.dirname(FOLDER)]
+sys.path[:0] = [FOLDER, str(Path(FOLDER).parent)]
 
 from common.run_utils import get_params  # noqa: E402
 from data import prepare  # noqa: E402

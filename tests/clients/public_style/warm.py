@@ -21,8 +21,9 @@ import tensorflow as tf
 
 import cgc.driver
 import estimator.on_cs
+from cgc.passes.pattern_files import STAGES, load_patterns
 
-TIMEOUT_S = 200.0
+TIMEOUT_S = 600.0
 POLL_S = 0.02
 
 
@@ -47,7 +48,9 @@ def meet(folder, name):
     """Returns when all tasks have come to this program."""
     own, tasks = task()
     (folder / f"{name}.{own}.here").touch()
-    wait_for(lambda: all((folder / f"{name}.{other}.here").exists() for other in tasks), f"all to begin {name}")
+    wait_for(
+        lambda: all((folder / f"{name}.{other}.here").exists() for other in tasks), f"all to begin {name}"
+    )
 
 
 def run(words, log, kill_at):
@@ -68,10 +71,12 @@ def run(words, log, kill_at):
 
 
 def main(programs, folder):
-    assert (cgc.driver, estimator.on_cs, jax, tf.keras.layers.Layer)
-    gc.freeze()  # else every forked process takes a second to end
     folder.mkdir(parents=True, exist_ok=True)
     own = task()[0]
+    assert all((cgc.driver, estimator.on_cs, jax, tf.keras.layers.Layer))
+    if own == "chief-0":
+        load_patterns([file for stage in STAGES for file in stage])
+    gc.freeze()  # else every forked process takes a second to end
     for program in programs:
         name, killed = program["name"], program["kill_at"] is not None
         meet(folder, name)

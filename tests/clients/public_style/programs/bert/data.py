@@ -17,8 +17,8 @@ def eval_input_fn(params):
 
 def input_fn(settings, training):
     length, masked = [settings["max_sequence_length"]], [settings["max_predictions_per_seq"]]
-    shapes = {name: (length, tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
-    shapes |= {name: (masked, tf.int64) for name in ("masked_lm_positions", "masked_lm_ids")}
+    shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (length, tf.int64))
+    shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), (masked, tf.int64))
     shapes |= {"masked_lm_weights": (masked, tf.float32), "next_sentence_labels": ([], tf.int64)}
     parse = parser(shapes, "masked_lm_ids")
 

@@ -7,10 +7,10 @@ import tensorflow as tf
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
-from common.run_utils import create_arg_parser, get_params, run  # noqa: E402
-from data import eval_input_fn, train_input_fn  # noqa: E402
-from model import model_fn  # noqa: E402
-from utils import get_custom_stack_params, set_defaults  # noqa: E402
+from common.run_utils import create_arg_parser, get_params, run
+from data import eval_input_fn, train_input_fn
+from model import model_fn
+from utils import get_custom_stack_params, set_defaults
 
 
 def main():

@@ -119,9 +119,7 @@ class BlockLayer(BaseLayer):
         self.feed_forward_norm = norm_layer("feed_forward_norm")
         self.dropout = DropoutLayer(rate, dtype=self.dtype_policy)
 
-    def call(
-        self, inputs, mask=None, memory=None, memory_mask=None, position_bias=None, training=False
-    ):
+    def call(self, inputs, mask=None, memory=None, memory_mask=None, position_bias=None, training=False):
         def attend(x):
             return self.attention(x, mask=mask, position_bias=position_bias, training=training)
 

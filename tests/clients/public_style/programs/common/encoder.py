@@ -21,7 +21,9 @@ class EncoderModel(BaseModel):
         self.embedding = EmbeddingLayer(s["vocab_size"], s["hidden_size"], **self.layer_arguments("words"))
         x = self.embedding(features["input_ids"])
         if "segment_ids" in features:
-            x += EmbeddingLayer(2, s["hidden_size"], **self.layer_arguments("segments"))(features["segment_ids"])
+            x += EmbeddingLayer(2, s["hidden_size"], **self.layer_arguments("segments"))(
+                features["segment_ids"]
+            )
         x = PositionEmbeddingLayer(s["max_position_embeddings"], **self.layer_arguments("positions"))(x)
         x = LayerNormalizationLayer(s["layer_norm_epsilon"], **self.layer_arguments("first_norm"))(x)
         x = DropoutLayer(s["dropout_rate"], **self.layer_arguments("dropout"))(x, training=training)

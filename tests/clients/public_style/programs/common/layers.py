@@ -93,7 +93,11 @@ class PositionEmbeddingLayer(BaseLayer):
         if self.kind == "learned":
             initializer = tf.compat.v1.truncated_normal_initializer(stddev=self.stddev)
             self.table = self.add_weight(
-                "table", [self.positions, width], self.variable_dtype, initializer, experimental_autocast=False
+                "table",
+                [self.positions, width],
+                self.variable_dtype,
+                initializer,
+                experimental_autocast=False,
             )
         else:
             self.table = waves(self.positions, width)

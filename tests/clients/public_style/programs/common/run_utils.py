@@ -65,11 +65,11 @@ def check_env(runconfig):
     """Combinations that make no sense, before anything is built."""
     on_cs = is_cs(runconfig)
     if on_cs and runconfig["mode"] in ("eval_all", "train_and_eval"):
-        raise EnvironmentError(f"{runconfig['mode']} is not supported on the CS system.")
+        raise OSError(f"{runconfig['mode']} is not supported on the CS system.")
     if on_cs and runconfig["mode"] == "eval" and not runconfig.get("eval_steps"):
         raise ValueError("eval_steps must be given to evaluate on the CS system.")
     if (runconfig.get("validate_only") or runconfig.get("compile_only")) and not ON_STACK:
-        raise EnvironmentError("validation and compilation need the software of the CS system.")
+        raise OSError("validation and compilation need the software of the CS system.")
 
 
 def is_cs(runconfig):

@@ -74,7 +74,9 @@ class Trainer:
         An update of a step whose gradients are not finite is left out, variable by variable.
         """
         scale = v1.get_variable(
-            "loss_scale/scale", initializer=float(self.params.get("initial_loss_scale", 2.0**15)), trainable=False
+            "loss_scale/scale",
+            initializer=float(self.params.get("initial_loss_scale", 2.0**15)),
+            trainable=False,
         )
         good_steps = v1.get_variable("loss_scale/good_steps", initializer=0, trainable=False)
         pairs = optimizer.compute_gradients(loss * scale)

@@ -17,7 +17,7 @@ def eval_input_fn(params):
 
 def input_fn(settings, training):
     length = [settings["max_sequence_length"]]
-    shapes = {name: (length, tf.int64) for name in ("input_ids", "attention_mask", "labels")}
+    shapes = dict.fromkeys(("input_ids", "attention_mask", "labels"), (length, tf.int64))
     files = os.path.join(settings["data_dir"], "*.tfrecords")
     return batches(records(files, settings, training), parser(shapes, "labels"), settings)
 

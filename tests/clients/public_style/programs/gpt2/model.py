@@ -18,7 +18,9 @@ class Gpt2Model(BaseModel):
     def build_model(self, features, mode):
         s = self.settings
         training = mode == ModeKeys.TRAIN
-        embedding = EmbeddingLayer(s["vocab_size"], s["hidden_size"], **self.layer_arguments("input_embedding"))
+        embedding = EmbeddingLayer(
+            s["vocab_size"], s["hidden_size"], **self.layer_arguments("input_embedding")
+        )
         positions = PositionEmbeddingLayer(
             s["max_position_embeddings"], **self.layer_arguments("position_embedding")
         )
@@ -37,7 +39,9 @@ class Gpt2Model(BaseModel):
     def build_total_loss(self, outputs, features, labels, mode):
         mask = tf.cast(features["attention_mask"], tf.float32)
         scale = self.settings.get("loss_weight")
-        loss = CrossEntropyLayer(scale, **self.layer_arguments("cross_entropy"))(outputs, labels, weights=mask)
+        loss = CrossEntropyLayer(scale, **self.layer_arguments("cross_entropy"))(
+            outputs, labels, weights=mask
+        )
         tf.compat.v1.summary.scalar("train/cost", loss)
         return loss
 

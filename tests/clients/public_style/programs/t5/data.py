@@ -17,10 +17,8 @@ def eval_input_fn(params):
 
 def input_fn(settings, training):
     source, target = [settings["src_max_sequence_length"]], [settings["tgt_max_sequence_length"]]
-    shapes = {name: (source, tf.int64) for name in ("input_ids", "attention_mask")}
-    shapes |= {
-        name: (target, tf.int64) for name in ("decoder_input_ids", "decoder_attention_mask", "labels")
-    }
+    shapes = dict.fromkeys(("input_ids", "attention_mask"), (source, tf.int64))
+    shapes |= dict.fromkeys(("decoder_input_ids", "decoder_attention_mask", "labels"), (target, tf.int64))
     files = os.path.join(settings["data_dir"], "*.tfrecords")
     return batches(records(files, settings, training), parser(shapes, "labels"), settings)
 
@@ -31,7 +29,9 @@ def prepare(settings, seed, examples=64):
     for _ in range(examples):
         length = settings["src_max_sequence_length"]
         size = generator.integers(length // 2, length)
-        text = np.where(np.arange(length) < size, generator.integers(2, settings["vocab_size"] - 1, length), 0)
+        text = np.where(
+            np.arange(length) < size, generator.integers(2, settings["vocab_size"] - 1, length), 0
+        )
         target = np.where(text > 0, text + 1, 0)[: settings["tgt_max_sequence_length"]]
         rows.append(
             {

@@ -52,7 +52,9 @@ class EncoderDecoderModel(BaseModel):
     def build_model(self, features, mode):
         s = self.settings
         training = mode == ModeKeys.TRAIN
-        embedding = EmbeddingLayer(s["vocab_size"], s["hidden_size"], 0.05, **self.layer_arguments("embedding"))
+        embedding = EmbeddingLayer(
+            s["vocab_size"], s["hidden_size"], 0.05, **self.layer_arguments("embedding")
+        )
         compute_dtype = self.policy.compute_dtype
         source_mask = padding_mask(features["attention_mask"], compute_dtype)
         memory = self.stack("encoder", embedding(features["input_ids"]), source_mask, training)

@@ -74,9 +74,16 @@ class _Alias(ModuleType):
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if _asks_for_the_copy(sys._getframe(1)) or (name.startswith("__") and name != "__all__"):
+        if _asks_for_the_copy(sys._getframe(1)):
             return getattr(_copy(self.__name__), name)
-        return _public_names(self) if name == "__all__" else _found(self.__name__, name)
+        if name == "__all__":
+            return _public_names(self)
+        if not name.startswith("__"):
+            return _found(self.__name__, name)
+        # Tools ask every module for its file and the like: nothing is loaded for that.
+        if self.__name__ not in _copies:
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+        return getattr(_copies[self.__name__], name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_public_names(self)})

@@ -138,6 +138,14 @@ def check_tensorflow_has_its_copy(is_keras_2):
     assert not issubclass(Dense, tf.keras.layers.Layer)
 
 
+def check_tools_that_look_at_all_modules(is_keras_2):
+    import inspect
+
+    assert inspect.getmodule(check_tools_that_look_at_all_modules).__name__ == "__main__"
+    assert not hasattr(importlib.import_module(f"{PREFIX}.layers.wrappers"), "__file__")
+    assert hasattr(importlib.import_module(f"{PREFIX}.layers"), "__file__")
+
+
 def check_the_old_order_of_arguments(is_keras_2):
     if not is_keras_2:
         return

@@ -39,7 +39,7 @@ def test_python_keras_is_the_keras_of_tensorflow(
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[-1] == keras
-    assert len(lines) == 6
+    assert len(lines) == 7
 
 
 @pytest.mark.parametrize(

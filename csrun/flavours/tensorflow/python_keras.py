@@ -135,28 +135,37 @@ def _found(module: str, name: str) -> Any:
 
 def _homes(module: str) -> Iterator[Any]:
     """The modules of Keras in which the names of a module are looked for."""
-    tensorflow = import_module("tensorflow")
-    for home in _public_homes(_path(module)):
-        value: Any = tensorflow
-        for part in home.split("."):
-            value = getattr(value, part, None)
-        if value is not None:
-            yield value
+    yield from filter(None, map(_public, _public_homes(_path(module))))
     if _in_keras_2(module):
         yield import_module(_in_keras_2(module))
 
 
 def _public_homes(path: str) -> tuple[str, ...]:
-    """Those of this module or the nearest above it that has some; else the public module of its name."""
+    """Those of this module or the nearest above it that has some; else the public modules of its path."""
     above = path
     while above and above not in _PUBLIC:
         above = above.rpartition(".")[0]
-    return _PUBLIC[above] if above or not path else (f"keras.{path.partition('.')[0]}",)
+    own = (f"keras.{path}", f"keras.{path.partition('.')[0]}")
+    return _PUBLIC[above] if above or not path else own
+
+
+def _public(path: str) -> Any:
+    """What `tf` has at a path, or None."""
+    value: Any = import_module("tensorflow")
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def _exists(module: str) -> bool:
     path = _path(module)
-    return path in _FORMER or path in _PUBLIC or _copy_spec(module) is not None or bool(_in_keras_2(module))
+    return (
+        path in _FORMER
+        or path in _PUBLIC
+        or _copy_spec(module) is not None
+        or bool(_in_keras_2(module))
+        or isinstance(_public(f"keras.{path}"), ModuleType)
+    )
 
 
 def _in_keras_2(module: str) -> str:

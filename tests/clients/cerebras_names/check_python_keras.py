@@ -37,6 +37,9 @@ IN_BOTH = {
     "losses": "losses: SparseCategoricalCrossentropy MeanSquaredError BinaryCrossentropy",
     "metrics": "metrics: Mean Accuracy SparseCategoricalAccuracy MeanIoU",
     "optimizers": "optimizers: Adam SGD RMSprop get",
+    "applications.resnet": "applications.resnet: ResNet50",
+    "datasets.mnist": "datasets.mnist: load_data",
+    "optimizers.schedules": "optimizers.schedules: PolynomialDecay",
     "optimizer_v2.learning_rate_schedule": "optimizers.schedules: PolynomialDecay LearningRateSchedule",
     "callbacks": "callbacks: Callback ModelCheckpoint",
     "utils": "utils: to_categorical plot_model",
@@ -57,8 +60,6 @@ IN_KERAS_2 = {
     "optimizer_v2.adam": "optimizers.legacy: Adam",
     "optimizer_v2.gradient_descent": "optimizers.legacy: SGD",
     "preprocessing.image": "preprocessing.image: ImageDataGenerator",
-    "applications.resnet": "applications.resnet: ResNet50",
-    "datasets.mnist": "datasets.mnist: load_data",
 }
 
 

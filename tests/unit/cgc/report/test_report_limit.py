@@ -148,7 +148,7 @@ def test_lines_of_images_say_how_many_there_are_and_which_kernel_comes_next() ->
     report = compiled(KernelGraph((image, rest), batch_size=32, input_bytes_per_sample=1))
     assert "as 64 lines of 1,024 elements, 417.5 cycles a line" in first_remedy(report)  # of 32 bits
     next_cycles = int(configurations(rest).cycles.min())
-    assert report.remedies[1].startswith("After that exp would be the slowest")
+    assert report.remedies[1].startswith("After that exp would set the pace")
     assert f"({next_cycles:,} cycles)" in report.remedies[1]
     halved = Kernel("pool", "pooling", {**loop(1024), **LINES, "lines": 32})
     faster = compiled(KernelGraph((halved, rest), batch_size=32, input_bytes_per_sample=1))

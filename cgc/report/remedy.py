@@ -43,7 +43,7 @@ def find_remedies(
     if limit.reason is Reason.HOST_INPUT:
         return (_smaller_samples(graph, placement, performance, fabric),)
     if limit.reason is Reason.WAFER_FULL:
-        return (_room(placement, shapes, fabric), _memory(graph, placement, shapes, fabric))
+        return _room(graph, placement, performance, shapes, fabric)
     kernel = graph.by_name[performance.bottleneck]
     own = shapes[graph.kernels.index(kernel)]
     if limit.reason is Reason.AREA_TOO_DEAR:
@@ -66,32 +66,40 @@ def _smaller_samples(
     )
 
 
-def _room(placement: Placement, shapes: Sequence[KernelShapes], fabric: Fabric) -> str:
-    largest = sorted(placement.layouts.items(), key=lambda item: -item[1].area)[:_LARGEST]
-    names = ", ".join(f"{name} ({layout.area:,} PEs)" for name, layout in largest)
-    needed = float(areas(shapes, np.array([int(_FASTER * placement.target_cycles)]))[0])
-    ten_percent = (
-        f"10 % fewer cycles would take {needed:,.0f} PEs of {fabric.processing_elements:,}"
-        if np.isfinite(needed)
-        else "Some kernel has no layout with 10 % fewer cycles"
+def _room(
+    graph: KernelGraph,
+    placement: Placement,
+    performance: Performance,
+    shapes: Sequence[KernelShapes],
+    fabric: Fabric,
+) -> tuple[str, ...]:
+    """What a faster pace would take, and how much of the area memory alone needs, whatever the speed."""
+    layouts, pace = placement.layouts, performance.overall.deltat_cycles
+    slowest = max(range(len(shapes)), key=lambda index: int(shapes[index].cycles[0]))
+    least = int(shapes[slowest].cycles[0])
+    target = max(int(_FASTER * pace), least)
+    limit = f", the least of {graph.kernels[slowest].name}," if target == least else ""
+    needed = float(areas(shapes, np.array([target]))[0])
+    largest = sorted(layouts, key=lambda name: -layouts[name].area)[:_LARGEST]
+    names = ", ".join(f"{name} ({layouts[name].area:,} PEs)" for name in largest)
+    room = (
+        f"{target:,} cycles{limit} in the place of {pace:,} would take {needed:,.0f} PEs, "
+        f"without room between kernels; the fabric has {fabric.processing_elements:,}. Fewer or narrower "
+        f"layers make room; the largest kernels are {names}."
     )
-    return f"{ten_percent}. Fewer or narrower layers make room; the largest kernels are {names}."
-
-
-def _memory(graph: KernelGraph, placement: Placement, shapes: Sequence[KernelShapes], fabric: Fabric) -> str:
-    """How much of the area is needed by memory alone, whatever the speed."""
     held = [
-        kernel.name
+        layouts[kernel.name].area
         for kernel, own in zip(graph.kernels, shapes, strict=True)
-        if own.least_area(int(own.cycles[-1])) >= _FASTER * placement.layouts[kernel.name].area
+        if own.least_area(int(own.cycles[-1])) >= _FASTER * layouts[kernel.name].area
     ]
-    pes = sum(placement.layouts[name].area for name in held)
-    share = 100 * pes / fabric.processing_elements
-    return (
+    share = 100 * sum(held) / fabric.processing_elements
+    if share < 1:
+        return (room,)
+    memory = (
         f"Memory, not speed, gives {len(held):,} of {len(graph.kernels):,} kernels their size, {share:.0f} % "
-        "of the wafer: fewer parameters, or activations of shallower networks and shorter sequences, shrink "
-        "them."
+        "of the fabric: fewer parameters, fewer layers or shorter samples shrink them."
     )
+    return room, memory
 
 
 def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:
@@ -158,11 +166,11 @@ def _stream(kernel: Kernel, layout: Configuration) -> str:
     cycles = layout.transmission_cycles
     if lines:
         elements = kernel.parameters["line_elements"]
-        channels = "fewer channels do not" if elements > coefficient("stream_group") else "or fewer channels"
+        channels = "; fewer channels do not" if elements > coefficient("stream_group") else ", fewer channels"
         return (
             f"The images of {kernel.name} go from kernel to kernel as {lines:,} lines of {elements:,} "
             f"elements, {cycles / lines:,.1f} cycles a line whatever the layout. Fewer lines make it faster: "
-            f"a stride or pooling before this layer, smaller images; {channels}."
+            f"a stride or pooling before this layer, smaller images{channels}."
         )
     rows = max(1, kernel.parameters.get("rows", 1))
     return (
@@ -186,8 +194,8 @@ def _next_limit(
         return "All kernels are at the same pace."
     cycles, kernel = max(others, key=lambda found: found[0])
     return (
-        f"After that {kernel.name} would be the slowest kernel that cannot be split further: "
-        f"{_rate(cycles, fabric)}, if there is room for layouts of all kernels at that pace."
+        f"After that {kernel.name} would set the pace, at its fastest: {_rate(cycles, fabric)}, if there is "
+        "room for layouts of all kernels at that pace."
     )
 
 

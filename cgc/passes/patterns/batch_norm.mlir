@@ -3,8 +3,10 @@
 //   scaled:  (x - mean) * inv + offset
 //   rooted:  (x - mean) * rstd * scale + offset, rstd = rsqrt(variance + epsilon)
 //   divided: (x - mean) / sqrt(variance + epsilon) * scale + offset
+//   times:   (x - mean) * scale * rstd + offset
+//   over:    (x - mean) * scale / sqrt(variance + epsilon) + offset
 // Other readers of the moments, such as moving averages and the gradient, read those that the op saves.
-// choices: (folded|scaled|rooted|divided)
+// choices: (folded|scaled|rooted|divided|times|over)
 pdl.pattern @batch_norm : benefit(1) {
   %mean_kind = pdl.attribute = "MEAN"
   %format = pdl.attribute = "NHWC"
@@ -33,25 +35,28 @@ pdl.pattern @batch_norm : benefit(1) {
   pdl.apply_native_constraint "reduces_leading"(%variance_op : !pdl.operation)
   %shifted_op = pdl.operation "cirh.Add"(%variance, %epsilon_value : !pdl.value, !pdl.value)
   %shifted = pdl.result 0 of %shifted_op
-  %root_op = pdl.operation "cirh.Rsqrt"(%shifted : !pdl.value)  // if !divided
-  %root_op = pdl.operation "cirh.Sqrt"(%shifted : !pdl.value)  // if divided
+  %root_op = pdl.operation "cirh.Rsqrt"(%shifted : !pdl.value)  // if !divided, !over
+  %root_op = pdl.operation "cirh.Sqrt"(%shifted : !pdl.value)  // if divided|over
   %root = pdl.result 0 of %root_op
   //
-  %inverse_op = pdl.operation "cirh.Mul"(%root, %scale : !pdl.value, !pdl.value)  // if !rooted, !divided
-  %inverse = pdl.result 0 of %inverse_op  // if !rooted, !divided
-  %factors_op = pdl.operation "cirh.BroadcastInDim"(%inverse : !pdl.value)  // if !rooted, !divided
-  %factors_op = pdl.operation "cirh.BroadcastInDim"(%root : !pdl.value)  // if rooted|divided
+  %inverse_op = pdl.operation "cirh.Mul"(%root, %scale : !pdl.value, !pdl.value)  // if folded|scaled
+  %inverse = pdl.result 0 of %inverse_op  // if folded|scaled
+  %factors_op = pdl.operation "cirh.BroadcastInDim"(%inverse : !pdl.value)  // if folded|scaled
+  %factors_op = pdl.operation "cirh.BroadcastInDim"(%root : !pdl.value)  // if !folded, !scaled
   %factors = pdl.result 0 of %factors_op
   pdl.apply_native_constraint "repeats_vector"(%factors_op : !pdl.operation)
-  %scales_op = pdl.operation "cirh.BroadcastInDim"(%scale : !pdl.value)  // if rooted|divided
-  %scales = pdl.result 0 of %scales_op  // if rooted|divided
-  pdl.apply_native_constraint "repeats_vector"(%scales_op : !pdl.operation)  // if rooted|divided
+  %scales_op = pdl.operation "cirh.BroadcastInDim"(%scale : !pdl.value)  // if !folded, !scaled
+  %scales = pdl.result 0 of %scales_op  // if !folded, !scaled
+  pdl.apply_native_constraint "repeats_vector"(%scales_op : !pdl.operation)  // if !folded, !scaled
   %normalized_op = pdl.operation "cirh.Mul"(%centred, %factors : !pdl.value, !pdl.value)  // if rooted
   %normalized_op = pdl.operation "cirh.Div"(%centred, %factors : !pdl.value, !pdl.value)  // if divided
-  %normalized = pdl.result 0 of %normalized_op  // if rooted|divided
+  %normalized_op = pdl.operation "cirh.Mul"(%centred, %scales : !pdl.value, !pdl.value)  // if times|over
+  %normalized = pdl.result 0 of %normalized_op  // if !folded, !scaled
   %scaled_op = pdl.operation "cirh.Mul"(%x, %factors : !pdl.value, !pdl.value)  // if folded
   %scaled_op = pdl.operation "cirh.Mul"(%centred, %factors : !pdl.value, !pdl.value)  // if scaled
   %scaled_op = pdl.operation "cirh.Mul"(%normalized, %scales : !pdl.value, !pdl.value)  // if rooted|divided
+  %scaled_op = pdl.operation "cirh.Mul"(%normalized, %factors : !pdl.value, !pdl.value)  // if times
+  %scaled_op = pdl.operation "cirh.Div"(%normalized, %factors : !pdl.value, !pdl.value)  // if over
   %scaled = pdl.result 0 of %scaled_op
   %shift_op = pdl.operation "cirh.Mul"(%mean, %inverse : !pdl.value, !pdl.value)  // if folded
   %shift = pdl.result 0 of %shift_op  // if folded

@@ -4,7 +4,7 @@
 //   by variance: 2 / N * (x - mean) * variance_grad, N the elements of a channel
 //   centring:    less the mean of a channel of these
 // The first becomes the result of the op, the others leave the sum.
-// choices: (folded|scaled|rooted|divided)
+// choices: (folded|scaled|rooted|divided|times|over)
 pdl.pattern @batch_norm_grad : benefit(1) {
   %factor = pdl.attribute = -0.5 : f32
   %half = pdl.operand
@@ -30,27 +30,27 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %centred = pdl.result 0 of %centred_op
   %shifted_op = pdl.operation "cirh.Add"(%variance, %epsilon_value : !pdl.value, !pdl.value)
   %shifted = pdl.result 0 of %shifted_op
-  %root_op = pdl.operation "cirh.Rsqrt"(%shifted : !pdl.value)  // if !divided
-  %root_op = pdl.operation "cirh.Sqrt"(%shifted : !pdl.value)  // if divided
+  %root_op = pdl.operation "cirh.Rsqrt"(%shifted : !pdl.value)  // if !divided, !over
+  %root_op = pdl.operation "cirh.Sqrt"(%shifted : !pdl.value)  // if divided|over
   %root = pdl.result 0 of %root_op
-  %inverse_op = pdl.operation "cirh.Mul"(%root, %scale : !pdl.value, !pdl.value)  // if !rooted, !divided
-  %inverse = pdl.result 0 of %inverse_op  // if !rooted, !divided
-  %factors_op = pdl.operation "cirh.BroadcastInDim"(%inverse : !pdl.value)  // if !rooted, !divided
-  %factors_op = pdl.operation "cirh.BroadcastInDim"(%root : !pdl.value)  // if rooted|divided
+  %inverse_op = pdl.operation "cirh.Mul"(%root, %scale : !pdl.value, !pdl.value)  // if folded|scaled
+  %inverse = pdl.result 0 of %inverse_op  // if folded|scaled
+  %factors_op = pdl.operation "cirh.BroadcastInDim"(%inverse : !pdl.value)  // if folded|scaled
+  %factors_op = pdl.operation "cirh.BroadcastInDim"(%root : !pdl.value)  // if !folded, !scaled
   %factors = pdl.result 0 of %factors_op
   pdl.apply_native_constraint "repeats_vector"(%factors_op : !pdl.operation)
-  %scales_op = pdl.operation "cirh.BroadcastInDim"(%scale : !pdl.value)  // if rooted|divided
-  %scales = pdl.result 0 of %scales_op  // if rooted|divided
-  pdl.apply_native_constraint "repeats_vector"(%scales_op : !pdl.operation)  // if rooted|divided
+  %scales_op = pdl.operation "cirh.BroadcastInDim"(%scale : !pdl.value)  // if !folded, !scaled
+  %scales = pdl.result 0 of %scales_op  // if !folded, !scaled
+  pdl.apply_native_constraint "repeats_vector"(%scales_op : !pdl.operation)  // if !folded, !scaled
   //
   // from grad to the gradient of rstd, or of the standard deviation
   %offset_grad_op = pdl.operation "cirh.BiasAddGrad"(%grad : !pdl.value)
   %offset_grad = pdl.result 0 of %offset_grad_op
   %grad_x_op = pdl.operation "cirh.Mul"(%grad, %x : !pdl.value, !pdl.value)  // if folded
   %grad_x_op = pdl.operation "cirh.Mul"(%grad, %centred : !pdl.value, !pdl.value)  // if scaled
-  %grad_x = pdl.result 0 of %grad_x_op  // if !rooted, !divided
-  %products_op = pdl.operation "cirh.BiasAddGrad"(%grad_x : !pdl.value)  // if !rooted, !divided
-  %products = pdl.result 0 of %products_op  // if !rooted, !divided
+  %grad_x = pdl.result 0 of %grad_x_op  // if folded|scaled
+  %products_op = pdl.operation "cirh.BiasAddGrad"(%grad_x : !pdl.value)  // if folded|scaled
+  %products = pdl.result 0 of %products_op  // if folded|scaled
   %of_mean_op = pdl.operation "cirh.Mul"(%offset_grad, %mean : !pdl.value, !pdl.value)  // if folded
   %of_mean = pdl.result 0 of %of_mean_op  // if folded
   %inverse_grad_op = pdl.operation "cirh.Sub"(%products, %of_mean : !pdl.value, !pdl.value)  // if folded
@@ -60,29 +60,40 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %normalized_op = pdl.operation "cirh.Mul"(%centred, %factors : !pdl.value, !pdl.value)  // if rooted
   %normalized_op = pdl.operation "cirh.Div"(%centred, %factors : !pdl.value, !pdl.value)  // if divided
   %normalized = pdl.result 0 of %normalized_op  // if rooted|divided
+  %stretched_op = pdl.operation "cirh.Mul"(%centred, %scales : !pdl.value, !pdl.value)  // if times|over
+  %stretched = pdl.result 0 of %stretched_op  // if times|over
+  %result_op = pdl.operation "cirh.Div"(%stretched, %factors : !pdl.value, !pdl.value)  // if over
+  %result = pdl.result 0 of %result_op  // if over
+  %quotient_op = pdl.operation "cirh.Div"(%result, %factors : !pdl.value, !pdl.value)  // if over
   %grad_scales_op = pdl.operation "cirh.Mul"(%grad, %scales : !pdl.value, !pdl.value)  // if rooted|divided
   %grad_scales = pdl.result 0 of %grad_scales_op  // if rooted|divided
   %quotient_op = pdl.operation "cirh.Div"(%normalized, %factors : !pdl.value, !pdl.value)  // if divided
-  %quotient = pdl.result 0 of %quotient_op  // if divided
+  %quotient = pdl.result 0 of %quotient_op  // if divided|over
   %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %centred : !pdl.value, !pdl.value)  // if rooted
   %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %quotient : !pdl.value, !pdl.value)  // if divided
-  %parts = pdl.result 0 of %parts_op  // if rooted|divided
-  %root_grad_op = pdl.operation "cirh.BiasAddGrad"(%parts : !pdl.value)  // if rooted|divided
+  %parts_op = pdl.operation "cirh.Mul"(%grad, %stretched : !pdl.value, !pdl.value)  // if times
+  %parts_op = pdl.operation "cirh.Mul"(%grad, %quotient : !pdl.value, !pdl.value)  // if over
+  %parts = pdl.result 0 of %parts_op  // if !folded, !scaled
+  %root_grad_op = pdl.operation "cirh.BiasAddGrad"(%parts : !pdl.value)  // if !folded, !scaled
   %root_grad = pdl.result 0 of %root_grad_op
   //
   // from there to the gradient of the variance: times -rstd**3 / 2, or divided by twice the deviation
   %halved_op = pdl.operation "cirh.Mul"(%root_grad, %half : !pdl.value, !pdl.value)
   %halved = pdl.result 0 of %halved_op
-  %square_op = pdl.operation "cirh.Mul"(%root, %root : !pdl.value, !pdl.value)  // if !divided
-  %square = pdl.result 0 of %square_op  // if !divided
-  %cube_op = pdl.operation "cirh.Mul"(%square, %root : !pdl.value, !pdl.value)  // if !divided
-  %cube = pdl.result 0 of %cube_op  // if !divided
-  %variance_grad_op = pdl.operation "cirh.Mul"(%halved, %cube : !pdl.value, !pdl.value)  // if !divided
-  %variance_grad_op = pdl.operation "cirh.Div"(%halved, %root : !pdl.value, !pdl.value)  // if divided
+  %square_op = pdl.operation "cirh.Mul"(%root, %root : !pdl.value, !pdl.value)  // if !divided, !over
+  %square = pdl.result 0 of %square_op  // if !divided, !over
+  %cube_op = pdl.operation "cirh.Mul"(%square, %root : !pdl.value, !pdl.value)  // if !divided, !over
+  %cube = pdl.result 0 of %cube_op  // if !divided, !over
+  %variance_grad_op = pdl.operation "cirh.Mul"(%halved, %cube : !pdl.value, !pdl.value)  // if !divided, !over
+  %variance_grad_op = pdl.operation "cirh.Div"(%halved, %root : !pdl.value, !pdl.value)  // if divided|over
   %variance_grad = pdl.result 0 of %variance_grad_op
   //
   // the terms
-  %direct_op = pdl.operation "cirh.Mul"(%grad, %factors : !pdl.value, !pdl.value)  // if !rooted, !divided
+  %grad_roots_op = pdl.operation "cirh.Mul"(%grad, %factors : !pdl.value, !pdl.value)  // if times
+  %grad_roots_op = pdl.operation "cirh.Div"(%grad, %factors : !pdl.value, !pdl.value)  // if over
+  %grad_roots = pdl.result 0 of %grad_roots_op  // if times|over
+  %direct_op = pdl.operation "cirh.Mul"(%grad_roots, %scales : !pdl.value, !pdl.value)  // if times|over
+  %direct_op = pdl.operation "cirh.Mul"(%grad, %factors : !pdl.value, !pdl.value)  // if folded|scaled
   %direct_op = pdl.operation "cirh.Mul"(%grad_scales, %factors : !pdl.value, !pdl.value)  // if rooted
   %direct_op = pdl.operation "cirh.Div"(%grad_scales, %factors : !pdl.value, !pdl.value)  // if divided
   %by_variance_op = pdl.apply_native_constraint "variance_term"(%variance_grad, %centred : !pdl.value, !pdl.value) : !pdl.operation
@@ -92,8 +103,9 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %scale_grad_op = pdl.operation "cirh.Mul"(%inverse_grad, %root : !pdl.value, !pdl.value)  // if folded
   %scale_grad_op = pdl.operation "cirh.Mul"(%products, %root : !pdl.value, !pdl.value)  // if scaled
   %scale_parts_op = pdl.operation "cirh.Mul"(%normalized, %grad : !pdl.value, !pdl.value)  // if rooted|divided
-  %scale_parts = pdl.result 0 of %scale_parts_op  // if rooted|divided
-  %scale_grad_op = pdl.operation "cirh.BiasAddGrad"(%scale_parts : !pdl.value)  // if rooted|divided
+  %scale_parts_op = pdl.operation "cirh.Mul"(%grad_roots, %centred : !pdl.value, !pdl.value)  // if times|over
+  %scale_parts = pdl.result 0 of %scale_parts_op  // if !folded, !scaled
+  %scale_grad_op = pdl.operation "cirh.BiasAddGrad"(%scale_parts : !pdl.value)  // if !folded, !scaled
   pdl.rewrite %variance_grad_op {
     %gradient = pdl.operation "cirh.FusedBatchNormGrad"(%grad, %x, %scale, %mean, %variance : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"data_format" = %format, "epsilon" = %epsilon, "is_training" = %training}
     %x_backprop = pdl.result 0 of %gradient

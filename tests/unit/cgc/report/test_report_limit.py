@@ -116,11 +116,19 @@ def test_smaller_samples_lift_the_limit_of_the_input() -> None:
     assert smaller.limit.reason is not Reason.HOST_INPUT
 
 
-def test_a_full_wafer_says_what_ten_percent_would_take() -> None:
+def test_a_full_wafer_says_what_a_faster_pace_would_take() -> None:
     report = compiled(graph_of(40), width=40, height=40)
-    (needed,) = re.findall(r"would take ([\d,]+) PEs of 1,600", first_remedy(report))
+    (needed,) = re.findall(r"would take ([\d,]+) PEs.* the fabric has 1,600", first_remedy(report))
     assert int(needed.replace(",", "")) > report.performance.overall.active_pes
-    assert "Memory, not speed, gives 0 of 40 kernels their size" in report.remedies[1]
+    assert len(report.remedies) == 1, "memory gives no kernel its size"
+
+
+def test_a_full_wafer_says_how_much_of_it_memory_takes() -> None:
+    holding = [Kernel(f"held{i}", "elementwise", {**loop(1024), "stash_bytes": 4 << 20}) for i in range(4)]
+    graph = KernelGraph((*holding, *graph_of(20).kernels), batch_size=32, input_bytes_per_sample=1)
+    report = compiled(graph, width=40, height=40)
+    assert report.limit.reason is Reason.WAFER_FULL
+    assert "Memory, not speed, gives 4 of 24 kernels their size" in report.remedies[1]
 
 
 def test_speed_that_is_too_dear_says_what_it_would_take() -> None:
@@ -140,7 +148,7 @@ def test_lines_of_images_say_how_many_there_are_and_which_kernel_comes_next() ->
     report = compiled(KernelGraph((image, rest), batch_size=32, input_bytes_per_sample=1))
     assert "as 64 lines of 1,024 elements, 417.5 cycles a line" in first_remedy(report)  # of 32 bits
     next_cycles = int(configurations(rest).cycles.min())
-    assert report.remedies[1].startswith("After that exp would be the slowest")
+    assert report.remedies[1].startswith("After that exp would set the pace")
     assert f"({next_cycles:,} cycles)" in report.remedies[1]
     halved = Kernel("pool", "pooling", {**loop(1024), **LINES, "lines": 32})
     faster = compiled(KernelGraph((halved, rest), batch_size=32, input_bytes_per_sample=1))

@@ -182,7 +182,7 @@ def _root(text: str) -> Shape:
 
     def shape(operation: str, steps: int) -> Shape:
         name, operands = operations[operation]
-        made_by = [results.get(value) for value in _VALUE.findall(operands)]
+        made_by = [results.get(value, "") for value in _VALUE.findall(operands)]
         makers = (shape(op, steps - 1) if op in operations and steps else None for op in made_by)
         return Shape(name, tuple(makers))
 

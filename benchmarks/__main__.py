@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    commands,
     compile_time,
     fc_mnist,
     input_analysis,
@@ -40,6 +41,7 @@ def streaming_rows() -> list[Row]:
 
 GROUPS: tuple[Callable[[], list[Row]], ...] = (
     launcher.rows,
+    commands.rows,
     slurm_launch.rows,
     step_time.rows,  # first of those that use TensorFlow: it sets the threads
     compile_time.rows,
@@ -64,6 +66,12 @@ disturbs both sides alike. Absolute figures are of this machine:
   hand nothing to a consumer.
 * *Slurm*: a private cluster of emulated nodes on this machine; the contender is srun with the same
   components, nodes and tasks. `csrun_wse` starts an agent beside each task and waits until all are there.
+* *compile_only, training of one step*: the whole command as a user types it, in a new folder, from Enter to
+  the prompt. The parts of a compilation end with the lines "Running compile for the CS system" (launcher,
+  imports, parameters), "Starting Cerebras Compilation" (Input Function Report, `model_fn` in TensorFlow and
+  the import of its graph) and "Cerebras Compilation Completed"; the rest is the report on the screen and
+  the end of the process. The CPU seconds are those of all processes of the command. `python -m
+  benchmarks.commands` measures these rows alone.
 * *compiling*: from the traced step to the artifact on disk, the export of the executable included; what XLA
   does with the executable is the CS system's time. `python -m benchmarks.compile_time --stages` has every
   stage and pass.

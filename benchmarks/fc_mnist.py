@@ -68,7 +68,7 @@ def end_to_end_rows() -> list[Row]:
     plain = {"session": _session(batches), "tf.function jit": _jit_function(batches)}
     for run in plain.values():
         run(2 * CHUNK)
-    with _cs_system() as address:
+    with cs_system() as address:
         contenders: dict[str, Callable[[], float]] = {
             "end to end": lambda: _end_to_end(address),
             **{name: _rate(run, STEPS) for name, run in plain.items()},
@@ -232,7 +232,8 @@ def _jit_function(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
 
 
 @contextmanager
-def _cs_system() -> Iterator[str]:
+def cs_system() -> Iterator[str]:
+    """A CS system on this machine; yields its address."""
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready.json"
         command = [

@@ -122,7 +122,10 @@ class Fuser:
 
     def _fused(self, op: CirhOp) -> bool:
         """Tries all patterns with such a root; whether one has been applied."""
-        for pattern in self._patterns.get(op.name, ()):
+        for text in self._patterns.get(op.name, ()):
+            if not text.may_fit(op):
+                continue
+            pattern = text.compiled
             matcher = Matcher(pattern)
             if not matcher.match(op):
                 continue

@@ -17,13 +17,15 @@ import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from itertools import product
+from typing import NamedTuple
 
 from xdsl.context import Context
 from xdsl.dialects import pdl
 from xdsl.dialects.builtin import Builtin
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.parser import Parser
 
 from cgc.passes.constraints import CONSTRAINTS
@@ -46,8 +48,14 @@ take the bias away from the layer that it belongs to."""
 
 _CHOICES = re.compile(r"\[([\w|]+)\]|\(([\w|]+)\)")
 _OP_NAME = re.compile(r'pdl\.operation "(cirh\.\w+)"')
+_OPERATION = re.compile(r'(%\w+) = pdl\.operation "(cirh\.\w+)"(?:\s*\(([^:]*):)?')
+_RESULT = re.compile(r"(%\w+) = pdl\.result \d+ of (%\w+)")
+_ROOT = re.compile(r"pdl\.rewrite (%\w+)")
+_VALUE = re.compile(r"%\w+")
 _CONDITION = re.compile(r"\s*// if ([!\w|, ]+)$")
 
+_STEPS = 3
+"""So far from the root the names of ops are compared before a pattern is parsed."""
 
 ALWAYS = frozenset(
     f"cirh.{name}"
@@ -67,6 +75,13 @@ ALWAYS = frozenset(
 """Ops that may come up in any program on the way, because simplification makes them."""
 
 
+class Shape(NamedTuple):
+    """Names of an op of a pattern and of those that make its operands; None where any value may stand."""
+
+    name: str
+    operands: tuple[Shape | None, ...]
+
+
 @dataclass(frozen=True)
 class PatternText:
     """One form of a pattern.
@@ -76,31 +91,61 @@ class PatternText:
         text: its MLIR.
         needs: names of the ops that it matches.
         makes: names of the ops that it makes.
+        root: the op that the rewrite names.
     """
 
     name: str
     text: str
     needs: frozenset[str]
     makes: frozenset[str]
+    root: Shape
+
+    @cached_property
+    def compiled(self) -> CompiledPattern:
+        """The pattern ready to be matched; parsing takes milliseconds, and few patterns come that far."""
+        context = Context()
+        context.load_dialect(Builtin)
+        context.load_dialect(pdl.PDL)
+        module = Parser(context, self.text, self.name).parse_module()
+        (op,) = module.body.block.ops
+        assert isinstance(op, pdl.PatternOp), "a paragraph is one pattern"
+        return compile_pattern(op, self.name, CONSTRAINTS)
+
+    def may_fit(self, op: Operation) -> bool:
+        """Whether ops of the right names make the operands of an op, and of those; else it does not fit."""
+        return _may_be(self.root, op)
+
+
+def _may_be(shape: Shape, op: Operation) -> bool:
+    if op.name != shape.name or len(op.operands) != len(shape.operands):
+        return False
+    operands = list(op.operands)
+    return any(
+        all(_may_come_from(maker, value) for maker, value in zip(shape.operands, order, strict=True))
+        for order in ((operands, operands[::-1]) if len(operands) == 2 else (operands,))
+    )
+
+
+def _may_come_from(maker: Shape | None, value: SSAValue) -> bool:
+    return maker is None or (isinstance(value, OpResult) and _may_be(maker, value.op))
 
 
 def load_patterns(
     groups: Sequence[str], present: AbstractSet[str] | None = None
-) -> dict[str, tuple[CompiledPattern, ...]]:
+) -> dict[str, tuple[PatternText, ...]]:
     """Name of the root op -> the patterns of these files with such a root, in their order.
 
     Args:
         groups: names of files.
-        present: names of the ops of a program; patterns that cannot fit it, even after others have, are not
-            parsed. All patterns without it.
+        present: names of the ops of a program; patterns that cannot fit it, even after others have, are left
+            out. All patterns without it.
     """
     texts = [text for group in groups for text in pattern_texts(group)]
     if present is not None:
         texts = _usable(texts, present)
-    found: dict[str, list[CompiledPattern]] = {}
+    found: dict[str, list[PatternText]] = {}
     for text in texts:
-        pattern = _compiled(text)
-        found.setdefault(pattern.root.name, []).append(pattern)
+        found.setdefault(text.root.name, []).append(text)
     return {name: tuple(patterns) for name, patterns in found.items()}
 
 
@@ -126,19 +171,22 @@ def pattern_texts(group: str) -> tuple[PatternText, ...]:
             pattern, _, rewrite = text.partition("pdl.rewrite")
             name = ".".join((group, re.findall(r"pdl\.pattern @(\w+)", text)[0], *sorted(chosen)))
             needs, makes = (frozenset(_OP_NAME.findall(part)) for part in (pattern, rewrite))
-            found.append(PatternText(name, text, needs, makes))
+            found.append(PatternText(name, text, needs, makes, _root(text)))
     return tuple(found)
 
 
-@cache
-def _compiled(text: PatternText) -> CompiledPattern:
-    context = Context()
-    context.load_dialect(Builtin)
-    context.load_dialect(pdl.PDL)
-    module = Parser(context, text.text, text.name).parse_module()
-    (op,) = module.body.block.ops
-    assert isinstance(op, pdl.PatternOp), "a paragraph is one pattern"
-    return compile_pattern(op, text.name, CONSTRAINTS)
+def _root(text: str) -> Shape:
+    """The op that a pattern rewrites, as far as names of ops tell."""
+    operations = {value: (name, operands) for value, name, operands in _OPERATION.findall(text)}
+    results = dict(_RESULT.findall(text))
+
+    def shape(operation: str, steps: int) -> Shape:
+        name, operands = operations[operation]
+        made_by = [results.get(value, "") for value in _VALUE.findall(operands)]
+        makers = (shape(op, steps - 1) if op in operations and steps else None for op in made_by)
+        return Shape(name, tuple(makers))
+
+    return shape(_ROOT.findall(text)[0], _STEPS)
 
 
 def _combinations(text: str) -> Iterator[frozenset[str]]:

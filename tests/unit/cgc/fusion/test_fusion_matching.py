@@ -13,8 +13,8 @@ from xdsl.parser import Parser
 
 from cgc.cirh.text import parse_module, print_module
 from cgc.errors import PipelineError
-from cgc.passes.matching import CompiledPattern, Constraint, Matcher, compile_pattern
-from cgc.passes.pattern_files import OPTIONAL, STAGES, load_patterns, pattern_texts
+from cgc.passes.matching import CompiledPattern, Constraint, Matcher, OpNode, compile_pattern
+from cgc.passes.pattern_files import OPTIONAL, STAGES, PatternText, Shape, load_patterns, pattern_texts
 from cgc.passes.pipeline import parse_passes, run_pipeline
 
 ALL_GROUPS = [group for stage in (*STAGES, OPTIONAL) for group in stage]
@@ -161,9 +161,38 @@ def test_every_form_of_every_pattern_can_be_read() -> None:
     assert {"attention.attention.bias.dropout.scale", "attention.attention"} <= set(names)
 
 
+def _shape(node: OpNode, like: Shape) -> Shape:
+    """The names around a node of a pattern, as far as they are said in `like`."""
+    operands = zip(node.operands, like.operands, strict=True)
+    return Shape(
+        node.name,
+        tuple(
+            _shape(value.operation, shape) if value.operation is not None and shape is not None else None
+            for value, shape in operands
+        ),
+    )
+
+
+def test_the_ops_around_the_root_are_found_in_the_text() -> None:
+    for group in ALL_GROUPS:
+        for text in pattern_texts(group):
+            assert _shape(text.compiled.root, text.root) == text.root
+    (attention,) = (text for text in pattern_texts("attention") if text.name == "attention.attention.scale")
+    assert [maker and maker.name for maker in attention.root.operands] == ["cirh.Softmax", None]
+
+
+@pytest.mark.parametrize(("operands", "fits"), [("ea", True), ("ae", True), ("ab", False)])
+def test_an_op_with_other_makers_is_not_compared_with_a_pattern(operands: str, fits: bool) -> None:
+    """The operands of an op are looked at either way round."""
+    module = program("%e = cirh.Exp %a : (tensor<4xf32>) -> tensor<4xf32>\n" + binary("r", "Add", *operands))
+    (add,) = (op for op in module.walk() if op.name == "cirh.Add")
+    root = Shape("cirh.Add", (Shape("cirh.Exp", (None,)), None))
+    assert PatternText("p", "", frozenset(), frozenset(), root).may_fit(add) is fits
+
+
 def test_an_op_is_compared_with_the_patterns_of_its_name_alone() -> None:
     for root, patterns in load_patterns(ALL_GROUPS).items():
-        assert {pattern.root.name for pattern in patterns} == {root}
+        assert {pattern.compiled.root.name for pattern in patterns} == {root}
 
 
 def test_patterns_that_cannot_fit_a_program_are_not_even_parsed() -> None:

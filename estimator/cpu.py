@@ -16,6 +16,7 @@ from csrun.roles import TaskInfo
 from estimator import checkpoints
 from estimator.calling import call_model_fn
 from estimator.capture import check_advances, model_graph, with_mean_loss
+from estimator.cpu_limits import told_as_limits
 from estimator.errors import UsageError
 from estimator.events import EventWriter
 from estimator.input import InputSource, in_model_graph
@@ -71,6 +72,7 @@ def train(
         CheckpointReadError: the newest checkpoint is not of this model.
         CheckpointWriteError: no space or permission.
         NonFiniteLossError: the loss became NaN or infinite.
+        CpuLimitError: TensorFlow on a CPU cannot do what the graph has; so do the functions below.
     """
     newest = checkpoints.latest(job.model_dir)
     with _built(job, ModeKeys.TRAIN) as built:
@@ -93,7 +95,7 @@ def train(
         session = _open_session(job, built, newest, loop.saver, hooks)
     write_text(job.model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
     requeue = TaskInfo.from_environment().requeue
-    with CheckpointRequests() as requests, session, loop.events:
+    with CheckpointRequests() as requests, session, loop.events, told_as_limits(built.graph):
         stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
     if stopped_at is not None:
         leave_for_requeue(stopped_at)
@@ -112,7 +114,7 @@ def evaluate(job: CpuJob, steps: int | None, checkpoint_path: str | None, name: 
         session = _open_session(job, built, checkpoint, saver, hooks)
     started = time.perf_counter()
     done = 0
-    with session:
+    with session, told_as_limits(built.graph):
         try:
             while (steps is None or done < steps) and not session.should_stop():
                 session.run(updates)
@@ -138,7 +140,9 @@ def predict(job: CpuJob, checkpoint_path: str | None) -> Iterator[dict[str, np.n
     with session:
         try:
             while not session.should_stop():
-                yield session.run(named)
+                with told_as_limits(built.graph):
+                    batch = session.run(named)
+                yield batch
         except _out_of_range():
             return
 
@@ -192,7 +196,7 @@ def _open_session(
     )
     if checkpoint is not None:
         checkpoints.check_shapes(checkpoint, v1.global_variables())
-    with checkpoints.restoring(checkpoint):
+    with checkpoints.restoring(checkpoint), told_as_limits(built.graph):
         return v1.train.MonitoredSession(session_creator=creator, hooks=list(hooks))
 
 

@@ -64,6 +64,15 @@ class UnsupportedOnCsError(UsageError):
     """Something that TensorFlow on a CPU does, but a run on the CS system does not."""
 
 
+class CpuLimitError(EstimatorError):
+    """TensorFlow has no way to do something on a CPU; off the CS system the program cannot run as it is."""
+
+    def __init__(self, limit: str, node: str, line: str | None, cause: str, what_to_do: str) -> None:
+        self.fault_fields = {"node": node, "source": line, "what_to_do": what_to_do}
+        where = f"node '{node}'" + (f", line {line}" if line else "")
+        super().__init__(f"TensorFlow on this CPU {limit}: {where} ({cause}). {what_to_do}")
+
+
 class CheckpointWriteError(EstimatorError):
     """A checkpoint could not be written; older checkpoints are as they were."""
 

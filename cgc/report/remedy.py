@@ -45,6 +45,8 @@ def find_remedies(
     if limit.reason is Reason.WAFER_FULL:
         return (_room(placement, shapes, fabric), _memory(graph, placement, shapes, fabric))
     kernel = graph.by_name[performance.bottleneck]
+    if limit.reason is Reason.ACTIVATIONS:
+        return (_fewer_waiting(kernel, placement, fabric), _memory(graph, placement, shapes, fabric))
     own = shapes[graph.kernels.index(kernel)]
     if limit.reason is Reason.AREA_TOO_DEAR:
         return (_dear(kernel, placement.layouts[kernel.name], own), _work(kernel, own.layouts[own.fastest]))
@@ -91,6 +93,16 @@ def _memory(graph: KernelGraph, placement: Placement, shapes: Sequence[KernelSha
         f"Memory, not speed, gives {len(held):,} of {len(graph.kernels):,} kernels their size, {share:.0f} % "
         "of the wafer: fewer parameters, or activations of shallower networks and shorter sequences, shrink "
         "them."
+    )
+
+
+def _fewer_waiting(kernel: Kernel, placement: Placement, fabric: Fabric) -> str:
+    """How many samples wait where most do, and how fast the kernels would be if all could be let in."""
+    return (
+        f"{kernel.name} holds activations of {kernel.samples(placement.fill):.1f} samples, "
+        f"{kernel.stash_bytes(0):,} bytes each. With room for {kernel.samples(1):.1f} there, and for as many "
+        f"more in all layers, it would be {_rate(placement.target_cycles, fabric)}. Fewer layers, shorter "
+        "sequences, or attention that a mask keeps from looking ahead leave fewer of them waiting."
     )
 
 

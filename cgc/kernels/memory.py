@@ -76,8 +76,8 @@ def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
     """Bytes per sample of what the backward ops of a kernel read of the forward pass.
 
     Kernels without weights keep nothing, the kernel before an activation keeps what its gradient reads, and
-    the activation is computed again from that. Scores of an attention are computed again, from queries and
-    keys.
+    where that is the input of the activation, its output is computed again. So are scores of an attention,
+    from queries and keys.
     """
     if group.family in _ROW_FAMILIES:
         return 0
@@ -87,17 +87,15 @@ def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
         for operand in program.ops[index].operands:
             readers.setdefault(operand, set()).add(index)
     for value in _results(program, group):
-        for user in program.users(value):
-            owner = assignment.owner(user)
-            if owner is not None and owner.family == "nlin" and user not in program.forward:
-                readers.setdefault(value, set()).add(user)
+        if users := _readers_in_activations(assignment, value):
+            readers.setdefault(value, set()).update(users)
     kept = [
         value
         for value in readers
         if value in program.per_sample_values
         and ((at := program.producer(value)) is None or at in program.forward)
         and not _is_scores(group, value)
-        and not _is_activation(assignment, value)
+        and not _is_made_again(assignment, value)
     ]
     return sum(_stashed_bytes(program, value, readers[value]) for value in kept)
 
@@ -114,11 +112,27 @@ def _is_scores(group: Group, value: SSAValue) -> bool:
     return shape_of(value)[-2:] == (sizes.get("rows"), sizes.get("keys")) and len(shape_of(value)) > 2
 
 
-def _is_activation(assignment: Assignment, value: SSAValue) -> bool:
-    """Whether an activation that stands alone makes a tensor."""
-    producer = assignment.program.producer(value)
+def _is_made_again(assignment: Assignment, value: SSAValue) -> bool:
+    """Whether an activation that stands alone makes a tensor of what is kept for its gradient anyway."""
+    program = assignment.program
+    producer = program.producer(value)
     owner = None if producer is None else assignment.owner(producer)
-    return owner is not None and owner.family == "nlin"
+    if owner is None or owner.family != "nlin":
+        return False
+    read = {operand for index in owner.members & program.forward for operand in program.ops[index].operands}
+    return any(_readers_in_activations(assignment, operand) for operand in read - {value})
+
+
+def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]:
+    """Backward ops of activations that stand alone and read a tensor."""
+    program = assignment.program
+    return {
+        user
+        for user in program.users(value)
+        if user not in program.forward
+        and (owner := assignment.owner(user)) is not None
+        and owner.family == "nlin"
+    }
 
 
 def _stashed_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:

@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh.attention import AttentionGradOp, AttentionOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, single
+from cgc.kernels.causal import is_causal
 from cgc.kernels.fully_connected import claim_epilogue, claim_products, constant_shaped, weight_operand
 from cgc.kernels.program import Program, elements
 from cgc.kernels.work import element_bytes
@@ -170,9 +171,12 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
     first = min(products, default=None)
     inputs = shape_of(program.ops[first].operands[0])[-1] if first is not None else heads * depth
     trained = any(index not in program.forward for index in group.members - group.updates)
+    keys = shape_of(core.key)[-2]
+    beside = [value for value in read if value not in (core.query, core.key, core.value)]
     group.sizes = {
         "rows": max(1, rows),
-        "keys": max(1, shape_of(core.key)[-2]),
+        "keys": max(1, keys),
+        "causal": int(rows == keys and is_causal(program, core.members, beside, rows)),
         "heads": heads,
         "inputs": max(1, inputs),
         "width": max(1, heads * depth),

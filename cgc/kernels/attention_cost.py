@@ -26,6 +26,7 @@ from cgc.kernels.configurations import (
     Ints,
     ceil_div,
     line_ladder,
+    pooled_memory,
     useful_splits,
     whole_cycles,
 )
@@ -43,9 +44,15 @@ PARAMETERS = frozenset(
         "passes",  # 3 with gradients, 1 without
         "element_bytes",  # of the streamed elements
         "resident_bytes",  # weights, gradients and optimizer state of all PEs together
-        "stash_bytes",  # activations that wait for the backward pass, of all samples in flight
+        "stash_bytes",  # activations of one sample that wait for its backward pass
         "step_millicycles",  # weight update: per batch, over all PEs
         "batch",  # samples of a step
+    }
+)
+OPTIONAL = frozenset(
+    {
+        "causal",  # 1 where a query sees no later key; such rows wait for nobody
+        "update_bytes",  # of resident_bytes, what only the weight update reads; 0 if left out
     }
 )
 _LONGEST_CORE = 600
@@ -62,18 +69,22 @@ def attention_configurations(parameters: Mapping[str, int]) -> Configurations:
     row, wire = _slowest_block(parameters, a, b, f)
     rows = parameters["rows"]
     weights = (projections + output) * a * b
-    cores = (1 + 2 * backward) * a * f
+    blocks = 1 + 2 * backward
+    cores = blocks * a * f
     update = parameters["step_millicycles"] / 1000 / parameters["batch"] / np.maximum(1, weights)
-    busy = weights * (rows * _projection_row(parameters, a, b) + update) + cores * rows * _core_row(
-        parameters, a * f
-    )
+    busy = coefficient("matmul_busy") * weights * (rows * _projection_row(parameters, a, b) + update)
+    busy += coefficient("attention_busy") * blocks * rows * _products(parameters)
+    width = width + int(coefficient("attention_lines_x"))
+    height = lines + int(coefficient("attention_lines_y"))
+    fullest, held = _memory(parameters, (a, b), weights, weights + cores, width * height)
     return Configurations(
-        width=width + int(coefficient("attention_lines_x")),
-        height=lines + int(coefficient("attention_lines_y")),
+        width=width,
+        height=height,
         compute_cycles=whole_cycles(rows * row + update),
         transmission_cycles=whole_cycles(rows * wire),
-        memory_per_pe_bytes=_memory(parameters, a, b, weights, weights + cores),
-        busy_pe_cycles=coefficient("attention_busy") * busy,
+        memory_per_pe_bytes=fullest,
+        held_bytes=held,
+        busy_pe_cycles=busy,
     )
 
 
@@ -122,18 +133,29 @@ def _projection_row(parameters: Mapping[str, int], a: Ints, b: Ints) -> Floats:
     return pass_share(parameters) * cycles
 
 
+def _products(parameters: Mapping[str, int]) -> int:
+    """Multiplications of a row with keys and values."""
+    return 2 * parameters["keys"] * parameters["width"]
+
+
 def _core_row(parameters: Mapping[str, int], pes: Ints) -> Floats:
     """Compute cycles of a row in the forward core; the backward one takes as long."""
-    products = 2 * parameters["keys"] * parameters["width"]
     scores = parameters["heads"] * parameters["keys"]
-    work = coefficient("attention_mac") * products + coefficient("attention_exp") * scores
+    work = coefficient("attention_mac") * _products(parameters) + coefficient("attention_exp") * scores
     cycles: Floats = coefficient("attention_start") + width_factor(parameters) * work / pes
     return cycles
 
 
-def _memory(parameters: Mapping[str, int], a: Ints, b: Ints, weights: Ints, pes: Ints) -> Ints:
-    tile_in, tile_out = _tiles(parameters, a, b)
-    resident = parameters["resident_bytes"] / np.where(weights > 0, weights, pes)
+def _memory(
+    parameters: Mapping[str, int], lines: tuple[Ints, Ints], weights: Ints, pes: Ints, area: Ints
+) -> tuple[Ints, Ints]:
+    """Bytes of the fullest PE and of the rectangle.
+
+    Projections work on their own weights; what only the update reads lies anywhere in the rectangle.
+    """
+    tile_in, tile_out = _tiles(parameters, *lines)
+    worked = parameters["resident_bytes"] - parameters.get("update_bytes", 0)
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
-    total = coefficient("code_bytes") + resident + buffers + parameters["stash_bytes"] / pes
-    return np.ceil(total).astype(np.int64)
+    held = coefficient("code_bytes") * area + np.float64(parameters["resident_bytes"]) + pes * buffers
+    projecting: Ints = np.where(weights > 0, weights, pes)
+    return pooled_memory(coefficient("code_bytes") + worked / projecting + buffers, held, area)

@@ -43,6 +43,7 @@ _ATTENTION_UNITS = {
     "attention_mac": "cycles per multiplication of scores and context on a PE and row; the backward core has "
     "twice as many multiplications on twice as many PEs",
     "attention_start": "cycles per row of an attention core",
+    "attention_busy": "cycles per multiplication and row in which the PEs of a core run code",
 }
 _ROW_UNITS = {
     "start": "cycles per row",
@@ -71,7 +72,9 @@ _FITTED_ROWS = {
     for part, unit in _ROW_UNITS.items()
     if f"{kind}_{part}" in FITTED
 }
-_FITTED_BUSY = {name: _BUSY_UNIT for name in FITTED if name.endswith("_busy")}
+_FITTED_BUSY = {
+    name: _BUSY_UNIT for name in FITTED.keys() - _ATTENTION_UNITS.keys() if name.endswith("_busy")
+}
 
 COEFFICIENTS: Final[dict[str, Coefficient]] = {
     **_fitted(_MATMUL_UNITS),
@@ -83,6 +86,7 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
         {
             "code_bytes": "bytes of SRAM per PE for code, stack, routing tables and the lines beside a table",
             "matmul_reserve": "cycles of fully connected kernels as a share of the pace they are sized for",
+            "sample_start": "cycles per sample of products and of kernels on rows, beside those of the rows",
         }
     ),
     "convolution_busy": Coefficient(
@@ -123,11 +127,9 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
         "sweep's width of 16 needs",
     ),
     "attention_delay": Coefficient(
-        1 / 3,
-        "samples that an attention holds back in each direction",
-        "REPORTS: with more than 0.6 the stash of 18 + 18 layers would make fully connected kernels larger "
-        "than those of 12 + 12, which they are not; with less than 0.3 throughput of the deepest networks "
-        "would fall no faster than their depth grows, which it does. Between the two",
+        0.95,
+        "samples that an attention holds back in each direction where its queries see later keys",
+        "REPORTS: the Transformer of 42 + 42 layers; to wait for the last key of a sample is at most 1",
     ),
     "layer_norm_lanes": Coefficient(6.0, "PEs of a column", "REPORTS: all rows are multiples of 6"),
     "nlin_piece": Coefficient(

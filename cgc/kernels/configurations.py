@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+SAMPLES_OFFERED = 32
+"""Kernels of little work are offered with room for the activations of so many samples."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,12 @@ class Configuration:
 class Configurations:
     """All layouts of a kernel, one element of each array a layout; fields as in `Configuration`.
 
-    `reserve` is the share of the pace that a layout is meant to compute in, 1 where it may take all of it.
+    Memory is without activations of samples in flight: how many there are is known only when the pipeline is
+    placed. They lie wherever the rectangle has room.
+
+    Attributes:
+        reserve: share of the pace that a layout is meant to compute in, 1 where it may take all of it.
+        held_bytes: what all PEs of the rectangle hold together; None where all hold as much as the fullest.
     """
 
     width: Ints
@@ -57,6 +65,7 @@ class Configurations:
     memory_per_pe_bytes: Ints
     busy_pe_cycles: Floats
     reserve: float = 1.0
+    held_bytes: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.width)
@@ -70,6 +79,12 @@ class Configurations:
             int(self.memory_per_pe_bytes[index]),
             float(self.busy_pe_cycles[index]),
         )
+
+    def with_activations(self, index: int, stash_bytes: int) -> Configuration:
+        """A layout that holds activations as well, wherever its rectangle has room."""
+        layout = self[index]
+        spread = -(-(int(self.held[index]) + stash_bytes) // layout.area)
+        return replace(layout, memory_per_pe_bytes=max(layout.memory_per_pe_bytes, spread))
 
     @cached_property
     def cycles(self) -> Ints:
@@ -93,6 +108,11 @@ class Configurations:
         """Indices of the layouts by ascending cycles, in any order where those are equal."""
         return np.argsort(self.cycles)
 
+    @cached_property
+    def held(self) -> Ints:
+        """Bytes that all PEs of the rectangle hold together."""
+        return self.memory_per_pe_bytes * self.area if self.held_bytes is None else self.held_bytes
+
     def where(self, mask: NDArray[np.bool_]) -> Configurations:
         """The layouts that `mask` selects, in their order; these themselves where it selects all."""
         if mask.all():
@@ -105,7 +125,21 @@ class Configurations:
             self.memory_per_pe_bytes[mask],
             self.busy_pe_cycles[mask],
             self.reserve,
+            None if self.held_bytes is None else self.held_bytes[mask],
         )
+
+
+def pooled_memory(working: Floats, held: Floats, area: Ints) -> tuple[Ints, Ints]:
+    """Bytes of the fullest PE and of all PEs, where a part of what they hold may lie on any of them.
+
+    Args:
+        working: bytes that the fullest PE must hold itself.
+        held: bytes of all PEs together.
+        area: PEs of the rectangle.
+    """
+    total = np.ceil(held).astype(np.int64)
+    fullest = np.maximum(np.ceil(working).astype(np.int64), -(-total // area))
+    return fullest, total
 
 
 def whole_cycles(cycles: Floats) -> Ints:

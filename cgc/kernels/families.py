@@ -51,6 +51,7 @@ FAMILIES: dict[str, Family] = {
         "projections of query, key and value, softmax of products, the projection behind, all gradients",
         attention_cost.attention_configurations,
         attention_cost.PARAMETERS,
+        attention_cost.OPTIONAL,
     ),
     "matmul": _matmul("product of two activations and its gradients"),
     "layer_norm": _row("layer_norm", "layer normalization, its gradient, update of gamma and beta"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ class Kernel:
         source: the user's line as "file:line", where known.
         generated: no rule of the kernel library matched.
         loops: of a generated kernel the loop nests, which size it instead of a cost function.
+        samples_in_flight: samples between the kernel's forward and its backward pass where samples follow
+            each other as closely as the kernels take them.
     """
 
     name: str
@@ -32,6 +35,19 @@ class Kernel:
     source: str | None = None
     generated: bool = False
     loops: GeneratedKernel | None = None
+    samples_in_flight: float = 1.0
+
+    def samples(self, fill: float) -> float:
+        """Samples that wait for their backward pass.
+
+        Args:
+            fill: samples in flight between kernels, as a share of those where samples follow closely.
+        """
+        return 1 + (self.samples_in_flight - 1) * fill
+
+    def stash_bytes(self, fill: float) -> int:
+        """Bytes of the activations of all samples that wait, see `samples`."""
+        return math.ceil(self.samples(fill) * self.parameters.get("stash_bytes", 0))
 
 
 @dataclass(frozen=True)

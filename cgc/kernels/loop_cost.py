@@ -14,6 +14,7 @@ import numpy as np
 
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
+    SAMPLES_OFFERED,
     Configurations,
     Floats,
     Ints,
@@ -35,7 +36,7 @@ PARAMETERS = frozenset(
         "streamed_elements",  # of the widest stream in or out, per sample
         "element_bytes",  # of that stream
         "resident_bytes",  # tables, parameters and their state, of all PEs together
-        "stash_bytes",  # activations that wait for the backward pass, of all samples in flight
+        "stash_bytes",  # activations of one sample that wait for its backward pass
         "batch",  # samples of a step
     }
 )
@@ -56,7 +57,7 @@ def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
     stream: Floats = np.ceil(np.float64(parameters["streamed_elements"]) / (height * copies))
     wide = coefficient("wide_element_factor") if parameters["element_bytes"] > 2 else 1.0
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * local
-    held = parameters["resident_bytes"] / lane_pes + parameters["stash_bytes"] / (lane_pes * copies)
+    held = parameters["resident_bytes"] / lane_pes
     return Configurations(
         width=width,
         height=height * copies,
@@ -74,7 +75,7 @@ def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
 
 def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
     """Widths, heights, copies; more PEs than pieces of a row only where their memory is needed."""
-    held = parameters["resident_bytes"] + parameters["stash_bytes"]
+    held = parameters["resident_bytes"] + SAMPLES_OFFERED * parameters["stash_bytes"]
     pieces = math.ceil(parameters["row_elements"] / coefficient("smallest_piece"))
     ladder = line_ladder(_LONGEST_LINE)
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))

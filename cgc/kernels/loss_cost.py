@@ -39,7 +39,7 @@ def loss_configurations(parameters: Mapping[str, int]) -> Configurations:
     cycles = rows * row + parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
     wire = rows * coefficient("loss_wire_element") * piece
     buffers = coefficient("row_buffers") * 4 * piece
-    held = (parameters["resident_bytes"] + parameters["stash_bytes"]) / pes
+    held = parameters["resident_bytes"] / pes
     return Configurations(
         width=long * folds,
         height=lines * at_once // folds,

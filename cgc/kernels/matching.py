@@ -97,19 +97,20 @@ def _first_op(program: Program, group: Group) -> int:
 
 
 def _kernel(
-    assignment: Assignment, group: Group, name: str, in_flight: int, nests: GeneratedKernel | None
+    assignment: Assignment, group: Group, name: str, in_flight: float, nests: GeneratedKernel | None
 ) -> Kernel:
     program = assignment.program
     members = tuple(sorted(group.members))
     return Kernel(
         name=name,
         family=group.family,
-        parameters=parameters(assignment, group, in_flight),
+        parameters=parameters(assignment, group),
         ops=tuple(program.ops[index].name for index in members),
         op_indices=members,
         source=_source(program, group),
         generated=group.generated,
         loops=nests,
+        samples_in_flight=in_flight,
     )
 
 

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from cgc.kernels.coefficients import coefficient
-from cgc.kernels.configurations import Configurations, Floats, Ints, ceil_div, useful_splits, whole_cycles
+from cgc.kernels.configurations import (
+    Configurations,
+    Floats,
+    Ints,
+    ceil_div,
+    pooled_memory,
+    useful_splits,
+    whole_cycles,
+)
 from cgc.kernels.core_cost import (
     line_tile_cycles,
     pass_share,
@@ -29,7 +37,7 @@ PARAMETERS = frozenset(
         "passes",  # matrix products over the tile: 1 forward, 2 with one gradient, 3 with both
         "element_bytes",  # of the streamed elements
         "resident_bytes",  # weights, gradients and optimizer state of all PEs together
-        "stash_bytes",  # activations that wait for the backward pass, of all samples in flight
+        "stash_bytes",  # activations of one sample that wait for its backward pass
         "epilogue_millicycles",  # bias, activation and their gradients: per sample, over all PEs
         "step_millicycles",  # weight update: per batch, over all PEs
         "reload",  # 1 where the second operand is new for every sample, else 0
@@ -38,6 +46,7 @@ PARAMETERS = frozenset(
 )
 OPTIONAL = frozenset(
     {
+        "update_bytes",  # of resident_bytes, what only the weight update reads; 0 if left out
         "loss_outputs",  # 1 where the results go to a loss
         "lookup",  # 1 where rows are looked up in the second operand as well
         "rows_per_start",  # rows that stream through at one start: those of a line of an image; 1 if left out
@@ -68,14 +77,18 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
     lines = _postadapt_lines(parameters, epilogue, core)
     update = parameters["step_millicycles"] / 1000 / parameters["batch"]
     share = tile_in * tile_out / (parameters["inputs"] * parameters["outputs"])
-    core_total = core + update * share
+    core_total = core + pass_share(parameters) * coefficient("sample_start") + update * share
     extra = int(coefficient("lookup_lines")) * parameters.get("lookup", 0) + int(coefficient("fan_lines"))
+    width = across * (a + lines) + extra
+    height = along * (b + int(coefficient("preadapt_lines"))) + extra
+    fullest, held = _memory(parameters, (tile_in, tile_out), a * b, copies, width * height)
     return Configurations(
-        width=across * (a + lines) + extra,
-        height=along * (b + int(coefficient("preadapt_lines"))) + extra,
+        width=width,
+        height=height,
         compute_cycles=whole_cycles(np.maximum(core_total, epilogue / lines)),
         transmission_cycles=whole_cycles(_wire_cycles(parameters, rows, tile_in, tile_out)),
-        memory_per_pe_bytes=_memory(parameters, tile_in, tile_out, a * b * copies),
+        memory_per_pe_bytes=fullest,
+        held_bytes=held,
         busy_pe_cycles=_busy_share(parameters) * a * b * copies * core_total,
         reserve=reserve(parameters, coefficient("matmul_reserve")),
     )
@@ -140,14 +153,17 @@ def _wire_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_
     return np.maximum(pass_share(parameters) * (elements + starts) + reload, line_cycles(parameters))
 
 
-def _memory(parameters: Mapping[str, int], tile_in: Ints, tile_out: Ints, pes: Ints) -> Ints:
-    """Bytes of the fullest PE; a copy of the core holds all weights, and its share of the stash."""
+def _memory(
+    parameters: Mapping[str, int], tile: tuple[Ints, Ints], pes: Ints, copies: Ints, area: Ints
+) -> tuple[Ints, Ints]:
+    """Bytes of the fullest PE and of the rectangle; every copy of the core holds all weights.
+
+    A PE works on its own weights and sums their gradients. What only the update reads lies where there is
+    room, on the lines beside the core as well.
+    """
+    tile_in, tile_out = tile
     share = tile_in * tile_out / (parameters["inputs"] * parameters["outputs"])
+    worked = parameters["resident_bytes"] - parameters.get("update_bytes", 0)
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
-    total = (
-        coefficient("code_bytes")
-        + parameters["resident_bytes"] * share
-        + buffers
-        + parameters["stash_bytes"] / pes
-    )
-    return np.ceil(total).astype(np.int64)
+    held = coefficient("code_bytes") * area + copies * (parameters["resident_bytes"] + pes * buffers)
+    return pooled_memory(coefficient("code_bytes") + worked * share + buffers, held, area)

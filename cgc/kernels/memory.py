@@ -8,6 +8,7 @@ from cgc.cirh.constant import ConstOp
 from cgc.cirh.types import shape_of, size_bytes, tensor_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import Program, elements
+from cgc.kernels.work import PRODUCTS, element_bytes
 
 _ROW_FAMILIES = frozenset({"layer_norm", "nlin", "add", "dropout", "pos_encoding", "loss"})
 """Their stash lies with the kernels beside them that have weights: 48 PEs of a layer norm hold no sample."""
@@ -17,18 +18,50 @@ _SIGNS_ONLY = frozenset({"ReluGrad"})
 
 
 def resident_bytes(assignment: Assignment, group: Group) -> int:
-    """Bytes of state, of a gradient for each tensor that is updated, and of large constants in a kernel.
-
-    A state tensor that several kernels read is kept by the one that reads it first.
-    """
+    """Bytes of state, of a gradient for each tensor that is updated, and of large constants in a kernel."""
     program = assignment.program
-    total = 0
+    total = sum(_constant_bytes(program, index) for index in group.members)
+    for state in _kept_state(program, group):
+        total += size_bytes(tensor_of(state))
+        if (
+            group.updates
+            and program.state[state].startswith("state.model.")
+            and state in program.replacements
+        ):
+            total += elements(state) * _gradient_element_bytes(program, group, state)
+    return total
+
+
+def update_bytes(assignment: Assignment, group: Group) -> int:
+    """Bytes of the state in a kernel that only the update of its weights reads: moments, momentum."""
+    program = assignment.program
+    return sum(
+        size_bytes(tensor_of(state))
+        for state in _kept_state(program, group)
+        if group.updates.issuperset(program.users(state))
+    )
+
+
+def _kept_state(program: Program, group: Group) -> list[SSAValue]:
+    """State tensors that a kernel keeps: what several kernels read lies in the one that reads it first."""
     read = {operand for index in group.members for operand in program.ops[index].operands}
-    for state in read & program.state.keys():
-        if program.users(state)[0] in group.members:
-            trained = program.state[state].startswith("state.model.") and state in program.replacements
-            total += size_bytes(tensor_of(state)) * (2 if trained and group.updates else 1)
-    return total + sum(_constant_bytes(program, index) for index in group.members)
+    return [state for state in read & program.state.keys() if program.users(state)[0] in group.members]
+
+
+def _gradient_element_bytes(program: Program, group: Group, state: SSAValue) -> int:
+    """Bytes of an element of a gradient while it is summed over the samples of a step.
+
+    A product sums in the precision of its operands. Sums of single rows, such as those of a table, are as
+    wide as the state.
+    """
+    sums = [
+        element_bytes(result)
+        for index in group.members
+        if program.mnemonics[index] in PRODUCTS
+        for result in program.ops[index].results
+        if result not in program.per_sample_values and elements(result) == elements(state)
+    ]
+    return min(sums, default=element_bytes(state))
 
 
 def _constant_bytes(program: Program, index: int) -> int:
@@ -42,8 +75,9 @@ def _constant_bytes(program: Program, index: int) -> int:
 def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
     """Bytes per sample of what the backward ops of a kernel read of the forward pass.
 
-    Kernels without weights keep nothing, the kernel before an activation keeps what its gradient reads.
-    Scores of an attention are computed anew, from queries and keys.
+    Kernels without weights keep nothing, the kernel before an activation keeps what its gradient reads, and
+    where that is the input of the activation, its output is computed again. So are scores of an attention,
+    from queries and keys.
     """
     if group.family in _ROW_FAMILIES:
         return 0
@@ -53,16 +87,15 @@ def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
         for operand in program.ops[index].operands:
             readers.setdefault(operand, set()).add(index)
     for value in _results(program, group):
-        for user in program.users(value):
-            owner = assignment.owner(user)
-            if owner is not None and owner.family == "nlin" and user not in program.forward:
-                readers.setdefault(value, set()).add(user)
+        if users := _readers_in_activations(assignment, value):
+            readers.setdefault(value, set()).update(users)
     kept = [
         value
         for value in readers
         if value in program.per_sample_values
         and ((at := program.producer(value)) is None or at in program.forward)
         and not _is_scores(group, value)
+        and not _is_made_again(assignment, value)
     ]
     return sum(_stashed_bytes(program, value, readers[value]) for value in kept)
 
@@ -77,6 +110,29 @@ def _is_scores(group: Group, value: SSAValue) -> bool:
     """Whether a tensor of an attention is as large as its scores."""
     sizes = group.sizes
     return shape_of(value)[-2:] == (sizes.get("rows"), sizes.get("keys")) and len(shape_of(value)) > 2
+
+
+def _is_made_again(assignment: Assignment, value: SSAValue) -> bool:
+    """Whether an activation that stands alone makes a tensor of what is kept for its gradient anyway."""
+    program = assignment.program
+    producer = program.producer(value)
+    owner = None if producer is None else assignment.owner(producer)
+    if owner is None or owner.family != "nlin":
+        return False
+    read = {operand for index in owner.members & program.forward for operand in program.ops[index].operands}
+    return any(_readers_in_activations(assignment, operand) for operand in read - {value})
+
+
+def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]:
+    """Backward ops of activations that stand alone and read a tensor."""
+    program = assignment.program
+    return {
+        user
+        for user in program.users(value)
+        if user not in program.forward
+        and (owner := assignment.owner(user)) is not None
+        and owner.family == "nlin"
+    }
 
 
 def _stashed_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:

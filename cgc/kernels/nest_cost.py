@@ -18,6 +18,7 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
+    SAMPLES_OFFERED,
     Configuration,
     Configurations,
     Floats,
@@ -32,7 +33,7 @@ from cgc.lair.nest import Access, LoopNest
 from cgc.lair.polyhedra import footprint, is_injective
 
 PARAMETERS = frozenset({"batch", "stash_bytes"})
-"""Samples of a step; bytes of activations that wait for the backward pass, of all samples in flight."""
+"""Samples of a step; bytes of activations of one sample that wait for its backward pass."""
 
 _LONGEST_LINE = 1024
 _HOP_CYCLES = 1.0
@@ -72,7 +73,7 @@ def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations
         height=layouts.height * layouts.copies,
         compute_cycles=whole_cycles(compute),
         transmission_cycles=whole_cycles(_wire_cycles(kernel, layouts)),
-        memory_per_pe_bytes=np.ceil(state.memory(stash_bytes)).astype(np.int64),
+        memory_per_pe_bytes=np.ceil(state.memory()).astype(np.int64),
         busy_pe_cycles=np.minimum(busy, compute * layouts.pes * layouts.copies),
     )
 
@@ -116,7 +117,7 @@ def _layouts(kernel: GeneratedKernel, schedule: list[Timed], stash_bytes: int) -
     held = sum(values[number].elements * values[number].element_bytes for number in kernel.resident)
     ladder = line_ladder(_LONGEST_LINE)
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
-    useful = width * height <= max(pieces, (held + stash_bytes) // 1024)
+    useful = width * height <= max(pieces, (held + SAMPLES_OFFERED * stash_bytes) // 1024)
     useful |= (width == 1) & (height == 1)
     rows = max((nest.rows for nest in schedule), default=1)
     return _Layouts(*with_copies(width[useful], height[useful], rows))
@@ -178,10 +179,10 @@ class _State:
             self.first.setdefault(value, number)
             self.last[value] = number
 
-    def memory(self, stash_bytes: int) -> Floats:
-        """Bytes of the fullest PE: code, what stays, the stash, and the most that is needed at one time."""
+    def memory(self) -> Floats:
+        """Bytes of the fullest PE: code, what stays, and the most that is needed at one time."""
         zero = np.zeros(len(self.layouts.width))
-        base = coefficient("code_bytes") + stash_bytes / (self.layouts.pes * self.layouts.copies)
+        base = zero + coefficient("code_bytes")
         alive: list[Floats] = [zero.copy() for _ in range(1 + max(self.last.values(), default=0))]
         for value, elements in self.held.items():
             size = elements * self.kernel.program.values[value].element_bytes

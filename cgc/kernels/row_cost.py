@@ -5,6 +5,8 @@ its piece, and for sums over the row the way along the columns:
 
     cycles = start + element * ceil(row_elements / columns) + hop * columns
 
+and every sample a start of its own (`sample_start`).
+
 Figures count forward and backward pass; without gradients half of them.
 """
 
@@ -16,7 +18,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
-from cgc.kernels.configurations import Configurations, Ints, ceil_div, line_ladder, whole_cycles
+from cgc.kernels.configurations import (
+    SAMPLES_OFFERED,
+    Configurations,
+    Ints,
+    ceil_div,
+    line_ladder,
+    whole_cycles,
+)
 from cgc.kernels.core_cost import width_factor
 from cgc.kernels.stream_cost import line_cycles, reserve
 
@@ -27,7 +36,7 @@ PARAMETERS = frozenset(
         "passes",  # 2 forward and backward, 1 forward
         "element_bytes",  # of the rows
         "resident_bytes",  # parameters and their state, of all PEs together
-        "stash_bytes",  # activations that wait for the backward pass, of all samples in flight
+        "stash_bytes",  # activations of one sample that wait for its backward pass
         "step_millicycles",  # parameter update: per batch, over all PEs
         "batch",  # samples of a step
     }
@@ -60,10 +69,10 @@ def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
     )
     pes = columns * lanes
     update = parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
-    cycles = parameters["rows"] * row + update
+    cycles = share * coefficient("sample_start") + parameters["rows"] * row + update
     width = -(-columns * (100 + int(100 * _optional(kind, "spare"))) // (100 * folds))
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * piece
-    held = (parameters["resident_bytes"] + parameters["stash_bytes"]) / pes
+    held = parameters["resident_bytes"] / pes
     return Configurations(
         width=width,
         height=lanes * folds,
@@ -84,7 +93,7 @@ def _layouts(kind: str, parameters: Mapping[str, int], lanes: int) -> tuple[Ints
     """Columns and folds; more columns than pieces of a row only where their memory is needed."""
     smallest = _optional(kind, "piece", coefficient("smallest_piece"))
     pieces = math.ceil(parameters["row_elements"] / smallest)
-    held = parameters["resident_bytes"] + parameters["stash_bytes"]
+    held = parameters["resident_bytes"] + SAMPLES_OFFERED * parameters["stash_bytes"]
     most = max(pieces, -(-held // (_BYTES_PER_PE * lanes)))
     ladder = line_ladder(max(most, 1))
     exact = ceil_div(parameters["row_elements"], np.arange(1, min(64, pieces) + 1, dtype=np.int64))

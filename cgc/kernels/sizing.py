@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
@@ -14,13 +13,14 @@ from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.convolution import convolution_sizes
 from cgc.kernels.fully_connected import weight_operand
-from cgc.kernels.memory import resident_bytes, stash_bytes_per_sample
+from cgc.kernels.memory import resident_bytes, stash_bytes_per_sample, update_bytes
 from cgc.kernels.program import Program, elements
 from cgc.kernels.stream_cost import image_lines, line_cycles
 from cgc.kernels.work import (
     FREE,
     LOSSES,
     MOVES,
+    PRODUCTS,
     element_bytes,
     op_millicycles,
     reductions,
@@ -36,20 +36,17 @@ _ONE_WAY = frozenset({"add", "pos_encoding"})
 _IMAGE_FAMILIES = frozenset(
     {"convolution", "normalization", "pooling", "data_movement", "add", "nlin", "loss"}
 )
-
-_PRODUCTS = frozenset({"MatMul", "Convolution"})
 _MAX_PASSES = 3
 
 
-def parameters(assignment: Assignment, group: Group, samples_in_flight: int) -> dict[str, int]:
+def parameters(assignment: Assignment, group: Group) -> dict[str, int]:
     """The parameters that the family's cost function reads.
 
     Args:
         assignment: all ops with their kernels.
         group: the kernel.
-        samples_in_flight: samples that have passed the kernel forward and not yet backward.
     """
-    stash = samples_in_flight * stash_bytes_per_sample(assignment, group)
+    stash = stash_bytes_per_sample(assignment, group)
     if group.generated:  # its loop nests tell the rest
         return {"batch": assignment.program.batch_size, "stash_bytes": stash}
     common = {
@@ -58,9 +55,9 @@ def parameters(assignment: Assignment, group: Group, samples_in_flight: int) -> 
         "stash_bytes": stash,
     }
     if group.family in MATMUL_FAMILIES:
-        return {**common, **_matmul(assignment, group)}
+        return {**common, **_matmul(assignment, group), "update_bytes": update_bytes(assignment, group)}
     if group.family == "attention":
-        return {**common, **_attention(assignment, group)}
+        return {**common, **_attention(assignment, group), "update_bytes": update_bytes(assignment, group)}
     figures = _row if group.family in ROW_FAMILIES else _loop
     return {**common, **figures(assignment, group), **_lines(assignment.program, group)}
 
@@ -97,15 +94,14 @@ def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]
 
 def samples_in_flight(
     assignment: Assignment, edges: Mapping[tuple[int, int], Sequence[SSAValue]]
-) -> list[int]:
-    """For each kernel the samples between its forward and its backward pass.
+) -> list[float]:
+    """For each kernel the samples between its forward and its backward pass, where samples follow closely.
 
-    A stage passes a sample on after one of its rows, so it delays by 1 / rows of a sample; an attention waits
-    for keys of later rows. The backward pass comes after all stages on the longest way to the end, there and
-    back.
+    A stage passes a sample on after one of its rows, so it delays by 1 / rows of a sample. The backward pass
+    comes after all stages on the longest way to the end, there and back.
     """
     program = assignment.program
-    delay = [_delay(assignment, group) for group in assignment.groups]
+    delay = _delays(assignment)
     order = [_first_forward(program, group) for group in assignment.groups]
     later: list[Fraction] = [Fraction(0)] * len(delay)
     forward_edges = [
@@ -115,14 +111,24 @@ def samples_in_flight(
     ]
     for a, b in sorted(forward_edges, key=lambda edge: -order[edge[0]]):
         later[a] = max(later[a], later[b] + delay[b])
-    return [math.ceil(1 + 2 * after) for after in later]
+    return [float(1 + 2 * after) for after in later]
 
 
-def _delay(assignment: Assignment, group: Group) -> Fraction:
-    """Samples that a kernel holds back in one direction."""
-    if group.family == "attention":
-        return Fraction(coefficient("attention_delay"))
-    return Fraction(1, rows_per_sample(assignment, group))
+def _delays(assignment: Assignment) -> list[Fraction]:
+    """Samples that each kernel holds back in one direction.
+
+    An attention waits for the keys of later rows, but where a mask hides these its rows go out as they come.
+    A kernel of one row a sample, such as a classifier behind a sequence, is as large as its weights need and
+    done long before the next sample comes: it holds back no more than a row of the longest kernel.
+    """
+    rows = [rows_per_sample(assignment, group) for group in assignment.groups]
+    most = max(rows)
+    return [
+        Fraction(coefficient("attention_delay"))
+        if group.family == "attention" and not group.sizes["causal"]
+        else Fraction(1, own if own > 1 else most)
+        for group, own in zip(assignment.groups, rows, strict=True)
+    ]
 
 
 def _first_forward(program: Program, group: Group) -> int:
@@ -152,7 +158,7 @@ def _matmul_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
 def _matmul(assignment: Assignment, group: Group) -> dict[str, int]:
     program = assignment.program
     rows, inputs, outputs = _matmul_sizes(assignment, group)
-    products = [index for index in group.members if program.mnemonics[index] in _PRODUCTS]
+    products = [index for index in group.members if program.mnemonics[index] in PRODUCTS]
     streamed = op_work(program, _epilogue(program, group))
     return {
         "rows": rows,
@@ -174,8 +180,7 @@ def _epilogue(program: Program, group: Group) -> set[int]:
     return {
         index
         for index in group.members - group.updates
-        if program.is_per_sample(index)
-        and program.mnemonics[index] not in MOVES | FREE | _PRODUCTS | {"Cast"}
+        if program.is_per_sample(index) and program.mnemonics[index] not in MOVES | FREE | PRODUCTS | {"Cast"}
     }
 
 
@@ -264,7 +269,7 @@ def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
 def op_work(program: Program, indices: Iterable[int]) -> int:
     """Thousandths of a cycle of some ops in a step, products left out."""
     return sum(
-        op_millicycles(program, index) for index in indices if program.mnemonics[index] not in _PRODUCTS
+        op_millicycles(program, index) for index in indices if program.mnemonics[index] not in PRODUCTS
     )
 
 

@@ -25,7 +25,6 @@ def table_configurations(parameters: Mapping[str, int]) -> Configurations:
     factor = width_factor(parameters) * parameters["passes"] / 2 * parameters["rows"]
     update = parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
     cycles = factor * coefficient("lookup_row") + update
-    held = parameters["resident_bytes"] + parameters["stash_bytes"]
     groups = math.ceil(parameters["row_elements"] / coefficient("stream_group"))
     wire = factor * coefficient("lookup_wire") * parameters["row_elements"] / groups
     return Configurations(
@@ -33,6 +32,8 @@ def table_configurations(parameters: Mapping[str, int]) -> Configurations:
         height=height,
         compute_cycles=whole_cycles(cycles),
         transmission_cycles=whole_cycles(np.full(width.shape, wire)),
-        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + held / pes).astype(np.int64),
+        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + parameters["resident_bytes"] / pes).astype(
+            np.int64
+        ),
         busy_pe_cycles=coefficient("emb_busy") * cycles * pes,
     )

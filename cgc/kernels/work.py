@@ -21,6 +21,7 @@ MOVES = frozenset(
 )
 """Ops that only move elements (or write constants)."""
 
+PRODUCTS = frozenset({"MatMul", "Convolution"})
 RANDOM = frozenset({"RandomUniform", "RandomNormal", "StatelessRandomUniform"})
 LOSSES = frozenset({"SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"})
 OPTIMIZERS = frozenset({"GradientDescent", "Momentum", "Adam", "AdamW", "RMSProp", "Adagrad"})

@@ -14,6 +14,9 @@ from cgc.placement.model import Placement
 INPUT = "host input"
 """Name of the bottleneck where the Ethernet links are slower than every kernel."""
 
+MEMORY = "memory"
+"""Limit of a pipeline in which samples wait until there is room for their activations."""
+
 _AT_THE_PACE = 0.998
 
 
@@ -54,7 +57,7 @@ class Performance:
         overall: of the pipeline.
         kernels: by name, in the order of the graph.
         bottleneck: the kernel that sets deltat_cycles, or `INPUT`.
-        limit: what limits it, "compute" or "transmission".
+        limit: what limits it, "compute", "transmission" or `MEMORY`.
     """
 
     overall: Figures
@@ -66,26 +69,32 @@ class Performance:
 def estimate(graph: KernelGraph, placement: Placement, fabric: Fabric) -> Performance:
     """Estimates the speed of a placed graph; one sample leaves the pipeline every `deltat_cycles`.
 
-    The slowest kernel sets the pace, or the host links where the samples arrive more slowly than that.
+    The slowest kernel sets the pace, or the host links where the samples arrive more slowly than that. Where
+    fewer samples are in flight than the kernels could take, all of it waits: the overall cycles are those
+    from one sample to the next.
     """
     layouts = {kernel.name: placement.layouts[kernel.name] for kernel in graph.kernels}
-    compute = max(layout.compute_cycles for layout in layouts.values())
+    waiting = placement.interval_cycles if placement.fill < 1 else 0
+    compute = max(waiting, *(layout.compute_cycles for layout in layouts.values()))
     input_cycles = fabric.input_cycles(graph.input_bytes_per_sample)
     streams = [_stream_cycles(kernel, layouts[kernel.name]) for kernel in graph.kernels]
-    transmission = max(input_cycles, *streams)
+    transmission = max(waiting, input_cycles, *streams)
     pace = max(compute, transmission)
     active = sum(layout.area for layout in layouts.values())
     busy = sum(layout.busy_pe_cycles for layout in layouts.values())
-    bottleneck = _bottleneck(graph, layouts, pace)
-    slowest = layouts.get(bottleneck)
+    bottleneck = _fullest(graph, layouts) if pace == waiting else _bottleneck(graph, layouts, pace)
     return Performance(
         overall=_figures(compute, transmission, active, busy, pace, fabric),
         kernels={name: _of_kernel(layout, pace, fabric) for name, layout in layouts.items()},
         bottleneck=bottleneck,
-        limit="compute"
-        if slowest is not None and slowest.compute_cycles == slowest.cycles
-        else "transmission",
+        limit=MEMORY if pace == waiting else _limit_of(layouts.get(bottleneck)),
     )
+
+
+def _limit_of(slowest: Configuration | None) -> str:
+    """What limits the slowest kernel; None for the host input."""
+    computes = slowest is not None and slowest.compute_cycles == slowest.cycles
+    return "compute" if computes else "transmission"
 
 
 def _stream_cycles(kernel: Kernel, layout: Configuration) -> int:
@@ -115,6 +124,13 @@ def _bottleneck(graph: KernelGraph, layouts: Mapping[str, Configuration], pace: 
         and int(configurations(kernel).cycles.min()) == cycles
     ]
     return max(fixed or slowest, key=lambda kernel: layouts[kernel.name].area).name
+
+
+def _fullest(graph: KernelGraph, layouts: Mapping[str, Configuration]) -> str:
+    """The kernel that holds the most activations, which no more samples can be let in for."""
+    return max(
+        graph.kernels, key=lambda kernel: (kernel.stash_bytes(1), layouts[kernel.name].memory_per_pe_bytes)
+    ).name
 
 
 def _of_kernel(layout: Configuration, pace: int, fabric: Fabric) -> Figures:

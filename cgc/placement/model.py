@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,6 +51,8 @@ class Placement:
         active_pes: PEs of all rectangles.
         total_utilization: active_pes as a share of the fabric, 0 to 1.
         wire_length: sum over all edges of the L1 distance of the centres, in PEs.
+        fill: samples in flight between kernels, as a share of those where samples follow as closely as the
+            kernels take them: one comes every target_cycles / fill cycles.
     """
 
     fabric: str
@@ -59,3 +62,9 @@ class Placement:
     active_pes: int
     total_utilization: float
     wire_length: float
+    fill: float = 1.0
+
+    @property
+    def interval_cycles(self) -> int:
+        """Cycles from one sample to the next that memory for activations allows."""
+        return math.ceil(self.target_cycles / self.fill)

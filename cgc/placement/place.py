@@ -6,7 +6,8 @@ fabric. At that target the wires are made short.
 
 Three things end the search before the fabric is full. No target is below the cycles of a kernel that cannot
 be split further: the others would only wait for it. Speed must pay, and a share of the fabric stays free
-where it can, see `cgc.placement.targets`.
+where it can, see `cgc.placement.targets`. Where memory for activations is short, fewer samples are let in,
+see `cgc.placement.filling`.
 
 The search is the one of `cgc.placement.engine`, which also solves the graphs of the ISPD 2020 contest. It
 counts moves, not seconds: the result depends on nothing but the arguments.
@@ -31,8 +32,9 @@ from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
 from cgc.placement.engine.push import push
 from cgc.placement.engine.starts import band_trees
 from cgc.placement.engine.tree import Node
+from cgc.placement.filling import fills
 from cgc.placement.model import Placement, Rect
-from cgc.placement.shapes import KernelShapes, kernel_shapes
+from cgc.placement.shapes import GraphShapes, KernelShapes
 from cgc.placement.shortage import graph_too_large
 from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas, paying_target, targets_from
 
@@ -64,15 +66,18 @@ def place(graph: KernelGraph, fabric: Fabric, area_per_speed: float = AREA_PER_S
         raise PlacementError(
             "the graph has no kernels, expected at least one; compile a step that computes something"
         )
-    shapes = kernel_shapes(graph.kernels, fabric)
-    floor = max(int(kernel.cycles[0]) for kernel in shapes)
-    targets = targets_from(shapes, max(floor, paying_target(graph, area_per_speed)))
-    search = _Search(fabric, shapes, _edges(graph))
-    plan = search.fastest(targets)
-    if plan is None:
-        raise graph_too_large(graph.kernels, fabric)
-    plan = search.shortest(plan)
-    return _placement(graph, shapes, fabric, search.rectangles(plan), int(plan.target))
+    all_shapes = GraphShapes(graph.kernels, fabric)
+    start = paying_target(graph, area_per_speed)
+    for fill in fills(all_shapes, start, fabric.processing_elements):
+        shapes = all_shapes.at(fill)
+        assert shapes is not None
+        floor = max(int(kernel.cycles[0]) for kernel in shapes)
+        search = _Search(fabric, shapes, _edges(graph))
+        plan = search.fastest(targets_from(shapes, max(floor, start)))
+        if plan is not None:
+            plan = search.shortest(plan)
+            return _placement(graph, shapes, fabric, search.rectangles(plan), int(plan.target), fill)
+    raise graph_too_large(graph.kernels, fabric)
 
 
 def _edges(graph: KernelGraph) -> Edges:
@@ -203,10 +208,14 @@ def _placement(
     fabric: Fabric,
     rectangles: Sequence[tuple[Rect, int]],
     target: int,
+    fill: float,
 ) -> Placement:
     names = [kernel.name for kernel in graph.kernels]
     rects = {name: rect for name, (rect, _) in zip(names, rectangles, strict=True)}
-    layouts = [kernel.layouts[layout] for kernel, (_, layout) in zip(shapes, rectangles, strict=True)]
+    layouts = [
+        found.layouts.with_activations(layout, kernel.stash_bytes(fill))
+        for kernel, found, (_, layout) in zip(graph.kernels, shapes, rectangles, strict=True)
+    ]
     active = sum(rect.area for rect in rects.values())
     centers = {name: rect.center for name, rect in rects.items()}
     return Placement(
@@ -214,6 +223,7 @@ def _placement(
         rects=rects,
         layouts=dict(zip(names, layouts, strict=True)),
         target_cycles=target,
+        fill=fill,
         active_pes=active,
         total_utilization=active / fabric.processing_elements,
         wire_length=sum(_distance(centers[edge.src], centers[edge.dst]) for edge in graph.edges),

@@ -12,7 +12,7 @@ from cgc.kernels.configurations import Configurations, Floats, Ints
 from cgc.kernels.families import configurations
 from cgc.kernels.graph import Kernel
 from cgc.placement.engine.tree import NEVER
-from cgc.placement.shortage import fits_in_memory, fits_on, kernel_too_large
+from cgc.placement.shortage import fits_on, kernel_too_large, room_for_activations
 
 AREA_SLACK = 1.3
 """A rectangle may take this much more than the smallest one where its proportions suit the packing."""
@@ -51,20 +51,26 @@ class ShapeList:
 
 
 class KernelShapes:
-    """All layouts of a kernel that a fabric can hold, ordered by cycles."""
+    """Layouts of a kernel, ordered by cycles.
 
-    def __init__(self, layouts: Configurations, width: int, height: int) -> None:
+    Args:
+        layouts: all layouts.
+        chosen: positions of those that may be used, by ascending cycles.
+        limit: longest side of a rectangle.
+    """
+
+    def __init__(self, layouts: Configurations, chosen: Ints, limit: int) -> None:
         self.layouts = layouts
-        self._order = order = layouts.by_pace
-        self._limit = max(width, height)
-        self.cycles: Ints = layouts.cycles[order]
-        self._least_area: Ints = np.minimum.accumulate(layouts.area[order])
+        self._chosen = chosen
+        self._limit = limit
+        self.cycles: Ints = layouts.cycles[chosen]
+        self._least_area: Ints = np.minimum.accumulate(layouts.area[chosen])
         self._lists: dict[int, ShapeList] = {}
 
     @property
     def fastest(self) -> int:
         """The layout of the fewest cycles, of equal ones the smallest: a position in `layouts`."""
-        return int(self._order[0])
+        return int(self._chosen[0])
 
     def least_area(self, target: int) -> int:
         """Smallest area that keeps `target` cycles; requires target >= cycles[0]."""
@@ -87,7 +93,7 @@ class KernelShapes:
         """The rectangles worth trying at a target, both orientations, on a square of the longer side."""
         count = int(np.searchsorted(self.cycles, target, side="right"))
         if count not in self._lists:
-            self._lists[count] = self._pareto(self._order[:count], int(self._least_area[count - 1]))
+            self._lists[count] = self._pareto(self._chosen[:count], int(self._least_area[count - 1]))
         return self._lists[count]
 
     def _pareto(self, chosen: Ints, least: int) -> ShapeList:
@@ -107,20 +113,55 @@ class KernelShapes:
         return ShapeList(tuple(shapes), np.minimum.accumulate(heights))
 
 
-def kernel_shapes(kernels: Sequence[Kernel], fabric: Fabric) -> list[KernelShapes]:
-    """The layouts of each kernel that fit on the fabric; equal kernels share one object.
+class GraphShapes:
+    """The layouts of all kernels of a graph that a fabric can hold.
+
+    Args:
+        kernels: in the order of the graph.
+        fabric: to place them on.
 
     Raises:
         PlacementError: no layout of a kernel fits: it is too large for the fabric, or for the memory of a PE.
     """
-    shared: dict[int, KernelShapes] = {}
-    found = []
-    for kernel in kernels:
-        layouts = configurations(kernel)
-        if id(layouts) not in shared:
-            fitting = layouts.where(fits_on(layouts, fabric) & fits_in_memory(layouts, fabric))
-            if len(fitting) == 0:
+
+    def __init__(self, kernels: Sequence[Kernel], fabric: Fabric) -> None:
+        self._limit = max(fabric.width, fabric.height)
+        self._room: dict[int, tuple[Configurations, Ints]] = {}
+        self._shapes: dict[tuple[int, int], KernelShapes] = {}
+        self._kernels = [(kernel, configurations(kernel)) for kernel in kernels]
+        for kernel, layouts in self._kernels:
+            if id(layouts) not in self._room:
+                fitting = layouts.where(fits_on(layouts, fabric))
+                self._room[id(layouts)] = fitting, room_for_activations(fitting, fabric)
+            if kernel.stash_bytes(0) > self._room[id(layouts)][1].max(initial=-1):
                 raise kernel_too_large(kernel, kernels, fabric)
-            shared[id(layouts)] = KernelShapes(fitting, fabric.width, fabric.height)
-        found.append(shared[id(layouts)])
-    return found
+
+    def at(self, fill: float) -> list[KernelShapes] | None:
+        """The layouts of each kernel with room for its activations, None where some kernel has none.
+
+        Kernels of equal layouts share one object.
+
+        Args:
+            fill: samples in flight, see `Kernel.stash_bytes`.
+        """
+        found = [self._with_room(layouts, kernel.stash_bytes(fill)) for kernel, layouts in self._kernels]
+        return None if any(len(shapes.cycles) == 0 for shapes in found) else found
+
+    def _with_room(self, layouts: Configurations, stash_bytes: int) -> KernelShapes:
+        fitting, room = self._room[id(layouts)]
+        enough = fitting.by_pace[room[fitting.by_pace] >= stash_bytes]
+        key = id(layouts), len(enough)
+        if key not in self._shapes:
+            self._shapes[key] = KernelShapes(fitting, enough, self._limit)
+        return self._shapes[key]
+
+
+def kernel_shapes(kernels: Sequence[Kernel], fabric: Fabric) -> list[KernelShapes]:
+    """The layouts of each kernel on a fabric with room for the activations of a sample.
+
+    Raises:
+        PlacementError: no layout of a kernel fits.
+    """
+    shapes = GraphShapes(kernels, fabric).at(0)
+    assert shapes is not None
+    return shapes

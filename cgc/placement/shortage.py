@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cgc.errors import PlacementError, Shortage
 from cgc.fabric import Fabric
-from cgc.kernels.configurations import Configurations
+from cgc.kernels.configurations import Configurations, Ints
 from cgc.kernels.families import configurations
 from cgc.kernels.graph import Kernel
 
@@ -23,44 +23,52 @@ def fits_on(layouts: Configurations, fabric: Fabric) -> Mask:
     return upright | turned
 
 
-def fits_in_memory(layouts: Configurations, fabric: Fabric) -> Mask:
-    """Which layouts respect the memory of every PE."""
-    fitting: Mask = layouts.memory_per_pe_bytes <= fabric.memory_per_pe_bytes
-    return fitting
+def room_for_activations(layouts: Configurations, fabric: Fabric) -> Ints:
+    """Bytes that a rectangle has free beside what it holds; negative where a PE holds too much."""
+    free: Ints = layouts.area * fabric.memory_per_pe_bytes - layouts.held
+    room: Ints = np.where(layouts.memory_per_pe_bytes <= fabric.memory_per_pe_bytes, free, -1)
+    return room
+
+
+def _needed_bytes(kernel: Kernel) -> Ints:
+    """Bytes of the fullest PE of each layout, with the activations of one sample."""
+    layouts = configurations(kernel)
+    spread = -(-(layouts.held + kernel.stash_bytes(0)) // layouts.area)
+    needed: Ints = np.maximum(layouts.memory_per_pe_bytes, spread)
+    return needed
 
 
 def shortage(kernels: Sequence[Kernel], fabric: Fabric) -> Shortage:
-    """The figures of a graph that does not fit."""
-    layouts = {id(found): found for found in map(configurations, kernels)}
-    least = {key: _least_pes(found, fabric) for key, found in layouts.items()}
-    bytes_per_pe = {key: _least_bytes(found, fabric) for key, found in layouts.items()}
-    keys = [id(configurations(kernel)) for kernel in kernels]
-    largest = max(range(len(kernels)), key=lambda index: least[keys[index]])
-    fullest = max(range(len(kernels)), key=lambda index: bytes_per_pe[keys[index]])
+    """The figures of a graph that does not fit, with one sample at a time."""
+    needs: dict[tuple[int, int], tuple[int, int]] = {}
+    keys = [(id(configurations(kernel)), kernel.stash_bytes(0)) for kernel in kernels]
+    for key, kernel in zip(keys, kernels, strict=True):
+        if key not in needs:
+            needs[key] = _least(kernel, fabric)
+    largest = max(range(len(kernels)), key=lambda index: needs[keys[index]][0])
+    fullest = max(range(len(kernels)), key=lambda index: needs[keys[index]][1])
     return Shortage(
-        needed_pes=sum(least[key] for key in keys),
+        needed_pes=sum(needs[key][0] for key in keys),
         available_pes=fabric.processing_elements,
         largest_kernel=kernels[largest].name,
-        largest_kernel_pes=least[keys[largest]],
+        largest_kernel_pes=needs[keys[largest]][0],
         fullest_kernel=kernels[fullest].name,
-        needed_bytes_per_pe=bytes_per_pe[keys[fullest]],
+        needed_bytes_per_pe=needs[keys[fullest]][1],
         available_bytes_per_pe=fabric.memory_per_pe_bytes,
     )
 
 
-def _least_pes(layouts: Configurations, fabric: Fabric) -> int:
-    """PEs of the smallest layout that respects the memory; where none does, what its memory comes to."""
-    overfull = np.maximum(1.0, layouts.memory_per_pe_bytes / fabric.memory_per_pe_bytes)
+def _least(kernel: Kernel, fabric: Fabric) -> tuple[int, int]:
+    """The least PEs of a kernel, and the least bytes of its fullest PE.
+
+    Where no layout respects the memory, the PEs are what its memory comes to.
+    """
+    layouts, needed = configurations(kernel), _needed_bytes(kernel)
+    overfull = np.maximum(1.0, needed / fabric.memory_per_pe_bytes)
     fitting = overfull == 1.0
     area = np.where(fitting, layouts.area, np.inf) if fitting.any() else np.ceil(layouts.area * overfull)
-    return int(area.min())
-
-
-def _least_bytes(layouts: Configurations, fabric: Fabric) -> int:
     usable = fits_on(layouts, fabric)
-    return int(
-        layouts.memory_per_pe_bytes[usable].min() if usable.any() else layouts.memory_per_pe_bytes.min()
-    )
+    return int(area.min()), int(needed[usable].min() if usable.any() else needed.min())
 
 
 def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError:
@@ -73,9 +81,10 @@ def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) 
         what = f"its smallest rectangle is {smallest.width} x {smallest.height} PEs, available are "
         advice = "split the layer"
     else:
-        best = usable[int(np.argmin(usable.memory_per_pe_bytes))]
+        needed = _needed_bytes(kernel)[fits_on(layouts, fabric)]
+        best = usable[int(np.argmin(needed))]
         what = (
-            f"spread over {best.width} x {best.height} PEs it needs {best.memory_per_pe_bytes:,} bytes per "
+            f"spread over {best.width} x {best.height} PEs it needs {needed.min():,} bytes per "
             f"PE, available are {fabric.memory_per_pe_bytes:,} on "
         )
         advice = "make the layer smaller, use 16-bit parameters, or run the model with weight streaming"

@@ -31,7 +31,7 @@ _UNBOUNDED = 1 << 30
 def paying_target(graph: KernelGraph, area_per_speed: float) -> int:
     """The target in cycles below which speed costs too much area, whatever the size of the fabric."""
     shared = {id(layouts := configurations(kernel)): layouts for kernel in graph.kernels}
-    unbounded = {key: KernelShapes(layouts, _UNBOUNDED, _UNBOUNDED) for key, layouts in shared.items()}
+    unbounded = {key: KernelShapes(layouts, layouts.by_pace, _UNBOUNDED) for key, layouts in shared.items()}
     kernels = [unbounded[id(configurations(kernel))] for kernel in graph.kernels]
     targets = targets_from(kernels, max(int(kernel.cycles[0]) for kernel in kernels))
     cost = np.log(areas(kernels, targets)) + area_per_speed * np.log(targets)

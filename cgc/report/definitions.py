@@ -57,7 +57,8 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
             "Cycles per sample (delta_t)",
             "clock cycles",
             "From one sample leaving the pipeline to the next. The slowest kernel sets it, or the host's "
-            "input if samples arrive more slowly than that. Compute and transmission overlap, so the "
+            "input if samples arrive more slowly than that, or the memory for activations if samples wait "
+            "for room. Compute and transmission overlap, so the "
             "larger one counts.",
         ),
         "compute_cycles": Definition(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cgc.kernels.graph import KernelGraph
-from cgc.performance.model import INPUT, Performance
+from cgc.performance.model import INPUT, MEMORY, Performance
 from cgc.placement.model import Placement
 from cgc.placement.shapes import KernelShapes
 from cgc.placement.targets import AREA_PER_SPEED, paying_target
@@ -18,6 +18,8 @@ class Reason(Enum):
 
     HOST_INPUT = "host_input"
     """The Ethernet links bring samples more slowly than every kernel takes them."""
+    ACTIVATIONS = "activations"
+    """Samples wait until the wafer's memory has room for their activations."""
     WAFER_FULL = "wafer_full"
     """Faster layouts of all kernels would pay, but together they do not fit on the fabric."""
     FASTEST_LAYOUT = "fastest_layout"
@@ -31,7 +33,7 @@ class Limit:
     """What limits the speed.
 
     Attributes:
-        kind: "compute", "transmission" or "area".
+        kind: "compute", "transmission", "area" or "memory".
         reason: why.
     """
 
@@ -49,6 +51,8 @@ def find_limit(
     """
     if performance.bottleneck == INPUT:
         return Limit(performance.limit, Reason.HOST_INPUT)
+    if performance.limit == MEMORY:
+        return Limit(MEMORY, Reason.ACTIVATIONS)
     fastest = {kernel.name: int(own.cycles[0]) for kernel, own in zip(graph.kernels, shapes, strict=True)}
     if placement.target_cycles > max(*fastest.values(), paying_target(graph, AREA_PER_SPEED)):
         return Limit("area", Reason.WAFER_FULL)

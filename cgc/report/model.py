@@ -7,9 +7,9 @@ from functools import cached_property
 
 from cgc.fabric import Fabric
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
-from cgc.performance.model import Figures, Performance, estimate
+from cgc.performance.model import MEMORY, Figures, Performance, estimate
 from cgc.placement.model import Placement, Rect
-from cgc.placement.shapes import kernel_shapes
+from cgc.placement.shapes import GraphShapes
 from cgc.report.limit import Limit, find_limit
 from cgc.report.remedy import find_remedies
 
@@ -59,7 +59,7 @@ class CompileReport:
     @cached_property
     def as_slow(self) -> int:
         """How many other kernels need as many cycles as the one that bounds the speed."""
-        if self.bottleneck is None:
+        if self.bottleneck is None or self.limit.kind == MEMORY:
             return 0
         cycles = self.bottleneck.figures.deltat_cycles
         return sum(row.figures.deltat_cycles == cycles for row in self.kernels) - 1
@@ -68,7 +68,8 @@ class CompileReport:
 def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
     """Collects a placed graph and its estimates."""
     performance = estimate(graph, placement, fabric)
-    shapes = kernel_shapes(graph.kernels, fabric)
+    shapes = GraphShapes(graph.kernels, fabric).at(placement.fill)
+    assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
     kernels = tuple(
         KernelReport(

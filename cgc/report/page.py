@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from cgc.performance.model import MEMORY
 from cgc.report.definitions import DEFINITIONS
 from cgc.report.floorplan import BINS, Floorplan, detail, overview, used_window, whole_window
 from cgc.report.limit import Reason
@@ -98,13 +99,16 @@ def _row(index: int, row: KernelReport, report: CompileReport) -> dict[str, Any]
 
 
 def _bars(report: CompileReport) -> list[dict[str, Any]]:
-    """What can limit the speed: compute and transmission as shares of the pace, area of the fabric."""
+    """What can limit the speed: compute and transmission as shares of the pace, area and memory."""
     overall = report.performance.overall
     bars = [
         _bar("compute", overall.compute_cycles, overall.deltat_cycles, "cycles per sample"),
         _bar("transmission", overall.transmission_cycles, overall.deltat_cycles, "cycles per sample"),
         _bar("area", overall.active_pes, report.fabric.processing_elements, "PEs"),
     ]
+    if report.limit.kind == MEMORY and report.bottleneck is not None:
+        used, there = report.bottleneck.memory_per_pe_bytes, report.fabric.memory_per_pe_bytes
+        bars.append(_bar(MEMORY, used, there, "bytes per PE"))
     for bar in bars:
         bar["limits"] = bar["kind"] == report.limit.kind
     return bars

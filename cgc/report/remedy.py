@@ -45,6 +45,8 @@ def find_remedies(
     if limit.reason is Reason.WAFER_FULL:
         return _room(graph, placement, performance, shapes, fabric)
     kernel = graph.by_name[performance.bottleneck]
+    if limit.reason is Reason.ACTIVATIONS:
+        return (_fewer_waiting(kernel, placement, fabric), *_memory(graph, placement, shapes, fabric))
     own = shapes[graph.kernels.index(kernel)]
     if limit.reason is Reason.AREA_TOO_DEAR:
         return (_dear(kernel, placement.layouts[kernel.name], own), _work(kernel, own.layouts[own.fastest]))
@@ -87,19 +89,35 @@ def _room(
         f"without room between kernels; the fabric has {fabric.processing_elements:,}. Fewer or narrower "
         f"layers make room; the largest kernels are {names}."
     )
+    return room, *_memory(graph, placement, shapes, fabric)
+
+
+def _memory(
+    graph: KernelGraph, placement: Placement, shapes: Sequence[KernelShapes], fabric: Fabric
+) -> tuple[str, ...]:
+    """How much of the area memory alone needs, whatever the speed; nothing where that is little."""
     held = [
-        layouts[kernel.name].area
+        placement.layouts[kernel.name].area
         for kernel, own in zip(graph.kernels, shapes, strict=True)
-        if own.least_area(int(own.cycles[-1])) >= _FASTER * layouts[kernel.name].area
+        if own.least_area(int(own.cycles[-1])) >= _FASTER * placement.layouts[kernel.name].area
     ]
     share = 100 * sum(held) / fabric.processing_elements
     if share < 1:
-        return (room,)
-    memory = (
+        return ()
+    return (
         f"Memory, not speed, gives {len(held):,} of {len(graph.kernels):,} kernels their size, {share:.0f} % "
-        "of the fabric: fewer parameters, fewer layers or shorter samples shrink them."
+        "of the fabric: fewer parameters, fewer layers or shorter samples shrink them.",
     )
-    return room, memory
+
+
+def _fewer_waiting(kernel: Kernel, placement: Placement, fabric: Fabric) -> str:
+    """How many samples wait where most do, and how fast the kernels would be if all could be let in."""
+    return (
+        f"{kernel.name} holds activations of {kernel.samples(placement.fill):.1f} samples, "
+        f"{kernel.stash_bytes(0):,} bytes each. With room for {kernel.samples(1):.1f} there, and for as many "
+        f"more in all layers, it would be {_rate(placement.target_cycles, fabric)}. Fewer layers, shorter "
+        "sequences, or attention that a mask keeps from looking ahead leave fewer of them waiting."
+    )
 
 
 def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:

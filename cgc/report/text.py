@@ -48,6 +48,12 @@ def verdict(report: CompileReport) -> str:
         )
     kernel = slowest.kernel
     where = f" at {kernel.source}" if kernel.source else ""
+    if report.limit.reason is Reason.ACTIVATIONS:
+        return (
+            f"Verdict: memory for activations bounds the speed: a sample is let in every {cycles:,} cycles, "
+            f"the kernels would take one every {report.placement.target_cycles:,}; kernel {kernel.name}"
+            f"{where} holds the most."
+        )
     others = f" ({report.as_slow} more just as slow)" if report.as_slow else ""
     line = (
         f"Verdict: kernel {kernel.name}{where}{others} bounds the speed: {report.limit.kind} limits it to "

@@ -37,9 +37,17 @@ def test_gpt2_small_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
-def test_bert_large_compiles(tmp_path: Path) -> None:
-    code, errors, peak_gib = compile_only("bert", "params_bert_large.yaml", tmp_path / "bert")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [
+        ("bert", "params_bert_large.yaml"),
+        ("bert", "params_bert_large_msl512.yaml"),
+        ("gpt2", "params_gpt2_large.yaml"),
+    ],
+)
+def test_large_models_compile(model: str, params: str, tmp_path: Path) -> None:
+    code, errors, peak_gib = compile_only(model, params, tmp_path / model)
     assert code == 0, errors
     assert peak_gib < LIMIT_GIB
 

@@ -86,11 +86,13 @@ def test_edges_carry_the_elements_of_a_sample(mnist: KernelGraph) -> None:
 
 def test_activations_wait_longer_the_earlier_their_layer(mnist: KernelGraph) -> None:
     """A sample passes four stages after fc1 before its gradient comes back, and one after fc3."""
-    first, last = mnist.by_name["fc1"].parameters, mnist.by_name["fc3"].parameters
+    first, last = mnist.by_name["fc1"], mnist.by_name["fc3"]
     # The gradient of ReLU needs one bit of an element, which values of the batch share in bytes.
-    inputs, signs = 784 * 4, -(-500 // 8)
-    assert first["stash_bytes"] % (inputs + signs) == 0
-    assert first["stash_bytes"] // (inputs + signs) > last["stash_bytes"] // (300 * 4)
+    assert first.parameters["stash_bytes"] == 784 * 4 + -(-500 // 8)
+    assert last.parameters["stash_bytes"] == 300 * 4
+    assert (first.samples_in_flight, last.samples_in_flight) == (11, 3)
+    assert first.stash_bytes(1) == 11 * first.parameters["stash_bytes"]
+    assert first.stash_bytes(0.5) == 6 * first.parameters["stash_bytes"]
 
 
 def test_inference_has_no_backward_pass_and_no_stash() -> None:

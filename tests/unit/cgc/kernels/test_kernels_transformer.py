@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from cgc.cirh.text import parse_module
 from cgc.cirh.types import tensor_type
 from cgc.cirh.verify import verify_module
 from cgc.kernels import KernelGraph, match_kernels
+from cgc.kernels.coefficients import coefficient
 
 BATCH, LENGTH, HEADS, DEPTH, CLASSES = 4, 6, 2, 5, 50
 WIDTH = HEADS * DEPTH
@@ -209,14 +211,67 @@ def test_a_difference_of_two_results_of_a_kernel_is_part_of_it() -> None:
     assert names(graph) == ["attention1"]
 
 
+def biased_core(bias: np.ndarray[Any, Any], padded: bool) -> Callable[..., SSAValue]:
+    """A fused core with a constant bias `[L, S]`, alone or added to one of padding."""
+
+    def core(step: Step, query: SSAValue, key: SSAValue, value: SSAValue) -> SSAValue:
+        shape = (BATCH, HEADS, LENGTH, LENGTH)
+        constant = step.add(ops.ConstOp.from_array(bias.astype(np.float32)))
+        mask = step.add(ops.BroadcastInDimOp(constant, shape, (2, 3)))
+        if padded:
+            padding = step.argument((BATCH, LENGTH), INPUT_NAME, "input_1")
+            mask = step.add(ops.AddOp(mask, step.add(ops.BroadcastInDimOp(padding, shape, (0, 3)))))
+        return step.add(ops.AttentionOp(query, key, value, mask, scale=0.5))
+
+    return core
+
+
+def unfused_biased_core(bias: np.ndarray[Any, Any]) -> Callable[..., SSAValue]:
+    """The same as products, a sum and a softmax."""
+
+    def core(step: Step, query: SSAValue, key: SSAValue, value: SSAValue) -> SSAValue:
+        scores = step.add(ops.MatMulOp(query, key, transpose_b=True))
+        constant = step.add(ops.ConstOp.from_array(bias.astype(np.float32)))
+        mask = step.add(ops.BroadcastInDimOp(constant, (BATCH, HEADS, LENGTH, LENGTH), (2, 3)))
+        softmax = step.add(ops.SoftmaxOp(step.add(ops.AddOp(scores, mask)), 3))
+        return step.add(ops.MatMulOp(softmax, value))
+
+    return core
+
+
+def waiting_for(core: Callable[..., SSAValue]) -> float:
+    """Samples in flight at the kernel before an attention layer."""
+    step = Step()
+    graph = step.graph(attention_layer(step, norm(step, step.x), core))
+    return graph.by_name["layer_norm1"].samples_in_flight
+
+
+CAUSAL = np.triu(np.full((LENGTH, LENGTH), -1e4), 1)
+WINDOW = CAUSAL + np.tril(np.full((LENGTH, LENGTH), -1e4), -3)
+
+
+def test_an_attention_that_sees_later_keys_holds_a_sample_back() -> None:
+    whole = waiting_for(fused_core)
+    assert whole == waiting_for(biased_core(CAUSAL.T, padded=False))
+    assert whole == waiting_for(biased_core(np.zeros((LENGTH, LENGTH)), padded=True))
+    rows_only = waiting_for(biased_core(CAUSAL, padded=False))
+    assert whole - rows_only == pytest.approx(2 * (coefficient("attention_delay") - 1 / LENGTH))
+
+
+def test_a_causal_mask_is_found_beside_others_and_where_attention_is_not_fused() -> None:
+    rows_only = waiting_for(biased_core(CAUSAL, padded=False))
+    assert waiting_for(biased_core(CAUSAL, padded=True)) == rows_only
+    assert waiting_for(biased_core(WINDOW, padded=False)) == rows_only
+    assert waiting_for(unfused_biased_core(CAUSAL)) == rows_only
+    assert waiting_for(unfused_biased_core(CAUSAL.T)) > rows_only
+
+
 @pytest.mark.parametrize("weights_first", [True, False])
 def test_samples_wait_longer_in_earlier_layers(weights_first: bool) -> None:
     """Also where the weights of all layers are cast before the first sample is used, as for 16 bits."""
     text = _trained_chain(weights_first)
     graph = match_kernels(parse_module(text))
-    stash = [
-        kernel.parameters["stash_bytes"] for kernel in graph.kernels if kernel.family == "fully_connected"
-    ]
+    stash = [kernel.stash_bytes(1) for kernel in graph.kernels if kernel.family == "fully_connected"]
     assert len(stash) == 3
     assert stash[0] > stash[1] > stash[2] > 0
 

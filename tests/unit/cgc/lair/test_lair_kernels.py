@@ -203,11 +203,10 @@ def test_a_table_that_is_looked_up_is_shared_out() -> None:
     assert found.memory_per_pe_bytes.min() < 48 * 1024
 
 
-def test_the_stash_is_spread() -> None:
-    found, more = (layouts(kernel([(BATCH, 64)], sines), stash) for stash in (0, 64_000))
-    np.testing.assert_array_equal(
-        more.memory_per_pe_bytes[at(more, 4, 4)] - found.memory_per_pe_bytes[at(found, 4, 4)], 4000
-    )
+def test_layouts_have_room_for_the_stash() -> None:
+    """More PEs than have work are offered where activations of some samples need them."""
+    found, more = (layouts(kernel([(BATCH, 64)], sines), stash) for stash in (0, 640_000))
+    assert more.area.max() > 100 * found.area.max()
 
 
 def test_busy_cycles_fit_into_the_time_of_all_pes() -> None:

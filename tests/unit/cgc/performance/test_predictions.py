@@ -80,21 +80,20 @@ def test_parameter_files_are_the_published_networks(name: str) -> None:
 def test_parameter_files_compile_to_the_published_figures(name: str) -> None:
     """What `--mode=compile_only` of a parameter file says is what is published."""
     row, overall = ROWS[name], report_of(*PUBLISHED_FILES[name])["overall"]
-    most = 0.35 if name == "fc_mnist" else 0.01
-    assert overall["samples_per_s"] == pytest.approx(row.samples_per_s, rel=most)
+    assert overall["samples_per_s"] == pytest.approx(row.samples_per_s, rel=0.01)
     if row.active_pes is not None:
         assert overall["active_pes_percent"] == pytest.approx(100 * row.active_pes / 307_840, rel=0.05)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_published_rows_are_predicted() -> None:
-    """The aim is a median error under 10 %; rates of Transformers are within 1 %."""
+    """The aim is a median error of 5 % at most, and none above 15 %; rates are within 2 %."""
     found = [predict(row) for row in ROWS.values()]
     errors = [abs(error) for one in found for error in one.errors() if error is not None]
     assert statistics.median(errors) < 0.05
+    assert max(errors) < 0.15
     for one in found:
         rate = one.errors()[0]
         assert rate is not None
-        most = {"transformer": 0.01, "gpt2": 0.05, "fc_mnist": 0.35, "unet": 0.01}
-        assert abs(rate) < most[one.row.sizes["model"]]
+        assert abs(rate) < 0.02

@@ -140,13 +140,14 @@ class BodyImporter:
         self, op: Any, inputs: Sequence[Value], constant: Sequence[Array | Waiting]
     ) -> tuple[Value, ...]:
         """In the graph where the device, and the importer, have the operation; else computed here."""
+        results: tuple[Value, ...] | None = None
         if op.type in HANDLERS and not constants.is_beyond_the_device(op):
             with suppress(RefusedError):
                 results = self._handle(op, inputs)
-                if results is not None:
-                    self._step.constants.note(op, constant, results)
-                    return results
-        return tuple(map(self._placed, constants.results_of(op, constant)))
+        if results is None:
+            results = tuple(map(self._placed, constants.results_of(op, constant)))
+        self._step.constants.note(op, constant, results)
+        return results
 
     def _of_step(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         """A value of the step number: what is float64 in TensorFlow is float32 here."""

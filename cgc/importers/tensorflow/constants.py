@@ -68,6 +68,15 @@ class Constants:
             if isinstance(result, SSAValue):
                 self._behind.setdefault(result, Waiting(op, inputs, position))
 
+    def array(self, value: object) -> Array | None:
+        """A value that depends on constants alone, computed; None for all others.
+
+        Raises:
+            RefusedError: see `results_of`.
+        """
+        found = self._found(value)
+        return found if found is None else _array(found)
+
     def narrowed(self, op: Any, values: Sequence[object]) -> tuple[Array | SSAValue, ...] | None:
         """The inputs of an operation on the step number, and constants, with float32 in place of float64.
 

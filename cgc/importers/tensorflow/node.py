@@ -190,9 +190,13 @@ class NodeContext:
         value = self.inputs[position]
         return value if isinstance(value, np.ndarray) else None
 
+    def constant(self, position: int) -> Array | None:
+        """An input that depends on constants alone, of any size, else None; `known` has the small ones."""
+        return self.step.constants.array(self.inputs[position])
+
     def static(self, position: int, what: str) -> Array:
         """An input that must be known; `what` is its name in the message."""
-        value = self.known(position)
+        value = self.constant(position)
         if value is None:
             raise RefusedError(
                 Kind.SHAPE,

@@ -34,7 +34,7 @@ def _dynamic_stitch(node: NodeContext) -> SSAValue:
 def _dynamic_partition(node: NodeContext) -> list[SSAValue]:
     """The rows of each number, in their order."""
     e, x, count = node.emit, node.x(0), int(node.attr("num_partitions"))
-    numbers = node.known(1)
+    numbers = node.constant(1)
     if numbers is None:
         raise RefusedError(
             Kind.SHAPE,

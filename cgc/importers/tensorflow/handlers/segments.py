@@ -100,7 +100,7 @@ def _start(kind: str, dtype: str) -> float:
 
 def _known_count(node: NodeContext, position: int) -> int:
     """As many segments as the ids, which rise, name."""
-    ids = node.known(position)
+    ids = node.constant(position)
     if ids is None:
         raise RefusedError(
             Kind.SHAPE,

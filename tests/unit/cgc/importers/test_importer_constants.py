@@ -139,3 +139,21 @@ def test_float64_of_other_variables_is_refused(graph: tf.Graph) -> None:
     weight = tf1.get_variable("weight", [3], initializer=tf1.ones_initializer())
     with pytest.raises(GraphTypeError, match=r"Cast: node 'wide'.*float64\[3\]"):
         elements(graph, tf.cast(tf.cast(weight.read_value(), tf.float64, name="wide") / 3, tf.float32))
+
+
+SIZES: dict[str, Callable[[Any], Any]] = {
+    "mask": lambda x: tf.boolean_mask(x, tf.equal(tf.range(5000) % 3, 0)),
+    "segments": lambda x: tf.math.segment_sum(x, tf.range(5000) // 7),
+    "turned": lambda x: tf.gather(x, tf.math.invert_permutation(tf.range(5000)[::-1])),
+    "places": lambda x: tf.gather_nd(x, tf.where(tf.range(5000) / 3 > 1000)),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_depend_on_large_constants(
+    name: str, graph: tf.Graph, both_ways: Callable[..., Any]
+) -> None:
+    x = tf1.placeholder(tf.float32, [5000], "x")
+    batch = np.arange(5000, dtype=np.float32)
+    ran = both_ways([x], {"y": SIZES[name](x)}, [], [[batch]], mode="infer")
+    np.testing.assert_allclose(ran.compiled.series("y"), ran.session.series("y"), rtol=1e-6)

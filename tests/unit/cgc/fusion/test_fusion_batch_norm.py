@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import ModuleOp
 from cgc.cirh.interface import step_interface
 from cgc.driver import CompileOptions, validate_step
 from cgc.fabric import load_fabric
+from cgc.importers.tensorflow import import_keras_step
 from cgc.lowering.interpret import step_function
 from cgc.performance import estimate
 from cgc.placement import place
@@ -154,6 +155,29 @@ def test_all_manners_have_the_kernel_and_the_rate_of_the_op(manner: str, half: s
     rate, found = rate_and_kernels(step(MANNERS[manner], casts), precision)
     assert found == kernels
     assert kernels["normalization"] == len(FILTERS)
+    assert rate == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_a_keras_model_under_a_policy_has_no_generated_kernel(policy: str) -> None:
+    keras.config.set_dtype_policy(policy)
+    try:
+        x = keras.Input(INPUTS[0][0][1:], batch_size=BATCH)
+        hidden = x
+        for filters in FILTERS:
+            hidden = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(hidden)
+            hidden = keras.layers.ReLU()(keras.layers.BatchNormalization()(hidden))
+            hidden = keras.layers.MaxPool2D()(hidden)
+        logits = keras.layers.Dense(CLASSES, dtype="float32")(keras.layers.Flatten()(hidden))
+        model = keras.Model(x, logits)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    module = import_keras_step(model, tuple(tf.TensorSpec(*spec) for spec in INPUTS)).module
+    half = policy == "mixed_float16"
+    expected, kernels = of_the_op(half, "mixed_float16" if half else "float32")
+    rate, found = rate_and_kernels(module, "mixed_float16" if half else "float32")
+    assert found == kernels
     assert rate == pytest.approx(expected, rel=0.05)
 
 

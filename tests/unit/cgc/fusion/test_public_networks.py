@@ -55,7 +55,7 @@ def transformer(sizes: dict[str, Any]) -> ModuleOp:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("manner", [{}, KERAS])
 def test_gpt2_small(manner: dict[str, Any]) -> None:
     _, rate = kernels_and_rate(gpt2({**GPT2_SMALL, **manner}))
@@ -63,7 +63,7 @@ def test_gpt2_small(manner: dict[str, Any]) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("changes", "published"),
     [

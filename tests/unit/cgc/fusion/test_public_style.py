@@ -120,8 +120,8 @@ def own_feed_forward(x: Any, activation: str = "gelu_tanh") -> Any:
     return feed_forward("layers", BlockShape(**sizes), x)
 
 
-def own_positions(x: Any) -> Any:
-    return x + own.embedding_table("positions", LENGTH, WIDTH, 0.02)[None]
+def own_positions(x: Any, rows: int = LENGTH) -> Any:
+    return x + own.embedding_table("positions", rows, WIDTH, 0.02)[None, :LENGTH]
 
 
 def public_attention(x: Any, **options: Any) -> Any:
@@ -132,8 +132,8 @@ def public_feed_forward(x: Any, activation: str = "gelu", dense: Any = p.DenseLa
     return dense(WIDTH, name="outer")(dense(FILTER, activation, name="inner")(x))
 
 
-def public_positions(x: Any) -> Any:
-    return x + p.Embedding(LENGTH, WIDTH, name="positions")(tf.range(LENGTH, dtype=tf.int32))[None]
+def public_positions(x: Any, rows: int = LENGTH) -> Any:
+    return x + p.Embedding(rows, WIDTH, name="positions")(tf.range(LENGTH, dtype=tf.int32))[None]
 
 
 def residual(block: Block) -> Block:
@@ -159,7 +159,10 @@ PAIRS: dict[str, list[tuple[Block, Block]]] = {
             residual(partial(public_feed_forward, activation="relu")),
         )
     ],
-    "norms": [(own_positions, public_positions)]
+    "norms": [
+        (own_positions, public_positions),
+        (partial(own_positions, rows=2 * LENGTH), partial(public_positions, rows=2 * LENGTH)),
+    ]
     + [
         (OWN_NORM, public_norm(norm))
         for norm in (p.LayerNormalization, p.MomentsLayerNormalization, p.KerasLayerNormalization)

@@ -115,8 +115,8 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
     """Ops of the shape of a state tensor that lead to its new value, back to the op that makes the gradient.
 
     The state of the optimizer (of the same size, read by these ops) is followed as well. Where only some
-    rows are updated, the ops on these rows belong to it, with the op that finds the different ones. Scalars
-    are left out.
+    rows are updated, or have gradients, the ops on these rows belong to it, with the op that finds the
+    different ones. Scalars are left out.
 
     Returns:
         Positions, ascending; empty where the step does not replace the state.
@@ -141,6 +141,8 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
         if program.mnemonics[index] == "Scatter":
             _, indices, updates = program.ops[index].operands
             sizes |= {elements(indices), elements(updates)} - {0, 1}
+        if program.mnemonics[index] == "pad":
+            sizes |= {elements(program.ops[index].operands[0])} - {0, 1}
         pending += [operand for operand in _updated_from(program, index) if elements(operand) in sizes]
     return sorted(found)
 

@@ -64,10 +64,20 @@ def _position_code(program: Program, index: int) -> SSAValue | None:
             continue
         value, _ = program.origin_through_broadcast(operand)
         producer = program.producer(value)
-        known = value in program.state or (producer is not None and producer in program.constant)
+        constant = producer is not None and producer in program.constant
+        known = constant or _table(program, value)[0] in program.state
         if known and elements(value) == result and len(shape_of(value)) >= 2:
             return value
     return None
+
+
+def _table(program: Program, code: SSAValue) -> tuple[SSAValue, list[int]]:
+    """The table that a position code is, or is the rows of a shorter sequence of; the ops between."""
+    producer = program.producer(code)
+    if producer is None or program.mnemonics[producer] != "Slice":
+        return code, []
+    table, path = program.origin(program.ops[producer].operands[0])
+    return table, [producer, *path]
 
 
 def _claim_positions(assignment: Assignment, index: int, code: SSAValue) -> None:
@@ -78,8 +88,11 @@ def _claim_positions(assignment: Assignment, index: int, code: SSAValue) -> None
         if value is code:
             for on_the_way in path:
                 assignment.claim(group, on_the_way)
-    if code in program.state:
-        assignment.claim_update(group, code)
+    table, path = _table(program, code)
+    if table in program.state:
+        for on_the_way in path:
+            assignment.claim(group, on_the_way)
+        assignment.claim_update(group, table)
     else:
         for made in program.ancestors([code]):
             assignment.claim(group, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,9 +12,12 @@ import numpy as np
 import programs as p
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from cgc.importers.tensorflow import import_keras_step
 from cgc.lowering.interpret import step_function
+from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes.pipeline import run_pipeline
 from models.common.tf.optimizers import AdamWOptimizer
 
 ROWS: p.Input = ((3, 5, 8), tf.float32)
@@ -34,6 +38,11 @@ def logits_loss(x: Any, labels: Any) -> Any:
 def written_out_softmax(x: Any) -> Any:
     powers = tf.exp(x - tf.stop_gradient(tf.reduce_max(x, -1, keepdims=True)))
     return powers / tf.reduce_sum(powers, -1, keepdims=True)
+
+
+def position_sum(x: Any, rows: int) -> Any:
+    """With the last five rows of a table, as places of a sequence pick them."""
+    return x + tf.gather(2.0 * p.variable("table", [rows, 8]), tf.range(rows - 5, rows))
 
 
 def subtracted(form: p.Form, outside: bool) -> p.Form:
@@ -78,6 +87,18 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[p.Input], dict[str, Any], di
         {},
         {"Attention": 2, "AttentionGrad": 2, "Softmax": 0},
     ),
+    "layer_norm_of_keras_2": (
+        p.squares_of({"keras_2": lambda x: tf_keras.layers.LayerNormalization(epsilon=1e-3)(x)}),
+        [ROWS],
+        {},
+        {"LayerNorm": 1, "LayerNormGrad": 1, "FusedBatchNorm": 0, "FusedBatchNormGrad": 0},
+    ),
+    "positions": (
+        p.squares_of({"all": partial(position_sum, rows=5), "some": partial(position_sum, rows=9)}),
+        [ROWS],
+        {},
+        {"Gather": 0, "ScatterNd": 0, "Slice": 1, "pad": 1},
+    ),
     "softmax": (
         p.squares_of({"softmax": tf.nn.softmax, "written_out": written_out_softmax}),
         [ROWS],
@@ -121,6 +142,15 @@ def test_forms_are_found_and_numbers_stay(name: str) -> None:
     assert {op: counts[op] for op in expected} == expected
     # 1 - beta2 of an op is that of beta2 in float32, 1e-5 beside the number that a program writes out
     p.assert_same_numbers(plain, fused, limit=3e-5 if "bert_adam" in name else 5e-6)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "gelu", "attention"])
+def test_forms_are_found_where_constants_are_too_large_to_be_folded(name: str) -> None:
+    loss, inputs, options, expected = CASES[name]
+    module = p.training_step(loss, inputs, **options)
+    run_pipeline(module, DEFAULT_PIPELINE.replace("constant-fold", "constant-fold{max-elements=1}"))
+    counts = p.op_counts(module)
+    assert {op: counts[op] for op in expected} == expected
 
 
 @pytest.mark.parametrize("causal", [False, True])

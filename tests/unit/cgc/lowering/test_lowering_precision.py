@@ -170,3 +170,19 @@ def test_an_exported_step_rounds_too() -> None:
     values = np.float32([0.1, 1e-11, 70000.0, 1.0 + 2.0**-10])
     (new,), _ = load_step(export_step(module))((values,), ())
     np.testing.assert_array_equal(new, rounded_to_cb16(values))
+
+
+def test_a_float16_product_is_rounded_before_a_sum(rng: np.random.Generator) -> None:
+    """Whatever the machine makes of the two: from subnormal numbers to infinity."""
+    kind = "tensor<65536xf16>"
+    body = f"""%p = cirh.Mul %x, %y : ({kind}, {kind}) -> {kind}
+        %r = cirh.Add %p, %x : ({kind}, {kind}) -> {kind}"""
+    joined = function(body, f"{kind}|{kind}", kind, half="float16")
+    signs = rng.choice([-1, 1], (2, 65536))
+    x, y = (signs * 2.0 ** rng.uniform(-14, 10, (2, 65536))).astype(np.float16)
+    with np.errstate(over="ignore"):
+        product = x * y
+        expected = product + x
+    np.testing.assert_array_equal(np.asarray(joined(x, y)), expected)
+    assert np.isinf(product).any()
+    assert (np.abs(product) < 6e-5).any()

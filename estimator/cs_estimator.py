@@ -26,7 +26,7 @@ from estimator.modes import MODES, ModeKeys
 from estimator.run_config import CSRunConfig, as_cs_config
 from estimator.spec import SINGLE, checked_hooks
 from estimator.warm_start import settings_of
-from runtime.garbage import leave_at_exit
+from runtime.garbage import leave_at_exit, seldom_searched
 from runtime.goals import last_step_of_job
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ class CerebrasEstimator:
                 )
             return np.asarray(reader.get_tensor(name))
 
+    @seldom_searched()
     def compile(
         self, input_fn: Callable[..., Any], validate_only: bool = False, mode: str = ModeKeys.TRAIN
     ) -> None:

@@ -37,6 +37,10 @@ def seldom_searched() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+        if not gc.get_freeze_count():
+            # What is there now goes to the oldest objects, without the search that else comes next.
+            gc.freeze()
+            gc.unfreeze()
 
 
 @cache

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects import pdl
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.interpreter import Interpreter, impl, register_impls
-from xdsl.interpreters.pdl import PDLRewriteFunctions
-from xdsl.ir import Block, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter
 from xdsl.rewriter import InsertPoint
@@ -29,68 +27,91 @@ from cgc.passes.pattern_files import OPTIONAL, STAGES, load_patterns
 from cgc.passes.rewriting import Worklist, copy_debug_attributes, erase_unused, replace_op
 
 
-@register_impls
-class _Rewrites(PDLRewriteFunctions):
-    """xDSL's interpreter of the rewrite side, with two things that it leaves out."""
+class _Rewriter:
+    """Carries out what the rewrite of a pattern says, line by line."""
 
     def __init__(self, context: Context, worklist: Worklist) -> None:
-        super().__init__(context)
-        self.worklist = worklist
-        self.replaced: list[Operation] = []
+        self._context = context
+        self._worklist = worklist
 
-    def begin(self, source: CirhOp, where: InsertPoint) -> None:
-        """Prepares for one match: new ops go to a place, and take over the debug attributes of the root."""
-        self.replaced = []
-        self.rewriter = PatternRewriter(where)
-        self.rewriter.operation_insertion_handler.append(lambda op: self._inserted(source, op))
+    def apply(
+        self, rewrite: pdl.RewriteOp, root: CirhOp, where: InsertPoint, values: dict[SSAValue, Matched]
+    ) -> None:
+        """Rewrites one match.
+
+        Args:
+            rewrite: of the pattern.
+            root: new ops take over its debug attributes.
+            where: they go there.
+            values: what the values of the pattern stand for; those of the rewrite are added.
+
+        Raises:
+            ValueError: it uses an op of PDL other than the usual ones.
+        """
+        rewriter = PatternRewriter(where)
+        rewriter.operation_insertion_handler.append(lambda op: self._inserted(root, op))
+        replaced: list[Operation] = []
+        for op in rewrite.body.block.ops if rewrite.body is not None else ():
+            match op:
+                case pdl.AttributeOp() if op.value is not None:
+                    values[op.output] = op.value
+                case pdl.TypeOp() if op.constantType is not None:
+                    values[op.result] = op.constantType
+                case pdl.OperationOp():
+                    values[op.op] = rewriter.insert(self._made(op, values))
+                case pdl.ResultOp():
+                    values[op.val] = _operation(values[op.parent_]).results[op.index.value.data]
+                case pdl.ApplyNativeRewriteOp():
+                    # The function inserts the ops that it makes.
+                    function = REWRITES[op.constraint_name.data]
+                    values[op.res[0]] = function(rewriter, *(values[value] for value in op.args))
+                case pdl.ReplaceOp():
+                    replaced.append(self._replaced(op, values))
+                case _:
+                    raise ValueError(f"{op.name} is not supported in a rewrite")
+        erase_unused(replaced)
 
     def _inserted(self, source: CirhOp, op: Operation) -> None:
         assert isinstance(op, CirhOp), "patterns make ops of CIRH"
         copy_debug_attributes(source, op)
-        self.worklist.push_next(op)
+        self._worklist.push_next(op)
 
-    @impl(pdl.OperationOp)
-    def run_operation(
-        self, interpreter: Interpreter, op: pdl.OperationOp, args: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        """Makes an op. Result types that the text does not name are those that the op infers."""
-        names = [name.data for name in op.attributeValueNames.data]
+    def _made(self, op: pdl.OperationOp, values: Mapping[SSAValue, Matched]) -> Operation:
+        """A new op. Result types that the text does not name are those that the op infers."""
         assert op.opName is not None, "an op is made by its name"
-        op_type = self.ctx.get_op(op.opName.data)
+        op_type = self._context.get_op(op.opName.data)
         assert issubclass(op_type, CirhOp), "patterns make ops of CIRH"
-        operands = list(interpreter.get_values(op.operand_values))
-        properties = dict(zip(names, interpreter.get_values(op.attribute_values), strict=True))
-        types = interpreter.get_values(op.type_values) or op_type.inferred(operands, properties)
-        made = op_type.create(operands=operands, result_types=list(types), properties=properties)
-        self.rewriter.insert(made)
-        return (made,)
+        names = [name.data for name in op.attributeValueNames.data]
+        properties = {
+            name: cast(Attribute, values[value])
+            for name, value in zip(names, op.attribute_values, strict=True)
+        }
+        operands = [cast(SSAValue, values[value]) for value in op.operand_values]
+        types = [cast(Attribute, values[value]) for value in op.type_values]
+        return op_type.create(
+            operands=operands,
+            result_types=types or op_type.inferred(operands, properties),
+            properties=properties,
+        )
 
-    @impl(pdl.ApplyNativeRewriteOp)
-    def run_native(
-        self, interpreter: Interpreter, op: pdl.ApplyNativeRewriteOp, args: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        """Calls a function of `constraints.REWRITES`, which inserts the ops that it makes."""
-        function = REWRITES[op.constraint_name.data]
-        return (function(self.rewriter, *interpreter.get_values(op.operands)),)
-
-    @impl(pdl.ReplaceOp)
-    def run_replace(
-        self, interpreter: Interpreter, op: pdl.ReplaceOp, args: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
+    def _replaced(self, op: pdl.ReplaceOp, values: Mapping[SSAValue, Matched]) -> Operation:
         """Replaces the results of an op; the op itself goes when the rewrite is done."""
-        (old,) = interpreter.get_values((op.op_value,))
+        old = _operation(values[op.op_value])
         if op.repl_operation is not None:
-            (operation,) = interpreter.get_values((op.repl_operation,))
-            new: Sequence[SSAValue] = operation.results
+            new: Sequence[SSAValue] = _operation(values[op.repl_operation]).results
         else:
-            new = interpreter.get_values(op.repl_values)
+            new = [cast(SSAValue, values[value]) for value in op.repl_values]
         for before, after in zip(old.results, new, strict=True):
-            self.worklist.push_users(before)
+            self._worklist.push_users(before)
             if after.name_hint is None:
                 after.name_hint = before.name_hint
             before.replace_all_uses_with(after)
-        self.replaced.append(old)
-        return ()
+        return old
+
+
+def _operation(matched: Matched) -> Operation:
+    assert isinstance(matched, Operation), "the text says that it is an op"
+    return matched
 
 
 class Fuser:
@@ -100,9 +121,8 @@ class Fuser:
         self._block = block
         self._patterns = load_patterns(groups, {op.name for op in block.ops})
         self._worklist = Worklist()
-        self._rewrites = _Rewrites(context, self._worklist)
-        self._interpreter = Interpreter(ModuleOp([]))
-        self._interpreter.register_implementations(self._rewrites)
+        self._rewriter = _Rewriter(context, self._worklist)
+        self._order: dict[Operation, int] = {}
         self.fused: dict[str, int] = {}
 
     def run(self) -> None:
@@ -129,48 +149,49 @@ class Fuser:
             matcher = Matcher(pattern)
             if not matcher.match(op):
                 continue
-            where = _place(pattern, matcher, op)
+            where = self._place(pattern, matcher, op)
             if where is not None:
-                self._apply(pattern, op, where, matcher.values())
+                self._rewriter.apply(pattern.rewrite, op, where, matcher.values())
                 self.fused[pattern.name] = self.fused.get(pattern.name, 0) + 1
                 return True
         return False
 
-    def _apply(
-        self, pattern: CompiledPattern, root: CirhOp, where: InsertPoint, values: dict[SSAValue, Matched]
-    ) -> None:
-        assert pattern.rewrite.body is not None, "rewrites have a body"
-        self._rewrites.begin(root, where)
-        self._interpreter.push_scope(pattern.name)
-        self._interpreter.set_values(values.items())
-        self._interpreter.run_ssacfg_region(pattern.rewrite.body, ())
-        self._interpreter.pop_scope()
-        erase_unused(self._rewrites.replaced)
+    def _place(self, pattern: CompiledPattern, matcher: Matcher, root: CirhOp) -> InsertPoint | None:
+        """Where new ops can stand, see `_place`."""
+        if pattern.replaced == (pattern.root,):
+            return InsertPoint.before(root)
+        try:
+            return _place(pattern, matcher, self._order)
+        except KeyError:  # an op that is newer than the order, or was moved
+            self._order = {op: index for index, op in enumerate(self._block.ops)}
+            return _place(pattern, matcher, self._order)
 
 
 def _is_read(op: CirhOp) -> bool:
     return any(result.first_use is not None for result in op.results)
 
 
-def _place(pattern: CompiledPattern, matcher: Matcher, root: CirhOp) -> InsertPoint | None:
+def _place(pattern: CompiledPattern, matcher: Matcher, order: dict[Operation, int]) -> InsertPoint | None:
     """Where new ops can stand: behind all that they read, before all that is replaced. None if nowhere.
 
-    What they read is moved there. There is no such place if something that is replaced goes into it.
+    What they read is moved there, and taken out of `order`. There is no such place if something that is
+    replaced goes into it.
+
+    Raises:
+        KeyError: before anything is moved: an op is not in `order`.
     """
-    if pattern.replaced == (pattern.root,):
-        return InsertPoint.before(root)
-    block = root.parent_block()
-    assert block is not None, "ops on the worklist are part of a block"
-    order = {op: index for index, op in enumerate(block.ops)}
     replaced = {op for node in pattern.replaced if isinstance(op := matcher.bindings[node], Operation)}
     first = min(replaced, key=order.__getitem__)
     inputs = [matcher.bindings[node] for node in pattern.inputs if node in matcher.bindings]
     later = _makers_behind(order[first], order, inputs)
     if later & replaced:
         return None
+    block = first.parent_block()
+    assert block is not None, "ops on the worklist are part of a block"
     for op in sorted(later, key=order.__getitem__):
         block.detach_op(op)
         block.insert_op_before(op, first)
+        del order[op]
     return InsertPoint.before(first)
 
 

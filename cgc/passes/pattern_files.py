@@ -117,17 +117,19 @@ class PatternText:
 
 
 def _may_be(shape: Shape, op: Operation) -> bool:
-    if op.name != shape.name or len(op.operands) != len(shape.operands):
+    operands = tuple(op.operands)
+    if op.name != shape.name or len(operands) != len(shape.operands):
         return False
-    operands = list(op.operands)
-    return any(
-        all(_may_come_from(maker, value) for maker, value in zip(shape.operands, order, strict=True))
-        for order in ((operands, operands[::-1]) if len(operands) == 2 else (operands,))
-    )
+    if _may_come_from(shape.operands, operands):
+        return True
+    return len(operands) == 2 and _may_come_from(shape.operands, operands[::-1])
 
 
-def _may_come_from(maker: Shape | None, value: SSAValue) -> bool:
-    return maker is None or (isinstance(value, OpResult) and _may_be(maker, value.op))
+def _may_come_from(makers: tuple[Shape | None, ...], values: tuple[SSAValue, ...]) -> bool:
+    for maker, value in zip(makers, values, strict=True):
+        if maker is not None and not (isinstance(value, OpResult) and _may_be(maker, value.op)):
+            return False
+    return True
 
 
 def load_patterns(

@@ -47,6 +47,15 @@ def test_what_stays_is_not_searched_again_and_again() -> None:
     assert gc.get_threshold() == (700, 10, 10)
 
 
+def test_what_stayed_is_not_searched_right_behind_either() -> None:
+    gc.set_threshold(700, 10, 10)
+    with seldom_searched():
+        kept: list[list[object]] = [[] for _ in range(YOUNG_OBJECTS // 2)]
+    young = gc.get_objects(generation=0) + gc.get_objects(generation=1)
+    assert len(kept) == YOUNG_OBJECTS // 2
+    assert len(young) < 700 * 10
+
+
 def test_limits_come_back_after_an_error() -> None:
     gc.set_threshold(700, 10, 10)
     with pytest.raises(KeyError), seldom_searched():

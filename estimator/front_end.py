@@ -140,7 +140,9 @@ class TensorFlowFrontEnd:
         values = state.read([_key(name) for name in variables.values()])
         if self._source.mode == ModeKeys.TRAIN:
             write_text(self._model_dir / "graph.pbtxt", str(self._model.graph.as_graph_def()))
-        return dict(zip(variables, values, strict=True))
+        # Only metrics may be float64, which the importer makes float32.
+        narrow = [value.astype(np.float32) if value.dtype == np.float64 else value for value in values]
+        return dict(zip(variables, narrow, strict=True))
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
         """Writes `model.ckpt-<step>`; returns whether one of the user's listeners asks to stop.

@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from cgc.cirh.interface import ALIASING_OUTPUT, INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, SEED
 from cgc.cirh.types import Tensor, tensor_type
 from cgc.errors import GraphImportError
+from cgc.importers.tensorflow import walk
 from cgc.importers.tensorflow.body import BodyImporter
 from cgc.importers.tensorflow.emit import Emitter, dtype_of, require_dtype
 from cgc.importers.tensorflow.faults import Fault, Kind, RefusedError, describe_tensor, raise_if_any, where
@@ -65,6 +66,8 @@ def assemble(
     block = Block(arg_types=[*state_types, *map(_input_type, inputs)])
     fed = dict(zip((tensor.name for tensor in inputs), block.args[len(state_types) :], strict=True))
     step = _initial_state(plan, block, mode, seed)
+    if mode == "eval":
+        step.of_metrics = _of_metrics(plan, outputs)
     emit = Emitter(block)
     body = BodyImporter(emit, step, {**(known or {}), **fed})
     body.run(plan.ops)
@@ -112,6 +115,14 @@ def _initial_state(plan: StepPlan, block: Block, mode: str, seed: int) -> StepSt
     current: dict[str, SSAValue] = dict(zip(plan.variables, block.args, strict=False))
     global_step = current.get(plan.global_step) if plan.global_step is not None else None
     return StepState(plan.variables, current, seed, mode, global_step, plan.advances_global_step)
+
+
+def _of_metrics(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[str]:
+    """Names of the operations that no output needs: what they compute goes into metrics."""
+    needed = walk.reachable(
+        [tensor.op for tensor in outputs.values()], lambda op: [tensor.op for tensor in op.inputs]
+    )
+    return frozenset(op.name for op in plan.ops) - {op.name for op in needed}
 
 
 def _count_step(plan: StepPlan, step: StepState, emit: Emitter) -> None:

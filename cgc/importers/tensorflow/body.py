@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, shape_of, tensor_of
 from cgc.errors import CompileError
 from cgc.importers.tensorflow import constants, folding
-from cgc.importers.tensorflow.constants import Waiting
+from cgc.importers.tensorflow.constants import NARROWED, Waiting
 from cgc.importers.tensorflow.emit import Array, Emitter, require_dtype
 from cgc.importers.tensorflow.faults import (
     Fault,
@@ -29,7 +29,6 @@ from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
 from cgc.importers.tensorflow.node import (
-    NARROWED,
     POISON,
     FloatBits,
     NodeContext,
@@ -118,7 +117,8 @@ class BodyImporter:
         self._emit.label(self._scope + op.name, user_line(op))
         try:
             if constant is None:
-                results = self._of_step(op, inputs) or self._handle(op, inputs)
+                results = self._in_float32(op, inputs)
+                results = self._handle(op, inputs) if results is None else results
             else:
                 results = self._fold(op, inputs) or self._from_constants(op, inputs, constant)
             if results is None:
@@ -149,14 +149,20 @@ class BodyImporter:
         self._step.constants.note(op, constant, results)
         return results
 
-    def _of_step(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
-        """A value of the step number: what is float64 in TensorFlow is float32 here."""
-        narrowed = self._step.constants.narrowed(op, inputs)
-        if narrowed is None or op.type not in HANDLERS:
+    def _in_float32(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
+        """What is float64 in TensorFlow, where float32 is enough; None for all other operations.
+
+        No step number is rounded below 2**24, and no count of a metric by more than one part in 2**24.
+        """
+        of_step = self._step.constants.is_of_step(op, inputs)
+        of_metrics = self._scope + op.name in self._step.of_metrics and constants.is_narrowed(op)
+        if op.type not in HANDLERS or not (of_step or of_metrics):
             return None
         self._require_types(op, NARROWED)
+        narrowed = [constants.narrowed(value) for value in inputs]
         results = _as_tuple(HANDLERS[op.type](self._context(op, narrowed)), len(op.outputs))
-        self._step.constants.note_of_step(results)
+        if of_step:
+            self._step.constants.note_of_step(results)
         return results
 
     def _placed(self, value: Array | Waiting) -> Value:

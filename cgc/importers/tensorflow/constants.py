@@ -22,6 +22,9 @@ from cgc.importers.tensorflow.faults import Kind, RefusedError, describe_tensor
 
 Array: TypeAlias = NDArray[Any]
 
+NARROWED = {"float64": "float32"}
+"""Types in whose place the device has a narrower one: behind the step number and in metrics."""
+
 MOST_ELEMENTS = 1 << 27
 """A tensor of more is not computed here: 1 GiB in float64."""
 
@@ -77,44 +80,42 @@ class Constants:
         found = self._found(value)
         return found if found is None else _array(found)
 
-    def narrowed(self, op: Any, values: Sequence[object]) -> tuple[Array | SSAValue, ...] | None:
-        """The inputs of an operation on the step number, and constants, with float32 in place of float64.
-
-        Schedules divide the number of the step, an integer, by another one. No step number is rounded below
-        2**24, and no data is behind such a value.
-
-        Raises:
-            RefusedError: see `results_of`.
-        """
-        if not self._is_of_step(op, values):
-            return None
-        return tuple(
-            value if isinstance(value, SSAValue) else _narrow(_array(value))
-            for value in values
-            if isinstance(value, SSAValue | np.ndarray | Waiting)
-        )
-
-    def _is_of_step(self, op: Any, values: Sequence[object]) -> bool:
+    def is_of_step(self, op: Any, values: Sequence[object]) -> bool:
+        """Whether an operation takes the step number and constants alone: no data is behind its results."""
         of_step = [isinstance(value, SSAValue) and value in self._of_step for value in values]
         others = (value for value, found in zip(values, of_step, strict=True) if not found)
+        # Schedules divide the number of the step, an integer, by another one.
         return any(of_step) and all(self._found(value) is not None for value in others) and _is_pure(op)
 
     def note_of_step(self, results: Sequence[object]) -> None:
-        """Remembers results of an operation that `narrowed` has inputs for."""
+        """Remembers results of an operation that `is_of_step`."""
         self._of_step.update(result for result in results if isinstance(result, SSAValue))
+
+
+def narrowed(value: Any) -> Any:
+    """A value of an input, float32 in place of float64 where it is a constant.
+
+    Raises:
+        RefusedError: see `results_of`.
+    """
+    if not isinstance(value, np.ndarray | Waiting):
+        return value
+    array = _array(value)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _array(value: Array | Waiting) -> Array:
     return _computed([value])[0] if isinstance(value, Waiting) else value
 
 
-def _narrow(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype == np.float64 else array
-
-
 def is_beyond_the_device(op: Any) -> bool:
     """Whether a tensor of an operation has an element type that the device lacks."""
     return not (_is_of_the_device(op.inputs) and _is_of_the_device(op.outputs))
+
+
+def is_narrowed(op: Any) -> bool:
+    """Whether a tensor of an operation has a type that is narrower on the device."""
+    return any(tensor.dtype.base_dtype.name in NARROWED for tensor in (*op.inputs, *op.outputs))
 
 
 def _is_of_the_device(tensors: Iterable[Any]) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.constants import Constants, Waiting
+from cgc.importers.tensorflow.constants import NARROWED, Constants, Waiting
 from cgc.importers.tensorflow.emit import Array, Emitter, Shape
 from cgc.importers.tensorflow.faults import Kind, RefusedError, describe_tensor
 from cgc.importers.tensorflow.variables import Variable
@@ -71,10 +71,6 @@ class FloatBits:
     dtype: str
 
 
-NARROWED = {"float64": "float32"}
-"""Types in whose place the device has a narrower one where no data is behind it (`Constants.narrowed`)."""
-
-
 class Poison:
     """The value of a tensor that could not be imported; its fault is recorded already."""
 
@@ -114,6 +110,7 @@ class StepState:
         branches: of the conditions around this point of the step, by what they choose by: the branch.
         turns: of the number of turns of a loop, by its value: whether each turn took place.
         plans: operations of a function, in order, by its name.
+        of_metrics: names of the operations whose values only the metrics of an evaluation take.
         constants: which values depend on constants alone.
     """
 
@@ -127,6 +124,7 @@ class StepState:
     branches: dict[SSAValue, int] = field(default_factory=dict)
     turns: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
     plans: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    of_metrics: frozenset[str] = frozenset()
     constants: Constants = field(init=False)
 
     def __post_init__(self) -> None:

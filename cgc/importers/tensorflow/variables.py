@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from cgc.importers.tensorflow.constants import NARROWED
 from cgc.importers.tensorflow.faults import Kind, RefusedError, where
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
@@ -42,7 +43,7 @@ class Variable:
             which a traced function captures it.
         name: its TensorFlow name, which is its key in a checkpoint: "dense/kernel".
         resource_name: its name as state of the step: "state.model.dense/kernel".
-        dtype: numpy name.
+        dtype: numpy name; of a metric that TensorFlow keeps in float64, float32.
         shape: static.
     """
 
@@ -153,9 +154,10 @@ def name_variables(
             resource_name = f"state.optimizer.{key}"
         else:
             resource_name = f"state.model.{key}"
-        found[key] = Variable(
-            key, str(handle.name), resource_name, handle.get_attr("dtype").name, _static_shape(handle)
-        )
+        dtype = handle.get_attr("dtype").name
+        if key in metrics:
+            dtype = NARROWED.get(dtype, dtype)
+        found[key] = Variable(key, str(handle.name), resource_name, dtype, _static_shape(handle))
     return found
 
 

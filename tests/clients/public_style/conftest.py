@@ -40,7 +40,7 @@ class Workshop:
     def parameters(self, family: str, name: str = "params", **changes: dict[str, Any]) -> str:
         """A parameter file: the tiny one of the family with changes, group by group."""
         params = yaml.safe_load((PROGRAMS / family / "configs" / "params_tiny.yaml").read_text())
-        for group, values in changes.items():
+        for group, values in {"runconfig": {"keep_checkpoint_max": 0}, **changes}.items():
             params.setdefault(group, {}).update(values)
         path = self.directory / f"{family}_{name}.yaml"
         path.write_text(yaml.safe_dump(params))
@@ -52,9 +52,9 @@ class Workshop:
         words += [] if "-p" in arguments else ["-p", self.parameters(family)]
         return words + ([] if "-o" in arguments else ["-o", family])
 
-    def preparation(self, family: str) -> list[str]:
-        """The words that write the data of a family."""
-        return [str(HERE / "prepare.py"), str(PROGRAMS / family), self.parameters(family)]
+    def script(self, name: str, family: str, *arguments: str) -> list[str]:
+        """The words of a script beside this file that uses the modules of a family."""
+        return [str(HERE / name), str(PROGRAMS / family), *arguments]
 
     def run(
         self, programs: dict[str, list[str]], tasks: int = 1, kill_at: dict[str, str] | None = None

@@ -159,3 +159,24 @@ def test_single_tensor_predictions_and_metrics_of_a_host_call(
     assert on_cs == pytest.approx(list(estimator.predict(tiny_input)), rel=1e-5)
     metrics = estimator.evaluate(tiny_input, steps=3, use_cs=True)
     assert metrics["mean_sum"] == pytest.approx(float(np.mean(on_cs)), rel=1e-5)
+
+
+def test_metrics_that_tensorflow_counts_in_float64(tiny: Tiny, tiny_input: InputFn, cs_ip: str) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        guesses = tf.cast(tf.reduce_sum(features, axis=1) > 2, tf.int32)
+        metrics = tf.compat.v1.metrics
+        return EstimatorSpec(
+            mode,
+            loss=tf.reduce_mean(features),
+            eval_metric_ops={
+                "mean_iou": metrics.mean_iou(labels, guesses, 3),
+                "weighted": metrics.mean_iou(labels, guesses, 3, tf.cast(labels, tf.float32)),
+                "double": metrics.mean(tf.cast(features, tf.float64)),
+                "count": metrics.false_negatives(labels > 0, guesses > 0),
+            },
+        )
+
+    estimator = tiny(cs_ip=cs_ip, model_fn=model_fn, params={})
+    on_cpu = estimator.evaluate(tiny_input, steps=3)
+    assert on_cpu["count"] > 0
+    assert estimator.evaluate(tiny_input, steps=3, use_cs=True) == pytest.approx(on_cpu, rel=1e-5)

@@ -145,7 +145,7 @@ def run(args, params, model_fn, train_input_fn, eval_input_fn, stack_params=None
     elif mode == "train_and_eval":
         train_spec = tf.estimator.TrainSpec(train_input_fn, max_steps=runconfig["max_steps"])
         eval_spec = tf.estimator.EvalSpec(eval_input_fn, runconfig.get("eval_steps"), throttle_secs=0)
-        tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+        tell("metrics", tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec))
     else:
         tell_predictions(estimator.predict(eval_input_fn, num_samples=4, use_cs=use_cs))
 

@@ -1,0 +1,62 @@
+"""Every example program in mixed precision through the modes of a run without a CS system."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+MODELS = Path(__file__).parents[3] / "models"
+SMALLER = {
+    "fc_mnist": {"hidden_sizes": [16]},
+    "resnet": {},
+    "unet": {},
+    "bert": {"num_hidden_layers": 1},
+    "gpt2": {"num_hidden_layers": 1},
+    "transformer": {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1},
+}
+
+
+def mixed_precision(name: str) -> dict[str, Any]:
+    """The default parameter file of an example, made smaller, as one for mixed precision."""
+    suffix = "fc_mnist" if name == "fc_mnist" else f"{name}_tiny"
+    params = yaml.safe_load((MODELS / name / "tf" / "configs" / f"params_{suffix}.yaml").read_text())
+    params["model"].update(SMALLER[name])
+    params["optimizer"]["loss_scaling_factor"] = "dynamic"
+    params["runconfig"].update(precision="mixed_float16", save_checkpoints_steps=10)
+    return dict(params)
+
+
+def metrics_in(text: str) -> list[dict[str, float]]:
+    lines = [line for line in text.splitlines() if "global_step = " in line]
+    return [
+        {name: float(value) for name, value in (pair.split(" = ") for pair in line.split(", "))}
+        for line in lines
+    ]
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_all_modes(
+    name: str, example: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(mixed_precision(name)))
+    common = ["-p", str(tmp_path / "params.yaml"), "-o", str(tmp_path / "model_dir"), "--eval_steps", "1"]
+    with example(name) as modules:
+        run = modules["run"].PROGRAM.run
+        run(["-m", "train", "--max_steps", "2", *common])
+        run(["-m", "train_and_eval", "--max_steps", "4", *common])
+        run(["-m", "eval", *common])
+        last, again = metrics_in(capsys.readouterr().out)
+        run(["-m", "predict", *common])
+    assert last == again
+    assert last["global_step"] == 4
+    assert all(math.isfinite(value) for value in last.values())
+    predictions = np.load(tmp_path / "model_dir" / "predict" / "predictions_tf_0.npz")
+    assert predictions.files
+    for values in predictions.values():
+        assert np.isfinite(values).all()

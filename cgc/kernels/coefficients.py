@@ -127,7 +127,7 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
         "sweep's width of 16 needs",
     ),
     "attention_delay": Coefficient(
-        0.95,
+        0.92,
         "samples that an attention holds back in each direction where its queries see later keys",
         "REPORTS: the Transformer of 42 + 42 layers; to wait for the last key of a sample is at most 1",
     ),

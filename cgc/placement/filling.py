@@ -22,9 +22,9 @@ import numpy as np
 from cgc.placement.shapes import GraphShapes
 from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas, targets_from
 
-_STEP = 0.95
-_STRIDES = (16, 4, 1)
-_EMPTIEST = 160
+_STEP = 0.98
+_STRIDES = (32, 8, 2, 1)
+_EMPTIEST = 320
 """Fills are powers of `_STEP` up to this one, searched in strides that become shorter."""
 
 _SHARES = (MOST_OF_FABRIC, 0.95, 0.98, 1.0)

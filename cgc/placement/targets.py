@@ -21,9 +21,10 @@ AREA_PER_SPEED = 4.0
 the published rows that is nearly so for the Transformer of width 16: from 2.5 on the model is within 1 % of
 it, with 2 it is 9 % slower."""
 
-MOST_OF_FABRIC = 0.92
-"""Share of the fabric that kernels take at most where they fit there at a lower speed: published reports of
-full wafers stop at 92 %, the rest is left to wires and I/O."""
+MOST_OF_FABRIC = 0.9
+"""Share of the fabric that kernels at their smallest take at most where they fit there at a lower speed. With
+what packing adds that is what published reports of full wafers stop at, 90 to 92 %; the rest is left to wires
+and I/O."""
 
 _UNBOUNDED = 1 << 30
 

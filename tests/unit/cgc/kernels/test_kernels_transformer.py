@@ -276,25 +276,59 @@ def test_samples_wait_longer_in_earlier_layers(weights_first: bool) -> None:
     assert stash[0] > stash[1] > stash[2] > 0
 
 
-def _trained_chain(weights_first: bool) -> str:
-    """Three layers with gradients of their weights; a row is a sample."""
+def test_the_gradient_of_a_product_is_held_in_its_precision() -> None:
+    """Value in 32 bits, gradient in 16; gradient descent has no moments."""
+    graph = match_kernels(parse_module(_trained_chain(weights_first=True)))
+    for kernel in graph.kernels:
+        if kernel.family == "fully_connected":
+            # The rate of learning is somewhere as well.
+            assert kernel.parameters["resident_bytes"] - (4 + 2) * 16 * 16 in (0, 4)
+            assert kernel.parameters["update_bytes"] == 0
+
+
+@pytest.mark.parametrize(("read", "kept"), [("y", (2, 1, 0)), ("x", (1, 1, 1)), (None, (1, 1, 1))])
+def test_what_an_activation_makes_is_made_again_where_its_input_is_kept(
+    read: str | None, kept: tuple[int, ...]
+) -> None:
+    """A product keeps its input and what the gradient behind it reads; not what comes of that."""
+    graph = match_kernels(parse_module(_trained_chain(weights_first=True, gradient_reads=read)))
+    products = [kernel for kernel in graph.kernels if kernel.family == "fully_connected"]
+    row_bytes = 16 * 2
+    assert tuple(kernel.parameters["stash_bytes"] // row_bytes for kernel in products) == kept
+
+
+def _trained_chain(weights_first: bool, gradient_reads: str | None = None) -> str:
+    """Three layers with gradients of their weights; a row is a sample.
+
+    Args:
+        weights_first: all weights are cast before the first sample is used.
+        gradient_reads: what the gradient of the activation reads: its input "y" or its output "x"; None for
+            an activation without a gradient.
+    """
     rows, square, wide = "tensor<8x16xf16>", "tensor<16x16xf16>", "tensor<16x16xf32>"
     casts = [f"%c{i} = cirh.Cast %w{i} {{Truncate = false}} : ({wide}) -> {square}" for i in range(3)]
+    activation = 'Gelu {operand} {{approximation = "NONE"}}' if gradient_reads == "y" else "Exp {operand}"
     layers = [
         f"%y{i} = cirh.MatMul %x{i}, %c{i} {{transpose_a = false, transpose_b = false}} "
-        f": ({rows}, {square}) -> {rows}\n  %x{i + 1} = cirh.Exp %y{i} : ({rows}) -> {rows}"
+        f": ({rows}, {square}) -> {rows}\n  "
+        f"%x{i + 1} = cirh.{activation.format(operand=f'%y{i}')} : ({rows}) -> {rows}"
         for i in range(3)
     ]
     pairs = zip(casts, layers, strict=True)
     forward = [*casts, *layers] if weights_first else [line for pair in pairs for line in pair]
     backward = ["%g3 = cirh.Neg %x3 : (tensor<8x16xf16>) -> tensor<8x16xf16>"]
+    through = "g" if gradient_reads is None else "a"
     for i in (2, 1, 0):
+        if gradient_reads is not None:
+            operands = f"%g{i + 1}, %y{i}" if gradient_reads == "y" else f"%x{i + 1}, %g{i + 1}"
+            name = 'GeluGrad {ops} {{approximation = "NONE"}}' if gradient_reads == "y" else "TanhGrad {ops}"
+            backward.append(f"%a{i + 1} = cirh.{name.format(ops=operands)} : ({rows}, {rows}) -> {rows}")
         backward += [
-            f"%d{i} = cirh.MatMul %x{i}, %g{i + 1} {{transpose_a = true, transpose_b = false}} "
+            f"%d{i} = cirh.MatMul %x{i}, %{through}{i + 1} {{transpose_a = true, transpose_b = false}} "
             f": ({rows}, {rows}) -> {square}",
             f"%e{i} = cirh.Cast %d{i} {{Truncate = false}} : ({square}) -> {wide}",
             f"%n{i} = cirh.GradientDescent %w{i}, %lr, %e{i} : ({wide}, tensor<f32>, {wide}) -> {wide}",
-            f"%g{i} = cirh.MatMul %g{i + 1}, %c{i} {{transpose_a = false, transpose_b = true}} "
+            f"%g{i} = cirh.MatMul %{through}{i + 1}, %c{i} {{transpose_a = false, transpose_b = true}} "
             f": ({rows}, {square}) -> {rows}",
         ]
     state = ", ".join(

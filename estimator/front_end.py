@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from cgc.cirh.interface import TensorSpec
+from cgc.errors import GraphImportError
 from cgc.importers.tensorflow import ImportedStep, import_step, variable_writes
 from estimator import checkpoints
 from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.events import SUMMARY_PREFIX
+from estimator.host_metrics import HostMetrics
 from estimator.input import Element, InputSource, describe, read
 from estimator.loss_scaling import count_skipped_steps
 from estimator.model_state import ModelState
@@ -79,6 +81,7 @@ class TensorFlowFrontEnd:
         self._model_dir = model_dir
         self._options = options or StateOptions()
         self._state: ModelState | None = None
+        self._host_metrics: HostMetrics | None = None
 
     @seldom_searched()
     def program(self) -> StepProgram:
@@ -155,15 +158,24 @@ class TensorFlowFrontEnd:
         self._model_state.assign(known)
         return self._model_state.save(step)
 
+    def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Counts a step of an evaluation, where its metrics are computed on this host."""
+        if self._host_metrics is not None:
+            self._host_metrics.update(outputs)
+
     def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Values of the metrics for the totals in a state; NumPy arrays and scalars by name."""
+        if self._host_metrics is not None:
+            return self._host_metrics.values()
         variables = self._imported.variables
         self._model_state.assign({_key(variables[name]): value for name, value in state.items()})
         values = {name: value for name, (value, _) in self._model.metrics.items()}
         return self._model_state.evaluate(values)
 
     def close(self) -> None:
-        """Frees the session that holds the variables."""
+        """Frees the sessions that hold variables and metrics."""
+        if self._host_metrics is not None:
+            self._host_metrics.close()
         if self._state is not None:
             self._state.close()
 
@@ -185,21 +197,32 @@ class TensorFlowFrontEnd:
 
     @cached_property
     def _imported(self) -> ImportedStep:
-        model = self._model
-        imported = import_step(
+        try:
+            imported = self._import()
+        except GraphImportError as error:
+            if self._source.mode != ModeKeys.EVAL or self._model.spec.host_call is None:
+                raise
+            self._host_metrics = HostMetrics(self._model.spec)
+            imported = self._import()  # without what the metrics need: other faults remain
+            ops = ", ".join(sorted({fault.op for fault in error.details if fault.op}))
+            log.info("the metrics of host_call are computed on this host: the CS system lacks %s", ops)
+        if self._source.mode == ModeKeys.TRAIN:
+            count_skipped_steps(imported.module)
+        return imported
+
+    def _import(self) -> ImportedStep:
+        model, mode = self._model, self._source.mode
+        return import_step(
             model.graph,
             inputs=model.inputs,
-            outputs=_outputs(model, self._source.mode),
-            updates=_updates(model, self._source.mode),
-            mode=_PROGRAM_MODES[self._source.mode],
+            outputs=_outputs(model, mode, self._host_metrics),
+            updates=_updates(model, mode) if self._host_metrics is None else [],
+            mode=_PROGRAM_MODES[mode],
             # Without a seed the initial weights differ from run to run. The masks of dropout do not: a seed
             # drawn here would be another program, to be compiled again every time.
             seed=self._config.tf_random_seed or 0,
             global_step=model.global_step,
         )
-        if self._source.mode == ModeKeys.TRAIN:
-            count_skipped_steps(imported.module)
-        return imported
 
     @cached_property
     def _ranges(self) -> tuple[RangeCheck, ...]:
@@ -237,7 +260,7 @@ def prediction_name(output_name: str) -> str | None:
     return name if kind == PREDICTION else None
 
 
-def _outputs(model: TracedModel, mode: str) -> dict[str, Any]:
+def _outputs(model: TracedModel, mode: str, host_metrics: HostMetrics | None) -> dict[str, Any]:
     if mode == ModeKeys.TRAIN:
         summaries = scalar_summaries(model.graph)
         return {
@@ -246,7 +269,7 @@ def _outputs(model: TracedModel, mode: str) -> dict[str, Any]:
         }
     if mode == ModeKeys.EVAL:
         # Metrics are read from their totals at the end; a step has to put out something.
-        return {"loss": model.spec.loss}
+        return {"loss": model.spec.loss, **(host_metrics.outputs if host_metrics is not None else {})}
     return {prediction_output(name): tensor for name, tensor in named_predictions(model.spec).items()}
 
 

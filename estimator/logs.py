@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 # The toolkit's own loggers say at INFO what a user waits for; other libraries stay at WARNING.
 PACKAGES = ("cgc", "cs_system", "estimator", "runtime", "streaming")
@@ -14,7 +15,18 @@ def set_up() -> None:
     if logging.getLogger().handlers:
         return
     logging.basicConfig(level=logging.WARNING, format=FORMAT, datefmt="%H:%M:%S")
+    _silence_own_stream(logging.getLogger("tensorflow"))
     for name in PACKAGES:
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
+
+
+def _silence_own_stream(logger: logging.Logger) -> None:
+    """Takes the handler for the terminal from a logger; each line would be there twice.
+
+    TensorFlow adds one when it is used before any logging has been configured. Files keep theirs.
+    """
+    for handler in tuple(logger.handlers):
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout):
+            logger.removeHandler(handler)

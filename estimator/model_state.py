@@ -79,7 +79,8 @@ class ModelState:
                 checkpoints.check_shapes(checkpoint, v1.global_variables())
                 with checkpoints.restoring(checkpoint):
                     self._saver.restore(self._session, checkpoint)
-                log.info("Restoring parameters from %s", checkpoint)
+                if not logging.getLogger("tensorflow").isEnabledFor(logging.INFO):
+                    log.info("Restoring parameters from %s", checkpoint)  # else the saver has said so
 
     def read(self, names: Sequence[str]) -> list[np.ndarray]:
         """Present values of variables, by the names that a checkpoint has them under."""

@@ -76,14 +76,16 @@ def evaluate(
     """Metrics over `steps` batches; empty in a worker.
 
     The system keeps the running totals of the metrics; their values are computed here, from the last totals.
+    A host call that it cannot compute runs here, after every step.
     """
     results: dict[str, Any] = {}
     done = 0
     try:
         settings = _settings(front_end, place)
-        for _ in runtime.inference.run(
+        for outputs in runtime.inference.run(
             front_end, settings, steps, lambda state: results.update(front_end.metric_values(state))
         ):
+            front_end.add_to_metrics(outputs)
             done += 1
     finally:
         front_end.close()

@@ -121,3 +121,18 @@ def test_logging_of_the_program_is_left_alone() -> None:
     set_up()
     assert root.handlers == handlers
     assert {name: logging.getLogger(name).level for name in PACKAGES} == levels
+
+
+def test_lines_of_tensorflow_are_there_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    own, file = logging.StreamHandler(sys.stderr), logging.FileHandler(tmp_path / "log")
+    tensorflow = logging.getLogger("tensorflow")
+    monkeypatch.setattr(tensorflow, "handlers", [own, file])  # as a use before set_up leaves them
+    monkeypatch.setattr(tensorflow, "propagate", True)
+    set_up()
+    tf.compat.v1.logging.warning("look here")
+    assert capsys.readouterr().err.count("look here") == 1
+    file.close()
+    assert (tmp_path / "log").read_text().count("look here") == 1

@@ -180,3 +180,31 @@ def test_metrics_that_tensorflow_counts_in_float64(tiny: Tiny, tiny_input: Input
     on_cpu = estimator.evaluate(tiny_input, steps=3)
     assert on_cpu["count"] > 0
     assert estimator.evaluate(tiny_input, steps=3, use_cs=True) == pytest.approx(on_cpu, rel=1e-5)
+
+
+def test_a_host_call_in_python_is_computed_on_the_host(
+    tiny: Tiny, tiny_input: InputFn, cs_ip: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from estimator import CSEstimatorSpec
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        return np.float32(np.ptp(values))
+
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        scale = tf.compat.v1.get_variable("scale", [], initializer=tf.compat.v1.ones_initializer())
+        sums = scale * tf.reduce_sum(features, axis=1)
+
+        def metrics(values: Any) -> dict[str, Any]:
+            found = tf.compat.v1.metrics.mean(tf.numpy_function(spread, [values], tf.float32))
+            return {"spread": found, "mean": tf.compat.v1.metrics.mean(values)}
+
+        return CSEstimatorSpec(mode, loss=tf.reduce_mean(sums), host_call=(metrics, [sums]))
+
+    estimator = tiny(cs_ip=cs_ip, model_fn=model_fn, params={})
+    on_cpu = estimator.evaluate(tiny_input, steps=3)
+    with caplog.at_level("INFO", "estimator"):
+        on_cs = estimator.evaluate(tiny_input, steps=3, use_cs=True)
+    assert "computed on this host: the CS system lacks PyFunc" in caplog.text
+    assert on_cs.keys() == on_cpu.keys()
+    for name, value in on_cpu.items():
+        assert on_cs[name] == pytest.approx(value, rel=1e-5)

@@ -13,6 +13,7 @@ from cgc.kernels.naming import layer_path
 from cgc.passes.values import constant_splat
 
 FAMILY = "layer_norm"
+_ROOTS = frozenset({"Sqrt", "Rsqrt"})
 _AFFINE = frozenset({"Mul", "BiasAdd"})
 
 
@@ -75,9 +76,9 @@ def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormO
 
 
 def _match_unfused(assignment: Assignment) -> None:
-    """A layer whose free ops take two means along a row and one reciprocal root of a sum of squares."""
+    """A layer whose free ops take two means along a row and a root of the mean of squares."""
     program = assignment.program
-    roots = [index for index in assignment.free() if program.mnemonics[index] == "Rsqrt"]
+    roots = [index for index in assignment.free() if program.mnemonics[index] in _ROOTS]
     layers = {
         path: index for index in roots if index in program.forward and (path := layer_path(program, index))
     }

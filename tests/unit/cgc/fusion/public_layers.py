@@ -106,6 +106,28 @@ class MomentsLayerNormalization(LayerNormalization):
         return tf.nn.batch_normalization(x, mean, variance, self.beta, self.gamma, self.epsilon)
 
 
+class HalfLayerNormalization(LayerNormalization):
+    """Without casts, all in float16."""
+
+    def call(self, inputs: Any) -> Any:
+        mean = tf.reduce_mean(inputs, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(inputs - mean), axis=-1, keepdims=True)
+        deviation = tf.sqrt(variance + tf.cast(self.epsilon, inputs.dtype))
+        return (inputs - mean) / deviation * self.rounded(self.gamma) + self.rounded(self.beta)
+
+    def rounded(self, vector: Any) -> Any:
+        return tf.cast(vector, tf.float16)
+
+
+class HalfMomentsLayerNormalization(HalfLayerNormalization):
+    """`tf.nn.moments` of float16 casts by itself; mean and variance come back in float16."""
+
+    def call(self, inputs: Any) -> Any:
+        mean, variance = tf.nn.moments(inputs, [-1], keepdims=True)
+        vectors = self.rounded(self.beta), self.rounded(self.gamma)
+        return tf.nn.batch_normalization(inputs, mean, variance, *vectors, self.epsilon)
+
+
 class KerasLayerNormalization(BaseLayer):
     """Around the layer of Keras 2, which is made of FusedBatchNorm for an epsilon from 1.001e-5 on."""
 

@@ -202,6 +202,13 @@ def test_blocks_have_the_kernels_and_the_rate_of_ours(name: str, dense: Any, cli
     assert written_rate == pytest.approx(rate, rel=0.05)
 
 
+@pytest.mark.parametrize("norm", [p.HalfLayerNormalization, p.HalfMomentsLayerNormalization])
+def test_a_norm_in_float16_is_one_kernel_too(norm: Any) -> None:
+    graph, _ = kernels_and_rate(public_step(public_norm(norm)))
+    assert families(graph)["layer_norm", False] == 1
+    assert not any(kernel.generated for kernel in graph.kernels)
+
+
 def gelu_in_float16(x: Any) -> Any:
     return p.ACTIVATIONS["gelu"](tf.cast(x, tf.float16))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import Any
 
 from estimator.errors import CpuLimitError, essence
 
+_CAUSE_LENGTH = 160  # TensorFlow lists all labels of a batch
 _CHANNELS_FIRST = (b"NCHW", b"NCDHW")
 _CHANNELS_LAST = re.compile(r"\bN(H|DH)WC\b")
 _LABEL = re.compile(r"Received a label value of -1 ")
@@ -38,7 +40,7 @@ def told_as_limits(graph: Any) -> Iterator[None]:
         told = op and _limit(error, op)
         if not told:
             raise
-        raise _error(op, *told, essence(error)) from None
+        raise _error(op, *told, shorten(essence(error), _CAUSE_LENGTH, placeholder=" ...")) from None
 
 
 def _limit(error: Any, op: Any) -> tuple[str, str] | None:

@@ -38,8 +38,13 @@ class Workshop:
     logs: dict[str, str] = field(default_factory=dict)
 
     def parameters(self, family: str, name: str = "params", **changes: dict[str, Any]) -> str:
-        """A parameter file: the tiny one of the family with changes, group by group."""
-        params = yaml.safe_load((PROGRAMS / family / "configs" / "params_tiny.yaml").read_text())
+        """A parameter file `FAMILY_NAME.yaml` here: that of the family with changes, group by group.
+
+        It is the family's `params_NAME.yaml` if there is one, else its tiny one.
+        """
+        configs = PROGRAMS / family / "configs"
+        given = configs / f"params_{name}.yaml"
+        params = yaml.safe_load((given if given.exists() else configs / "params_tiny.yaml").read_text())
         for group, values in {"runconfig": {"keep_checkpoint_max": 0}, **changes}.items():
             params.setdefault(group, {}).update(values)
         path = self.directory / f"{family}_{name}.yaml"

@@ -37,6 +37,7 @@ def batches_of(params, worker, workers):
 def main(steps, workers):
     v1.disable_eager_execution()
     params = get_params(PARAMETERS, set_defaults)
+    v1.set_random_seed(params["runconfig"]["tf_random_seed"])  # the order of shuffled records comes from it
     step = v1.train.get_or_create_global_step()
     inputs = [batches_of(params, worker, workers) for worker in range(workers)]
     batch = tf.nest.map_structure(lambda tensor: v1.placeholder(tensor.dtype, tensor.shape), inputs[0])

@@ -22,7 +22,7 @@ BROKEN = ("gpt2", "tagger")
 
 UNBROKEN = tuple(family for family in FAMILIES if family not in BROKEN)
 TASKS = 3
-STEPS, MORE_STEPS = 20, 26
+STEPS, MORE_STEPS = 20, 25
 EVAL_STEPS = 4
 
 Workshop = Any
@@ -145,7 +145,7 @@ def test_a_second_training_goes_on_from_the_checkpoint(resumed: Workshop, family
     assert after[-1][1] < before[0][1]
 
 
-LOSSES = {"mixed_float16": 1e-2, "cbfloat16": 3e-2}
+LOSSES = {"mixed_float16": 5e-3, "cbfloat16": 1.5e-2}
 """How far a loss may be from that of a session of TensorFlow, of the first one, by precision.
 
 Both compute in 16 bits and round at other places; cbfloat16 has 2 bits less, and the session has float16.

@@ -33,6 +33,7 @@ from cgc.report import (
     render_text,
     report_json,
 )
+from cgc.report.text import verdict
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 CS2 = load_fabric("cs2")
@@ -129,6 +130,39 @@ def test_a_full_wafer_says_how_much_of_it_memory_takes() -> None:
     report = compiled(graph, width=40, height=40)
     assert report.limit.reason is Reason.WAFER_FULL
     assert "Memory, not speed, gives 4 of 24 kernels their size" in report.remedies[1]
+
+
+def waiting_graph(count: int) -> KernelGraph:
+    """Kernels that keep 256 KiB of every sample, each for two samples more than the next one."""
+    kernels = [
+        Kernel(
+            f"held{index}",
+            "elementwise",
+            {**loop(16_384), "stash_bytes": 1 << 18},
+            samples_in_flight=1 + 2.0 * (count - index),
+        )
+        for index in range(count)
+    ]
+    return KernelGraph(tuple(kernels), batch_size=32, input_bytes_per_sample=1)
+
+
+def test_samples_that_wait_for_memory_are_told_as_that() -> None:
+    report = compiled(waiting_graph(24), width=64, height=40)
+    assert report.limit == Limit("memory", Reason.ACTIVATIONS)
+    overall, placement = report.performance.overall, report.placement
+    assert placement.fill < 1
+    assert verdict(report) == (
+        f"Verdict: memory for activations bounds the speed: a sample is let in every "
+        f"{overall.deltat_cycles:,} cycles, the kernels would take one every "
+        f"{placement.target_cycles:,}; kernel held0 holds the most."
+    )
+    waiting = 1 + 48 * placement.fill
+    assert f"held0 holds activations of {waiting:.1f} samples, 262,144 bytes each" in first_remedy(report)
+    assert "Memory, not speed, gives" in report.remedies[1]
+    assert "<strong>Memory</strong> is the limit" in render_html(report)
+    assert report_json(report)["bottleneck"]["reason"] == "activations"
+    fewer = compiled(waiting_graph(12), width=64, height=40)
+    assert fewer.performance.overall.samples_per_s > overall.samples_per_s
 
 
 def test_speed_that_is_too_dear_says_what_it_would_take() -> None:

@@ -114,6 +114,7 @@ def evaluate(job: CpuJob, steps: int | None, checkpoint_path: str | None, name: 
         session = _open_session(job, built, checkpoint, saver, hooks)
     started = time.perf_counter()
     done = 0
+    results: dict[str, Any] | None = None
     with session, told_as_limits(built.graph):
         try:
             while (steps is None or done < steps) and not session.should_stop():
@@ -124,6 +125,11 @@ def evaluate(job: CpuJob, steps: int | None, checkpoint_path: str | None, name: 
         if done == 0:
             raise UsageError("the input of evaluate() ended before its first batch; expected at least one")
         results = keeper.session.run({**values, "global_step": built.global_step})
+    if results is None:  # the session takes the end of the input for its own end
+        raise UsageError(
+            "the value of a metric is computed from a batch, and the input has ended; "
+            "expected one computed from variables that its update op changes, as of tf.compat.v1.metrics"
+        )
     log.info("evaluated %d batches in %.2f seconds", done, time.perf_counter() - started)
     return report(job.model_dir, results, name)
 

@@ -14,6 +14,7 @@ import yaml
 
 from estimator import CerebrasEstimator, EstimatorSpec, ModeKeys
 from estimator.checkpoints import all_of
+from estimator.errors import UsageError
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]
@@ -34,6 +35,15 @@ def test_train_evaluate_predict(tiny: Tiny, tiny_input: InputFn) -> None:
     assert len(examples) == 24
     assert examples[0]["probabilities"].shape == (3,)
     assert examples[0]["classes"] == examples[0]["probabilities"].argmax()
+
+
+def test_a_metric_of_one_batch_is_refused(tiny: Tiny, tiny_input: InputFn) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        total = tf.reduce_sum(features)
+        return EstimatorSpec(mode, loss=total, eval_metric_ops={"total": (total, tf.no_op())})
+
+    with pytest.raises(UsageError, match="metric is computed from a batch, and the input has ended"):
+        tiny(model_fn=model_fn, params={}).evaluate(tiny_input)
 
 
 def test_checkpoints_are_readable_by_tensorflow(tiny: Tiny, tiny_input: InputFn) -> None:

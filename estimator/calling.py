@@ -10,11 +10,42 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator.errors import InputFnError, ModelFnError
+from estimator.errors import InputFnError, ModelFnError, UsageError
 from estimator.spec import EstimatorSpec
 
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 INPUT_FN_ARGUMENTS = ("params", "mode", "config", "input_context")
+
+
+def copy_of(params: Any) -> Any:
+    """A copy of the parameters with all that is in them.
+
+    Raises:
+        UsageError: something in them cannot be copied; the message says where.
+    """
+    try:
+        return copy.deepcopy(params)
+    except Exception as error:
+        place, culprit = _not_copied("params", params)
+        raise UsageError(
+            f"{place} cannot be copied ({type(culprit).__name__}: {error}); expected plain values in params, "
+            "of which every call of model_fn and input_fn gets a copy. Make files, locks and generators there"
+        ) from error
+
+
+def _not_copied(place: str, value: Any) -> tuple[str, Any]:
+    """The innermost member that cannot be copied, and the words that lead to it."""
+    members: list[tuple[Any, Any]] = []
+    if isinstance(value, Mapping):
+        members = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        members = list(enumerate(value))
+    for key, member in members:
+        try:
+            copy.deepcopy(member)
+        except Exception:
+            return _not_copied(f"{place}[{key!r}]", member)
+    return place, value
 
 
 def argument_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
@@ -70,7 +101,7 @@ def call_model_fn(
         "features": features,
         "labels": labels,
         "mode": mode,
-        "params": copy.deepcopy(params),
+        "params": copy_of(params),
         "config": config,
     }
     spec = model_fn(**{name: value for name, value in offered.items() if any_keyword or name in names})
@@ -111,7 +142,7 @@ def call_input_fn(
             f"input_fn ({_name(input_fn)}) needs the argument '{unknown[0]}', "
             f"known are {', '.join(INPUT_FN_ARGUMENTS)}; bind others with functools.partial"
         )
-    offered: dict[str, Any] = {"params": copy.deepcopy(params), "mode": mode, "config": config}
+    offered: dict[str, Any] = {"params": copy_of(params), "mode": mode, "config": config}
     if "input_context" in names:
         import tensorflow as tf
 

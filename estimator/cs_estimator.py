@@ -16,7 +16,7 @@ import numpy as np
 
 from csrun.roles import TaskInfo
 from estimator import checkpoints, logs, tasks
-from estimator.calling import check_model_fn
+from estimator.calling import check_model_fn, copy_of
 from estimator.errors import InputFnError, UnsupportedOnCsError, UsageError
 from estimator.files import write_params
 from estimator.input import FEATURES_AND_LABELS, InputSource
@@ -75,7 +75,7 @@ class CerebrasEstimator:
         self._config = as_cs_config(config)
         self._model_dir = _model_dir(model_dir, self._config)
         self._compile_dir = None if compile_dir is None else Path(compile_dir)
-        self._params: Any = copy.deepcopy(params if params is not None else {})
+        self._params: Any = copy_of(params if params is not None else {})
         self._warm_start = settings_of(warm_start_from)
         logs.set_up()
         for name in ("train_distribute", "eval_distribute"):
@@ -90,7 +90,7 @@ class CerebrasEstimator:
     @property
     def params(self) -> Any:
         """A copy of the parameters."""
-        return copy.deepcopy(self._params)
+        return copy_of(self._params)
 
     @property
     def config(self) -> CSRunConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,9 @@ def test_lines_of_tensorflow_are_there_once(
     assert capsys.readouterr().err.count("look here") == 1
     file.close()
     assert (tmp_path / "log").read_text().count("look here") == 1
+
+
+def test_parameters_that_cannot_be_copied_are_named() -> None:
+    params = {"model": {"depth": 2}, "train_input": [{"files": iter(())}, {"lock": threading.Lock()}]}
+    with pytest.raises(UsageError, match=r"params\['train_input'\]\[1\]\['lock'\] cannot be copied \(lock: "):
+        estimator.CerebrasEstimator(lambda features, params: None, params=params)

@@ -396,7 +396,8 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.AndOp: (same_operands, bitwise_neutral),
     ops.OrOp: (same_operands, bitwise_neutral),
     ops.XorOp: (bitwise_neutral,),
-    ops.NegOp: (neg, on_vectors),
+    # Not on vectors: fusion takes negations out of reshapes.
+    ops.NegOp: (neg,),
     ops.NotOp: (logical_not,),
     ops.AbsOp: (idempotent, absolute),
     ops.ReluOp: (idempotent,),

@@ -132,8 +132,13 @@ def test_lines_of_tensorflow_are_there_once(
     tensorflow = logging.getLogger("tensorflow")
     monkeypatch.setattr(tensorflow, "handlers", [own, file])  # as a use before set_up leaves them
     monkeypatch.setattr(tensorflow, "propagate", True)
-    set_up()
-    tf.compat.v1.logging.warning("look here")
+    levels = {name: logging.getLogger(name).level for name in ("", *PACKAGES)}
+    try:
+        set_up()
+        tf.compat.v1.logging.warning("look here")
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
     assert capsys.readouterr().err.count("look here") == 1
     file.close()
     assert (tmp_path / "log").read_text().count("look here") == 1

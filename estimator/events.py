@@ -7,11 +7,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cs_system.client import StepOutputs
 from runtime.errors import ModelDirError
 from runtime.progress import Pace
+
+if TYPE_CHECKING:
+    from cs_system.client import StepOutputs
 
 SUMMARY_PREFIX = "summary/"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import TensorSpec
-from cs_system.client import StepOutputs
 from runtime.ranges import RangeCheck
+
+if TYPE_CHECKING:
+    from cs_system.client import StepOutputs
 
 Mode = Literal["train", "eval", "infer"]
 State = dict[str, np.ndarray]

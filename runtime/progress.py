@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cs_system.client import StepOutputs
 from runtime.errors import NonFiniteLossError
 from runtime.program import LOSS
+
+if TYPE_CHECKING:
+    from cs_system.client import StepOutputs
 
 log = logging.getLogger("runtime")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cs_system.client import StepOutputs
 from runtime.errors import OutOfRangeError
+
+if TYPE_CHECKING:
+    from cs_system.client import StepOutputs
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,11 @@ def test_import_is_light_and_names_resolve() -> None:
         _ = estimator.Estimator
 
 
+def test_a_run_on_this_cpu_does_not_load_what_talks_to_a_system() -> None:
+    script = "import sys, estimator.cpu; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
+
+
 class _ExpectedError(Exception):
     exit_code = 1
 

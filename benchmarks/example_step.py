@@ -23,10 +23,10 @@ def example_step(
         params_file: name of a file in its `configs`.
         changes: by group of the parameter file, values that take the place of the file's.
     """
+    from cs_toolkit.loader import load_model
     from estimator import CSRunConfig, import_tensorflow
     from estimator.front_end import TensorFlowFrontEnd
     from estimator.input import InputSource
-    from toolkit_config.loader import load_model
 
     import_tensorflow()
     network, data, schema = (

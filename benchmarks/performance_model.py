@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.example_step import example_step
 from cgc.performance.published import OverallRow, overall_rows
+from cs_toolkit.loader import load_model
 from models.common.tf.params import Params
-from toolkit_config.loader import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance-model.md"

@@ -91,7 +91,7 @@ def example(
     def load() -> Workload:
         import tensorflow as tf
 
-        from toolkit_config.loader import load_model
+        from cs_toolkit.loader import load_model
 
         model, data, params = (import_module(f"models.{folder}.tf.{m}") for m in ("model", "data", "params"))
         values = load_model(MODELS / folder / "tf" / "configs" / f"{params_file}.yaml", params.Params).plain()

@@ -24,10 +24,10 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from streaming.errors import EndOfInput
-from streaming.payload import Array, byte_view
-from streaming.receiver import BatchLayout, Receiver, RunSpec
-from streaming.sender import Sender, WorkerIdentity
+from cs_stream.errors import EndOfInput
+from cs_stream.payload import Array, byte_view
+from cs_stream.receiver import BatchLayout, Receiver, RunSpec
+from cs_stream.sender import Sender, WorkerIdentity
 
 SENDERS = 2
 WINDOW = 4

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from cgc.errors import FabricError
-from toolkit_config import config_file
-from toolkit_config.loader import ConfigError, load_model
+from cs_toolkit import config_file
+from cs_toolkit.loader import ConfigError, load_model
 
 Count = Annotated[int, Field(gt=0)]
 

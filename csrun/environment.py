@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from csrun.flavours import BIN, PYTHON_VARIABLE
 from csrun.roles import JOB_VARIABLES
 from csrun.site.model import Site
+from csrun.wrappers import BIN, PYTHON_VARIABLE
 
 FOREIGN_VARIABLES = (
     "PYTHONPATH",
@@ -42,7 +42,7 @@ class Toolkit:
     Attributes:
         bin_dir: directory of its Python interpreter.
         import_root: directory that must be on PYTHONPATH for its packages; None where they are installed.
-        wrappers: directory of the words that mean its interpreter with further modules (`csrun.flavours`).
+        wrappers: directory of the words that mean its interpreter with further modules (`csrun.wrappers`).
     """
 
     bin_dir: Path
@@ -100,7 +100,7 @@ def program_environment(
 ) -> EnvironmentChange:
     """The change for every program: the interpreter of programs first in PATH, no foreign modules.
 
-    `python` is a wrapper of `csrun.flavours`, whose import path has the names of the original stack.
+    `python` is a wrapper of `csrun.wrappers`, whose import path has the names of the original stack.
 
     In a container interpreter and modules are the image's; what names files of the host is cleared.
 

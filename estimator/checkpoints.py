@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cs_runtime.errors import ModelDirError
+from cs_runtime.files import write_text
 from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError, essence
-from runtime.errors import ModelDirError
-from runtime.files import write_text
 
 log = logging.getLogger("estimator")
 

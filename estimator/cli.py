@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cs_runtime.errors import EXIT_FAILURE, exit_code_of
+from cs_runtime.failures import note_beside_logs
 from csrun.missing_modules import hint
 from estimator.errors import essence
-from runtime.errors import EXIT_FAILURE, exit_code_of
-from runtime.failures import note_beside_logs
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141

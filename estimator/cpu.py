@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
+from cs_runtime.files import write_text
 from csrun.roles import TaskInfo
 from estimator import checkpoints
 from estimator.calling import call_model_fn
@@ -25,8 +27,6 @@ from estimator.run_config import CSRunConfig
 from estimator.spec import EstimatorSpec, named_predictions
 from estimator.training_loop import SessionKeeper, TrainingLoop
 from estimator.warm_start import warm_start
-from runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
-from runtime.files import write_text
 
 log = logging.getLogger("estimator")
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cs_runtime.garbage import leave_at_exit, seldom_searched
+from cs_runtime.goals import last_step_of_job
 from csrun.roles import TaskInfo
 from estimator import checkpoints, logs, tasks
 from estimator.calling import check_model_fn, copy_of
@@ -26,13 +28,11 @@ from estimator.modes import MODES, ModeKeys
 from estimator.run_config import CSRunConfig, as_cs_config
 from estimator.spec import SINGLE, checked_hooks
 from estimator.warm_start import settings_of
-from runtime.garbage import leave_at_exit, seldom_searched
-from runtime.goals import last_step_of_job
 
 if TYPE_CHECKING:
+    from cs_runtime.settings import InputPosition
     from estimator.front_end import StateOptions, TensorFlowFrontEnd
     from estimator.on_cs import Place
-    from runtime.settings import InputPosition
 
 log = logging.getLogger("estimator")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import ModelDirError
-from runtime.progress import Pace
+from cs_runtime.errors import ModelDirError
+from cs_runtime.progress import Pace
 
 if TYPE_CHECKING:
     from cs_system.client import StepOutputs

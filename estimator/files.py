@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from runtime.files import write_text
+from cs_runtime.files import write_text
 
 _DROPPED = object()
 

@@ -17,6 +17,10 @@ import numpy as np
 from cgc.cirh.interface import TensorSpec
 from cgc.errors import GraphImportError
 from cgc.importers.tensorflow import ImportedStep, import_step, variable_writes
+from cs_runtime.files import write_text
+from cs_runtime.garbage import seldom_searched
+from cs_runtime.program import Mode, StepProgram
+from cs_runtime.ranges import RangeCheck
 from estimator import checkpoints
 from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.events import SUMMARY_PREFIX
@@ -28,10 +32,6 @@ from estimator.modes import ModeKeys
 from estimator.ranges import watch_ranges
 from estimator.run_config import CSRunConfig
 from estimator.spec import WarmStartSettings, named_predictions
-from runtime.files import write_text
-from runtime.garbage import seldom_searched
-from runtime.program import Mode, StepProgram
-from runtime.ranges import RangeCheck
 
 log = logging.getLogger("estimator")
 
@@ -59,7 +59,7 @@ class StateOptions:
 
 
 class TensorFlowFrontEnd:
-    """Implements `runtime.program.FrontEnd` for a `model_fn` and an `input_fn`.
+    """Implements `cs_runtime.program.FrontEnd` for a `model_fn` and an `input_fn`.
 
     The graph is built when `program` or a state is asked for first; `inputs`, `input_facts` and `batches`,
     all that a worker needs, build the input alone.

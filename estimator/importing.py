@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
 
-from runtime.garbage import seldom_searched
+from cs_runtime.garbage import seldom_searched
 
 # TensorFlow 2.21 writes these at every start, whatever TF_CPP_MIN_LOG_LEVEL says.
 _START_UP_LINES = (b"All log messages before absl::InitializeLog()", b"oneDNN custom operations are on")

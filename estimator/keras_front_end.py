@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from cgc.cirh.interface import step_interface
 from cgc.importers.tensorflow import ImportedKerasStep, import_keras_step
+from cs_runtime.program import GLOBAL_STEP, LOSS
 from estimator import checkpoints
 from estimator.capture import TracedModel
 from estimator.errors import ModelFnError
@@ -22,14 +23,13 @@ from estimator.keras_estimator import no_graph
 from estimator.modes import ModeKeys
 from estimator.run_config import CSRunConfig
 from estimator.spec import EstimatorSpec
-from runtime.program import GLOBAL_STEP, LOSS
 
 _METRICS = "state.metric."
 _STEP_KEY = "global_step"
 
 
 class KerasFrontEnd(TensorFlowFrontEnd):
-    """Implements `runtime.program.FrontEnd` for a Keras model and an `input_fn`.
+    """Implements `cs_runtime.program.FrontEnd` for a Keras model and an `input_fn`.
 
     The step is what one call of the model's `train_step`, `test_step` or `predict_step` does. Checkpoints
     hold the variables under their Keras paths, without those of metrics. The model itself gets the values of

@@ -6,7 +6,7 @@ import logging
 import sys
 
 # The toolkit's own loggers say at INFO what a user waits for; other libraries stay at WARNING.
-PACKAGES = ("cgc", "cs_system", "estimator", "runtime", "streaming")
+PACKAGES = ("cgc", "cs_system", "estimator", "cs_runtime", "cs_stream")
 FORMAT = "%(asctime)s %(levelname)s: %(message)s"
 
 

@@ -1,4 +1,4 @@
-"""Calls of the estimator that run on the CS system: the only module that calls `runtime`."""
+"""Calls of the estimator that run on the CS system: the only module that calls `cs_runtime`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-import runtime.compile
-import runtime.inference
-import runtime.training
+import cs_runtime.compile
+import cs_runtime.inference
+import cs_runtime.training
+from cs_runtime.failures import noted_failures
+from cs_runtime.settings import InputPosition, RunSettings
 from estimator import checkpoints, cpu, tasks
 from estimator.errors import UnsupportedOnCsError
 from estimator.events import EventWriter, StepEvents
 from estimator.files import plain
 from estimator.front_end import TensorFlowFrontEnd, prediction_name
 from estimator.run_config import CSRunConfig
-from runtime.failures import noted_failures
-from runtime.settings import InputPosition, RunSettings
 
 log = logging.getLogger("estimator")
 
@@ -50,9 +50,9 @@ def compile_program(front_end: TensorFlowFrontEnd, place: Place, validate_only: 
     """Validates or compiles; needs no CS system, but asks the one at `cs_ip` for its fabric."""
     settings = _settings(front_end, place)
     if validate_only:
-        runtime.compile.validate_program(front_end, settings)
+        cs_runtime.compile.validate_program(front_end, settings)
     else:
-        runtime.compile.compile_program(front_end, settings)
+        cs_runtime.compile.compile_program(front_end, settings)
 
 
 def train(front_end: TensorFlowFrontEnd, place: Place, steps: int | None, max_steps: int | None) -> None:
@@ -61,7 +61,7 @@ def train(front_end: TensorFlowFrontEnd, place: Place, steps: int | None, max_st
     with EventWriter(place.model_dir) as writer:
         events = StepEvents(writer, place.config.save_summary_steps, settings.batch_size)
         try:
-            runtime.training.train(front_end, settings, events)
+            cs_runtime.training.train(front_end, settings, events)
         finally:
             front_end.close()
 
@@ -82,7 +82,7 @@ def evaluate(
     done = 0
     try:
         settings = _settings(front_end, place)
-        for outputs in runtime.inference.run(
+        for outputs in cs_runtime.inference.run(
             front_end, settings, steps, lambda state: results.update(front_end.metric_values(state))
         ):
             front_end.add_to_metrics(outputs)
@@ -103,7 +103,7 @@ def predict(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Predictions of one batch after the other; none in a worker."""
     try:
-        for outputs in runtime.inference.run(front_end, _settings(front_end, place), steps):
+        for outputs in cs_runtime.inference.run(front_end, _settings(front_end, place), steps):
             named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
             yield {name: value for name, value in named.items() if name is not None}
     finally:

@@ -28,7 +28,7 @@ from cgc.cirh.ops import (
     TransposeOp,
 )
 from cgc.cirh.types import element_count, shape_of, tensor_of
-from runtime.ranges import RangeCheck
+from cs_runtime.ranges import RangeCheck
 
 _MOVES = (BroadcastInDimOp, CastOp, ReshapeOp, SliceOp, TransposeOp)
 

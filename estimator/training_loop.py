@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cs_runtime.checkpoint_requests import CheckpointRequests
+from cs_runtime.errors import NonFiniteLossError
 from estimator import checkpoints
 from estimator.events import EventWriter
 from estimator.run_config import CSRunConfig
-from runtime.checkpoint_requests import CheckpointRequests
-from runtime.errors import NonFiniteLossError
 
 log = logging.getLogger("estimator")
 

@@ -145,6 +145,16 @@ from cgc.cirh.elementwise import (
     TanhOp,
     XorOp,
 )
+from cgc.cirh.indexing import (
+    ConditionalArangeOp,
+    GatherNdOp,
+    MatrixBandPartOp,
+    RepeatOp,
+    SplitOp,
+    StridedSliceGradOp,
+    StridedSliceOp,
+    UnpadOp,
+)
 from cgc.cirh.layer_norm import (
     GroupNormGradOp,
     GroupNormOp,
@@ -174,16 +184,6 @@ from cgc.cirh.optimizer import (
     GradientDescentOp,
     MomentumOp,
     RMSPropOp,
-)
-from cgc.cirh.picking import (
-    ConditionalArangeOp,
-    GatherNdOp,
-    MatrixBandPartOp,
-    RepeatOp,
-    SplitOp,
-    StridedSliceGradOp,
-    StridedSliceOp,
-    UnpadOp,
 )
 from cgc.cirh.pool import (
     AvgPoolGradOp,

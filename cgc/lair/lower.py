@@ -17,14 +17,14 @@ from cgc.cirh.dense import dense_attr
 from cgc.cirh.ops import ConstOp
 from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.errors import LoweringError
-from cgc.lair import composite, picking, structure
+from cgc.lair import composite, indexing, structure
 from cgc.lair.build import Array, Builder
 from cgc.lair.elementwise import FORMULAS
 from cgc.lair.extern import declaration
 from cgc.lair.scalar import FMOD, dtype_of, lair_tensor, scalar_type
 from cgc.lowering.dtypes import narrowed
 
-RULES = structure.RULES | picking.RULES | composite.RULES
+RULES = structure.RULES | indexing.RULES | composite.RULES
 
 
 def lower_group(

@@ -19,7 +19,7 @@ from cgc.cirh.base import CirhOp, float_attr, int_attr
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.passes.matching import Constraint
 from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
-from cgc.passes.values import constant_splat, everywhere
+from cgc.passes.values import constant_splat, splat_value
 
 _ROUNDING = 1e-6
 """Relative difference of numbers that differ by rounding to float32 only."""
@@ -230,7 +230,7 @@ def one_less(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 def along_rows(rewriter: PatternRewriter, value: SSAValue, x: SSAValue) -> SSAValue:
     """The number that every element of a value is, as a vector along the last dimension of x."""
     vector = tensor_type(shape_of(x)[-1:], tensor_of(value).element_type)
-    return everywhere(rewriter, _number_of(value), vector)
+    return splat_value(rewriter, _number_of(value), vector)
 
 
 def rows_from(rewriter: PatternRewriter, table: SSAValue, lookup: ops.GatherOp) -> SSAValue:
@@ -266,7 +266,7 @@ def all_rows(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 
 def negated_constant(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
     """The constant of the same type with the other sign."""
-    return everywhere(rewriter, -_number_of(value), tensor_of(value))
+    return splat_value(rewriter, -_number_of(value), tensor_of(value))
 
 
 def ratio(rewriter: PatternRewriter, value: SSAValue, divisor: SSAValue) -> SSAValue:
@@ -291,12 +291,12 @@ def selected(rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_fa
 
 def zeros(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
     """The constant 0 of the same type."""
-    return everywhere(rewriter, 0.0, tensor_of(like))
+    return splat_value(rewriter, 0.0, tensor_of(like))
 
 
 def ones(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
     """The constant 1 of the same type."""
-    return everywhere(rewriter, 1.0, tensor_of(like))
+    return splat_value(rewriter, 1.0, tensor_of(like))
 
 
 def _inserted(rewriter: PatternRewriter, op: CirhOp) -> SSAValue:

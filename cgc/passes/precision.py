@@ -19,7 +19,7 @@ from cgc.cirh.interface import RESOURCE_NAME, arguments_and_results
 from cgc.cirh.precision import HALF_FORMAT, HalfFormat, half_format
 from cgc.cirh.types import checked_tensor, element_type, shape_of, tensor_type
 from cgc.errors import InvalidModuleError, PipelineError
-from cgc.passes.half_region import MOVES, half_region, is_float32, narrow_operands, narrow_results
+from cgc.passes.fp16_region import MOVES, fp16_region, is_float32, narrow_operands, narrow_results
 from cgc.precision import rounded_to_cb16
 
 _FORMATS: dict[str, HalfFormat] = {"mixed_float16": "float16", "cbfloat16": "cbfloat16"}
@@ -32,7 +32,7 @@ _LARGEST_MASK: dict[HalfFormat, float] = {"float16": 2.0**15, "cbfloat16": 2.0**
 
 @dataclass(frozen=True)
 class PrecisionPass(ModulePass):
-    """Computes products and what lies between them in 16 bits, see `cgc.passes.half_region`.
+    """Computes products and what lies between them in 16 bits, see `cgc.passes.fp16_region`.
 
     Values of the region get the type f16, and the function says by `cs.fp16_type` what that is. Casts stand
     where a value enters or leaves the region, one for each value. What has 16 bits already stays as it is, so
@@ -63,7 +63,7 @@ class PrecisionPass(ModulePass):
 
 def _rewrite(function: FuncOp, half: HalfFormat) -> None:
     _check_format(function, half)
-    members = half_region(function)
+    members = fp16_region(function)
     narrow_uses = {
         (member, index): _is_mask(member, index) for member in members for index in narrow_operands(member)
     }

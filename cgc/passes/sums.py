@@ -15,7 +15,7 @@ from xdsl.pattern_rewriter import PatternRewriter
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_count, shape_of, tensor_of
-from cgc.passes.values import constant_splat, everywhere
+from cgc.passes.values import constant_splat, splat_value
 
 
 def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | None:
@@ -220,7 +220,7 @@ def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
     """What to put in the place of a term that leaves a sum: -0.0 if it is added, 0.0 if subtracted."""
     term = op.results[0]
     subtracted = any(isinstance(use.operation, ops.SubOp) and use.index == 1 for use in term.uses)
-    return everywhere(rewriter, 0.0 if subtracted else -0.0, tensor_of(term))
+    return splat_value(rewriter, 0.0 if subtracted else -0.0, tensor_of(term))
 
 
 def squares(root: SSAValue) -> tuple[SSAValue, ...] | None:

@@ -23,7 +23,7 @@ def constant_splat(value: SSAValue) -> Any | None:
     return owner.splat_value() if isinstance(owner, ConstOp) else None
 
 
-def everywhere(rewriter: PatternRewriter, number: float, like: Tensor) -> SSAValue:
+def splat_value(rewriter: PatternRewriter, number: float, like: Tensor) -> SSAValue:
     """A value of type `like` with one number everywhere, which takes the memory of that one number."""
     made = ConstOp.splat(number, tensor_type((), like.element_type))
     spread = BroadcastInDimOp(made, like.get_shape(), ())

@@ -22,5 +22,5 @@ def set_up_logs(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(job)s  %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in ("cs_system", "streaming"):
+    for name in ("cs_system", "cs_stream"):
         logging.getLogger(name).setLevel(level)

@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cgc.cirh.interface import StepInterface
+from cs_stream import errors as streaming_errors
+from cs_stream.layout import BatchLayout, Field
+from cs_stream.receiver import BatchRing, Receiver, RunSpec, WorkerPhase, WorkerStats
 from cs_system.errors import (
     CsSystemError,
     InputFailedError,
@@ -30,9 +33,6 @@ from cs_system.errors import (
 from cs_system.identity import InputIdentity
 from cs_system.interface import samples_per_step
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
-from streaming import errors as streaming_errors
-from streaming.layout import BatchLayout, Field
-from streaming.receiver import BatchRing, Receiver, RunSpec, WorkerPhase, WorkerStats
 
 if TYPE_CHECKING:
     from cs_system.engine.pipelined import Engine

@@ -17,6 +17,8 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from cs_stream.errors import ListenError
+from cs_stream.receiver import Receiver
 from cs_system.address import host_port
 from cs_system.engine import setup
 from cs_system.errors import BadOptionError, PortInUseError
@@ -26,8 +28,6 @@ from cs_system.server.service import Service
 from cs_system.server.system import System, SystemOptions
 from cs_system.transport import SERVER_OPTIONS
 from cs_system.version import TOOLKIT_VERSION
-from streaming.errors import ListenError
-from streaming.receiver import Receiver
 
 log = logging.getLogger("cs_system.server")
 

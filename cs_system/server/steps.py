@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cs_stream.errors import EndOfInputError, StallError
+from cs_stream.receiver import BatchRing, ReadySpan
 from cs_system.server.rates import RateMeter
-from streaming.errors import EndOfInputError, StallError
-from streaming.receiver import BatchRing, ReadySpan
 
 if TYPE_CHECKING:
     from cs_system.engine.pipelined import Engine, PendingSteps

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
+from cs_stream.receiver import Receiver
 from cs_system.errors import (
     InputMismatchError,
     InputRefusedError,
@@ -22,7 +23,6 @@ from cs_system.identity import InputIdentity
 from cs_system.server.executables import ExecutableStore
 from cs_system.server.reservations import ReservationBook, Ticket
 from cs_system.server.run import Run, RunLimits
-from streaming.receiver import Receiver
 
 log = logging.getLogger("cs_system.server")
 

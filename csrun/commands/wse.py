@@ -34,7 +34,7 @@ from csrun.job_registry import read_record
 from csrun.jobs import known_job, new_job_id
 from csrun.layout import JobLayout, resolve_layout
 from csrun.recommendation import Recommendation, read_recommendation
-from csrun.schedulers.base import LaunchRequest, Scheduler, Surroundings
+from csrun.schedulers.base import LaunchContext, LaunchRequest, Scheduler
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.model import Launcher, Site, choose_launcher
 from csrun.version import __version__
@@ -214,16 +214,16 @@ def build_command(site: Site) -> click.Command:
             words, executed, layout, log_dir, mount_dirs, grace_period, wind_down, wait, requeue
         )
         cpus = tuple(sorted(os.sched_getaffinity(0)))
-        surroundings = Surroundings(job_id, cwd, environment, this_toolkit(), site, cpus)
+        launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
         if use_sbatch and options is not None:
             from csrun.schedulers.slurm.batch import warning_time
 
             batch = BatchJob(options, follow, warning_time(warn_before, options.time_limit))
-            return _submit(scheduler, batch, request, surroundings, dry_run)
+            return _submit(scheduler, batch, request, launch_context, dry_run)
         refuse_without_sbatch({"--no-follow": not follow, "--warn-before": warn_before is not None})
         if requeue:
             require_batch_job(environment)
-        return _launch(scheduler, request, surroundings, dry_run)
+        return _launch(scheduler, request, launch_context, dry_run)
 
     return csrun_wse
 
@@ -301,37 +301,39 @@ def _submit(
     scheduler: Scheduler[Any],
     batch: BatchJob,
     request: LaunchRequest,
-    surroundings: Surroundings,
+    launch_context: LaunchContext,
     dry_run: bool,
 ) -> int:
     from csrun.schedulers.slurm.batch import batch_script, follow, submit
     from csrun.schedulers.slurm.script import render
 
-    plan = scheduler.plan(request, surroundings)  # refuses what can never run
+    plan = scheduler.plan(request, launch_context)  # refuses what can never run
     for notice in plan.notices:
         say(PROGRAM, notice)
-    script = batch_script(request, surroundings, batch.options, requeue=request.requeue, warn_s=batch.warn_s)
+    script = batch_script(
+        request, launch_context, batch.options, requeue=request.requeue, warn_s=batch.warn_s
+    )
     if dry_run:
         write_text(STDOUT, render(script))
         return 0
-    job = submit(script, known_job(plan), surroundings.environment)
+    job = submit(script, known_job(plan), launch_context.environment)
     return follow(job) if batch.follow else 0
 
 
 def _launch(
-    scheduler: Scheduler[Any], request: LaunchRequest, surroundings: Surroundings, dry_run: bool
+    scheduler: Scheduler[Any], request: LaunchRequest, launch_context: LaunchContext, dry_run: bool
 ) -> int:
-    plan = scheduler.plan(request, surroundings)
+    plan = scheduler.plan(request, launch_context)
     for notice in plan.notices:
         say(PROGRAM, notice)
     if dry_run:
         write_text(STDOUT, scheduler.describe(plan))
         return 0
-    exit_code = scheduler.run(plan, surroundings.environment)
+    exit_code = scheduler.run(plan, launch_context.environment)
     if request.requeue:
         from csrun.schedulers.slurm.batch import goes_back_into_queue, put_back
 
         record = read_record(known_job(plan))
         if goes_back_into_queue(exit_code, record):
-            put_back(surroundings.environment["SLURM_JOB_ID"], surroundings.environment, record)
+            put_back(launch_context.environment["SLURM_JOB_ID"], launch_context.environment, record)
     return exit_code

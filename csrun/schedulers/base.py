@@ -44,7 +44,7 @@ class LaunchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LaunchContext:
     """What a plan depends on besides the request.
 
     Attributes:
@@ -128,7 +128,7 @@ class Scheduler(Protocol[Plan]):
 
     name: str
 
-    def plan(self, request: LaunchRequest, surroundings: Surroundings) -> Plan:
+    def plan(self, request: LaunchRequest, context: LaunchContext) -> Plan:
         """Decides everything about the job; pure."""
         ...
 

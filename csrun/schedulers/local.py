@@ -7,7 +7,7 @@ from shlex import join, quote
 
 from csrun.environment import program_environment, unset_notice
 from csrun.layout import pin_cpus
-from csrun.schedulers.base import LaunchPlan, LaunchRequest, Surroundings
+from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.tasks import (
     check_number_of_tasks,
     common_change,
@@ -25,7 +25,7 @@ class LocalScheduler:
 
     name = "local"
 
-    def plan(self, request: LaunchRequest, surroundings: Surroundings) -> LaunchPlan:
+    def plan(self, request: LaunchRequest, context: LaunchContext) -> LaunchPlan:
         """Decides everything about the job; pure.
 
         Raises:
@@ -33,19 +33,19 @@ class LocalScheduler:
         """
         layout = request.layout
         check_number_of_tasks(layout)
-        log_dir = job_log_dir(request, surroundings)
-        pins = pin_cpus(layout.num_tasks, layout.cpus_per_task, surroundings.cpus)
+        log_dir = job_log_dir(request, context)
+        pins = pin_cpus(layout.num_tasks, layout.cpus_per_task, context.cpus)
         return LaunchPlan(
-            job_id=surroundings.job_id,
+            job_id=context.job_id,
             launcher=self.name,
             command=request.command,
-            cwd=surroundings.cwd,
+            cwd=context.cwd,
             executed=request.executed,
-            change=common_change(request, surroundings),
+            change=common_change(request, context),
             tasks=planned_tasks(layout, log_dir, pins, [LOOPBACK] * layout.num_tasks),
             log_dir=log_dir,
-            system=system_address(request.command, surroundings.site.cs_ip),
-            notices=tuple(_notices(request, surroundings)),
+            system=system_address(request.command, context.site.cs_ip),
+            notices=tuple(_notices(request, context)),
             grace_s=request.grace_s,
             wind_down_s=request.wind_down_s,
         )
@@ -84,10 +84,10 @@ class LocalScheduler:
         return run_job(plan, environment)
 
 
-def _notices(request: LaunchRequest, surroundings: Surroundings) -> list[str]:
-    layout, cpus = request.layout, len(surroundings.cpus)
-    change = program_environment(surroundings.environment, surroundings.toolkit, surroundings.site)
-    notices = [unset_notice(surroundings.environment, change)]
+def _notices(request: LaunchRequest, context: LaunchContext) -> list[str]:
+    layout, cpus = request.layout, len(context.cpus)
+    change = program_environment(context.environment, context.toolkit, context.site)
+    notices = [unset_notice(context.environment, change)]
     if layout.total_nodes > 1:
         notices.append(
             f"--total-nodes={layout.total_nodes}: there is no cluster here, the tasks of all nodes run on "
@@ -100,6 +100,6 @@ def _notices(request: LaunchRequest, surroundings: Surroundings) -> list[str]:
             f"{plural(layout.num_tasks, 'task')}{each} on a machine of {plural(cpus, 'CPU')}: "
             f"the tasks share them and none is pinned"
         )
-    if request.mount_dirs and surroundings.site.container == "none":
+    if request.mount_dirs and context.site.container == "none":
         notices.append("--mount-dirs has no effect here: without a container the tasks see all directories")
     return [notice for notice in notices if notice]

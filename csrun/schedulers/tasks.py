@@ -11,7 +11,7 @@ from csrun.errors import UsageError
 from csrun.jobs import log_name
 from csrun.layout import JobLayout
 from csrun.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
-from csrun.schedulers.base import LaunchRequest, PlannedTask, Surroundings
+from csrun.schedulers.base import LaunchContext, LaunchRequest, PlannedTask
 
 MAX_TASKS = 65536 - TF_CONFIG_PORT_BASE
 """More would leave no port number for the last ones in TF_CONFIG."""
@@ -30,21 +30,21 @@ def check_number_of_tasks(layout: JobLayout) -> None:
         )
 
 
-def job_log_dir(request: LaunchRequest, surroundings: Surroundings) -> Path:
+def job_log_dir(request: LaunchRequest, context: LaunchContext) -> Path:
     """Absolute directory of the job's logs."""
-    return surroundings.cwd / (request.log_dir or Path("csrun_logs", surroundings.job_id))
+    return context.cwd / (request.log_dir or Path("csrun_logs", context.job_id))
 
 
-def common_change(request: LaunchRequest, surroundings: Surroundings) -> EnvironmentChange:
+def common_change(request: LaunchRequest, context: LaunchContext) -> EnvironmentChange:
     """What all tasks get in their environment. The job's secret token comes when the job starts."""
-    base = program_environment(surroundings.environment, surroundings.toolkit, surroundings.site)
+    base = program_environment(context.environment, context.toolkit, context.site)
     values = {
         **base.values,
         # Without it a task's last lines would sit in its buffer when it is killed.
         "PYTHONUNBUFFERED": "1",
-        "CSRUN_JOB_ID": surroundings.job_id,
+        "CSRUN_JOB_ID": context.job_id,
         "CSRUN_NUM_TASKS": str(request.layout.num_tasks),
-        "CSRUN_LOG_DIR": str(job_log_dir(request, surroundings)),
+        "CSRUN_LOG_DIR": str(job_log_dir(request, context)),
     }
     if request.wait:
         values["CSRUN_WAIT"] = "1"

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from cs_toolkit.loader import ConfigError, read_document, validate_document
 from csrun.site import values
 from csrun.site.model import Container, Launcher
 from csrun.site.variables import VARIABLES
-from toolkit_config.loader import ConfigError, read_document, validate_document
 
 
 def _checked(check: Callable[[Any], Any]) -> AfterValidator:

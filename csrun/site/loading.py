@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit import config_file
 from csrun.site.model import CONTAINERS, SITE_CONFIG_VARIABLE, Site, SiteError
 from csrun.site.variables import read_variables
-from toolkit_config import config_file
 
 DEFAULT = "default"
 """Origin of a value that nobody has set."""

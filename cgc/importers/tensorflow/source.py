@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parents[3]
-_OWN_PACKAGES = ("cgc", "cs_system", "csrun", "estimator", "runtime", "streaming")
+_OWN_PACKAGES = ("cgc", "cs_compat", "cs_system", "csrun", "estimator", "cs_runtime", "cs_stream")
 
 
 def _not_the_users() -> tuple[str, ...]:

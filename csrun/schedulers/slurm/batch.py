@@ -14,7 +14,7 @@ from csrun.errors import LogDirError, UsageError
 from csrun.job_registry import KnownJob, register
 from csrun.jobs import prepare_log_dir
 from csrun.roles import EXIT_REQUEUE
-from csrun.schedulers.base import LaunchRequest, Surroundings
+from csrun.schedulers.base import LaunchContext, LaunchRequest
 from csrun.schedulers.slurm.arguments import request_words
 from csrun.schedulers.slurm.client import SlurmClient
 from csrun.schedulers.slurm.components import components
@@ -33,7 +33,7 @@ WARN_S = 120
 
 def batch_script(
     request: LaunchRequest,
-    surroundings: Surroundings,
+    context: LaunchContext,
     options: SlurmOptions,
     *,
     requeue: bool,
@@ -43,17 +43,17 @@ def batch_script(
 
     Args:
         request: layout, command, log directory, times.
-        surroundings: where it starts and which toolkit it is.
+        context: where it starts and which toolkit it is.
         options: what it asks of Slurm besides nodes and tasks.
         requeue: the job may be put back into the queue.
         warn_s: seconds before the time limit at which it is asked for a checkpoint.
     """
     layout = request.layout
-    log_dir = job_log_dir(request, surroundings)
+    log_dir = job_log_dir(request, context)
     words = [
-        str(launcher_file(surroundings.toolkit)),
+        str(launcher_file(context.toolkit)),
         "--launcher=slurm",
-        f"--job-id={surroundings.job_id}",
+        f"--job-id={context.job_id}",
         f"--log-dir={log_dir}",
         f"--total-nodes={layout.total_nodes}",
         f"--tasks-per-node={layout.tasks_per_node}",
@@ -69,10 +69,10 @@ def batch_script(
         *request.command,
     ]
     return BatchScript(
-        name=surroundings.job_id,
+        name=context.job_id,
         components=tuple(tuple(request_words(part, options)) for part in components(layout)),
         output=log_dir / OUTPUT_NAME,
-        cwd=surroundings.cwd,
+        cwd=context.cwd,
         command=tuple(words),
         requeue=requeue,
         warn_s=warn_s,

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import join, quote
 
 from csrun.environment import program_environment, unset_notice
-from csrun.schedulers.base import LaunchPlan, LaunchRequest, Surroundings
+from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.slurm.allocation import Allocation, host_file
 from csrun.schedulers.slurm.arguments import srun_job, srun_step
 from csrun.schedulers.slurm.components import components, with_whole_nodes
@@ -69,7 +69,7 @@ class SlurmScheduler:
         self._allocation = allocation
         self._system_node = system_node
 
-    def plan(self, request: LaunchRequest, surroundings: Surroundings) -> SlurmPlan:
+    def plan(self, request: LaunchRequest, context: LaunchContext) -> SlurmPlan:
         """Decides everything about the job but its nodes; pure.
 
         Raises:
@@ -86,24 +86,24 @@ class SlurmScheduler:
                 self._facts.check(layout, self._options)
                 # of the smallest node: site and user may ask for any of them (--nodelist, --constraint)
                 asked = with_whole_nodes(parts, min(self._facts.cpus, default=1))
-            srun = srun_job(surroundings.job_id, asked, self._options, agent)
+            srun = srun_job(context.job_id, asked, self._options, agent)
         else:
             self._allocation.check(layout, self._system_node)
-            srun = srun_step(surroundings.job_id, parts, self._allocation, agent)
+            srun = srun_step(context.job_id, parts, self._allocation, agent)
             if not self._allocation.heterogeneous:
                 hosts = host_file(layout, self._allocation.ordered(self._system_node))
-        log_dir = job_log_dir(request, surroundings)
+        log_dir = job_log_dir(request, context)
         return SlurmPlan(
-            job_id=surroundings.job_id,
+            job_id=context.job_id,
             launcher=self.name,
             command=request.command,
             executed=request.executed,
-            cwd=surroundings.cwd,
-            change=common_change(request, surroundings),
+            cwd=context.cwd,
+            change=common_change(request, context),
             tasks=planned_tasks(layout, log_dir),
             log_dir=log_dir,
-            system=system_address(request.command, surroundings.site.cs_ip),
-            notices=tuple(_notices(request, surroundings)),
+            system=system_address(request.command, context.site.cs_ip),
+            notices=tuple(_notices(request, context)),
             grace_s=request.grace_s,
             wind_down_s=request.wind_down_s,
             srun=srun,
@@ -159,10 +159,10 @@ def agent_command() -> tuple[str, ...]:
     return (str(Path(sys.executable).absolute()), "-I", "-S", str(file))
 
 
-def _notices(request: LaunchRequest, surroundings: Surroundings) -> list[str]:
-    site = surroundings.site
-    change = program_environment(surroundings.environment, surroundings.toolkit, site)
-    hidden = unset_notice(surroundings.environment, change)
+def _notices(request: LaunchRequest, context: LaunchContext) -> list[str]:
+    site = context.site
+    change = program_environment(context.environment, context.toolkit, site)
+    hidden = unset_notice(context.environment, change)
     notices = [hidden] if hidden else []
     if request.mount_dirs and site.container == "none":
         notices.append("--mount-dirs has no effect here: without a container the tasks see all directories")

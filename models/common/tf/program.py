@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cs_toolkit.loader import load_model
 from estimator import import_tensorflow
 from models.common.tf.params import Params
-from toolkit_config.loader import load_model
 
 if TYPE_CHECKING:
     from estimator import CerebrasEstimator

@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from csrun.flavours import BIN
-from csrun.flavours.tensorflow import startup
+from cs_compat.tensorflow import startup
+from csrun.wrappers import BIN
 
 CHECK = str(Path(__file__).parent / "check_names.py")
 CHECK_PYTHON_KERAS = str(Path(__file__).parent / "check_python_keras.py")
@@ -82,13 +82,13 @@ def test_nothing_of_it_leaks() -> None:
 def test_an_install_has_the_wrappers_and_no_new_top_level_name() -> None:
     setup = ConfigParser()
     setup.read(Path(__file__).parents[3] / "setup.cfg")
-    assert setup["options.package_data"]["csrun.flavours"].split() == ["bin/*"]
+    assert setup["options.package_data"]["csrun.wrappers"].split() == ["bin/*"]
     assert all(os.access(BIN / name, os.X_OK) for name in ("python", "python3", "python-pt", "python-ws"))
     assert not {"cerebras*", "tensorflow_estimator*", "*"} & set(
         setup["options.packages.find"]["include"].split()
     )
-    # The folders below are found as packages of csrun, so that pip installs them.
-    modules = BIN.parent / "tensorflow" / "modules"
+    # The folders below are found as packages of cs_compat, so that pip installs them.
+    modules = Path(startup.__file__).parent / "modules"
     folders = [folder for folder in modules.rglob("*") if folder.is_dir() and folder.name != "__pycache__"]
     assert len(folders) > 5
     assert all((folder / "__init__.py").is_file() for folder in folders)

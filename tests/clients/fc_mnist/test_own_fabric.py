@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from cs_system.testing import running_system
+from cs_toolkit import config_file
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
-from toolkit_config import config_file
 
 v1 = tf.compat.v1
 

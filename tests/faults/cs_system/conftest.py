@@ -14,11 +14,11 @@ from cgc.artifact import Artifact
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
 from cgc.fabric import load_fabric
+from cs_stream.layout import BatchLayout, Field
+from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import Reservation, SystemClient, join_run, parse_address
 from cs_system.identity import InputIdentity
 from cs_system.testing import RunningSystem, running_system
-from streaming.layout import BatchLayout, Field
-from streaming.sender import Sender, SendSummary, WorkerIdentity
 
 LINEAR = Path(__file__).parents[2] / "unit" / "cs_system" / "linear.mlir"
 IDENTITY = InputIdentity(1, {"mode": "train"})

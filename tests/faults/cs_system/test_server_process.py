@@ -13,10 +13,10 @@ from concurrent import futures
 import numpy as np
 import pytest
 
+from cs_stream.layout import BatchLayout
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import ConnectionLostError, SystemStoppingError
 from cs_system.testing import running_system
-from streaming.layout import BatchLayout
 
 
 def cs_system(*arguments, timeout=20):

@@ -6,20 +6,20 @@ import threading
 
 import pytest
 
+from cs_stream.errors import RefusedError
+from cs_stream.sender import Sender, WorkerIdentity
 from cs_system.client import SystemClient, join_run, parse_address
 from cs_system.errors import InputFailedError, InputMismatchError, WorkerLostError, WorkersTimeoutError
 from cs_system.identity import InputIdentity
 from cs_system.testing import running_system
-from streaming.errors import RefusedError
-from streaming.sender import Sender, WorkerIdentity
 
 # A worker that sends endless batches, and says so once the first is on its way.
 WORKER = """
 import sys
 import numpy as np
 from cs_system.client import join_run, parse_address
-from streaming.layout import BatchLayout
-from streaming.sender import Sender, WorkerIdentity
+from cs_stream.layout import BatchLayout
+from cs_stream.sender import Sender, WorkerIdentity
 
 address, token, digest, worker = sys.argv[1:]
 ticket = join_run(parse_address(address), "job", token, 30.0)

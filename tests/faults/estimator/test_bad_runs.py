@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cs_runtime.errors import ModelDirError, NonFiniteLossError
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModeKeys, WarmStartSettings
 from estimator.checkpoints import all_of
 from estimator.errors import (
@@ -22,7 +23,6 @@ from estimator.errors import (
 )
 from estimator.front_end import TensorFlowFrontEnd
 from estimator.input import InputSource
-from runtime.errors import ModelDirError, NonFiniteLossError
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]

@@ -15,11 +15,11 @@ import pytest
 import tensorflow as tf
 
 from cgc.errors import CompileError
+from cs_runtime.errors import ModelDirError, NonFiniteLossError
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import CsSystemError
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
-from runtime.errors import ModelDirError, NonFiniteLossError
 
 v1 = tf.compat.v1
 

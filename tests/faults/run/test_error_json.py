@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from cgc.artifact import open_artifact
 from cgc.publishing import directory_lock
+from cs_toolkit.loader import load_model
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, report_errors
-from toolkit_config.loader import load_model
 
 v1 = tf.compat.v1
 ROOT = Path(__file__).parents[3]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cs_runtime.errors import OutOfRangeError
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModeKeys
-from runtime.errors import OutOfRangeError
 
 v1 = tf.compat.v1
 

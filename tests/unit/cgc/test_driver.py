@@ -202,7 +202,7 @@ from pathlib import Path
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
 from cgc.fabric import load_fabric
-import runtime.compile
+import cs_runtime.compile
 module = parse_module(Path(sys.argv[1]).read_text())
 result = compile_step(module, Path(sys.argv[2]), CompileOptions(), load_fabric("cs2"))
 slow = ("jax", "tensorflow", "torch", "cgc.passes.pipeline", "xdsl.interpreters", "cgc.kernels", "jinja2")

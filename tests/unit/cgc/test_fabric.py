@@ -6,7 +6,7 @@ import pytest
 
 from cgc.errors import FabricError
 from cgc.fabric import fabric_names, load_fabric
-from toolkit_config import config_file
+from cs_toolkit import config_file
 
 CS2 = config_file("cs2.yaml")
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from cs_stream.errors import EndOfInputError, StallError, WorkerLostError
+from cs_stream.receiver import ReadySpan
 from cs_system.server.rates import RateMeter
 from cs_system.server.steps import Progress, StepLoop
-from streaming.errors import EndOfInputError, StallError, WorkerLostError
-from streaming.receiver import ReadySpan
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from csrun.environment import Toolkit
 from csrun.errors import UsageError
 from csrun.layout import JobLayout
-from csrun.schedulers.base import LaunchPlan, LaunchRequest, Surroundings
+from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.local import LocalScheduler
 from csrun.site.model import Site
 
@@ -65,7 +65,7 @@ def make_plan(
         grace_s=10,
         wind_down_s=60,
     )
-    surroundings = Surroundings(
+    context = LaunchContext(
         job_id="local-20261120-101530-1a2b",
         cwd=Path("/home/me/my runs"),
         environment={"PATH": "/usr/bin", "PYTHONPATH": "/mine", "TF_CONFIG": "{}", "HOME": "/home/me"},
@@ -73,7 +73,7 @@ def make_plan(
         site=Site(),
         cpus=tuple(range(cpus)),
     )
-    return LocalScheduler().plan(request, surroundings)
+    return LocalScheduler().plan(request, context)
 
 
 def test_dry_run_says_exactly_what_would_run() -> None:

@@ -15,12 +15,12 @@ import tensorflow as tf
 import yaml
 
 import estimator
+from cs_runtime.progress import Progress
 from cs_system.client import StepOutputs
 from estimator import report_errors
 from estimator.errors import UsageError
 from estimator.files import plain, write_params
 from estimator.logs import PACKAGES, set_up
-from runtime.progress import Progress
 
 
 def test_import_is_light_and_names_resolve() -> None:

@@ -9,10 +9,10 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.cirh.verify import verify_module
 from cgc.kernels import KernelGraph, match_kernels
+from cs_runtime.errors import OutOfRangeError
+from cs_runtime.ranges import RangeCheck, checked
 from cs_system.client import StepOutputs
 from estimator.ranges import watch_ranges
-from runtime.errors import OutOfRangeError
-from runtime.ranges import RangeCheck, checked
 
 TAGGER = """
 module {

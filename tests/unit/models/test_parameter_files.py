@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolkit_config.loader import ConfigError
+from cs_toolkit.loader import ConfigError
 
 CONFIGS = Path(__file__).parents[3] / "models"
 PHASE = "scheduler: Linear\n      initial_learning_rate: 0.0\n      end_learning_rate: 0.003\n      steps: "

@@ -12,9 +12,9 @@ import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.importers.tensorflow import import_step
+from cs_toolkit.loader import load_model
 from estimator import ModeKeys
 from estimator.capture import model_graph
-from toolkit_config.loader import load_model
 
 
 @pytest.fixture

@@ -283,7 +283,7 @@ SPECIAL = {
     "digamma_left": (tf.math.digamma, np.asarray([-0.3, -0.5, -1.2, -2.9], np.float32)),
     "ndtri": (tf.math.ndtri, floats(3, 4, low=0.001, high=0.999)),
 }
-PICKING = {
+INDEXING = {
     "roll": (lambda x: tf.roll(x, [1, -2], [0, 1]), X),
     "prod_grad": (lambda x: tf.reduce_prod(x, axis=1), X),
     "cumprod": (lambda x: tf.math.cumprod(x, axis=1), X),
@@ -442,7 +442,7 @@ SEGMENTS = {
 
 CASES = [
     Case(name, tuple(arrays), build)
-    for table in (BINARY, UNARY, SHAPES, OTHER, SPECIAL, PICKING, COUNTING, SEGMENTS)
+    for table in (BINARY, UNARY, SHAPES, OTHER, SPECIAL, INDEXING, COUNTING, SEGMENTS)
     for name, (build, *arrays) in table.items()
 ]
 

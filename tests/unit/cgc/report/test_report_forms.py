@@ -19,7 +19,7 @@ from cgc.report import (
     verdict,
 )
 from cgc.report.tables import table
-from runtime.terminal import shortened
+from cs_runtime.terminal import shortened
 
 LOOP = {
     "rows": 1,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_config import config_file
+from cs_toolkit import config_file
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cs_toolkit import config_file
 from csrun.site import loading
 from csrun.site.file import SiteFile
 from csrun.site.loading import load_site, searched_files
 from csrun.site.model import Site, SiteError
 from csrun.site.variables import VARIABLES
-from toolkit_config import config_file
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""TensorFlow programs, those for releases before 1.8 of the original stack too."""

@@ -1,0 +1,56 @@
+"""`tf.estimator`, which TensorFlow 2.16 has dropped: the names that programs use, on the toolkit's estimator.
+
+A `tf.estimator.Estimator` runs on this CPU, as it always has; CerebrasEstimator is the one for the CS system.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_TOOLKIT = (
+    "EstimatorSpec",
+    "EvalSpec",
+    "ModeKeys",
+    "RunConfig",
+    "TrainSpec",
+    "WarmStartSettings",
+    "train_and_evaluate",
+)
+_TRAIN = (
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "ProfilerHook",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+    "VocabInfo",
+)
+"""Names that tf.estimator took over from tf.compat.v1.train, where they still are."""
+
+_NAMES = ("Estimator", *_TOOLKIT, *_TRAIN)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Estimator":
+        return import_module("cs_compat.tensorflow.cpu_estimator").Estimator
+    if name in _TOOLKIT:
+        return getattr(import_module("estimator"), name)
+    if name in _TRAIN:
+        return getattr(import_module("tensorflow").compat.v1.train, name)
+    raise AttributeError(f"module 'tensorflow.estimator' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(_NAMES)

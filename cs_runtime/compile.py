@@ -1,0 +1,176 @@
+"""Validate and compile a step program on this machine, and tell the user about it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
+from cgc.fabric import Fabric, load_fabric
+from cgc.manifest import REPORT_HTML, REPORT_TEXT
+from cs_runtime import files, summaries
+from cs_runtime.errors import ModelDirError
+from cs_runtime.failures import noted_failures
+from cs_runtime.garbage import seldom_searched
+from cs_runtime.program import FrontEnd, StepProgram
+from cs_runtime.settings import RunSettings
+from cs_runtime.terminal import shortened, show
+from cs_runtime.timeline import Timeline
+from cs_system.client import SystemClient, parse_address
+
+log = logging.getLogger("cs_runtime")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The fabric that a program is compiled for, and the system that has it when one was named."""
+
+    fabric: Fabric
+    system: dict[str, Any] | None = None
+
+
+def target_of(settings: RunSettings) -> Target:
+    """The fabric of the system at `cs_ip`, else the one that the settings name."""
+    if settings.cs_ip is None:
+        return Target(load_fabric(settings.fabric))
+    with SystemClient(parse_address(settings.cs_ip)) as client:
+        info = client.info()
+    return Target(Fabric.model_validate(info.fabric_spec), {"name": info.name, "version": info.version})
+
+
+@seldom_searched()
+def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationResult:
+    """Checks that the program can be compiled, without placing it; writes the summaries.
+
+    Raises:
+        cgc.errors.CompileError: the program uses something that the compiler does not know.
+        ModelDirError: `model_dir` is not writable.
+    """
+    from cgc.report import kernel_list_text  # late: a compilation that is found needs no kernels
+
+    timeline = Timeline()
+    with noted_failures(settings.artifact_dir):
+        files.check_writable(settings.model_dir)
+        target = target_of(settings)
+        program = _trace(front_end, timeline)
+        log.info("=============== Starting Cerebras Compilation ===============")
+        with timeline.phase("validate"):
+            result = validate_step(program.module, _options(settings), target.fabric, _log_stage)
+    log.info("=============== Cerebras Compilation Completed ===============")
+    _write_files(settings, timeline, target, front_end, None)
+    show(kernel_list_text(result.graph))
+    log.info("every operation can run on the CS system; compile_only places the kernels")
+    return result
+
+
+def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult:
+    """Compiles the program, or finds it compiled; writes the summaries.
+
+    Raises:
+        cgc.errors.CompileError: the program cannot be compiled or placed.
+        ModelDirError: `model_dir` is not writable.
+    """
+    timeline = Timeline()
+    with noted_failures(settings.artifact_dir):
+        files.check_writable(settings.model_dir)
+        target = target_of(settings)
+        result = compile_for(_trace(front_end, timeline), settings, target, timeline)
+    _write_files(settings, timeline, target, front_end, result)
+    show(shortened(result.report_text))
+    log.info("compile report: %s", result.artifact.path / REPORT_TEXT)
+    log.info("floorplan and all figures, for a browser: %s", result.artifact.path / REPORT_HTML)
+    return result
+
+
+@seldom_searched()
+def compile_for(
+    program: StepProgram, settings: RunSettings, target: Target, timeline: Timeline
+) -> CompileResult:
+    """Compiles within a run: no files besides the artifact."""
+    log.info("=============== Starting Cerebras Compilation ===============")
+    with timeline.phase("compile"):
+        result = compile_step(
+            program.module,
+            settings.artifact_dir,
+            _options(settings),
+            target.fabric,
+            _log_stage,
+            on_wait=_log_wait,
+        )
+    for warning in result.warnings:
+        log.warning("%s", warning)
+    if result.reused:
+        log.info("Cached compilation found for this model configuration")
+    log.info("=============== Cerebras Compilation Completed ===============")
+    return result
+
+
+def _options(settings: RunSettings) -> CompileOptions:
+    return CompileOptions(precision=settings.precision)
+
+
+def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:
+    with timeline.phase("trace"):
+        return front_end.program()
+
+
+def _log_wait(holder: str) -> None:
+    log.info("%s is compiling the same program; waiting for its result", holder)
+
+
+def _log_stage(stage: str, done: int, total: int) -> None:
+    log.info("compile: %s (%d/%d)", stage, done, total)
+
+
+def _write_files(
+    settings: RunSettings,
+    timeline: Timeline,
+    target: Target,
+    front_end: FrontEnd,
+    result: CompileResult | None,
+) -> None:
+    artifact = None if result is None else result.artifact
+    estimates = None if artifact is None else artifact.estimates
+    active_pes = None if artifact is None else artifact.estimates.active_pes
+    model_dir = settings.model_dir
+    files.write_json(
+        model_dir / "fabric.json", summaries.fabric_json(target.fabric, active_pes, target.system)
+    )
+    files.write_json(
+        model_dir / "performance.json",
+        summaries.performance_json(
+            fabric=target.fabric,
+            total_samples=0,
+            total_time_s=0.0,
+            deltat_cycles=None if estimates is None else estimates.deltat_cycles,
+            active_pes=active_pes,
+            compile_time_s=timeline.seconds("compile"),
+            programming_time_s=None,
+        ),
+    )
+    files.write_json(
+        model_dir / "run_summary.json",
+        summaries.run_summary(
+            settings,
+            timeline,
+            "completed",
+            artifact=None if artifact is None else str(artifact.path),
+            compile_reused=None if result is None else result.reused,
+        ),
+    )
+    try:
+        summaries.write_input_info(
+            settings,
+            front_end.inputs(),
+            None if estimates is None else estimates.samples_per_s,
+            None if artifact is None else artifact.path,
+            Path.cwd(),
+        )
+    except ModelDirError as error:
+        log.warning(
+            "%s was not written into the current directory: %s",
+            summaries.INPUT_INFO_FILE,
+            error.__cause__,
+        )

@@ -1,0 +1,51 @@
+"""Writing small files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cs_runtime.errors import ModelDirError
+
+
+def check_writable(directory: Path) -> None:
+    """Makes the directory and proves that a file can be written there.
+
+    Raises:
+        ModelDirError: it cannot.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".probe-") as probe:
+            probe.write(b"\0" * 4096)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise ModelDirError(directory, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file in one step, so that a reader never sees half of it.
+
+    Raises:
+        ModelDirError: the directory is not writable or full.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):  # the first error is the one to tell
+            temporary.unlink(missing_ok=True)
+        raise ModelDirError(path.parent, error) from error
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Writes sorted, indented JSON, as the original's `performance.json`."""
+    write_text(path, json.dumps(data, indent=4, sort_keys=True, default=str) + "\n")

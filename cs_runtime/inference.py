@@ -1,0 +1,72 @@
+"""Evaluation and prediction on the CS system: forward steps whose outputs come back to the chief."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from cs_runtime.program import FrontEnd, State
+from cs_runtime.session import next_run, open_session, prime
+from cs_runtime.settings import RunSettings
+from cs_runtime.timeline import Timeline
+from cs_runtime.waiting import WaitLog
+from cs_runtime.worker import run_worker, worker_beside
+from csrun.roles import TaskInfo
+
+log = logging.getLogger("cs_runtime")
+
+
+def run(
+    front_end: FrontEnd,
+    settings: RunSettings,
+    steps: int | None,
+    on_end: Callable[[State], None] | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Outputs of one step after the other, on the chief; worker 0 streams and yields nothing.
+
+    One worker reads the whole input in its order, whatever the size of the job: outputs belong to records by
+    their place, and with several shards the last records of each could fill no batch.
+
+    The input is read from its start to its end, or for `steps` steps. Closing the generator early stops
+    the run and frees the system. `on_end` gets the state after the last step.
+
+    Raises:
+        OutOfRangeError: a label is no class, or an id no row of its table.
+        cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+    """
+    task, run_number = replace(TaskInfo.from_environment(), num_workers=1), next_run()
+    if task.role == "worker":
+        if task.index == 0:
+            run_worker(front_end, settings, task, run_number)
+        else:
+            log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
+        return
+    timeline = Timeline()
+    with (
+        open_session(front_end, settings, task, run_number, timeline) as session,
+        worker_beside(front_end, settings, task, run_number),
+    ):
+        prime(session, task, timeline)
+        left = steps
+        while left is None or left > 0:
+            wanted = left if left is not None else _UNBOUNDED_SEGMENT
+            done = 0
+            wait_log = WaitLog()
+            for span in session.reservation.run_steps(wanted, wait_log):
+                wait_log.reset()
+                outputs = session.checked(span).outputs
+                for index in range(span.count):
+                    yield {name: values[index] for name, values in outputs.items()}
+                done += span.count
+            if done < wanted:
+                break
+            left = None if left is None else left - done
+        if on_end is not None:
+            on_end(session.reservation.fetch_state())
+        session.reservation.stop(None)
+
+
+_UNBOUNDED_SEGMENT = 1 << 20

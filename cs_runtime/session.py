@@ -1,0 +1,134 @@
+"""The chief's way onto the CS system: compile or reuse, reserve, program, load the state, open the input."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+from cgc.driver import CompileResult
+from cs_runtime import ranges
+from cs_runtime.compile import Target, compile_for, target_of
+from cs_runtime.errors import NoSystemError
+from cs_runtime.failures import noted_failures
+from cs_runtime.program import GLOBAL_STEP, FrontEnd, State, StepProgram
+from cs_runtime.settings import RunSettings
+from cs_runtime.timeline import Timeline
+from cs_runtime.waiting import WaitLog, announced
+from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
+from cs_system.identity import InputIdentity
+from csrun.roles import TaskInfo
+
+log = logging.getLogger("cs_runtime")
+
+# Workers of one job start together; a worker that is this late has failed without the launcher noticing.
+PRIME_TIMEOUT_S = 600.0
+
+
+_runs = count(1)
+
+
+def next_run() -> int:
+    """Number of a run on the system: the calls of all tasks of a job come in the same order."""
+    return next(_runs)
+
+
+@dataclass
+class Session:
+    """A programmed and loaded CS system that waits for the first step."""
+
+    reservation: Reservation
+    compiled: CompileResult
+    target: Target
+    first_step: int
+    initial_state: State
+    checks: tuple[ranges.RangeCheck, ...]
+
+    def checked(self, span: StepOutputs) -> StepOutputs:
+        """The outputs of the user's program in consecutive steps.
+
+        Raises:
+            OutOfRangeError: a label or an id of a batch lies outside of its range.
+        """
+        return ranges.checked(self.checks, span)
+
+
+@contextmanager
+def open_session(
+    front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int, timeline: Timeline
+) -> Iterator[Session]:
+    """Brings the system to the point where steps can run; gives it back at the end of the body.
+
+    The address is tried before anything slow happens, so that a typing error shows at once; the system is
+    reserved only after the compile, which needs no system.
+
+    Args:
+        front_end: Of the user's program.
+        settings: Of the run.
+        task: This task.
+        run: Number of the run in the program (`next_run`).
+        timeline: Gets the phases.
+
+    Raises:
+        NoSystemError: no `cs_ip`.
+        cs_system.errors.SystemBusyError: another job holds the system and this one does not wait.
+    """
+    if settings.cs_ip is None:
+        raise NoSystemError
+    target = target_of(settings)
+    with noted_failures(settings.artifact_dir):
+        with timeline.phase("trace"):
+            program = front_end.program()
+        compiled = compile_for(program, settings, target, timeline)
+    with SystemClient(parse_address(settings.cs_ip)) as client:
+        with timeline.phase("wait for the system"):
+            reservation = client.reserve(
+                task.job_id, task.token, wait=task.wait, on_wait=WaitLog(at_once=True)
+            )
+        with reservation:
+            identity = InputIdentity(run, front_end.input_facts())
+            yield _load(reservation, front_end, program, compiled, target, task, identity, timeline)
+
+
+def prime(session: Session, task: TaskInfo, timeline: Timeline) -> None:
+    """Waits until every worker has connected and its first batch is on the system."""
+    log.info("Waiting for %d streamer(s) to prime the data pipeline", task.num_workers)
+    with timeline.phase("prime the input"):
+        session.reservation.wait_workers(PRIME_TIMEOUT_S, WaitLog())
+    log.info("Streamers are ready")
+    log.info(
+        "Chief fully up. Waiting for Streaming (using %.2f%% of fabric cores)",
+        100 * session.compiled.artifact.estimates.total_utilization,
+    )
+
+
+def _load(
+    reservation: Reservation,
+    front_end: FrontEnd,
+    program: StepProgram,
+    compiled: CompileResult,
+    target: Target,
+    task: TaskInfo,
+    identity: InputIdentity,
+    timeline: Timeline,
+) -> Session:
+    with timeline.phase("send the program"), announced("take the program"):
+        reservation.load(compiled.artifact)
+    log.info(
+        "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
+        re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),
+    )
+    with timeline.phase("program the fabric"), announced("program the fabric"):
+        seconds = reservation.program()
+    log.info("Fabric programmed: this took %.1f seconds.", seconds)
+    with timeline.phase("initial state"):
+        state = front_end.initial_state()
+        with announced("take the initial state"):
+            reservation.put_state(state)
+    # Inference reads its input from the start, whatever the step of the checkpoint.
+    first_step = int(state[GLOBAL_STEP]) if program.mode == "train" else 0
+    reservation.open_input(task.num_workers, identity, first_step)
+    return Session(reservation, compiled, target, first_step, state, program.ranges)

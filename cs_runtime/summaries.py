@@ -1,0 +1,101 @@
+"""The summaries that a run leaves in `model_dir` and in the current directory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cgc.cirh.interface import TensorSpec
+from cgc.fabric import Fabric
+from cs_runtime.files import write_text
+from cs_runtime.settings import RunSettings
+from cs_runtime.timeline import Timeline
+from csrun.version import __version__
+
+INPUT_INFO_FILE = "estimate_pipeline_perf_info.yaml"
+
+
+def performance_json(
+    *,
+    fabric: Fabric,
+    total_samples: int,
+    total_time_s: float,
+    deltat_cycles: int | None,
+    active_pes: int | None,
+    compile_time_s: float | None,
+    programming_time_s: float | None,
+) -> dict[str, Any]:
+    """Contents of `performance.json` with the key names of the original.
+
+    `est_samples_per_sec` is Frequency / delta_t, the estimate for the wafer; `samples_per_sec` is measured
+    on this system, in `total_time` seconds. `fabric_utilization` is a fraction, of `fabric_cores`, which are
+    all cores of the fabric. Values that a mode does not know are null.
+    """
+    return {
+        "total_samples": total_samples,
+        "total_time": total_time_s,
+        "samples_per_sec": total_samples / total_time_s if total_time_s else None,
+        "est_samples_per_sec": fabric.clock_hz / deltat_cycles if deltat_cycles else None,
+        "delta_t": deltat_cycles,
+        "Frequency": fabric.clock_hz,
+        "fabric_cores": fabric.processing_elements,
+        "fabric_utilization": None if active_pes is None else active_pes / fabric.processing_elements,
+        "compile_time": compile_time_s,
+        "programming_time": programming_time_s,
+    }
+
+
+def fabric_json(fabric: Fabric, active_pes: int | None, system: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Contents of `fabric.json`: the fabric that the program is compiled for, and the system that has it."""
+    return {
+        **fabric.model_dump(mode="json"),
+        "processing_elements": fabric.processing_elements,
+        "active_pes": active_pes,
+        "system": None if system is None else dict(system),
+    }
+
+
+def run_summary(settings: RunSettings, timeline: Timeline, status: str, **details: object) -> dict[str, Any]:
+    """Contents of `run_summary.json`: what ran, how it ended, how long each phase took."""
+    return {
+        "mode": settings.mode,
+        "status": status,
+        "command": sys.argv,
+        "model_dir": str(settings.model_dir),
+        "cs_ip": settings.cs_ip,
+        "batch_size": settings.batch_size,
+        "precision": settings.precision,
+        "started_at_unix_s": timeline.started_at,
+        "total_seconds": timeline.elapsed_s(),
+        "timeline": timeline.to_json(),
+        "toolkit_version": __version__,
+        **details,
+    }
+
+
+def write_input_info(
+    settings: RunSettings,
+    inputs: tuple[TensorSpec, ...],
+    samples_per_s: float | None,
+    artifact: Path | None,
+    directory: Path,
+) -> None:
+    """Writes what an analysis of the input function needs to know, into `directory`.
+
+    `target_samples_per_s` is what the compile report estimates for the wafer; null after validate_only,
+    which makes no estimate.
+    """
+    info = {
+        "mode": settings.mode,
+        "model_dir": str(settings.model_dir.absolute()),
+        "artifact": None if artifact is None else str(artifact.absolute()),
+        "batch_size": settings.batch_size,
+        "bytes_per_sample": sum(spec.nbytes for spec in inputs) / settings.batch_size,
+        "target_samples_per_s": samples_per_s,
+        "inputs": [{"name": i.name, "dtype": i.dtype, "shape": list(i.shape)} for i in inputs],
+    }
+    write_text(directory / INPUT_INFO_FILE, yaml.safe_dump(info, sort_keys=False))

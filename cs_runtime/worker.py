@@ -1,0 +1,161 @@
+"""What a worker does in a run: it streams the batches of its shard to the CS system."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from cgc.cirh.interface import TensorSpec
+from cgc.executable import device_dtype
+from cs_runtime.errors import NoSystemError
+from cs_runtime.program import FrontEnd
+from cs_runtime.settings import InputPosition, RunSettings
+from cs_runtime.waiting import WaitLog
+from cs_stream.cursor import count_before
+from cs_stream.layout import BatchLayout, Field
+from cs_stream.sender import Sender, SendSummary, WorkerIdentity
+from cs_system.client import join_run, parse_address
+from cs_system.errors import InputFailedError
+from cs_system.identity import InputIdentity
+from csrun.roles import TaskInfo
+
+log = logging.getLogger("cs_runtime")
+
+# The chief may compile for long and wait for a busy system; when it fails the launcher ends this task.
+JOIN_TIMEOUT_S = 24 * 3600.0
+STOP_TIMEOUT_S = 10.0
+
+
+def wire_layout(inputs: tuple[TensorSpec, ...]) -> BatchLayout:
+    """The layout of a batch on the wire: the step's inputs with the dtypes that the device computes in."""
+    return BatchLayout(tuple(Field(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs))
+
+
+def run_worker(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> SendSummary:
+    """Streams until the run ends or the input does.
+
+    Args:
+        front_end: Of the user's program.
+        settings: Of the run.
+        task: This task.
+        run: Number of the run in the program (`cs_runtime.session.next_run`).
+
+    Raises:
+        NoSystemError: no `cs_ip`.
+        Exception: whatever the input function raises, unchanged; errors of `cs_stream` and `cs_system`.
+    """
+    return open_stream(front_end, settings, task, run).run()
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A worker's way into the run, before its first batch.
+
+    Attributes:
+        sender: Of this worker.
+        front_end: Of the user's program.
+        outside: Number of this worker's batches that the front end does not know of, because the program
+            leaves them out by itself.
+    """
+
+    sender: Sender
+    front_end: FrontEnd
+    outside: int
+
+    def run(self) -> SendSummary:
+        """Streams until the run ends or the input does."""
+        summary = self.sender.run(lambda number: self.front_end.batches(number - self.outside))
+        if summary.stopped_reason:
+            log.warning("the run was stopped: %s", summary.stopped_reason)
+        log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
+        return summary
+
+
+def open_stream(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Stream:
+    """Waits until the chief of the job has opened the input, and prepares to stream into it."""
+    if settings.cs_ip is None:
+        raise NoSystemError
+    input_identity = InputIdentity(run, front_end.input_facts())
+    ticket = join_run(
+        parse_address(settings.cs_ip),
+        task.job_id,
+        task.token,
+        JOIN_TIMEOUT_S,
+        input_identity,
+        f"worker {task.index} on {task.host}",
+        WaitLog(),
+    )
+    identity = WorkerIdentity(
+        job_id=task.job_id,
+        token=task.token,
+        worker=task.index,
+        num_workers=task.num_workers,
+        input_digest=input_identity.digest,
+    )
+    sender = Sender((ticket.data_host, ticket.data_port), identity, wire_layout(front_end.inputs()))
+    used = count_before(task.index, task.num_workers, ticket.first_position)
+    if used:
+        log.info("%s", _position_text(task.index, ticket.first_position, used, settings.input_position))
+    return Stream(sender, front_end, used if settings.input_position == "program" else 0)
+
+
+def _position_text(worker: int, step: int, used: int, position: InputPosition) -> str:
+    """Who leaves out how much of the input of a worker where a training continues."""
+    if position == "toolkit":
+        return (
+            f"continuing at global step {step}: the toolkit skips the first {used} batches of worker {worker}"
+        )
+    return (
+        f"continuing at global step {step}: the program is in charge of its input, the toolkit skips nothing "
+        f"of the {used} batches of worker {worker} that earlier runs have used "
+        "(CSRunConfig(input_position='toolkit') makes it skip them)"
+    )
+
+
+class _WorkerThread(threading.Thread):
+    """Streams beside the chief and keeps what it raised."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(name="worker", daemon=True)
+        self.error: BaseException | None = None
+        self._stream = stream
+
+    def run(self) -> None:
+        try:
+            self._stream.run()
+        except BaseException as error:  # handed to the chief's thread, which raises it
+            self.error = error
+
+    def end(self) -> None:
+        """Ends the stream, whatever the system is doing."""
+        self._stream.sender.stop()
+        self.join(timeout=STOP_TIMEOUT_S)
+
+
+@contextmanager
+def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Iterator[None]:
+    """Runs the one worker of a job without a launcher in a thread of the chief's process.
+
+    Enter it when the input is open. When the body fails because the worker did, the worker's own exception
+    is raised, with its traceback.
+    """
+    if not task.in_process_worker:
+        yield
+        return
+    stream = open_stream(front_end, settings, replace(task, role="worker", index=0), run)
+    thread = _WorkerThread(stream)
+    thread.start()
+    try:
+        yield
+        thread.join(timeout=STOP_TIMEOUT_S)
+    except Exception as error:
+        if isinstance(error, InputFailedError):
+            thread.join(timeout=STOP_TIMEOUT_S)
+        if thread.error is not None:
+            raise thread.error from error
+        raise
+    finally:
+        thread.end()

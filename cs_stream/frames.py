@@ -1,0 +1,205 @@
+"""The frames of CSBS/1: a header of 64 bytes, little-endian, and a payload of `nbytes` bytes.
+
+    offset  0  magic 'CSBS'
+            4  u8  version, 1
+            5  u8  type
+            6  u16 flags
+            8  u32 worker
+           12  u32 generation of the connection (0 before WELCOME)
+           16  u64 seq
+           24  u64 nbytes of the payload
+           32  u64 xxh3_64 of the payload's fields (BATCH with FLAG_CHECKSUM; else 0)
+           40  24 zero bytes
+
+    type     from    seq                            payload
+    HELLO    worker  0                              JSON, `messages.Hello`
+    WELCOME  system  first seq to send              JSON, `messages.Welcome`
+    BATCH    worker  number of the batch            fields in layout order, each padded to 64 bytes
+    CREDIT   system  every seq below may be sent    -
+    EOS      worker  number of batches in all       -
+    BYE      system  0                              -                   the normal end of the run
+    ERR      both    0                              JSON, `messages.Failure`; the connection ends
+    PING     both    0                              -                   FLAG_PONG marks the answer
+
+The digest is over the fields' own bytes, in layout order: padding is neither checked nor kept.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from cs_stream.errors import ProtocolError
+
+MAGIC = b"CSBS"
+VERSION = 1
+HEADER_BYTES = 64
+MAX_HELLO_BYTES = 1 << 20
+MAX_TEXT_BYTES = 1 << 16
+
+FLAG_CHECKSUM = 1
+FLAG_PONG = 1
+
+_FORMAT = struct.Struct("<4sBBHIIQQQ24s")
+_RESERVED = bytes(24)
+
+
+class FrameType(IntEnum):
+    """The type byte of a frame."""
+
+    HELLO = 1
+    WELCOME = 2
+    BATCH = 3
+    CREDIT = 4
+    EOS = 5
+    BYE = 6
+    ERR = 7
+    PING = 8
+
+
+# A BATCH is bounded by the layout, which the state machine knows.
+_MAX_PAYLOAD_BYTES = {
+    FrameType.HELLO: MAX_HELLO_BYTES,
+    FrameType.WELCOME: MAX_TEXT_BYTES,
+    FrameType.ERR: MAX_TEXT_BYTES,
+    FrameType.BATCH: (1 << 64) - 1,
+}
+_ALLOWED_FLAGS = {FrameType.BATCH: FLAG_CHECKSUM, FrameType.PING: FLAG_PONG}
+
+
+class ForeignBytesError(ProtocolError):
+    """The bytes do not start like a frame of this protocol: the peer speaks something else."""
+
+
+class VersionError(ProtocolError):
+    """A frame of another protocol version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One frame's header; the fields are those of the module's table."""
+
+    type: FrameType
+    worker: int
+    generation: int
+    seq: int = 0
+    nbytes: int = 0
+    checksum: int = 0
+    flags: int = 0
+
+    def encode(self) -> bytes:
+        """The 64 bytes on the wire."""
+        return _FORMAT.pack(
+            MAGIC,
+            VERSION,
+            self.type,
+            self.flags,
+            self.worker,
+            self.generation,
+            self.seq,
+            self.nbytes,
+            self.checksum,
+            _RESERVED,
+        )
+
+
+def check_magic(start: bytes | bytearray | memoryview) -> None:
+    """Refuse a stranger by the first bytes, however few there are.
+
+    Raises:
+        ForeignBytesError: they cannot be the start of a frame.
+    """
+    got = bytes(start[: len(MAGIC)])
+    if not MAGIC.startswith(got):
+        raise ForeignBytesError(f"not a CSBS stream: got {bytes(start[:16])!r}, expected {MAGIC!r}")
+
+
+def decode_header(data: bytes | bytearray | memoryview) -> Header:
+    """The header in 64 bytes.
+
+    Raises:
+        ForeignBytesError: wrong magic.
+        VersionError: another protocol version.
+        ProtocolError: unknown type, flags the type does not have, a payload the type must not have.
+    """
+    check_magic(data)
+    _, version, kind, flags, worker, generation, seq, nbytes, checksum, reserved = _FORMAT.unpack(data)
+    if version != VERSION:
+        raise VersionError(f"protocol version: got {version}, expected {VERSION}")
+    try:
+        frame_type = FrameType(kind)
+    except ValueError:
+        raise ProtocolError(f"frame type: got {kind}, expected 1 to {max(FrameType)}") from None
+    if flags & ~_ALLOWED_FLAGS.get(frame_type, 0):
+        raise ProtocolError(f"{frame_type.name} flags: got {flags:#x}, which this type does not have")
+    limit = _MAX_PAYLOAD_BYTES.get(frame_type, 0)
+    if nbytes > limit:
+        raise ProtocolError(f"{frame_type.name} nbytes: got {nbytes}, expected at most {limit}")
+    if reserved != _RESERVED:
+        raise ProtocolError(f"{frame_type.name} reserved bytes: got {reserved.hex()}, expected zeros")
+    if checksum and not (frame_type is FrameType.BATCH and flags & FLAG_CHECKSUM):
+        raise ProtocolError(f"{frame_type.name} checksum: got {checksum:#x}, expected 0 without its flag")
+    return Header(frame_type, worker, generation, seq, nbytes, checksum, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A header with its payload; a BATCH frame's payload is never here."""
+
+    header: Header
+    payload: bytes = b""
+
+
+class FrameBuffer:
+    """Puts frames together from any pieces of a byte stream.
+
+    The payload of a BATCH is not collected: its frame is complete with the header, and the next bytes of the
+    stream belong to whoever receives the payload. A caller therefore never feeds more than `wanted` bytes.
+    """
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._header: Header | None = None
+
+    @property
+    def wanted(self) -> int:
+        """Bytes to the end of what is being read (a header or a control payload); at least 1."""
+        if self._header is None:
+            return HEADER_BYTES - len(self._data)
+        return self._header.nbytes - len(self._data)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Frame | None:
+        """Take up to `wanted` bytes; the frame that they complete, or None.
+
+        Raises:
+            ProtocolError: the bytes are no legal header.
+            ValueError: more bytes than wanted (the caller's fault).
+        """
+        if len(data) > self.wanted:
+            raise ValueError(f"got {len(data)} bytes, expected at most {self.wanted}")
+        if len(data) == HEADER_BYTES and not self._data and self._header is None:
+            return self._take_header(decode_header(data))
+        self._data += data
+        if self._header is None:
+            return self._feed_header()
+        if len(self._data) < self._header.nbytes:
+            return None
+        return self._complete(self._header, bytes(self._data))
+
+    def _feed_header(self) -> Frame | None:
+        check_magic(self._data)
+        if len(self._data) < HEADER_BYTES:
+            return None
+        header = decode_header(self._data)
+        self._data.clear()
+        return self._take_header(header)
+
+    def _take_header(self, header: Header) -> Frame | None:
+        if header.type is FrameType.BATCH or header.nbytes == 0:
+            return Frame(header)
+        self._header = header
+        return None
+
+    def _complete(self, header: Header, payload: bytes) -> Frame:
+        self._data.clear()
+        self._header = None
+        return Frame(header, payload)

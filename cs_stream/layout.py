@@ -1,0 +1,172 @@
+"""What one batch is: named fields of fixed dtype and shape, and where they lie in a BATCH payload."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cs_stream.errors import LayoutError
+
+ALIGNMENT_BYTES = 64
+MAX_FIELDS = 1024
+
+# numpy knows bfloat16 only while ml_dtypes is imported, and then as a void type.
+_EXTENSION_DTYPES = frozenset({"bfloat16"})
+
+
+def padded_size(size_bytes: int) -> int:
+    """`size_bytes` rounded up to the wire's alignment of 64 bytes."""
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _numpy_dtype(name: str) -> np.dtype[np.generic]:
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        hint = "import ml_dtypes first" if name in _EXTENSION_DTYPES else "use a numpy name such as 'float32'"
+        raise LayoutError(f"dtype: got {name!r}, which numpy does not know here; {hint}") from None
+    if dtype.kind not in "biufc" and name not in _EXTENSION_DTYPES:
+        raise LayoutError(f"dtype: got {name!r}, expected a boolean, integer, float or complex type")
+    if dtype.name != name:
+        raise LayoutError(f"dtype: got {name!r}, expected its plain name {dtype.name!r}")
+    return dtype.newbyteorder("<")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a batch.
+
+    Args:
+        name: unique in its layout, e.g. the program's input name.
+        dtype: numpy's plain name (`float32`, `int32`, `bool`, ...); on the wire always little-endian.
+        shape: static shape with the batch dimension first; every size at least 1.
+
+    Raises:
+        LayoutError: a dtype without a fixed size of plain numbers, or a size below 1.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    numpy_dtype: np.dtype[np.generic] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise LayoutError("field name: got an empty text, expected a name")
+        try:
+            object.__setattr__(self, "numpy_dtype", _numpy_dtype(self.dtype))
+        except LayoutError as error:
+            raise LayoutError(f"field {self.name!r}: {error}") from None
+        if any(size < 1 for size in self.shape):
+            raise LayoutError(f"field {self.name!r}: shape: got {self.shape}, expected sizes of at least 1")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, without padding."""
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """The fields of a batch in wire order.
+
+    Each field starts at a multiple of 64 bytes and is padded to one, so `nbytes` is a multiple of 64 too.
+
+    Attributes:
+        fields: in wire order.
+        offsets: byte offset of each field in a payload.
+        nbytes: size of a payload in bytes, padding included.
+
+    Raises:
+        LayoutError: no field, too many fields, or a name twice.
+    """
+
+    fields: tuple[Field, ...]
+    offsets: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    nbytes: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = [item.name for item in self.fields]
+        if not 1 <= len(names) <= MAX_FIELDS:
+            raise LayoutError(f"layout: got {len(names)} fields, expected 1 to {MAX_FIELDS}")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise LayoutError(f"layout: got the field name {twice[0]!r} twice, expected unique names")
+        offsets, end = [], 0
+        for item in self.fields:
+            offsets.append(end)
+            end += padded_size(item.nbytes)
+        object.__setattr__(self, "offsets", tuple(offsets))
+        object.__setattr__(self, "nbytes", end)
+
+    @classmethod
+    def of(cls, specs: Iterable[tuple[str, str, Sequence[int]]]) -> "BatchLayout":
+        """The layout of `(name, dtype, shape)` triples."""
+        return cls(tuple(Field(name, dtype, tuple(shape)) for name, dtype, shape in specs))
+
+    def to_json(self) -> list[list[object]]:
+        """The JSON form: `[[name, dtype, [sizes]], ...]`."""
+        return [[item.name, item.dtype, list(item.shape)] for item in self.fields]
+
+    @classmethod
+    def from_json(cls, value: object) -> "BatchLayout":
+        """The layout written by `to_json`.
+
+        Raises:
+            LayoutError: the value is not of that form.
+        """
+        if not isinstance(value, list) or not all(_is_field_json(item) for item in value):
+            raise LayoutError(f"layout: got {_short(value)}, expected a list of [name, dtype, [sizes]]")
+        return cls.of((name, dtype, shape) for name, dtype, shape in value)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the JSON form, as 64 hex digits."""
+        return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
+
+    def difference(self, other: object) -> str | None:
+        """What sets the JSON form `other` apart from this layout, as a sentence; None when they are equal.
+
+        The other side's layout is compared as JSON, so that a dtype or form unknown here is a difference
+        to report like any other.
+        """
+        if other == self.to_json():
+            return None
+        if not isinstance(other, list) or not all(_is_field_json(item) for item in other):
+            return f"layout: got {_short(other)}, expected {self}"
+        if len(other) != len(self.fields):
+            return f"layout: got {len(other)} fields, expected {len(self.fields)} ({self})"
+        parts = [
+            f"layout: field {index}: got {_short(f'{name}: {dtype}{shape}')}, expected {str(mine)!r}"
+            for index, ((name, dtype, shape), mine) in enumerate(zip(other, self.fields, strict=True))
+            if [name, dtype, shape] != [mine.name, mine.dtype, list(mine.shape)]
+        ]
+        return "; ".join(parts)
+
+    def __str__(self) -> str:
+        return ", ".join(str(item) for item in self.fields)
+
+
+def _is_field_json(item: object) -> bool:
+    return (
+        isinstance(item, list)
+        and len(item) == 3
+        and isinstance(item[0], str)
+        and isinstance(item[1], str)
+        and isinstance(item[2], list)
+        and all(type(size) is int for size in item[2])
+    )
+
+
+def _short(value: object, limit: int = 200) -> str:
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "a deeply nested value"
+    return text if len(text) <= limit else text[:limit] + "..."

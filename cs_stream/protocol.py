@@ -1,0 +1,479 @@
+"""The state machines of the two ends of a connection, without any I/O.
+
+Bytes go in (`receive_data`), events come out, and bytes to send are fetched (`data_to_send`). The payload of
+a BATCH never passes through here: the system's end says by `wants()` that the next bytes of the stream are
+the payload of batch `seq`, whoever does the I/O receives them where they belong, and reports their digest.
+
+    system's end (ServerConnection)            worker's end (WorkerConnection)
+    AWAIT_HELLO --HELLO--> DECIDING            AWAIT_WELCOME --WELCOME--> STREAMING (or ENDED)
+    DECIDING --accept()--> STREAMING           STREAMING --CREDIT, PING--> STREAMING
+    STREAMING --BATCH--> PAYLOAD --> STREAMING STREAMING --end_of_input()--> ENDED
+    STREAMING --EOS--> ENDED                   any --BYE, ERR--> CLOSED
+    any --bye(), fail(), ERR--> CLOSED
+
+What the tables below do not list raises ProtocolError, queues an ERR frame for the peer, and closes.
+
+Flow control is by absolute credit: CREDIT carries the seq up to which (exclusive) batches may be sent. A
+later CREDIT replaces an earlier one, so nothing is lost by sending only the newest: while a worker has more
+than half of its window left, new credit is kept back and goes out with what comes later. At the latest when
+the half is used up it is sent, so a worker never waits for credit that there is.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from cs_stream.errors import ChecksumError, ProtocolError
+from cs_stream.frames import (
+    FLAG_CHECKSUM,
+    FLAG_PONG,
+    ForeignBytesError,
+    Frame,
+    FrameBuffer,
+    FrameType,
+    Header,
+)
+from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
+
+
+class ServerState(Enum):
+    """Where the system's end of a connection stands."""
+
+    AWAIT_HELLO = "await-hello"
+    """Nothing has been said yet."""
+    DECIDING = "deciding"
+    """HELLO is here; `accept` or `fail` comes next, and nothing may be received before."""
+    STREAMING = "streaming"
+    """Between two frames of a welcomed worker."""
+    PAYLOAD = "payload"
+    """Behind a BATCH header; the payload comes next."""
+    ENDED = "ended"
+    """The worker has sent its whole input and waits for BYE."""
+    CLOSED = "closed"
+    """Over; what is queued may still be sent."""
+
+
+class WorkerState(Enum):
+    """Where the worker's end of a connection stands."""
+
+    AWAIT_WELCOME = "await-welcome"
+    """HELLO is queued or sent."""
+    STREAMING = "streaming"
+    """Batches may be sent as far as credit goes."""
+    ENDED = "ended"
+    """The whole input is sent; BYE is waited for."""
+    CLOSED = "closed"
+    """Over."""
+
+
+_SERVER_MOVES = {
+    (ServerState.AWAIT_HELLO, FrameType.HELLO): ServerState.DECIDING,
+    (ServerState.STREAMING, FrameType.BATCH): ServerState.PAYLOAD,
+    (ServerState.STREAMING, FrameType.EOS): ServerState.ENDED,
+    (ServerState.STREAMING, FrameType.PING): ServerState.STREAMING,
+    (ServerState.STREAMING, FrameType.ERR): ServerState.CLOSED,
+    (ServerState.ENDED, FrameType.PING): ServerState.ENDED,
+    (ServerState.ENDED, FrameType.ERR): ServerState.CLOSED,
+}
+
+_WORKER_MOVES = {
+    (WorkerState.AWAIT_WELCOME, FrameType.WELCOME): WorkerState.STREAMING,
+    (WorkerState.AWAIT_WELCOME, FrameType.BYE): WorkerState.CLOSED,
+    (WorkerState.AWAIT_WELCOME, FrameType.ERR): WorkerState.CLOSED,
+    (WorkerState.STREAMING, FrameType.CREDIT): WorkerState.STREAMING,
+    (WorkerState.STREAMING, FrameType.PING): WorkerState.STREAMING,
+    (WorkerState.STREAMING, FrameType.BYE): WorkerState.CLOSED,
+    (WorkerState.STREAMING, FrameType.ERR): WorkerState.CLOSED,
+    (WorkerState.ENDED, FrameType.CREDIT): WorkerState.ENDED,
+    (WorkerState.ENDED, FrameType.PING): WorkerState.ENDED,
+    (WorkerState.ENDED, FrameType.BYE): WorkerState.CLOSED,
+    (WorkerState.ENDED, FrameType.ERR): WorkerState.CLOSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadControl:
+    """Read up to `size_bytes` from the stream and hand them to `receive_data`."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPayload:
+    """Receive exactly `size_bytes`, the payload of batch `seq`, into its slot; then `payload_received`."""
+
+    seq: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReceived:
+    """A worker asks to be taken: `accept` or `fail` it."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReceived:
+    """The payload of batch `seq` is complete and undamaged."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputEnded:
+    """The worker has sent its whole input, `total` batches counted from the start of the run's input."""
+
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReceived:
+    """The peer ends the connection with an ERR frame."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The system takes this worker."""
+
+    welcome: Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class CreditGranted:
+    """Batches with seq below `limit` may be sent."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over, normally: BYE."""
+
+
+ServerEvent = HelloReceived | BatchReceived | InputEnded | ErrorReceived
+WorkerEvent = Welcomed | CreditGranted | RunEnded | ErrorReceived
+
+
+class ServerConnection:
+    """The system's end of one connection.
+
+    Attributes:
+        state: see `ServerState`.
+        next_seq: the batch that must come next.
+        limit: batches with seq below it may come, as the worker was told.
+    """
+
+    def __init__(self) -> None:
+        self.state = ServerState.AWAIT_HELLO
+        self.next_seq = 0
+        self.limit = 0
+        self._worker = 0
+        self._generation = 0
+        self._checksum = True
+        self._payload_bytes = 0
+        self._grantable = 0
+        self._low_credit = 0
+        self._pending: Header | None = None
+        self._buffer = FrameBuffer()
+        self._output = bytearray()
+
+    def wants(self) -> ReadControl | ReadPayload | None:
+        """What to read next from the stream; None while deciding and when closed."""
+        if self.state in (ServerState.DECIDING, ServerState.CLOSED):
+            return None
+        if self._pending is not None:
+            return ReadPayload(self._pending.seq, self._pending.nbytes)
+        return ReadControl(self._buffer.wanted)
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[ServerEvent]:
+        """Take the bytes that `ReadControl` asked for, or fewer.
+
+        Raises:
+            ProtocolError: they are not allowed here; the connection is closed, and `data_to_send` holds an
+                ERR frame unless the peer does not speak the protocol at all.
+            ValueError: the stream is not to be read as control bytes now (the caller's fault).
+        """
+        if not isinstance(self.wants(), ReadControl):
+            raise ValueError(f"got control bytes in state {self.state.value}")
+        try:
+            frame = self._buffer.feed(data)
+            return [] if frame is None else self._receive_frame(frame)
+        except ForeignBytesError:
+            self.state = ServerState.CLOSED
+            raise
+        except ProtocolError as error:
+            self.fail(Failure(ErrorCode.PROTOCOL, str(error)))
+            raise
+
+    def payload_received(self, checksum: int) -> list[ServerEvent]:
+        """The payload that `ReadPayload` asked for is in its slot; `checksum` is its digest, 0 if not agreed.
+
+        Raises:
+            ChecksumError: it is not the digest in the header; the connection is closed.
+            ValueError: no payload is awaited (the caller's fault).
+        """
+        header = self._pending
+        if header is None:
+            raise ValueError(f"got a payload in state {self.state.value}")
+        self._pending = None
+        if self.state is ServerState.CLOSED:
+            return []
+        if self._checksum and checksum != header.checksum:
+            text = f"checksum of batch {header.seq}: got {checksum:016x}, expected {header.checksum:016x}"
+            self.fail(Failure(ErrorCode.CHECKSUM, text))
+            raise ChecksumError(text)
+        self.state = ServerState.STREAMING
+        self.next_seq += 1
+        self._send_credit_if_low()
+        return [BatchReceived(header.seq)]
+
+    def accept(
+        self, welcome: Welcome, worker: int, generation: int, payload_bytes: int, window: int = 1
+    ) -> None:
+        """Take the worker whose HELLO is here.
+
+        Args:
+            welcome: what it is told.
+            worker: its index, for the headers.
+            generation: of the connection, for the headers.
+            payload_bytes: size of every batch's payload.
+            window: batches that the worker may be ahead of the release of slots, about.
+        """
+        if self.state is not ServerState.DECIDING:
+            raise ValueError(f"got accept in state {self.state.value}")
+        self.state = ServerState.ENDED if welcome.ended else ServerState.STREAMING
+        self.next_seq, self.limit = welcome.next_seq, welcome.limit
+        self._grantable, self._low_credit = welcome.limit, window // 2
+        self._worker, self._generation = worker, generation
+        self._checksum, self._payload_bytes = welcome.checksum, payload_bytes
+        self._send(FrameType.WELCOME, seq=welcome.next_seq, payload=welcome.encode())
+
+    def grant(self, limit: int) -> None:
+        """Let the worker send every batch below `limit`; nothing happens if it already may, or has ended."""
+        if self.state in (ServerState.STREAMING, ServerState.PAYLOAD) and limit > self._grantable:
+            self._grantable = limit
+            self._send_credit_if_low()
+
+    def _send_credit_if_low(self) -> None:
+        if self._grantable > self.limit and self.limit - self.next_seq <= self._low_credit:
+            self.limit = self._grantable
+            self._send(FrameType.CREDIT, seq=self.limit)
+
+    def bye(self) -> None:
+        """End the connection because the run is over."""
+        if self.state is not ServerState.CLOSED:
+            self._send(FrameType.BYE)
+            self.state = ServerState.CLOSED
+
+    def fail(self, failure: Failure) -> None:
+        """End the connection with an ERR frame; nothing happens when it is closed."""
+        if self.state is not ServerState.CLOSED:
+            self._send(FrameType.ERR, payload=failure.encode())
+            self.state = ServerState.CLOSED
+
+    @property
+    def has_data_to_send(self) -> bool:
+        """Whether bytes are queued."""
+        return bool(self._output)
+
+    def data_to_send(self) -> bytes:
+        """The bytes queued since the last call."""
+        data = bytes(self._output)
+        self._output.clear()
+        return data
+
+    def _send(self, frame_type: FrameType, *, seq: int = 0, flags: int = 0, payload: bytes = b"") -> None:
+        header = Header(frame_type, self._worker, self._generation, seq, len(payload), flags=flags)
+        self._output += header.encode() + payload
+
+    def _receive_frame(self, frame: Frame) -> list[ServerEvent]:
+        header = frame.header
+        move = _SERVER_MOVES.get((self.state, header.type))
+        if move is None:
+            raise ProtocolError(f"got a {header.type.name} frame in state {self.state.value}")
+        if self.state is not ServerState.AWAIT_HELLO:
+            self._check_origin(header)
+        match header.type:
+            case FrameType.HELLO:
+                events: list[ServerEvent] = [HelloReceived(Hello.decode(frame.payload))]
+            case FrameType.BATCH:
+                events = self._batch(header)
+            case FrameType.EOS:
+                events = [InputEnded(self._in_order(header, "total of EOS"))]
+            case FrameType.ERR:
+                events = [ErrorReceived(Failure.decode(frame.payload))]
+            case _:
+                events = self._ping(header)
+        self.state = move
+        return events
+
+    def _check_origin(self, header: Header) -> None:
+        if (header.worker, header.generation) != (self._worker, self._generation):
+            raise ProtocolError(
+                f"{header.type.name} origin: got worker {header.worker} generation {header.generation}, "
+                f"expected worker {self._worker} generation {self._generation}"
+            )
+
+    def _in_order(self, header: Header, what: str) -> int:
+        if header.seq != self.next_seq:
+            raise ProtocolError(f"{what}: got {header.seq}, expected {self.next_seq}")
+        return header.seq
+
+    def _ping(self, header: Header) -> list[ServerEvent]:
+        if header.flags & FLAG_PONG:
+            raise ProtocolError("PING: got an answer from the worker, expected only questions")
+        self._send(FrameType.PING, flags=FLAG_PONG)
+        return []
+
+    def _batch(self, header: Header) -> list[ServerEvent]:
+        self._in_order(header, "seq of BATCH")
+        if header.seq >= self.limit:
+            raise ProtocolError(f"credit: got batch {header.seq}, expected none from {self.limit} on yet")
+        if header.nbytes != self._payload_bytes:
+            raise ProtocolError(
+                f"nbytes of batch {header.seq}: got {header.nbytes}, expected {self._payload_bytes}"
+            )
+        if bool(header.flags & FLAG_CHECKSUM) != self._checksum:
+            raise ProtocolError(
+                f"checksum flag of batch {header.seq}: got {header.flags}, expected it as agreed in WELCOME"
+            )
+        self._pending = header
+        return []
+
+
+class WorkerConnection:
+    """The worker's end of one connection; HELLO is queued from the start.
+
+    Attributes:
+        state: see `WorkerState`.
+        next_seq: the batch to send next.
+        limit: batches with seq below it may be sent.
+        checksum: whether BATCH headers carry a digest; known from WELCOME on.
+    """
+
+    def __init__(self, hello: Hello) -> None:
+        self.state = WorkerState.AWAIT_WELCOME
+        self.next_seq = 0
+        self.limit = 0
+        self.checksum = hello.checksum
+        self._worker = hello.worker
+        self._generation = 0
+        self._buffer = FrameBuffer()
+        self._output = bytearray()
+        self._send(FrameType.HELLO, payload=hello.encode())
+
+    @property
+    def credit(self) -> int:
+        """How many batches may be sent now."""
+        return self.limit - self.next_seq if self.state is WorkerState.STREAMING else 0
+
+    def receive_data(self, data: bytes | memoryview) -> list[WorkerEvent]:
+        """Take bytes from the stream, in pieces of any size; what follows BYE or ERR is ignored.
+
+        Raises:
+            ProtocolError: they are not allowed here; the connection is closed.
+        """
+        events: list[WorkerEvent] = []
+        view = memoryview(data)
+        try:
+            while view and self.state is not WorkerState.CLOSED:
+                piece, view = view[: self._buffer.wanted], view[self._buffer.wanted :]
+                frame = self._buffer.feed(piece)
+                if frame is not None:
+                    events += self._receive_frame(frame)
+        except ProtocolError as error:
+            if not isinstance(error, ForeignBytesError):
+                self.fail(Failure(ErrorCode.PROTOCOL, str(error)))
+            self.state = WorkerState.CLOSED
+            raise
+        return events
+
+    def batch_header(self, nbytes: int, checksum: int) -> bytes:
+        """The header of the next batch, to be sent with its payload behind it and nothing between.
+
+        Args:
+            nbytes: payload size, padding included.
+            checksum: xxh3_64 of the fields; ignored when no checksum is agreed.
+
+        Raises:
+            ValueError: there is no credit (the caller's fault).
+        """
+        if self.credit < 1:
+            raise ValueError(f"got batch {self.next_seq}, expected credit; limit {self.limit}")
+        flags, digest = (FLAG_CHECKSUM, checksum) if self.checksum else (0, 0)
+        header = Header(FrameType.BATCH, self._worker, self._generation, self.next_seq, nbytes, digest, flags)
+        self.next_seq += 1
+        return header.encode()
+
+    def end_of_input(self) -> None:
+        """Say that `next_seq` batches are the whole input; nothing happens unless streaming."""
+        if self.state is WorkerState.STREAMING:
+            self._send(FrameType.EOS, seq=self.next_seq)
+            self.state = WorkerState.ENDED
+
+    def ping(self) -> None:
+        """Ask for a sign of life; nothing happens before WELCOME and when closed."""
+        if self.state in (WorkerState.STREAMING, WorkerState.ENDED):
+            self._send(FrameType.PING)
+
+    def fail(self, failure: Failure) -> None:
+        """End the connection with an ERR frame; nothing happens when it is closed."""
+        if self.state is not WorkerState.CLOSED:
+            self._send(FrameType.ERR, payload=failure.encode())
+            self.state = WorkerState.CLOSED
+
+    def data_to_send(self) -> bytes:
+        """The bytes queued since the last call; BATCH headers are not among them."""
+        data = bytes(self._output)
+        self._output.clear()
+        return data
+
+    def _send(self, frame_type: FrameType, *, seq: int = 0, payload: bytes = b"") -> None:
+        header = Header(frame_type, self._worker, self._generation, seq, len(payload))
+        self._output += header.encode() + payload
+
+    def _receive_frame(self, frame: Frame) -> list[WorkerEvent]:
+        header = frame.header
+        move = _WORKER_MOVES.get((self.state, header.type))
+        if move is None:
+            raise ProtocolError(f"got a {header.type.name} frame in state {self.state.value}")
+        if self.state is not WorkerState.AWAIT_WELCOME and header.generation != self._generation:
+            raise ProtocolError(
+                f"generation of {header.type.name}: got {header.generation}, expected {self._generation}"
+            )
+        events: list[WorkerEvent] = []
+        match header.type:
+            case FrameType.WELCOME:
+                move, events = self._welcome(frame)
+            case FrameType.CREDIT:
+                events = self._credit(header)
+            case FrameType.BYE:
+                events = [RunEnded()]
+            case FrameType.ERR:
+                events = [ErrorReceived(Failure.decode(frame.payload))]
+            case _:
+                self._check_pong(header)
+        self.state = move
+        return events
+
+    def _welcome(self, frame: Frame) -> tuple[WorkerState, list[WorkerEvent]]:
+        welcome = Welcome.decode(frame.payload, frame.header.seq)
+        if frame.header.worker != self._worker:
+            raise ProtocolError(f"worker of WELCOME: got {frame.header.worker}, expected {self._worker}")
+        if welcome.checksum and not self.checksum:
+            raise ProtocolError("checksum of WELCOME: got true, expected false as offered in HELLO")
+        self._generation = frame.header.generation
+        self.next_seq, self.limit, self.checksum = welcome.next_seq, welcome.limit, welcome.checksum
+        return (WorkerState.ENDED if welcome.ended else WorkerState.STREAMING), [Welcomed(welcome)]
+
+    def _credit(self, header: Header) -> list[WorkerEvent]:
+        if header.seq < self.limit:
+            raise ProtocolError(f"limit of CREDIT: got {header.seq}, expected at least {self.limit}")
+        self.limit = header.seq
+        return [CreditGranted(header.seq)]
+
+    def _check_pong(self, header: Header) -> None:
+        if not header.flags & FLAG_PONG:
+            raise ProtocolError("PING: got a question from the system, expected only answers")

@@ -1,0 +1,270 @@
+"""The system's side of the data plane: one listener for the life of the server, one ring a run.
+
+    with Receiver(port=9001) as receiver:
+        ring = receiver.open_run(RunSpec("job-7", token, num_workers=2, layout=layout, input_digest=digest))
+        ring.wait_primed(timeout_s=300)
+        try:
+            while True:
+                span = ring.take(timeout_s=60)
+                engine.run(span.chunk_arrays, span.offset, span.count)
+                ring.release(span)              # only when nothing reads the span's arrays any more
+        except EndOfInput:
+            ring.close()                        # BYE to the workers
+
+The listener and each connection have a thread; all are daemons and end with `close`. Strangers (port scans,
+HTTP clients, TLS) cost a log line and their connection, nothing else.
+"""
+
+import collections
+import functools
+import logging
+import selectors
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+from cs_stream.errors import ChecksumError, ListenError, ProtocolError, StreamingError
+from cs_stream.layout import BatchLayout, Field
+from cs_stream.link import ServerLink
+from cs_stream.messages import ErrorCode, Failure, Hello
+from cs_stream.protocol import BatchReceived, ErrorReceived, InputEnded, ServerEvent
+from cs_stream.ring import BatchRing, ReadySpan, RunEnd
+from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
+from cs_stream.sockets import PeerGoneError, PeerSilentError, name_of, tune
+
+__all__ = [
+    "BatchLayout",
+    "BatchRing",
+    "Field",
+    "ReadySpan",
+    "Receiver",
+    "RunSpec",
+    "RunStats",
+    "WorkerPhase",
+    "WorkerStats",
+]
+
+_log = logging.getLogger(__name__)
+
+# Connections that have not been welcomed yet; more are turned away. Above any real number of workers that
+# connect at the same moment, and low enough that strangers cannot exhaust file descriptors.
+_MAX_HANDSHAKES = 256
+# Ended runs whose workers may still be on their way back from a broken connection.
+_REMEMBERED_RUNS = 16
+# Pause when the process is out of file descriptors.
+_ACCEPT_PAUSE_S = 0.2
+
+
+class Receiver:
+    """The data port.
+
+    Args:
+        host: address to listen on; loopback by default.
+        port: TCP port; 0 takes a free one, see `address`.
+        handshake_timeout_s: how long a connection may take to state a complete HELLO.
+
+    Attributes:
+        address: host and port that the listener has.
+
+    Raises:
+        ListenError: the address cannot be listened on.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, handshake_timeout_s: float = 10.0) -> None:
+        self._handshake_timeout_s = handshake_timeout_s
+        self._listener = _listen(host, port)
+        bound = self._listener.getsockname()
+        self.address: tuple[str, int] = (bound[0], bound[1])
+        self._lock = threading.Lock()
+        self._runs: dict[str, BatchRing] = {}
+        self._ended: collections.deque[tuple[str, RunEnd]] = collections.deque(maxlen=_REMEMBERED_RUNS)
+        self._links: set[ServerLink] = set()
+        self._handshakes = 0
+        self._is_closed = False
+        self._waker, self._wake = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept_all, name="streaming-accept", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open_run(self, spec: RunSpec) -> BatchRing:
+        """Open the input of a job's run; from here on its workers are taken.
+
+        Raises:
+            StreamingError: the job has a run open, or the receiver is closed.
+            LayoutError: not enough memory for the ring.
+        """
+        ring = BatchRing(spec, self._forget_run)
+        with self._lock:
+            if self._is_closed:
+                raise StreamingError("the data port is closed; no run can be opened")
+            if spec.job_id in self._runs:
+                raise StreamingError(f"a run of job {spec.job_id!r} is open already; close it first")
+            self._runs[spec.job_id] = ring
+        return ring
+
+    def close(self, reason: str = "the CS system is shutting down") -> None:
+        """Stop listening, stop every open run with `reason`, end all threads; twice does nothing."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            rings = list(self._runs.values())
+        self._wake.close()
+        self._thread.join()
+        for ring in rings:
+            ring.close(reason)
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.join(0.0)
+
+    def _forget_run(self, ring: BatchRing, end: RunEnd) -> None:
+        with self._lock:
+            self._runs.pop(ring.spec.job_id, None)
+            self._ended.append((ring.run_id, end))
+
+    # -- the listener's thread ---------------------------------------------------------------------------
+
+    def _accept_all(self) -> None:
+        with self._listener, self._waker, selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._waker, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._waker in ready:
+                    return
+                self._accept()
+
+    def _accept(self) -> None:
+        try:
+            sock, peer = self._listener.accept()
+        except BlockingIOError:
+            return  # the peer has gone before it was accepted
+        except OSError as error:
+            _log.error("cannot accept a connection: %s", error)
+            # Whoever closes the receiver ends the pause.
+            self._waker.settimeout(_ACCEPT_PAUSE_S)
+            try:
+                self._waker.recv(1, socket.MSG_PEEK)
+            except TimeoutError:
+                return
+            return
+        try:
+            tune(sock)
+        except OSError:
+            sock.close()
+            return  # the peer has gone already
+        link = ServerLink(sock, name_of(peer))
+        with self._lock:
+            self._links.add(link)
+            self._handshakes += 1
+        try:
+            link.run_in_thread(self._serve)
+        except RuntimeError as error:
+            _log.error("connection from %s is dropped: %s", link.peer, error)
+            with self._lock:
+                self._links.discard(link)
+                self._handshakes -= 1
+            link.close()
+
+    # -- a connection's thread ---------------------------------------------------------------------------
+
+    def _serve(self, link: ServerLink) -> None:
+        ring = None
+        reason = "the connection ended"
+        try:
+            hello = self._receive_hello(link)
+            ring, answer = self._find_run(hello)
+            if ring is not None:
+                answer = ring.attach(link, hello)
+            if ring is None or not link.generation:
+                _turn_away(link, hello, answer)
+                return
+            locate = functools.partial(ring.locate, link)
+            while events := link.receive(locate):
+                for event in events:
+                    _apply(ring, link, event)
+        except (PeerGoneError, PeerSilentError, ProtocolError) as error:
+            reason = str(error)
+            _note_error(ring, link, error)
+        finally:
+            link.idle.set()
+            if ring is not None and link.generation:
+                ring.detach(link, reason)
+            link.finish()
+            with self._lock:
+                self._links.discard(link)
+
+    def _receive_hello(self, link: ServerLink) -> Hello:
+        try:
+            if self._handshakes > _MAX_HANDSHAKES:
+                link.end(Failure(ErrorCode.BUSY, "too many connections at once; try again"))
+                raise PeerGoneError(f"more than {_MAX_HANDSHAKES} connections shake hands at once")
+            return link.receive_hello(self._handshake_timeout_s)
+        finally:
+            with self._lock:
+                self._handshakes -= 1
+
+    def _find_run(self, hello: Hello) -> tuple[BatchRing | None, Failure | None]:
+        """The open run that a worker asks for; or no ring, with the answer (None is BYE)."""
+        with self._lock:
+            ring = self._runs.get(hello.job_id)
+            ended = dict(self._ended).get(hello.run_id)
+        if ended is not None:
+            # It comes back to a run that has ended meanwhile, not to the job's next one.
+            return None, ended.failure
+        if ring is None:
+            text = f"job: got {hello.job_id!r}, expected one that runs"
+            return None, Failure(ErrorCode.NO_RUN, f"{text}; no run of job {hello.job_id!r} is open")
+        return ring, None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise ListenError(f"data port: got {port}, expected 0 to 65535")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=_MAX_HANDSHAKES)
+    except OSError as error:
+        raise ListenError(
+            f"data port: got {host}:{port}, which cannot be listened on ({error}); choose a free port of "
+            "this machine, or port 0 for any"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _turn_away(link: ServerLink, hello: Hello, answer: Failure | None) -> None:
+    link.end(answer)
+    text = "the run is over" if answer is None else answer.text
+    _log.warning("worker %d at %s is turned away: %s", hello.worker, link.peer, text)
+
+
+def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:
+    match event:
+        case BatchReceived():
+            ring.commit(link)
+        case InputEnded(total):
+            ring.end_worker(link, total)
+        case ErrorReceived(failure):
+            if failure.code == ErrorCode.INPUT_FAILED:
+                ring.fail_worker(link, failure)
+            else:
+                raise PeerGoneError(f"the worker gave up: {failure.text}")
+
+
+def _note_error(ring: BatchRing | None, link: ServerLink, error: Exception) -> None:
+    if ring is None:
+        _log.warning("connection from %s is dropped: %s", link.peer, error)
+    elif isinstance(error, ChecksumError):
+        ring.damaged(link, str(error))
+    elif isinstance(error, PeerSilentError):
+        link.end(Failure(ErrorCode.TIMEOUT, str(error)))

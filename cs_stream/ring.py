@@ -1,0 +1,325 @@
+"""The batches of one run between the connections that fill the slots and the engine that takes them."""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cs_stream.cursor import position_of
+from cs_stream.errors import RingClosedError, StallError
+from cs_stream.link import ServerLink
+from cs_stream.messages import ErrorCode, Failure, Hello
+from cs_stream.payload import Array, RingMemory, Slot
+from cs_stream.run_state import RunSpec, RunState, RunStats
+
+_log = logging.getLogger(__name__)
+
+# How long close() waits for workers to hang up after BYE before it cuts them off.
+_CLOSE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadySpan:
+    """Consecutive positions whose batches are here, all in one chunk.
+
+    Attributes:
+        chunk_index: which chunk of the ring.
+        chunk_arrays: the chunk's arrays, one a field, of shape (K, *field shape), contiguous and 64-byte
+            aligned. Views of the ring's memory: rows outside of this span change at any time, its own rows
+            not before `BatchRing.release`.
+        offset: row of the first position.
+        count: number of positions, at least 1.
+        first_position: the first position.
+    """
+
+    chunk_index: int
+    chunk_arrays: tuple[Array, ...]
+    offset: int
+    count: int
+    first_position: int
+
+    @property
+    def end_position(self) -> int:
+        """The position behind the last one."""
+        return self.first_position + self.count
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The span's own rows, one array of shape (count, *field shape) a field; views."""
+        return tuple(array[self.offset : self.offset + self.count] for array in self.chunk_arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run's input was closed.
+
+    Attributes:
+        reason: why the run was stopped; None after a normal end.
+    """
+
+    reason: str | None
+
+    @property
+    def failure(self) -> Failure | None:
+        """What workers are told; None is BYE."""
+        return None if self.reason is None else Failure(ErrorCode.STOPPED, f"run stopped: {self.reason}")
+
+
+class BatchRing:
+    """The input of one open run; made by `Receiver.open_run`.
+
+    One thread takes and releases. Closing, and reading statistics, is for any thread.
+
+    Attributes:
+        spec: the run as it was opened.
+        run_id: random name of this opening.
+    """
+
+    def __init__(self, spec: RunSpec, on_close: Callable[["BatchRing", RunEnd], None]) -> None:
+        self.spec = spec
+        self.run_id = uuid.uuid4().hex
+        self._on_close = on_close
+        self._state = RunState(spec, self.run_id)
+        self._memory = RingMemory(spec.layout, spec.chunk_batches, spec.chunks)
+        self._slots = [self._memory.slot(index) for index in range(spec.slots)]
+        self._links: dict[int, ServerLink] = {}
+        self._end: RunEnd | None = None
+        self._priming = False
+        # Guards all of the above; notified whenever the state has changed.
+        self._changed = threading.Condition()
+
+    # -- consumer ----------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The next position that `take` gives: the whole state of the input, to be saved with a checkpoint.
+
+        It counts the holes of workers that ended early, so it can be ahead of the number of batches taken.
+        """
+        with self._changed:
+            return self._state.position
+
+    def take(self, timeout_s: float | None = None, limit: int | None = None) -> ReadySpan:
+        """The longest run of received positions from the cursor inside one chunk; waits for the first.
+
+        Positions of workers that have ended are left out: a span ends before such a hole. Several spans may
+        be held at once; each is given back by `release`.
+
+        Args:
+            timeout_s: how long to wait for a batch; None waits as long as its worker may still send it.
+            limit: at most so many positions, at least 1; None for as many as there are.
+
+        Raises:
+            EndOfInput: every worker has ended, and everything is taken.
+            WorkerLostError: the worker of the next position is gone for longer than `reconnect_s`.
+            WorkerFailedError: the input of that worker failed; what it had sent before is taken first, so
+                that a run fails at the same position each time.
+            ChecksumError: batches of one worker arrived damaged twice.
+            StallError: nothing came within `timeout_s`; names the worker that is waited for.
+            RingClosedError: the ring is or was closed.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                self._check_open()
+                taken = self._state.take(limit)
+                if taken is not None:
+                    return self._span(*taken)
+                self._await_batch(deadline_s, timeout_s)
+
+    def _await_batch(self, deadline_s: float | None, timeout_s: float | None) -> None:
+        now_s = time.monotonic()
+        worker = self._state.awaited()
+        self._state.check(worker, now_s)
+        if deadline_s is not None and timeout_s is not None and now_s >= deadline_s:
+            raise StallError(self._state.stall_text(timeout_s), worker)
+        limits = [limit for limit in (deadline_s, self._state.awaited_until_s()) if limit is not None]
+        self._changed.wait(max(0.0, min(limits) - now_s) if limits else None)
+        self._state.waited(worker, time.monotonic() - now_s)
+
+    def _span(self, first: int, count: int) -> ReadySpan:
+        chunk, offset = divmod(first % self.spec.slots, self.spec.chunk_batches)
+        return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first)
+
+    def release(self, span: ReadySpan) -> None:
+        """Give the span's slots back, and the workers their credit; in any order of spans.
+
+        Raises:
+            ValueError: the span was released before.
+        """
+        with self._changed:
+            self._state.release(span.first_position, span.count)
+            granted = self._grant()
+        _flush(granted)
+
+    def wait_primed(
+        self, timeout_s: float, on_progress: Callable[[RunStats], None] | None = None, every_s: float = 1.0
+    ) -> None:
+        """Wait until every worker has connected and its first batch is here.
+
+        A worker that has no batch to send (a finite input that is over) or no free slot yet counts as ready.
+
+        Args:
+            timeout_s: how long.
+            on_progress: called with a snapshot at the start, at every change and every `every_s` seconds.
+            every_s: interval of calls without change.
+
+        Raises:
+            StallError: workers are missing; the text names each with its phase.
+            WorkerFailedError, WorkerLostError, ChecksumError, RingClosedError: as in `take`.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            stats = self.stats()
+            if on_progress is not None:
+                on_progress(stats)
+            if stats.primed:
+                return
+            with self._changed:
+                self._check_open()
+                now_s = time.monotonic()
+                for worker in range(self.spec.num_workers):
+                    self._state.check(worker, now_s)
+                missing = self._state.unprimed()
+                if missing and now_s >= deadline_s:
+                    raise StallError(
+                        f"not ready within {timeout_s:g} s: {', '.join(missing.values())}; "
+                        "see the logs of these workers",
+                        min(missing),
+                    )
+                self._priming = True
+                if missing:
+                    self._changed.wait(min(every_s, deadline_s - now_s))
+                self._priming = False
+
+    def stall_text(self, waited_s: float) -> str:
+        """What to tell a user when no batch has come for so long."""
+        with self._changed:
+            return self._state.stall_text(waited_s)
+
+    def stats(self) -> RunStats:
+        """A snapshot of the run's input."""
+        with self._changed:
+            return self._state.stats(time.monotonic())
+
+    def close(self, reason: str | None = None) -> None:
+        """End the run: BYE to the workers, or an ERR "run stopped: reason"; twice does nothing.
+
+        Returns when the connections are closed and their threads have ended, after at most a few seconds for
+        a worker that does not answer. A `take` in another thread raises RingClosedError.
+        """
+        with self._changed:
+            if self._end is not None:
+                return
+            self._end = end = RunEnd(reason)
+            links = list(self._links.values())
+            for link in links:
+                link.end(end.failure)
+            self._changed.notify_all()
+        self._on_close(self, end)
+        for link in links:
+            link.half_close()
+        deadline_s = time.monotonic() + _CLOSE_S
+        for link in links:
+            link.join(max(0.0, deadline_s - time.monotonic()))
+
+    def _check_open(self) -> None:
+        if self._end is not None:
+            reason = self._end.reason or "the run is over"
+            raise RingClosedError(f"the input of job {self.spec.job_id!r} is closed: {reason}")
+
+    def _grant(self) -> list[ServerLink]:
+        """Queue the credit that has become free; the links to flush when the lock is given back."""
+        granted = []
+        for worker, limit in self._state.new_limits(time.monotonic()):
+            link = self._links.get(worker)
+            if link is not None and link.grant(limit):
+                granted.append(link)
+        return granted
+
+    # -- connections (each call from the thread of the link) ---------------------------------------------
+
+    def attach(self, link: ServerLink, hello: Hello) -> Failure | None:
+        """Give the link the place of its worker and welcome it; or the reason why not.
+
+        An older connection of the worker is cut off, and its thread has left the slots before the new one
+        may send: what the old one had received in part is received again.
+        """
+        with self._changed:
+            failure = self._end.failure if self._end is not None else self._state.refusal(hello)
+            if failure is not None or self._end is not None:
+                self._changed.notify_all()  # a refusal may have ended the run
+                return failure
+            link.assign(hello.worker, self._state.connect(hello))
+            old = self._links.get(hello.worker)
+            self._links[hello.worker] = link
+            name = self._state.describe(hello.worker)
+            self._changed.notify_all()
+        if old is not None:
+            old.replace(name)
+        with self._changed:
+            if self._links.get(hello.worker) is link and self._end is None:
+                welcome = self._state.welcome(hello.worker, hello.checksum, time.monotonic())
+                window = self.spec.slots // self.spec.num_workers
+                link.accept(welcome, self.spec.layout.nbytes, window)
+        link.flush()
+        _log.info("%s of job %r connected, generation %d", name, self.spec.job_id, link.generation)
+        return None
+
+    def locate(self, link: ServerLink, seq: int) -> Slot:
+        """Where the payload of a link's batch belongs."""
+        return self._slots[position_of(link.worker, seq, self.spec.num_workers) % self.spec.slots]
+
+    def commit(self, link: ServerLink) -> None:
+        """The link's next batch is complete in its slot; nothing happens when the link is fenced."""
+        with self._changed:
+            if not self._state.commit(link.worker, link.generation, time.monotonic()):
+                return
+            # A consumer that waits for another worker sleeps on: a needless wake-up costs 20 us.
+            if self._priming or link.worker == self._state.awaited():
+                self._changed.notify_all()
+
+    def end_worker(self, link: ServerLink, total: int) -> None:
+        """The link's worker has sent its whole input."""
+        with self._changed:
+            self._state.end(link.worker, link.generation)
+            granted = self._grant()
+            name = self._state.describe(link.worker)
+            self._changed.notify_all()
+        _flush(granted)
+        _log.info("%s has sent its whole input, %d batches", name, total)
+
+    def fail_worker(self, link: ServerLink, failure: Failure) -> None:
+        """The link's worker told that its input failed."""
+        with self._changed:
+            self._state.fail(link.worker, link.generation, failure)
+            name = self._state.describe(link.worker)
+            self._changed.notify_all()
+        _log.error("%s: %s", name, failure.text)
+
+    def damaged(self, link: ServerLink, text: str) -> None:
+        """A batch of the link arrived damaged."""
+        with self._changed:
+            again = self._state.damaged(link.worker, text)
+            name = self._state.describe(link.worker)
+            self._changed.notify_all()
+        _log.error("%s: %s; %s", name, text, "it is sent once more" if again else "the run fails")
+
+    def detach(self, link: ServerLink, reason: str) -> None:
+        """The link's connection is over."""
+        with self._changed:
+            if self._links.get(link.worker) is link:
+                del self._links[link.worker]
+            self._state.lose(link.worker, link.generation, reason, time.monotonic())
+            ended = self._end is not None
+            name = self._state.describe(link.worker)
+            self._changed.notify_all()
+        if not ended:
+            _log.warning("%s: generation %d is gone: %s", name, link.generation, reason)
+
+
+def _flush(links: list[ServerLink]) -> None:
+    for link in links:
+        link.flush()

@@ -1,0 +1,493 @@
+"""What the system knows of one run's input: pure state, no I/O, no clock, no thread.
+
+Positions are taken in order (`cursor.py`). From the released frontier to the frontier plus the number of
+slots lie the positions whose slot may be written: that window, seen by one worker, is its credit. So whatever
+is received, or taken and not yet released, lies in the window, and no two of it share a slot.
+
+A position of a worker that has ended before it is a hole. The cursor never rests on a hole while a batch can
+still come behind it: holes are skipped, and released, by whatever event makes them reachable.
+"""
+
+import hmac
+from dataclasses import dataclass, field
+from enum import Enum
+
+from cs_stream.cursor import count_before, position_of
+from cs_stream.errors import (
+    ChecksumError,
+    EndOfInputError,
+    LayoutError,
+    RefusedError,
+    StreamingError,
+    WorkerFailedError,
+    WorkerLostError,
+)
+from cs_stream.frames import VERSION
+from cs_stream.layout import BatchLayout
+from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """The input of one run, as the system opens it.
+
+    Args:
+        job_id: the launcher's job; one run of a job is open at a time.
+        token: the job's secret, which every worker must state; not part of `repr`.
+        num_workers: number of workers N.
+        layout: what a batch is.
+        input_digest: what every worker must state of its program and parameters; compared, never read.
+        first_position: first position of the run, above 0 when it continues an earlier one.
+        chunk_batches: K, batches in a chunk; consecutive positions in a chunk are one stacked array.
+        chunks: C; the ring holds C * K batches.
+        reconnect_s: how long a lost worker may stay away.
+        liveness_s: a connection with nothing heard for this time is lost; workers send signs of life.
+        checksum: whether batches carry a digest where the worker can compute one.
+
+    Raises:
+        LayoutError: a number out of range.
+    """
+
+    job_id: str
+    token: str = field(repr=False)
+    num_workers: int
+    layout: BatchLayout
+    input_digest: str
+    first_position: int = 0
+    chunk_batches: int = 8
+    chunks: int = 4
+    reconnect_s: float = 60.0
+    liveness_s: float = 60.0
+    checksum: bool = True
+
+    def __post_init__(self) -> None:
+        lowest = {"num_workers": 1, "first_position": 0, "chunk_batches": 1, "chunks": 1}
+        for name, least in lowest.items():
+            got = getattr(self, name)
+            if got < least:
+                raise LayoutError(f"{name}: got {got}, expected at least {least}")
+        if self.liveness_s <= 0:
+            raise LayoutError(f"liveness_s: got {self.liveness_s}, expected more than 0")
+
+    @property
+    def slots(self) -> int:
+        """Batches that the ring holds."""
+        return self.chunks * self.chunk_batches
+
+
+class WorkerPhase(Enum):
+    """Where a worker stands in the run."""
+
+    ABSENT = "absent"
+    """Has never connected."""
+    CONNECTED = "connected"
+    """Has a connection."""
+    LOST = "lost"
+    """Had a connection, and may come back until `reconnect_s` has passed."""
+    ENDED = "ended"
+    """Has sent its whole input."""
+    FAILED = "failed"
+    """Its input failed; nothing more will come."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """A snapshot of one worker.
+
+    Attributes:
+        worker: index.
+        phase: see `WorkerPhase`.
+        host: its machine, empty before the first connect.
+        pid: its process, 0 before the first connect.
+        connects: connections taken.
+        received: batches of it that the run has, counted from the start of its input.
+        batches: batches received over its connections in this run.
+        size_bytes: payload bytes of those.
+        consumer_wait_s: time that `take` has waited for it: the worker bounds the run.
+        credit_wait_s: time that it was connected without credit: the run bounds the worker.
+        last_error: why its last connection ended, if not well.
+    """
+
+    worker: int
+    phase: WorkerPhase
+    host: str
+    pid: int
+    connects: int
+    received: int
+    batches: int
+    size_bytes: int
+    consumer_wait_s: float
+    credit_wait_s: float
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStats:
+    """A snapshot of a run's input.
+
+    Attributes:
+        position: the next position that `take` gives.
+        released: every position below is released.
+        slots: batches that the ring holds.
+        primed: whether every worker has its first batch here, has ended, or waits for a slot.
+        workers: one entry a worker, by index.
+    """
+
+    position: int
+    released: int
+    slots: int
+    primed: bool
+    workers: tuple[WorkerStats, ...]
+
+
+@dataclass(slots=True)
+class _Worker:
+    index: int
+    first: int
+    received: int
+    limit: int
+    phase: WorkerPhase = WorkerPhase.ABSENT
+    generation: int = 0
+    instance: str = ""
+    host: str = ""
+    pid: int = 0
+    connects: int = 0
+    batches: int = 0
+    size_bytes: int = 0
+    damaged: int = 0
+    lost_at_s: float = 0.0
+    starved_since_s: float | None = None
+    consumer_wait_s: float = 0.0
+    credit_wait_s: float = 0.0
+    last_error: str = ""
+    failure: Failure | None = None
+
+    def __str__(self) -> str:
+        if self.phase is WorkerPhase.ABSENT:
+            return f"worker {self.index}"
+        return f"worker {self.index} (host {self.host}, pid {self.pid})"
+
+
+class RunState:
+    """The state of one run's input. Times are seconds of one monotonic clock, given by the caller.
+
+    Attributes:
+        spec: the run.
+        position: the cursor, the next position to take.
+        released: the frontier; every position below is free.
+    """
+
+    def __init__(self, spec: RunSpec, run_id: str) -> None:
+        self.spec = spec
+        self.run_id = run_id
+        self.position = spec.first_position
+        self.released = spec.first_position
+        self._done: dict[int, int] = {}
+        self._fault: StreamingError | None = None
+        self._workers = [self._new_worker(index) for index in range(spec.num_workers)]
+
+    def _new_worker(self, index: int) -> _Worker:
+        first = count_before(index, self.spec.num_workers, self.spec.first_position)
+        return _Worker(index, first, first, self._limit(index))
+
+    def _limit(self, worker: int) -> int:
+        return count_before(worker, self.spec.num_workers, self.released + self.spec.slots)
+
+    def describe(self, worker: int) -> str:
+        """`worker 1 (host h, pid p)`."""
+        return str(self._workers[worker])
+
+    # -- connections -------------------------------------------------------------------------------------
+
+    def refusal(self, hello: Hello) -> Failure | None:
+        """Why this worker is not taken, or None.
+
+        A wrong token says nothing about the run. All other differences are reported at once; they end the run
+        too, which would wait in vain for that worker, unless another process has its place.
+        """
+        if not hmac.compare_digest(_secret(hello.token), _secret(self.spec.token)):
+            return Failure(ErrorCode.REFUSED, "token: got another one, expected the job's own")
+        faults = self._differences(hello)
+        if faults:
+            self._note_refusal(hello, tuple(faults))
+            return Failure(ErrorCode.REFUSED, "; ".join(faults))
+        worker = self._workers[hello.worker]
+        if worker.failure is not None:
+            return Failure(ErrorCode.STOPPED, f"{worker}: {worker.failure.text}")
+        if self._fault is not None:
+            return Failure(ErrorCode.STOPPED, str(self._fault))
+        if hello.run_id == self.run_id and hello.instance != worker.instance:
+            return Failure(ErrorCode.REPLACED, f"{worker} took over in the meantime")
+        return None
+
+    def _note_refusal(self, hello: Hello, faults: tuple[str, ...]) -> None:
+        served = hello.worker < self.spec.num_workers and self._workers[hello.worker].connects > 0
+        if self._fault is None and not served:
+            name = f"worker {hello.worker} (host {hello.host}, pid {hello.pid})"
+            self._fault = RefusedError(f"{name} is refused: {'; '.join(faults)}", name, faults)
+
+    def _differences(self, hello: Hello) -> list[str]:
+        spec = self.spec
+        faults = []
+        if not hello.protocol_min <= VERSION <= hello.protocol_max:
+            faults.append(f"protocol: got {hello.protocol_min} to {hello.protocol_max}, expected {VERSION}")
+        if hello.num_workers != spec.num_workers:
+            faults.append(f"num_workers: got {hello.num_workers}, expected {spec.num_workers}")
+        if hello.worker >= spec.num_workers:
+            faults.append(f"worker: got index {hello.worker}, expected 0 to {spec.num_workers - 1}")
+        layout = spec.layout.difference(hello.layout)
+        if layout is not None:
+            faults.append(layout)
+        if hello.input_digest != spec.input_digest:
+            faults.append(f"input_digest: got {hello.input_digest!r}, expected {spec.input_digest!r}")
+        return faults
+
+    def connect(self, hello: Hello) -> int:
+        """Give the worker's place to the sender of `hello`; its generation, which fences all earlier ones."""
+        worker = self._workers[hello.worker]
+        worker.generation += 1
+        worker.connects += 1
+        worker.instance, worker.host, worker.pid = hello.instance, hello.host, hello.pid
+        if worker.phase is not WorkerPhase.ENDED:
+            worker.phase = WorkerPhase.CONNECTED
+        worker.starved_since_s = None
+        return worker.generation
+
+    def welcome(self, index: int, checksum: bool, now_s: float) -> Welcome:
+        """What the connection of the current generation may send."""
+        worker = self._workers[index]
+        self._mark_starved(worker, now_s)
+        return Welcome(
+            next_seq=worker.received,
+            limit=worker.limit,
+            ended=worker.phase is WorkerPhase.ENDED,
+            checksum=checksum and self.spec.checksum,
+            liveness_s=self.spec.liveness_s,
+            run_id=self.run_id,
+        )
+
+    def commit(self, index: int, generation: int, now_s: float) -> bool:
+        """Count the next batch of a worker as received; False when the generation is fenced."""
+        worker = self._workers[index]
+        if worker.generation != generation:
+            return False
+        worker.received += 1
+        worker.batches += 1
+        worker.size_bytes += self.spec.layout.nbytes
+        self._mark_starved(worker, now_s)
+        return True
+
+    def end(self, index: int, generation: int) -> None:
+        """The worker has no more input than what is received."""
+        worker = self._workers[index]
+        if worker.generation == generation:
+            worker.phase = WorkerPhase.ENDED
+            worker.starved_since_s = None
+            self._skip_holes()
+
+    def lose(self, index: int, generation: int, reason: str, now_s: float) -> None:
+        """The connection of this generation is gone."""
+        worker = self._workers[index]
+        if worker.generation != generation:
+            return
+        self._stop_starving(worker, now_s)
+        if worker.phase is WorkerPhase.CONNECTED:
+            worker.phase, worker.lost_at_s, worker.last_error = WorkerPhase.LOST, now_s, reason
+
+    def fail(self, index: int, generation: int, failure: Failure) -> None:
+        """The worker told that its input failed."""
+        worker = self._workers[index]
+        if worker.generation == generation:
+            worker.phase, worker.failure, worker.last_error = WorkerPhase.FAILED, failure, failure.text
+
+    def damaged(self, index: int, text: str) -> bool:
+        """A payload of the worker arrived damaged: True if it is to be sent again, False if the run fails."""
+        worker = self._workers[index]
+        worker.damaged += 1
+        if worker.damaged > 1 and self._fault is None:
+            self._fault = ChecksumError(
+                f"{worker}: {text}; {worker.damaged} batches of it arrived damaged: check the network "
+                f"between {worker.host} and the CS system"
+            )
+        return self._fault is None
+
+    # -- consumer ----------------------------------------------------------------------------------------
+
+    def take(self, limit: int | None = None) -> tuple[int, int] | None:
+        """The longest received run of positions from the cursor inside one chunk: `(first, count)`, or None.
+
+        Args:
+            limit: the most positions to take.
+
+        Raises:
+            EndOfInputError: every worker has ended, and all is taken.
+        """
+        if self._finished():
+            raise EndOfInputError(f"the input ended at position {self.position}: all workers have ended")
+        chunk = self.spec.chunk_batches
+        chunk_end = (self.position // chunk + 1) * chunk
+        end = min(chunk_end, self._first_missing())
+        if limit is not None:
+            end = min(end, self.position + limit)
+        if end <= self.position:
+            return None
+        first, self.position = self.position, end
+        self._skip_holes()
+        return first, end - first
+
+    def _first_missing(self) -> int:
+        """The lowest position from the cursor on that is not received."""
+        num_workers = self.spec.num_workers
+        return min(
+            position_of(
+                worker.index,
+                max(worker.received, count_before(worker.index, num_workers, self.position)),
+                num_workers,
+            )
+            for worker in self._workers
+        )
+
+    def _finished(self) -> bool:
+        return all(
+            worker.phase is WorkerPhase.ENDED
+            and position_of(worker.index, worker.received - 1, self.spec.num_workers) < self.position
+            for worker in self._workers
+        )
+
+    def _skip_holes(self) -> None:
+        start = self.position
+        while self._is_hole(self.position) and not self._finished():
+            self.position += 1
+        if self.position > start:
+            self._release(start, self.position)
+
+    def _is_hole(self, position: int) -> bool:
+        seq, index = divmod(position, self.spec.num_workers)
+        worker = self._workers[index]
+        return worker.phase is WorkerPhase.ENDED and seq >= worker.received
+
+    def release(self, first: int, count: int) -> None:
+        """Free the slots of taken positions; in any order.
+
+        Raises:
+            ValueError: they are not taken, or released already (the caller's fault).
+        """
+        overlap = any(start < first + count and first < end for start, end in self._done.items())
+        if first < self.released or first + count > self.position or overlap:
+            raise ValueError(
+                f"release of positions {first} to {first + count - 1}: expected taken and unreleased ones, "
+                f"which lie in {self.released} to {self.position - 1}"
+            )
+        self._release(first, first + count)
+
+    def _release(self, first: int, end: int) -> None:
+        self._done[first] = end
+        while self.released in self._done:
+            self.released = self._done.pop(self.released)
+
+    def new_limits(self, now_s: float) -> list[tuple[int, int]]:
+        """Workers whose credit has grown since the last call, with the new limit."""
+        grown = []
+        for worker in self._workers:
+            limit = self._limit(worker.index)
+            if limit > worker.limit:
+                worker.limit = limit
+                self._stop_starving(worker, now_s)
+                grown.append((worker.index, limit))
+        return grown
+
+    def awaited(self) -> int:
+        """The worker whose batch is at the cursor."""
+        return self.position % self.spec.num_workers
+
+    def check(self, index: int, now_s: float) -> None:
+        """Raise if no batch of this worker can come any more.
+
+        Raises:
+            WorkerFailedError: its input failed.
+            WorkerLostError: it is gone for longer than `reconnect_s`.
+            ChecksumError: the run has failed by damaged payloads.
+            RefusedError: a worker that the run needs has another input.
+        """
+        if self._fault is not None:
+            raise self._fault
+        worker = self._workers[index]
+        if worker.failure is not None:
+            raise WorkerFailedError(f"{worker}: {worker.failure.text}", index, worker.failure.detail)
+        if worker.phase is WorkerPhase.LOST and now_s >= worker.lost_at_s + self.spec.reconnect_s:
+            raise WorkerLostError(
+                f"{worker} is gone for {now_s - worker.lost_at_s:.1f} s ({worker.last_error}) and no process "
+                f"took its place within {self.spec.reconnect_s:g} s; see the worker's log",
+                index,
+            )
+
+    def awaited_until_s(self) -> float | None:
+        """When to `check` the awaited worker again at the latest; None when only events matter."""
+        worker = self._workers[self.awaited()]
+        return worker.lost_at_s + self.spec.reconnect_s if worker.phase is WorkerPhase.LOST else None
+
+    def waited(self, index: int, seconds: float) -> None:
+        """Count time that the consumer waited for a worker."""
+        self._workers[index].consumer_wait_s += seconds
+
+    def stall_text(self, waited_s: float) -> str:
+        """What to tell a user whose patience has ended."""
+        worker = self._workers[self.awaited()]
+        text = (
+            f"no batch for position {self.position} within {waited_s:g} s: {worker} is {worker.phase.value}, "
+            f"{worker.received - worker.first} batches of it so far; "
+        )
+        if worker.received >= worker.limit:
+            return f"{text}no slot is free for it: release the positions from {self.released} on"
+        return f"{text}check that it runs and what its input function waits for"
+
+    # -- statistics --------------------------------------------------------------------------------------
+
+    def stats(self, now_s: float) -> RunStats:
+        """A snapshot."""
+        return RunStats(
+            position=self.position,
+            released=self.released,
+            slots=self.spec.slots,
+            primed=all(self._is_primed(worker) for worker in self._workers),
+            workers=tuple(self._worker_stats(worker, now_s) for worker in self._workers),
+        )
+
+    def unprimed(self) -> dict[int, str]:
+        """The workers whose first batch is still missing, each with a description and its phase."""
+        return {w.index: f"{w} is {w.phase.value}" for w in self._workers if not self._is_primed(w)}
+
+    def _is_primed(self, worker: _Worker) -> bool:
+        if worker.phase is WorkerPhase.CONNECTED:
+            return worker.received > worker.first or worker.limit <= worker.first
+        return worker.phase is WorkerPhase.ENDED
+
+    def _worker_stats(self, worker: _Worker, now_s: float) -> WorkerStats:
+        starving_s = 0.0 if worker.starved_since_s is None else now_s - worker.starved_since_s
+        return WorkerStats(
+            worker=worker.index,
+            phase=worker.phase,
+            host=worker.host,
+            pid=worker.pid,
+            connects=worker.connects,
+            received=worker.received,
+            batches=worker.batches,
+            size_bytes=worker.size_bytes,
+            consumer_wait_s=worker.consumer_wait_s,
+            credit_wait_s=worker.credit_wait_s + starving_s,
+            last_error=worker.last_error,
+        )
+
+    def _mark_starved(self, worker: _Worker, now_s: float) -> None:
+        if worker.received >= worker.limit and worker.phase is WorkerPhase.CONNECTED:
+            worker.starved_since_s = now_s
+
+    def _stop_starving(self, worker: _Worker, now_s: float) -> None:
+        if worker.starved_since_s is not None:
+            worker.credit_wait_s += now_s - worker.starved_since_s
+            worker.starved_since_s = None
+
+
+def _secret(token: str) -> bytes:
+    # surrogatepass: JSON may hold lone surrogates, and a stranger's token must not raise here.
+    return token.encode("utf-8", "surrogatepass")

@@ -1,0 +1,364 @@
+"""The worker's side of the data plane.
+
+    sender = Sender((host, port), WorkerIdentity(job, token, worker=0, num_workers=2, input_digest=d), layout)
+    summary = sender.run(lambda skip: islice(my_input(), skip, None))
+
+Any batch is a tuple of numpy arrays in layout order. The input is built anew for every connection, with the
+number of batches to leave out: an iterator that has run ahead of a broken connection cannot be wound back.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from cs_stream.errors import ConnectError, ProtocolError, RefusedError, ReplacedError
+from cs_stream.frames import ForeignBytesError
+from cs_stream.layout import ALIGNMENT_BYTES, BatchLayout
+from cs_stream.messages import ErrorCode, Failure, Hello
+from cs_stream.payload import Array, byte_view, conform, digest, wire_buffers
+from cs_stream.protocol import RunEnded
+from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHereError
+from cs_stream.sockets import name_of, tune
+
+__all__ = ["SendSummary", "Sender", "WorkerIdentity"]
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_LINE_EVERY_S = 10.0
+_Result = TypeVar("_Result")
+
+_PADDING = memoryview(bytes(ALIGNMENT_BYTES))
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """Who this worker is.
+
+    Attributes:
+        job_id: the launcher's job.
+        token: the job's secret; not part of `repr`.
+        worker: index, 0 to num_workers - 1.
+        num_workers: number of workers of the run.
+        input_digest: must equal what the chief opened the input with.
+    """
+
+    job_id: str
+    token: str = field(repr=False)
+    worker: int
+    num_workers: int
+    input_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendSummary:
+    """What a worker did in a run.
+
+    Attributes:
+        batches: batches sent, those of broken connections included.
+        bytes: payload bytes of those.
+        seconds: from the call of `run` to the end.
+        reconnects: connections after the first.
+        end: `bye` after a normal end of the run, `stopped` when it was stopped.
+        stopped_reason: why it was stopped.
+        input_s: time in the input function: the worker bounds the run.
+        credit_wait_s: time without credit, with a batch in hand: the run bounds the worker.
+    """
+
+    batches: int
+    bytes: int
+    seconds: float
+    reconnects: int
+    end: Literal["bye", "stopped"]
+    stopped_reason: str | None = None
+    input_s: float = 0.0
+    credit_wait_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Tally:
+    started_s: float
+    batches: int = 0
+    size_bytes: int = 0
+    reconnects: int = 0
+    input_s: float = 0.0
+    credit_wait_s: float = 0.0
+
+    def summary(self, end: Literal["bye", "stopped"], reason: str | None = None) -> SendSummary:
+        return SendSummary(
+            batches=self.batches,
+            bytes=self.size_bytes,
+            seconds=time.monotonic() - self.started_s,
+            reconnects=self.reconnects,
+            end=end,
+            stopped_reason=reason,
+            input_s=self.input_s,
+            credit_wait_s=self.credit_wait_s,
+        )
+
+
+class Sender:
+    """Streams one worker's input into a run.
+
+    Args:
+        address: host and port of the data plane.
+        identity: who this worker is.
+        layout: what a batch is, as the program was compiled.
+        connect_timeout_s: how long to try until the system takes the worker; covers the time before the chief
+            has opened the run.
+        reconnect_timeout_s: the same after a broken connection.
+        handshake_timeout_s: how long one attempt may take.
+        checksum: offer digests of the batches; the system decides.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        identity: WorkerIdentity,
+        layout: BatchLayout,
+        *,
+        connect_timeout_s: float = 60.0,
+        reconnect_timeout_s: float = 60.0,
+        handshake_timeout_s: float = 10.0,
+        checksum: bool = True,
+    ) -> None:
+        self._address = address
+        self._identity = identity
+        self._layout = layout
+        self._connect_timeout_s = connect_timeout_s
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._handshake_timeout_s = handshake_timeout_s
+        self._checksum = checksum
+        self._instance = self._run_id = ""
+        self._pause_s = _FIRST_PAUSE_S
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._stopped = threading.Event()
+
+    def run(self, make_batches: Callable[[int], Iterable[Sequence[Array]]]) -> SendSummary:
+        """Stream until the run ends; blocks.
+
+        Args:
+            make_batches: called with n for each connection; gives the worker's own input from its n-th batch
+                on, built anew. Its end is the end of the worker's input.
+
+        Returns:
+            What was sent, and how the run ended. A run that is stopped is not the worker's error.
+
+        Raises:
+            ConnectError: the system did not take the worker in time.
+            RefusedError: the worker does not belong to the run; the text says in what.
+            ReplacedError: another process has taken the worker's place.
+            BatchShapeError: a batch is not of the layout.
+            ProtocolError: the port speaks another protocol, or one of the two sides has a bug.
+            Exception: whatever the input raises, unchanged, after the system has been told.
+        """
+        tally = _Tally(time.monotonic())
+        self._instance, self._run_id, self._pause_s = uuid.uuid4().hex, "", _FIRST_PAUSE_S
+        patience_s = self._connect_timeout_s
+        while True:
+            session = self._connect(patience_s)
+            if session is None:
+                return tally.summary("stopped", "stopped by this process")
+            try:
+                with contextlib.suppress(SessionOverError):
+                    self._serve(session, make_batches, tally)
+            finally:
+                session.close()
+            summary = self._settle(session.end, tally)
+            if summary is not None:
+                return summary
+            _log.warning("worker %d: %s; connecting again", self._identity.worker, _text(session.end))
+            patience_s = self._reconnect_timeout_s
+            tally.reconnects += 1
+
+    def stop(self) -> None:
+        """Make `run`, in another thread, end soon; it returns when the input function next yields."""
+        self._stopped.set()
+        with self._lock:
+            if self._session is not None:
+                self._session.stop()
+
+    # -- connecting --------------------------------------------------------------------------------------
+
+    def _connect(self, patience_s: float) -> Session | None:
+        """A session of which `_serve` can find out how it stands; None when stopped by this process."""
+        start_s = line_s = time.monotonic()
+        deadline_s = start_s + patience_s
+        while not self._stopped.is_set():
+            session, problem = self._try_connect(deadline_s - time.monotonic())
+            if session is not None:
+                return session
+            if time.monotonic() - line_s >= _LINE_EVERY_S:
+                line_s = time.monotonic()
+                _log.info(
+                    "waiting for data port %s (%s), for %.0f s",
+                    name_of(self._address),
+                    problem,
+                    line_s - start_s,
+                )
+            if time.monotonic() + self._pause_s >= deadline_s:
+                raise ConnectError(
+                    f"data port {name_of(self._address)}: no run took worker {self._identity.worker} of job "
+                    f"{self._identity.job_id!r} within {patience_s:g} s (last attempt: {problem}); check "
+                    "that the chief runs and that this machine reaches the CS system"
+                )
+            self._stopped.wait(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return None
+
+    def _try_connect(self, limit_s: float) -> tuple[Session | None, str]:
+        limit_s = max(0.001, min(limit_s, self._handshake_timeout_s))
+        try:
+            sock = _open_socket(self._address, limit_s)
+        except OSError as error:
+            return None, str(error)
+        session = Session(sock, self._hello())
+        with self._lock:
+            self._session = session
+        if self._stopped.is_set():
+            session.stop()
+        try:
+            self._run_id = session.shake_hands(limit_s).run_id
+        except SessionOverError:
+            session.close()
+            if _is_temporary(session.end):
+                return None, _text(session.end)
+        return session, ""
+
+    def _hello(self) -> Hello:
+        identity = self._identity
+        return Hello(
+            job_id=identity.job_id,
+            token=identity.token,
+            worker=identity.worker,
+            num_workers=identity.num_workers,
+            layout=self._layout.to_json(),
+            input_digest=identity.input_digest,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            instance=self._instance,
+            run_id=self._run_id,
+            checksum=self._checksum,
+        )
+
+    def _settle(self, end: SessionEnd | None, tally: _Tally) -> SendSummary | None:
+        """The summary when the run is over, None to connect again; raises what is final."""
+        if isinstance(end, RunEnded):
+            return tally.summary("bye")
+        if self._stopped.is_set() or isinstance(end, StoppedHereError):
+            return tally.summary("stopped", "stopped by this process")
+        if _is_temporary(end):
+            return None
+        if isinstance(end, ForeignBytesError):
+            raise ProtocolError(
+                f"{name_of(self._address)} is no data port of a CS system ({end}); check the address"
+            )
+        if isinstance(end, Failure):
+            if _is_over(end):
+                return tally.summary("stopped", end.text.removeprefix("run stopped: "))
+            raise _FINAL_ERRORS.get(end.code, ProtocolError)(
+                f"the CS system refuses worker {self._identity.worker} of job {self._identity.job_id!r}: "
+                f"{end.text}"
+            )
+        raise ProtocolError(f"the CS system broke the protocol: {_text(end)}")
+
+    # -- streaming ---------------------------------------------------------------------------------------
+
+    def _serve(
+        self, session: Session, make_batches: Callable[[int], Iterable[Sequence[Array]]], tally: _Tally
+    ) -> None:
+        """Send what the system does not have yet, then wait for the end of the run."""
+        if session.end is not None:
+            return
+        if not session.is_input_complete:
+            iterator = self._guarded(session, lambda: iter(make_batches(session.next_seq)))
+            try:
+                self._send_all(session, iterator, tally)
+            finally:
+                if isinstance(iterator, Generator):
+                    iterator.close()
+        session.finish_input()
+
+    def _send_all(self, session: Session, batches: Iterator[Sequence[Array]], tally: _Tally) -> None:
+        while True:
+            start_s = time.monotonic()
+            arrays = self._guarded(session, lambda: self._next_arrays(batches, session.next_seq))
+            tally.input_s += time.monotonic() - start_s
+            if arrays is None:
+                return
+            fields = [byte_view(array) for array in arrays]
+            checksum = digest(fields) if session.checksum else 0
+            tally.credit_wait_s += session.wait_credit()
+            session.send_batch(wire_buffers(fields, _PADDING), self._layout.nbytes, checksum)
+            tally.batches += 1
+            tally.size_bytes += self._layout.nbytes
+            self._pause_s = _FIRST_PAUSE_S
+
+    def _next_arrays(self, batches: Iterator[Sequence[Array]], seq: int) -> list[Array] | None:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return None
+        return conform(self._layout, batch, f"batch {seq} of worker {self._identity.worker}")
+
+    @staticmethod
+    def _guarded(session: Session, call: Callable[[], _Result]) -> _Result:
+        """Call the user's code; when it raises, the system is told before the error goes on."""
+        try:
+            return call()
+        except BaseException as error:
+            if isinstance(error, Exception) and _is_over(session.end):
+                # The run has what it needs: what the input does beyond that is no failure.
+                _log.warning("input raised after the end of the run", exc_info=True)
+                raise SessionOverError from error
+            text = f"input failed: {type(error).__name__}: {error}"
+            session.fail_input(Failure(ErrorCode.INPUT_FAILED, text, traceback.format_exc()))
+            raise
+
+
+_FINAL_ERRORS: dict[str, type[RefusedError | ReplacedError]] = {
+    ErrorCode.REFUSED: RefusedError,
+    ErrorCode.REPLACED: ReplacedError,
+}
+
+
+def _open_socket(address: tuple[str, int], limit_s: float) -> socket.socket:
+    """A connection to the address.
+
+    Raises:
+        OSError: there is none.
+    """
+    sock = socket.create_connection(address, timeout=limit_s)
+    try:
+        if sock.getsockname() == sock.getpeername():
+            # Nobody listens, and the kernel has connected the socket to itself (TCP simultaneous open).
+            raise ConnectionRefusedError("Connection refused")
+        tune(sock)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _is_temporary(end: SessionEnd | None) -> bool:
+    if isinstance(end, Failure):
+        return end.retryable
+    return isinstance(end, ConnectionError)
+
+
+def _is_over(end: SessionEnd | None) -> bool:
+    return isinstance(end, RunEnded) or (isinstance(end, Failure) and end.code == ErrorCode.STOPPED)
+
+
+def _text(end: SessionEnd | None) -> str:
+    return end.text if isinstance(end, Failure) else str(end)

@@ -1,0 +1,305 @@
+"""The worker's end of one connection: the socket around the state machine.
+
+The thread that has the input sends, and receives when it needs credit: a hop through another thread would
+cost a fifth of the throughput. While it is in the input function, or blocked in a send, a second thread gives
+signs of life and looks out for the end of the system's stream, which comes right behind BYE or ERR. Whoever
+sees the end first records it and shuts the socket down, which wakes the other.
+"""
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from cs_stream.errors import ProtocolError
+from cs_stream.messages import Failure, Hello, Welcome
+from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerEvent, WorkerState
+from cs_stream.sockets import (
+    PeerGoneError,
+    PeerSilentError,
+    receive_some,
+    send_gathered,
+    set_time_limit,
+    shut_down,
+)
+
+_log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 1 << 16
+# Signs of life in one liveness time: two may be lost in the scheduling of a busy machine.
+_PINGS_PER_LIVENESS = 4
+# How often a worker that waits says so.
+_LINE_EVERY_S = 10.0
+# How long to wait for what the system says last, after a broken send or a failed input.
+_LAST_WORDS_S = 2.0
+
+
+class StoppedHereError(Exception):
+    """The session was ended by this process."""
+
+
+SessionEnd = RunEnded | Failure | PeerGoneError | PeerSilentError | ProtocolError | StoppedHereError
+
+
+class SessionOverError(Exception):
+    """The session has ended; `Session.end` says how."""
+
+
+class Session:
+    """One connection of a worker.
+
+    Args:
+        sock: connected to the data port; the session closes it.
+        hello: what the worker states.
+
+    Attributes:
+        end: how the session ended; None while it lasts.
+    """
+
+    def __init__(self, sock: socket.socket, hello: Hello) -> None:
+        self.end: SessionEnd | None = None
+        self._sock = sock
+        self._core = WorkerConnection(hello)
+        self._welcome: Welcome | None = None
+        self._liveness_s = 0.0
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._last_sent_s = self._last_heard_s = time.monotonic()
+        # Guards the state machine and `end`.
+        self._lock = threading.Lock()
+        # Held while bytes are received, and until what they say is applied.
+        self._receiving = threading.Lock()
+        # Held while bytes are sent, so that nothing comes between a header and its payload.
+        self._sending = threading.Lock()
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"streaming-sender w{hello.worker}", daemon=True
+        )
+
+    def shake_hands(self, limit_s: float) -> Welcome:
+        """Send HELLO and wait for WELCOME.
+
+        Raises:
+            SessionOverError: the system did not take the worker, or was not heard within `limit_s`.
+        """
+        deadline_s = time.monotonic() + limit_s
+        self._limit_time(limit_s, limit_s)
+        self._flush()
+        while self._welcome is None:
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
+                self._finish(PeerSilentError(f"no answer to HELLO within {limit_s:g} s"))
+            self._hear(remaining_s)
+        self._liveness_s = self._welcome.liveness_s
+        receive_s = min(self._liveness_s / _PINGS_PER_LIVENESS, _LINE_EVERY_S)
+        self._limit_time(self._liveness_s, receive_s)
+        self._watcher.start()
+        return self._welcome
+
+    @property
+    def is_input_complete(self) -> bool:
+        """Whether the system has the worker's whole input."""
+        return self._core.state is WorkerState.ENDED
+
+    @property
+    def next_seq(self) -> int:
+        """The batch to send next."""
+        return self._core.next_seq
+
+    @property
+    def checksum(self) -> bool:
+        """Whether batches are sent with a digest."""
+        return self._core.checksum
+
+    def wait_credit(self) -> float:
+        """Wait until a batch may be sent; seconds waited.
+
+        Raises:
+            SessionOverError: the session has ended.
+        """
+        if self._core.credit > 0:
+            return 0.0
+        start_s = line_s = time.monotonic()
+        while self._core.credit < 1:
+            self._hear_or_give_up()
+            line_s = self._tell_wait(start_s, line_s, f"it takes batch {self.next_seq} of this worker")
+        return time.monotonic() - start_s
+
+    def send_batch(self, buffers: Sequence[memoryview], size_bytes: int, checksum: int) -> None:
+        """Send the next batch; there must be credit.
+
+        Args:
+            buffers: the payload with its padding.
+            size_bytes: their size in all.
+            checksum: digest of the fields; ignored unless `checksum` was agreed.
+
+        Raises:
+            SessionOverError: the session has ended.
+        """
+        with self._sending:
+            with self._lock:
+                if self.end is not None:
+                    raise SessionOverError
+                head = self._core.data_to_send() + self._core.batch_header(size_bytes, checksum)
+            self._send([head, *buffers])
+
+    def finish_input(self) -> None:
+        """Say that everything is sent, and wait until the session ends; that is raised.
+
+        Raises:
+            SessionOverError: always.
+        """
+        with self._lock:
+            self._core.end_of_input()
+        self._flush()
+        start_s = line_s = time.monotonic()
+        while True:
+            self._hear_or_give_up()
+            line_s = self._tell_wait(start_s, line_s, "the run ends: this worker's input is all sent")
+
+    def fail_input(self, failure: Failure) -> None:
+        """Tell the system that the input failed, and give it a moment to read that."""
+        with contextlib.suppress(SessionOverError):
+            with self._lock:
+                self._core.fail(failure)
+            self._flush()
+            self._hear_last_words(PeerGoneError("the input failed"))
+
+    def stop(self) -> None:
+        """End the session from any thread."""
+        self._finish(StoppedHereError())
+
+    def close(self) -> None:
+        """End the session and its thread, and close the socket; twice does nothing."""
+        self._finish(StoppedHereError())
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self._sock.close()
+
+    def _limit_time(self, send_s: float, receive_s: float) -> None:
+        try:
+            set_time_limit(self._sock, socket.SO_SNDTIMEO, send_s)
+            set_time_limit(self._sock, socket.SO_RCVTIMEO, receive_s)
+        except PeerGoneError as error:
+            self._finish(error)
+            raise SessionOverError from None
+
+    # -- both threads ------------------------------------------------------------------------------------
+
+    def _finish(self, end: SessionEnd) -> None:
+        with self._lock:
+            if self.end is None:
+                self.end = end
+        shut_down(self._sock)
+
+    def _hear(self, limit_s: float | None = None) -> None:
+        """Receive what is there and apply it; returns after the socket's time limit when there is nothing.
+
+        Raises:
+            SessionOverError: the session has ended, now or before.
+        """
+        with self._receiving:
+            if self.end is None:
+                try:
+                    if limit_s is not None:
+                        set_time_limit(self._sock, socket.SO_RCVTIMEO, limit_s)
+                    self._receive()
+                except PeerSilentError:
+                    return
+                except (PeerGoneError, ProtocolError) as error:
+                    self._finish(error)
+        if self.end is not None:
+            raise SessionOverError
+
+    def _receive(self) -> None:
+        count = receive_some(self._sock, self._buffer)
+        self._last_heard_s = time.monotonic()
+        with self._lock:
+            events = self._core.receive_data(self._buffer[:count])
+        for event in events:
+            self._apply(event)
+
+    def _apply(self, event: WorkerEvent) -> None:
+        match event:
+            case Welcomed(welcome):
+                self._welcome = welcome
+            case RunEnded():
+                self._finish(event)
+            case ErrorReceived(failure):
+                self._finish(failure)
+
+    def _hear_last_words(self, error: PeerGoneError) -> None:
+        """Receive until the system's stream ends, for a reason that it may have given; else `error` it is."""
+        deadline_s = time.monotonic() + _LAST_WORDS_S
+        while (remaining_s := deadline_s - time.monotonic()) > 0:
+            self._hear(remaining_s)
+        self._finish(error)
+
+    def _flush(self) -> None:
+        with self._sending:
+            self._send_queued()
+
+    def _send_queued(self) -> None:
+        with self._lock:
+            data = self._core.data_to_send()
+        if data:
+            self._send([data])
+
+    def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Send; the caller holds `_sending`.
+
+        Raises:
+            SessionOverError: the session has ended.
+        """
+        try:
+            send_gathered(self._sock, buffers)
+        except PeerSilentError as error:
+            self._finish(error)
+            raise SessionOverError from None
+        except PeerGoneError as error:
+            self._hear_last_words(error)
+            raise SessionOverError from None
+        self._last_sent_s = time.monotonic()
+
+    def _hear_or_give_up(self) -> None:
+        """Receive what is there, or notice that nothing has come for the liveness time."""
+        self._hear()
+        silent_s = time.monotonic() - self._last_heard_s
+        if silent_s > self._liveness_s:
+            self._finish(PeerSilentError(f"the CS system was not heard for {silent_s:.1f} s"))
+
+    def _tell_wait(self, start_s: float, line_s: float, until: str) -> float:
+        """Logs that the worker waits, ten seconds after the last line; when the last line was."""
+        now_s = time.monotonic()
+        # The receive may return a moment early.
+        if now_s - line_s < _LINE_EVERY_S - 0.1:
+            return line_s
+        _log.info("waiting for the CS system until %s, for %.0f s", until, now_s - start_s)
+        return now_s
+
+    def _ping_if_quiet(self) -> None:
+        """Give a sign of life unless one was given lately, or bytes are being sent right now."""
+        quiet_s = time.monotonic() - self._last_sent_s
+        if quiet_s < self._liveness_s / _PINGS_PER_LIVENESS or not self._sending.acquire(blocking=False):
+            return
+        try:
+            with self._lock:
+                self._core.ping()
+            self._send_queued()
+        finally:
+            self._sending.release()
+
+    # -- the second thread -------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        poller = select.poll()
+        # Credit does not wake this thread, the end of the stream does.
+        poller.register(self._sock, select.POLLRDHUP)
+        interval_ms = self._liveness_s / _PINGS_PER_LIVENESS * 1000
+        with contextlib.suppress(SessionOverError):
+            while self.end is None:
+                if poller.poll(interval_ms):
+                    self._hear_last_words(PeerGoneError("the connection was closed"))
+                else:
+                    self._ping_if_quiet()

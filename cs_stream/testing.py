@@ -1,0 +1,252 @@
+"""A kit for tests of whatever sends or takes batches: batches that say which they are, and a bare worker.
+
+    with Loopback(num_workers=2) as run:
+        senders = [run.start_sender(worker, count=10) for worker in range(2)]
+        assert take_numbered(run.ring) == list(range(20))       # checks every byte
+        run.ring.close()
+        assert senders[0].result(timeout=10).end == "bye"
+
+`RawWorker` speaks the protocol one step at a time, so that a test can stop in the middle of a frame or send a
+wrong one.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from cs_stream.cursor import position_of
+from cs_stream.errors import EndOfInput
+from cs_stream.frames import FLAG_CHECKSUM, Frame, FrameBuffer, FrameType, Header
+from cs_stream.layout import BatchLayout
+from cs_stream.messages import Failure, Hello, Welcome
+from cs_stream.payload import Array, byte_view, digest, wire_buffers
+from cs_stream.receiver import Receiver, RunSpec
+from cs_stream.ring import BatchRing
+from cs_stream.sender import Sender, SendSummary, WorkerIdentity
+
+_PRIME = 251
+
+
+def numbered_batch(layout: BatchLayout, position: int) -> tuple[Array, ...]:
+    """The batch of a position: arrays whose every element depends on it."""
+    return tuple(
+        ((np.arange(int(np.prod(item.shape))) + 7 * position + index) % _PRIME)
+        .astype(item.numpy_dtype)
+        .reshape(item.shape)
+        for index, item in enumerate(layout.fields)
+    )
+
+
+def numbered_input(
+    layout: BatchLayout, worker: int, num_workers: int, count: int
+) -> Callable[[int], Iterator[tuple[Array, ...]]]:
+    """The input of one worker, `count` batches in all, in the form that `Sender.run` takes."""
+
+    def make_batches(skip: int) -> Iterator[tuple[Array, ...]]:
+        for seq in range(skip, count):
+            yield numbered_batch(layout, position_of(worker, seq, num_workers))
+
+    return make_batches
+
+
+def take_numbered(ring: BatchRing, count: int | None = None, timeout_s: float = 30.0) -> list[int]:
+    """Take numbered batches until `count` are there or the input ends, and check them; their positions.
+
+    Raises:
+        AssertionError: a batch is not the one of its position.
+    """
+    positions: list[int] = []
+    while count is None or len(positions) < count:
+        try:
+            span = ring.take(timeout_s, None if count is None else count - len(positions))
+        except EndOfInput:
+            break
+        for row in range(span.count):
+            position = span.first_position + row
+            for got, expected in zip(span.arrays, numbered_batch(ring.spec.layout, position), strict=True):
+                np.testing.assert_array_equal(got[row], expected, err_msg=f"position {position}")
+            positions.append(position)
+        ring.release(span)
+    return positions
+
+
+SMALL = BatchLayout.of([("image", "float32", (4, 3)), ("label", "int32", (4,))])
+
+
+class Loopback:
+    """A receiver on loopback with one open run, and senders in threads; everything ends with the context.
+
+    Args:
+        num_workers: of the run.
+        layout: of the run; a small one by default.
+        **options: further arguments of `RunSpec`.
+
+    Attributes:
+        receiver: the data port.
+        spec: the run.
+        ring: its input.
+    """
+
+    def __init__(self, num_workers: int = 1, layout: BatchLayout = SMALL, **options: Any) -> None:
+        settings = {"chunk_batches": 4, "chunks": 2} | options
+        self.spec = RunSpec("job", "a secret", num_workers, layout, "digest", **settings)
+        self.receiver = Receiver()
+        self.ring = self.receiver.open_run(self.spec)
+        self._pool = ThreadPoolExecutor(max_workers=64, thread_name_prefix="loopback-sender")
+        self._senders: list[Sender] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.receiver.close()
+        for sender in self._senders:
+            sender.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def identity(self, worker: int, **changes: Any) -> WorkerIdentity:
+        """The identity that the run expects of a worker, with changes."""
+        spec = self.spec
+        expected = WorkerIdentity(spec.job_id, spec.token, worker, spec.num_workers, spec.input_digest)
+        return replace(expected, **changes)
+
+    def sender(self, worker: int, address: tuple[str, int] | None = None, **options: Any) -> Sender:
+        """A sender with the run's own settings; to another address where something lies between."""
+        settings = {"connect_timeout_s": 20.0, "reconnect_timeout_s": 20.0} | options
+        sender = Sender(address or self.receiver.address, self.identity(worker), self.spec.layout, **settings)
+        self._senders.append(sender)
+        return sender
+
+    def start(
+        self, sender: Sender, make_batches: Callable[[int], Iterable[Sequence[Array]]]
+    ) -> Future[SendSummary]:
+        """Run a sender in a thread."""
+        return self._pool.submit(sender.run, make_batches)
+
+    def start_sender(self, worker: int, count: int, **options: Any) -> Future[SendSummary]:
+        """Stream a numbered input of `count` batches in a thread."""
+        make_batches = numbered_input(self.spec.layout, worker, self.spec.num_workers, count)
+        return self.start(self.sender(worker, **options), make_batches)
+
+    def cut(self, worker: int) -> None:
+        """Break the connection of a worker, as the network may."""
+        self.ring._links[worker].abort()
+
+    def raw_worker(self, worker: int, /, **changes: Any) -> "RawWorker":
+        """A bare worker, connected, that has said nothing yet; `changes` are fields of its HELLO."""
+        return RawWorker(self.receiver.address, self.identity(worker), self.spec.layout, **changes)
+
+
+class RawWorker:
+    """A worker that does only what it is told; states a legal HELLO unless changed.
+
+    Args:
+        address: of the data port.
+        identity: who it is.
+        layout: what its batches are.
+        changes: fields of `Hello` to state otherwise.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], identity: WorkerIdentity, layout: BatchLayout, /, **changes: Any
+    ) -> None:
+        self.layout = layout
+        self.identity = identity
+        self.generation = 0
+        self.sock = socket.create_connection(address, timeout=30)
+        self._buffer = FrameBuffer()
+        hello = Hello(
+            job_id=identity.job_id,
+            token=identity.token,
+            worker=identity.worker,
+            num_workers=identity.num_workers,
+            layout=layout.to_json(),
+            input_digest=identity.input_digest,
+            pid=os.getpid(),
+            host="raw",
+            instance=f"raw-{id(self)}",
+        )
+        self.hello: Hello = replace(hello, **changes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sock.close()
+
+    def say_hello(self) -> Frame:
+        """Send HELLO; the system's answer."""
+        payload = self.hello.encode()
+        self.send(Header(FrameType.HELLO, self.identity.worker, 0, nbytes=len(payload)).encode() + payload)
+        answer = self.read_frame()
+        self.generation = answer.header.generation
+        return answer
+
+    def join(self) -> Welcome:
+        """Send HELLO; the WELCOME.
+
+        Raises:
+            AssertionError: the system refuses.
+        """
+        answer = self.say_hello()
+        assert answer.header.type is FrameType.WELCOME, answer
+        return Welcome.decode(answer.payload, answer.header.seq)
+
+    def batch_frame(self, seq: int, **changes: Any) -> bytes:
+        """The frame of this worker's batch `seq`, numbered; `changes` replace fields of its header."""
+        arrays = numbered_batch(
+            self.layout, position_of(self.identity.worker, seq, self.identity.num_workers)
+        )
+        fields = [byte_view(array) for array in arrays]
+        payload = b"".join(wire_buffers(fields, memoryview(bytes(64))))
+        return self._header(FrameType.BATCH, seq, len(payload), digest(fields), changes) + payload
+
+    def control_frame(self, frame_type: FrameType, seq: int = 0, **changes: Any) -> bytes:
+        """A frame without payload; `changes` replace fields of its header."""
+        return self._header(frame_type, seq, 0, 0, changes)
+
+    def _header(
+        self, frame_type: FrameType, seq: int, nbytes: int, checksum: int, changes: dict[str, Any]
+    ) -> bytes:
+        flags = FLAG_CHECKSUM if frame_type is FrameType.BATCH else 0
+        header = Header(frame_type, self.identity.worker, self.generation, seq, nbytes, checksum, flags)
+        return replace(header, **changes).encode()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.sock.sendall(data)
+
+    def read_frame(self) -> Frame:
+        """The next frame from the system.
+
+        Raises:
+            EOFError: the system has closed the connection.
+        """
+        while True:
+            data = self.sock.recv(self._buffer.wanted)
+            if not data:
+                raise EOFError("the connection is closed")
+            frame = self._buffer.feed(data)
+            if frame is not None:
+                return frame
+
+    def read_failure(self) -> Failure:
+        """The next ERR frame; other frames before it are skipped.
+
+        Raises:
+            EOFError: the system has closed the connection without one.
+        """
+        while True:
+            frame = self.read_frame()
+            if frame.header.type is FrameType.ERR:
+                return Failure.decode(frame.payload)

@@ -1,1 +1,0 @@
-"""The flavour `python`: TensorFlow programs, those for releases before 1.8 of the original stack too."""

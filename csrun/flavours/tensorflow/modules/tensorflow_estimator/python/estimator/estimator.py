@@ -1,5 +1,0 @@
-"""The class Estimator."""
-
-from csrun.flavours.tensorflow.cpu_estimator import Estimator
-
-__all__ = ["Estimator"]

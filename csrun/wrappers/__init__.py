@@ -1,0 +1,22 @@
+"""What `python` means inside the launchers where there is no container.
+
+`bin/` has one wrapper for each word, and is first in PATH of every program that a launcher starts:
+
+* `python`, `python3`: the toolkit's interpreter with `cs_compat/tensorflow/modules` in its import path, the
+  names that TensorFlow programs for CS systems import;
+* `python-ws`, `python-pt`: of the original stack, for weight streaming and for PyTorch. They say what to use.
+
+The wrappers alone put the modules into the import path. So they are found by no other interpreter, by none
+outside the launchers, and not where the toolkit has been installed by pip: what is in `modules` is importable
+there under no name of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BIN = Path(__file__).resolve().parent / "bin"
+"""The wrappers, absolute."""
+
+PYTHON_VARIABLE = "CSRUN_PYTHON"
+"""Tells the wrappers the toolkit's interpreter."""

@@ -1,0 +1,101 @@
+"""How often Python searches for garbage, and what it frees when a process ends."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cs_runtime.garbage import YOUNG_OBJECTS, seldom_searched
+
+
+@pytest.fixture(autouse=True)
+def _limits_as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def _searches(objects: int) -> int:
+    """How many searches making so many objects starts."""
+    count = 0
+
+    def told(phase: str, _info: object) -> None:
+        nonlocal count
+        count += phase == "start"
+
+    gc.collect()
+    gc.callbacks.append(told)
+    try:
+        kept: list[list[object]] = [[] for _ in range(objects)]
+    finally:
+        gc.callbacks.remove(told)
+    assert len(kept) == objects
+    return count
+
+
+def test_what_stays_is_not_searched_again_and_again() -> None:
+    gc.set_threshold(700, 10, 10)
+    usual = _searches(3 * YOUNG_OBJECTS)
+    with seldom_searched():
+        assert _searches(3 * YOUNG_OBJECTS) <= 4
+    assert usual > 100
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_what_stayed_is_not_searched_right_behind_either() -> None:
+    gc.set_threshold(700, 10, 10)
+    with seldom_searched():
+        kept: list[list[object]] = [[] for _ in range(YOUNG_OBJECTS // 2)]
+    young = gc.get_objects(generation=0) + gc.get_objects(generation=1)
+    assert len(kept) == YOUNG_OBJECTS // 2
+    assert len(young) < 700 * 10
+
+
+def test_limits_come_back_after_an_error() -> None:
+    gc.set_threshold(700, 10, 10)
+    with pytest.raises(KeyError), seldom_searched():
+        raise KeyError
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("limits", [(0, 10, 10), (10 * YOUNG_OBJECTS, 100, 100)])
+def test_a_program_that_wants_fewer_searches_has_them(limits: tuple[int, int, int]) -> None:
+    gc.set_threshold(*limits)
+    with seldom_searched():
+        assert gc.get_threshold() == limits
+
+
+_PROGRAM = """
+import sys
+from cs_runtime.garbage import leave_at_exit
+if sys.argv[1] == "leave":
+    leave_at_exit()
+class Loud:
+    def __del__(self):
+        print("freed")
+loud = Loud()
+if len(sys.argv) > 2:
+    file = open(sys.argv[2], "w")
+    file.write("written")
+"""
+
+
+def _output(*words: str) -> str:
+    command = [sys.executable, "-c", _PROGRAM, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_a_process_ends_without_freeing_everything() -> None:
+    assert _output("usual") == "freed\n"
+    assert _output("leave") == ""
+
+
+def test_what_a_file_that_nobody_closes_holds_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    assert _output("leave", str(path)) == "freed\n"
+    assert path.read_text() == "written"

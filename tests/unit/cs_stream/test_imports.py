@@ -1,0 +1,23 @@
+"""What an import costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "foreign"),
+    [
+        ("cs_stream", {"numpy", "xxhash", "logging"}),
+        ("cs_stream.sender", {"jax", "tensorflow", "torch", "grpc", "cs_stream.ring"}),
+        ("cs_stream.receiver", {"jax", "tensorflow", "torch", "grpc", "cs_stream.session"}),
+    ],
+)
+def test_a_side_imports_only_what_it_needs(module: str, foreign: set[str]) -> None:
+    program = f"import {module}, sys; print(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert module in output.split()
+    assert not foreign & set(output.split())

@@ -319,13 +319,17 @@ def _manifest(key: str, module: ModuleOp, report: CompileReport, files: dict[str
 
 def kernels_text(module: ModuleOp, graph: KernelGraph) -> str:
     """The module with the name of its kernel on every op (`cs.kernel`); a valid module like any other."""
-    annotated = module.clone()
-    body = list(graph_function(annotated).body.block.ops)
+    body = list(graph_function(module).body.block.ops)
+    # On the module itself for as long as it takes to print it: a copy takes as long as the text.
     for kernel in graph.kernels:
         name = StringAttr(kernel.name)
         for index in kernel.op_indices:
             body[index].attributes[KERNEL] = name
-    return print_module(annotated)
+    try:
+        return print_module(module)
+    finally:
+        for op in body:
+            op.attributes.pop(KERNEL, None)
 
 
 def _mode(module: ModuleOp) -> Mode:

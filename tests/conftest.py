@@ -13,7 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+import hypothesis
 import pytest
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 # Neither the settings nor the list of jobs of whoever runs the tests.
 _home = TemporaryDirectory(prefix="csrun-tests-")

@@ -7,7 +7,8 @@ and a source line on every op, and a few hundred different types.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 from io import StringIO
 
 from xdsl.dialects.builtin import TensorType
@@ -20,6 +21,11 @@ _ESCAPED = re.compile(rb"[^ !#-\[\]-~]")
 
 class TextPrinter(Printer):
     """Gives the text of `Printer`."""
+
+    @cached_property
+    def _types(self) -> dict[int, tuple[Attribute, str]]:
+        """Tensor types met so far and their texts, by identity: hashing takes longer than writing."""
+        return {}
 
     def print_string(self, text: str, *, indent: int | None = None) -> None:
         """Writes text; only what has line ends needs xDSL's care for indentation."""
@@ -36,9 +42,28 @@ class TextPrinter(Printer):
     def print_attribute(self, attribute: Attribute) -> None:
         """Writes an attribute; the text of a tensor type is made once."""
         if isinstance(attribute, TensorType):
-            self.print_string(_type_text(attribute))
+            self.print_string(self._text_of(attribute))
         else:
             super().print_attribute(attribute)
+
+    def print_function_type(
+        self, input_types: Iterable[Attribute], output_types: Iterable[Attribute]
+    ) -> None:
+        """Writes `(types) -> type`; of tensors alone in one piece."""
+        inputs, outputs = tuple(input_types), tuple(output_types)
+        if not all(isinstance(kind, TensorType) for kind in (*inputs, *outputs)):
+            super().print_function_type(inputs, outputs)
+            return
+        results = ", ".join(map(self._text_of, outputs))
+        if len(outputs) != 1:
+            results = f"({results})"
+        self.print_string(f"({', '.join(map(self._text_of, inputs))}) -> {results}")
+
+    def _text_of(self, tensor: Attribute) -> str:
+        known = self._types.get(id(tensor))
+        if known is None:
+            known = self._types[id(tensor)] = tensor, _type_text(tensor)
+        return known[1]
 
 
 def _escape(match: re.Match[bytes]) -> bytes:
@@ -47,7 +72,7 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _type_text(tensor: TensorType[Attribute]) -> str:
+def _type_text(tensor: Attribute) -> str:
     out = StringIO()
     Printer(stream=out).print_attribute(tensor)
     return out.getvalue()

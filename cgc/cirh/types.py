@@ -95,9 +95,21 @@ def tensor_type(shape: Sequence[int], dtype: DTypeLike | ElementType) -> Tensor:
     return TensorType(element, [int(size) for size in shape])
 
 
+_MOST_CHECKED = 1 << 16
+_checked: dict[int, Tensor] = {}
+"""Types found to be good, by identity: a compilation asks 200,000 times for a few thousand of them."""
+
+
 def tensor_of(value: SSAValue) -> Tensor:
     """The type of an SSA value, checked to be a static tensor of a supported element type."""
-    return checked_tensor(value.type)
+    kind = value.type
+    known = _checked.get(id(kind))
+    if known is not kind:
+        known = checked_tensor(kind)
+        if len(_checked) >= _MOST_CHECKED:
+            _checked.clear()
+        _checked[id(kind)] = known
+    return known
 
 
 def checked_tensor(attribute: Attribute) -> Tensor:

@@ -58,18 +58,21 @@ class Node:
 
     def curves(self, shapes: Shapes) -> tuple[Ints, Ints]:
         """Least height by width, and least width by height."""
-        if self._target != shapes.target:
+        target = shapes.target
+        if self._target != target:
             if self.leaf >= 0:
                 self._heights = self._widths = shapes.heights[self.leaf]
             else:
-                parts = [child.curves(shapes) for child in self.children]
+                for child in self.children:
+                    if child._target != target:
+                        child.curves(shapes)
                 if self.stacked:
-                    self._heights = np.add.reduce([part[0] for part in parts])
+                    self._heights = np.add.reduce([child._heights for child in self.children])
                     self._widths = shapes.inverse(self._heights)
                 else:
-                    self._widths = np.add.reduce([part[1] for part in parts])
+                    self._widths = np.add.reduce([child._widths for child in self.children])
                     self._heights = shapes.inverse(self._widths)
-            self._target = shapes.target
+            self._target = target
         return self._heights, self._widths
 
     def pieces(self, box: Box, shapes: Shapes) -> list[Piece]:

@@ -104,7 +104,7 @@ def trace(module: ModuleOp) -> None:
     jax.eval_shape(run, *arguments)
 
 
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 @FEW

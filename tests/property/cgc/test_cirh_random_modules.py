@@ -25,7 +25,7 @@ from cgc.passes.pipeline import run_pipeline
 sys.path.insert(0, str(Path(__file__).parent))
 from random_modules import GENERATORS, Builder, modules
 
-QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=120, suppress_health_check=list(HealthCheck))
 
 
 def test_every_op_has_a_generator() -> None:

@@ -15,7 +15,7 @@ tf = pytest.importorskip("tensorflow")
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "cgc" / "fusion"))
 p: Any = pytest.importorskip("programs")
 
-FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=40)
 SIZES = st.integers(2, 5)
 SHAPES = st.lists(SIZES, min_size=2, max_size=4).map(tuple) | st.tuples(st.just(1), SIZES, SIZES)

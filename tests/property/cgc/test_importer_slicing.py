@@ -57,7 +57,7 @@ def as_masks(entries: list[Any]) -> tuple[list[int], list[int], list[int], dict[
     return begin, end, strides, masks
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(indexings())
 def test_resolves_to_numpys_elements(case: tuple[tuple[int, ...], list[Any]]) -> None:
     shape, entries = case

@@ -97,7 +97,7 @@ def brute_force(graph: str, paint: str) -> tuple[float, float]:
     return slowest, wires
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs())
 def test_solutions_are_legal_and_scored_alike_by_brute_force(text: str) -> None:
     graph = parse_graph(text)

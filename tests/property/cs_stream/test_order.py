@@ -142,7 +142,5 @@ class Schedule(RuleBasedStateMachine):
             assert last < end
 
 
-Schedule.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None, derandomize=True
-)
+Schedule.TestCase.settings = settings(max_examples=80, stateful_step_count=50, derandomize=True)
 TestSchedule = Schedule.TestCase

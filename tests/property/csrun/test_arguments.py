@@ -42,7 +42,7 @@ hard = [
 
 
 @pytest.mark.parametrize("program", ["csrun_cpu", "csrun_wse"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(arguments=st.lists(words, max_size=8))
 @example(arguments=hard)
 def test_arguments_arrive_unchanged(program: str, arguments: list[bytes]) -> None:

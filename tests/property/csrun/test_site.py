@@ -31,7 +31,7 @@ VALUES = st.recursive(
 KEYS = st.sampled_from([*VARIABLES, "unknown", ""])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.dictionaries(KEYS, VALUES, max_size=6))
 def test_a_file_gives_settings_or_faults_with_their_lines(data: dict[str, object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def test_a_file_gives_settings_or_faults_with_their_lines(data: dict[str, object
         assert {name for name, origin in loaded.origins.items() if origin != "default"} == set(data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     environment=st.dictionaries(
         st.sampled_from([name for names in VARIABLES.values() for name in names]),

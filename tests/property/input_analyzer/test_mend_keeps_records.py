@@ -163,7 +163,7 @@ def steps(draw: Any) -> list[str]:
     return names[: first + 1] + [name for name in names[first + 1 :] if name in BY_CONTENT]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from(sorted(SOURCES)),
     steps(),
@@ -210,7 +210,7 @@ def row_counts(dataset: Any) -> Counter[tuple[int, ...]]:
             return rows
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.sampled_from(sorted(SOURCES)),
     st.lists(st.sampled_from(sorted(STEPS.keys() - UNKNOWN)), max_size=2),
@@ -376,7 +376,7 @@ def test_parts_that_fill_no_batch_are_not_made() -> None:
         assert shards or "batches of 25 alone, and a worker would have 24" in mended.left[0].reason
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.sampled_from(["take", "skip", "shuffle", "twice", "concatenate", "map", "cache"]), max_size=3)
 )

@@ -102,7 +102,7 @@ def of_tasks(make: Any, findings: set[str], tasks: int) -> list[Any]:
     return [mend(make(), values, tasks, index).loader for index in range(tasks)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(sorted(ORDERS)),
     st.sets(st.sampled_from(sorted(NO_REMAINDER - {"loader-workers-missing", "loader-workers-few"}))),

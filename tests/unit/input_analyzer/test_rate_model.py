@@ -22,7 +22,7 @@ def measured(model: RateModel, layouts: list[tuple[int, int]]) -> list[Point]:
     return [Point(n, c, model.law(n, c)) for n, c in layouts]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(models)
 def test_a_law_is_found_again_from_what_it_predicts(model: RateModel) -> None:
     found = fit(measured(model, GRID))
@@ -30,7 +30,7 @@ def test_a_law_is_found_again_from_what_it_predicts(model: RateModel) -> None:
         assert found.law(n, c) == pytest.approx(model.law(n, c), rel=0.03)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(times, times, st.sampled_from([2.0, 4.0, 16.0]))
 def test_stages_that_overlap_are_told_from_stages_that_queue(
     serial: float, parallel: float, overlap: float
@@ -41,7 +41,7 @@ def test_stages_that_overlap_are_told_from_stages_that_queue(
         assert found.law(1, c) == pytest.approx(model.law(1, c), rel=0.13)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(points)
 def test_whatever_is_measured_the_model_keeps_to_what_is_possible(measurements: list[Point]) -> None:
     model = fit(measurements)
@@ -54,7 +54,7 @@ def test_whatever_is_measured_the_model_keeps_to_what_is_possible(measurements: 
         assert model.rate(2, 2 * c) >= model.rate(2, c) * (1 - 1e-9), "more CPUs never lower it"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(points, st.floats(1e-3, 1e3))
 def test_the_unit_of_the_rate_does_not_matter(measurements: list[Point], unit: float) -> None:
     scaled = [Point(p.tasks, p.cpus_per_task, p.samples_per_s * unit) for p in measurements]
@@ -103,7 +103,7 @@ def mean_value_analysis(computes: float, waits: float, threads: int) -> float:
     return 1 / rate
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 300))
 def test_threads_that_share_one_cpu_are_a_closed_queue(computes: float, waits: float, threads: int) -> None:
     expected = mean_value_analysis(computes, waits, threads)
@@ -113,7 +113,7 @@ def test_threads_that_share_one_cpu_are_a_closed_queue(computes: float, waits: f
 _TIMES = st.floats(0, 1e4, allow_subnormal=False)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(_TIMES, _TIMES, st.integers(1, 500), st.integers(1, 64))
 @example(5e-324, 2.0, 9, 1)
 @example(5e-324, 1.0, 2, 2)

@@ -44,7 +44,7 @@ def size(layout: Layout) -> tuple[int, int]:
     return layout.nodes, layout.nodes * layout.tasks_per_node * layout.cpus_per_task
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(models, limits, st.floats(1e2, 1e8))
 def test_the_smallest_layout_that_reaches_the_target_is_taken(
     model: RateModel, limit: Limits, target: float
@@ -64,7 +64,7 @@ def test_the_smallest_layout_that_reaches_the_target_is_taken(
         assert (chosen.samples_per_s >= target) == (best >= target)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(limits)
 def test_no_layout_takes_more_than_there_is(limit: Limits) -> None:
     for layout in layouts(limit):
@@ -75,7 +75,7 @@ def test_no_layout_takes_more_than_there_is(limit: Limits) -> None:
             assert layout.tasks_per_node * limit.memory_per_task_bytes <= limit.node_memory_bytes
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(models, limits)
 def test_more_nodes_never_predict_less(model: RateModel, limit: Limits) -> None:
     for layout in layouts(limit):
@@ -135,7 +135,7 @@ def test_files_that_keep_workers_idle_are_named_as_the_limit() -> None:
     assert file_notes(None, model, replace(limit, files=None), None) == ()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_workers_read_an_epoch_as_fast_as_the_one_with_the_most_files(files: int, workers: int) -> None:
     shares = [len(range(index, files, workers)) for index in range(workers)]

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from xdsl.utils.exceptions import VerifyException
 
+from cs_toolkit.errors import ToolkitError
 
-class CompileError(Exception):
+
+class CompileError(ToolkitError):
     """Base of all errors that the compiler raises on purpose."""
-
-    exit_code = 1
 
 
 class InvalidOpError(CompileError, VerifyException):

@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
 
-EXIT_FAILURE = 1
-EXIT_BUG = 3
-
-_ROOT = Path(__file__).resolve().parent.parent
-_PACKAGES = ("cgc", "cs_compat", "cs_system", "csrun", "estimator", "cs_runtime", "cs_stream", "cs_toolkit")
+from cs_toolkit.errors import ToolkitError
 
 
-def exit_code_of(error: Exception) -> int:
-    """The exit status of a process that ends with an error: its own, 1 for the user's code, 3 for a bug."""
-    code = getattr(error, "exit_code", None)
-    if isinstance(code, int):
-        return code
-    return EXIT_BUG if _raised_by_toolkit(error) else EXIT_FAILURE
-
-
-def _raised_by_toolkit(error: Exception) -> bool:
-    """Whether the line that raised is in a package of the toolkit."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any(
-        Path(frames[-1].filename).is_relative_to(_ROOT / package) for package in _PACKAGES
-    )
-
-
-class RunError(Exception):
+class RunError(ToolkitError):
     """An expected failure of a run."""
-
-    exit_code = 1
 
 
 class ModelDirError(RunError):

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cgc.errors import ArtifactWriteError, GraphFault, GraphImportError, PlacementError
-from cs_runtime.errors import ModelDirError, exit_code_of
+from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_json
+from cs_toolkit.errors import exit_code_of
 from csrun.errors import RoleError
 from csrun.roles import TaskInfo
 

@@ -6,11 +6,11 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import ModelDirError
+from cs_toolkit.files import replace_file
 
 
 def check_writable(directory: Path) -> None:
@@ -35,14 +35,10 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ModelDirError: the directory is not writable or full.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, text)
     except OSError as error:
-        with suppress(OSError):  # the first error is the one to tell
-            temporary.unlink(missing_ok=True)
         raise ModelDirError(path.parent, error) from error
 
 

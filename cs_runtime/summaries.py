@@ -14,7 +14,7 @@ from cgc.fabric import Fabric
 from cs_runtime.files import write_text
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
-from csrun.version import __version__
+from cs_toolkit.version import __version__
 
 INPUT_INFO_FILE = "estimate_pipeline_perf_info.yaml"
 

@@ -18,11 +18,11 @@
 Every class carries ``exit_code``: 1 for an expected failure, 2 for bad input.
 """
 
+from cs_toolkit.errors import ToolkitError
 
-class StreamingError(Exception):
+
+class StreamingError(ToolkitError):
     """Base of all errors of the data plane."""
-
-    exit_code = 1
 
 
 class LayoutError(StreamingError):

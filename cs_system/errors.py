@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from cs_toolkit.errors import ToolkitError
 
-class CsSystemError(Exception):
+
+class CsSystemError(ToolkitError):
     """Base class; raised itself for a failure on the server that has no class of its own.
 
     Attributes:
@@ -18,7 +20,6 @@ class CsSystemError(Exception):
         fields: What the message says, for programs.
     """
 
-    exit_code = 1
     code = "failed"
 
     def __init__(self, message: str, **fields: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csrun.version
+from cs_toolkit.version import __version__
 
-TOOLKIT_VERSION: str = csrun.version.__version__
+TOOLKIT_VERSION: str = __version__
 
 # Raised by every change of the control plane that the other side cannot ignore.
 PROTOCOL_VERSION = 3

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from cs_toolkit.errors import UsageError
+
 Model = TypeVar("Model", bound=BaseModel)
 KeyPath = tuple[str | int, ...]
 
 
-class ConfigError(Exception):
+class ConfigError(UsageError):
     """A YAML file that cannot be used; the message lists all faults, one a line."""
-
-    exit_code = 2
 
     def __init__(self, path: Path, faults: list[str]) -> None:
         self.path = path

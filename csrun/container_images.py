@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
+from cs_toolkit.errors import UsageError
 from csrun.commandline import find_command
 from csrun.containers import RUNTIMES, Image, bind_directories, wrap_command
-from csrun.errors import CommandNotFoundError, CsrunError, UsageError
+from csrun.errors import CommandNotFoundError, CsrunError
 from csrun.site.model import Site
 
 SHARED_BY_CH_RUN = PurePath("/tmp")

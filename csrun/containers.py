@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from os.path import normpath
 from pathlib import PurePath
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.site.model import Container, Site
 
 RUNTIMES = {"singularity": "singularity", "apptainer": "apptainer", "charliecloud": "ch-run"}

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-
-class CsrunError(Exception):
-    """An expected failure: the message is for the user, without a traceback."""
-
-    exit_code = 1
+from cs_toolkit.errors import ToolkitError
 
 
-class UsageError(CsrunError):
-    """A flag, a variable or a combination of them that cannot be used."""
-
-    exit_code = 2
+class CsrunError(ToolkitError):
+    """An expected failure of a launcher."""
 
 
 class RoleError(CsrunError):

@@ -7,7 +7,6 @@ share with the home directory. It holds where the job's own record is, nothing a
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
+from cs_toolkit.files import replace_file
 
 KEPT_DAYS = 60
 """Entries of older jobs are removed when a new one is written."""
@@ -56,11 +56,10 @@ def register(job: KnownJob, environment: Mapping[str, str]) -> None:
     before = _read(folder / f"{job.job_id}.json")
     if before is not None:  # written when the batch job was submitted, of which this is the start
         job = replace(job, slurm_job_id=job.slurm_job_id or before.slurm_job_id, created_s=before.created_s)
-    temporary = folder / f".{job.job_id}.{os.getpid()}"
+    entry = {**asdict(job), "created_s": job.created_s or time.time()}
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({**asdict(job), "created_s": job.created_s or time.time()}) + "\n")
-        temporary.replace(folder / f"{job.job_id}.json")
+        replace_file(folder / f"{job.job_id}.json", json.dumps(entry) + "\n")
         _forget_old(folder)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from shlex import join
 from typing import Any
 
-from csrun.errors import CsrunError
+from cs_toolkit.errors import ToolkitError
 from csrun.job_registry import KnownJob, read_record
 from csrun.job_state import JobStatus, SlurmView, job_status
 from csrun.jobs import start_ticks
@@ -18,13 +18,13 @@ def status_of(job: KnownJob) -> JobStatus:
     """How one job fares.
 
     Raises:
-        CsrunError: it is a job of Slurm, and Slurm cannot be asked.
+        ToolkitError: it is a job of Slurm, and Slurm cannot be asked.
     """
     return statuses_of([job])[0]
 
 
 def statuses_of(
-    jobs: Iterable[KnownJob], complain: Callable[[CsrunError], None] | None = None
+    jobs: Iterable[KnownJob], complain: Callable[[ToolkitError], None] | None = None
 ) -> list[JobStatus]:
     """How several jobs fare; Slurm is asked once for all of them.
 
@@ -33,13 +33,13 @@ def statuses_of(
         complain: gets the error if Slurm cannot be asked; what the jobs' own records say has to do then.
 
     Raises:
-        CsrunError: there are jobs of Slurm among them, Slurm cannot be asked, and there is no `complain`.
+        ToolkitError: there are jobs of Slurm among them, Slurm cannot be asked, and there is no `complain`.
     """
     records = [(job, read_record(job)) for job in jobs]
     numbers = {job.job_id: _slurm_number(job, record) for job, record in records}
     try:
         views = _slurm_views({number for number in numbers.values() if number})
-    except CsrunError as error:
+    except ToolkitError as error:
         if complain is None:
             raise
         complain(error)

@@ -15,6 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
 
+from cs_toolkit.files import replace_file
 from csrun.errors import LogDirError
 from csrun.job_registry import KnownJob
 from csrun.roles import Role
@@ -124,9 +125,7 @@ class JobRecord:
         Raises:
             OSError: the directory is not writable any more.
         """
-        temporary = self.plan.log_dir / f".{RECORD_NAME}.{os.getpid()}"
-        temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="ascii")
-        temporary.replace(self.plan.log_dir / RECORD_NAME)
+        replace_file(self.plan.log_dir / RECORD_NAME, json.dumps(self.to_json(), indent=2) + "\n")
 
 
 def start_ticks(pid: int) -> int | None:

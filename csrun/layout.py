@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.site.model import Site
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 
 FORMAT_VERSION = 1
 """Of the files of an analysis; a change that breaks a reader raises it, further members do not."""

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from estimator.cs_estimator import CerebrasEstimator
-from estimator.errors import UnsupportedOnCsError, UsageError
+from estimator.errors import CallError, UnsupportedOnCsError
 from estimator.spec import EvalSpec, TrainSpec
 
 
@@ -20,7 +20,7 @@ def train_and_evaluate(
 
     Raises:
         UnsupportedOnCsError: the estimator has a CS system, which is programmed for one graph at a time.
-        UsageError: no `max_steps`.
+        CallError: no `max_steps`.
     """
     if estimator.config.cs_ip is not None:
         raise UnsupportedOnCsError(
@@ -29,7 +29,7 @@ def train_and_evaluate(
             "Train first (--mode=train), then evaluate (--mode=eval)"
         )
     if train_spec.max_steps is None:
-        raise UsageError("train_and_evaluate() needs TrainSpec(max_steps=...), got None")
+        raise CallError("train_and_evaluate() needs TrainSpec(max_steps=...), got None")
     listener = _EvaluatingListener(estimator, eval_spec)
     estimator.train(
         train_spec.input_fn,

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator.errors import InputFnError, ModelFnError, UsageError
+from estimator.errors import CallError, InputFnError, ModelFnError
 from estimator.spec import EstimatorSpec
 
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
@@ -21,13 +21,13 @@ def copy_of(params: Any) -> Any:
     """A copy of the parameters with all that is in them.
 
     Raises:
-        UsageError: something in them cannot be copied; the message says where.
+        CallError: something in them cannot be copied; the message says where.
     """
     try:
         return copy.deepcopy(params)
     except Exception as error:
         place, culprit = _not_copied("params", params)
-        raise UsageError(
+        raise CallError(
             f"{place} cannot be copied ({type(culprit).__name__}: {error}); expected plain values in params, "
             "of which every call of model_fn and input_fn gets a copy. Make files, locks and generators there"
         ) from error

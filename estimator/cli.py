@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cs_runtime.errors import EXIT_FAILURE, exit_code_of
 from cs_runtime.failures import note_beside_logs
+from cs_toolkit.errors import EXIT_FAILURE, exit_code_of
 from csrun.missing_modules import hint
 from estimator.errors import essence
 

@@ -19,7 +19,7 @@ from estimator import checkpoints
 from estimator.calling import call_model_fn
 from estimator.capture import check_advances, model_graph, with_mean_loss
 from estimator.cpu_limits import told_as_limits
-from estimator.errors import UsageError
+from estimator.errors import CallError
 from estimator.events import EventWriter
 from estimator.input import InputSource, in_model_graph
 from estimator.modes import ModeKeys
@@ -123,10 +123,10 @@ def evaluate(job: CpuJob, steps: int | None, checkpoint_path: str | None, name: 
         except _out_of_range():
             pass
         if done == 0:
-            raise UsageError("the input of evaluate() ended before its first batch; expected at least one")
+            raise CallError("the input of evaluate() ended before its first batch; expected at least one")
         results = keeper.session.run({**values, "global_step": built.global_step})
     if results is None:  # the session takes the end of the input for its own end
-        raise UsageError(
+        raise CallError(
             "the value of a metric is computed from a batch, and the input has ended; "
             "expected one computed from variables that its update op changes, as of tf.compat.v1.metrics"
         )

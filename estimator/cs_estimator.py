@@ -19,7 +19,7 @@ from cs_runtime.goals import last_step_of_job
 from csrun.roles import TaskInfo
 from estimator import checkpoints, logs, tasks
 from estimator.calling import check_model_fn, copy_of
-from estimator.errors import InputFnError, UnsupportedOnCsError, UsageError
+from estimator.errors import CallError, InputFnError, UnsupportedOnCsError
 from estimator.files import write_params
 from estimator.input import FEATURES_AND_LABELS, InputSource
 from estimator.input_analysis import hand_over
@@ -124,11 +124,11 @@ class CerebrasEstimator:
 
         Raises:
             CheckpointReadError: there is none.
-            UsageError: it has no variable of that name.
+            CallError: it has no variable of that name.
         """
         with checkpoints.reading(self.model_dir) as reader:
             if not reader.has_tensor(name):
-                raise UsageError(
+                raise CallError(
                     f"the newest checkpoint of '{self.model_dir}' has no variable '{name}'; "
                     f"it has {', '.join(sorted(reader.get_variable_to_shape_map()))}"
                 )
@@ -147,7 +147,7 @@ class CerebrasEstimator:
             cgc.errors.CompileError: the graph has something that the compiler does not know.
         """
         if mode not in MODES:
-            raise UsageError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+            raise CallError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         self._hand_over(input_fn, mode, compiles=not validate_only)
         if not tasks.is_chief():
             log.info("nothing to do for worker %d: the chief compiles", tasks.current().index)
@@ -232,7 +232,7 @@ class CerebrasEstimator:
             The metrics; empty in a task that is not the chief.
         """
         if steps is not None and steps <= 0:
-            raise UsageError(f"evaluate() needs steps > 0 or None, got {steps}")
+            raise CallError(f"evaluate() needs steps > 0 or None, got {steps}")
         if not (use_cs and self._config.cs_ip is not None):
             return self._evaluate_on_cpu(input_fn, steps, hooks, checkpoint_path, name)
         if steps is None:
@@ -275,7 +275,7 @@ class CerebrasEstimator:
             task that is not the chief.
         """
         if num_samples is not None and num_samples <= 0:
-            raise UsageError(f"predict() needs num_samples > 0 or None, got {num_samples}")
+            raise CallError(f"predict() needs num_samples > 0 or None, got {num_samples}")
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         on_system = use_cs and self._config.cs_ip is not None
         if on_system:
@@ -419,7 +419,7 @@ class CerebrasEstimator:
 
 def _model_dir(given: str | Path | None, config: CSRunConfig) -> Path:
     if given is not None and config.model_dir is not None and str(given) != str(config.model_dir):
-        raise UsageError(
+        raise CallError(
             f"model_dir is '{given}' and the config says '{config.model_dir}'; give one of them, or the same"
         )
     chosen = given if given is not None else config.model_dir
@@ -431,10 +431,10 @@ def _model_dir(given: str | Path | None, config: CSRunConfig) -> Path:
 
 def _check_limits(steps: int | None, max_steps: int | None) -> None:
     if steps is not None and max_steps is not None:
-        raise UsageError(f"train() got both steps={steps} and max_steps={max_steps}; give one of them")
+        raise CallError(f"train() got both steps={steps} and max_steps={max_steps}; give one of them")
     for name, value in (("steps", steps), ("max_steps", max_steps)):
         if value is not None and value <= 0:
-            raise UsageError(f"train() needs {name} > 0, got {value}")
+            raise CallError(f"train() needs {name} > 0, got {value}")
 
 
 def _predictions(
@@ -474,7 +474,7 @@ def _chosen(batch: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[st
         return batch
     unknown = [key for key in keys if key not in batch]
     if unknown:
-        raise UsageError(f"predict_keys has '{unknown[0]}', the model predicts {', '.join(batch)}")
+        raise CallError(f"predict_keys has '{unknown[0]}', the model predicts {', '.join(batch)}")
     return {key: batch[key] for key in keys}
 
 

@@ -6,34 +6,32 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 
+from cs_toolkit.errors import ToolkitError, UsageError
+
 _FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
 
 
-class EstimatorError(Exception):
+class EstimatorError(ToolkitError):
     """An expected failure of the front end."""
 
-    exit_code = 1
 
-
-class UsageError(EstimatorError, ValueError):
+class CallError(EstimatorError, UsageError, ValueError):
     """A call that cannot be right, whatever the data; a ValueError as `tf.estimator` raised."""
 
-    exit_code = 2
 
-
-class UnknownFieldError(UsageError, TypeError):
+class UnknownFieldError(CallError, TypeError):
     """A keyword that the class does not have; a TypeError as for any other class."""
 
 
-class ModelFnError(UsageError):
+class ModelFnError(CallError):
     """`model_fn` has the wrong arguments or returned something that cannot be used."""
 
 
-class InputFnError(UsageError):
+class InputFnError(CallError):
     """`input_fn` has the wrong arguments or returned something that cannot be used."""
 
 
-class DynamicShapeError(InputFnError):
+class InputShapeError(InputFnError):
     """A component of a batch has a size that is not known before the run."""
 
     def __init__(self, component: str, shape: Sequence[int | None] | None) -> None:
@@ -60,7 +58,7 @@ class ComponentTypeError(InputFnError):
         )
 
 
-class UnsupportedOnCsError(UsageError):
+class UnsupportedOnCsError(CallError):
     """Something that TensorFlow on a CPU does, but a run on the CS system does not."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from estimator import tasks
 from estimator.calling import call_input_fn
-from estimator.errors import ComponentTypeError, DynamicShapeError, InputFnError
+from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
 from estimator.modes import ModeKeys
 from input_analyzer.applying import VARIABLE, ordered
 
@@ -117,7 +117,7 @@ def describe(source: InputSource) -> Element:
     """What the batches of an input look like; calls the input function in a graph of its own.
 
     Raises:
-        DynamicShapeError: a component has an unknown size.
+        InputShapeError: a component has an unknown size.
         InputFnError: the result is no dataset and no tensors, or a component cannot be streamed.
     """
     import tensorflow as tf
@@ -288,7 +288,7 @@ def _component(name: str, leaf: Any) -> Component:
         advice = f"cast it in input_fn: tf.cast(x, tf.{_CAST_ADVICE[leaf.dtype.name]})"
         raise ComponentTypeError(name, leaf.dtype.name, advice)
     if leaf.shape.rank is None:
-        raise DynamicShapeError(name, None)
+        raise InputShapeError(name, None)
     if not leaf.shape.is_fully_defined():
-        raise DynamicShapeError(name, leaf.shape.as_list())
+        raise InputShapeError(name, leaf.shape.as_list())
     return Component(name, leaf.dtype, tuple(leaf.shape.as_list()))

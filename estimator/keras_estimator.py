@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from estimator.cs_estimator import CerebrasEstimator
-from estimator.errors import UsageError
+from estimator.errors import CallError
 from estimator.input import InputSource
 from estimator.spec import EstimatorSpec
 
@@ -63,11 +63,11 @@ class KerasEstimator(CerebrasEstimator):
 
 def no_graph(features: Any, labels: Any, mode: str, params: Any, config: Any) -> EstimatorSpec:
     """In the place of the `model_fn` that a Keras model does not have."""
-    raise UsageError("a KerasEstimator has a Keras model and no model_fn")
+    raise CallError("a KerasEstimator has a Keras model and no model_fn")
 
 
 def _refuse(call: str, own: str) -> NoReturn:
-    raise UsageError(
+    raise CallError(
         f"{call}() of a KerasEstimator runs on the CS system, but config.cs_ip is None or use_cs False; "
         f"on this CPU call {own}() of the Keras model itself"
     )

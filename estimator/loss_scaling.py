@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from cgc.cirh.interface import GLOBAL_STEP, RESOURCE_NAME, alias_of, arguments_and_results, graph_function
 from cgc.cirh.ops import AddOp, ConstOp, SelectOp
 from cgc.cirh.types import tensor_of
-from estimator.errors import UsageError
+from estimator.errors import CallError
 
 log = logging.getLogger("estimator")
 
@@ -40,7 +40,7 @@ def loss_scale_optimizer(
         multiplier: factor by which it grows and shrinks.
 
     Raises:
-        UsageError: `loss_scale` is neither "dynamic" nor a number of at least 1.
+        CallError: `loss_scale` is neither "dynamic" nor a number of at least 1.
     """
     import tensorflow as tf
 
@@ -50,7 +50,7 @@ def loss_scale_optimizer(
     elif isinstance(loss_scale, (int, float)) and not isinstance(loss_scale, bool) and loss_scale >= 1:
         scale = mixed.FixedLossScale(loss_scale)
     else:
-        raise UsageError(f"loss_scale must be 'dynamic' or a number >= 1, got {loss_scale!r}")
+        raise CallError(f"loss_scale must be 'dynamic' or a number >= 1, got {loss_scale!r}")
     return mixed.MixedPrecisionLossScaleOptimizer(optimizer, scale)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from estimator.calling import call_input_fn, call_model_fn, check_model_fn
 from estimator.capture import check_advances, with_mean_loss
-from estimator.errors import InputFnError, ModelFnError, UsageError
+from estimator.errors import CallError, InputFnError, ModelFnError
 from estimator.input import features_and_labels, read_in_graph
 from estimator.model_scope import own_scope, start_from
 from estimator.modes import ModeKeys
@@ -67,7 +67,7 @@ class MultiModelFusion:
         models: The models, as ModelInfo or tuples of its fields.
 
     Raises:
-        UsageError: no models, a name twice or one that is no scope, a factor that is not positive.
+        CallError: no models, a name twice or one that is no scope, a factor that is not positive.
         ModelFnError: a `model_fn` has the wrong arguments.
     """
 
@@ -168,16 +168,16 @@ class _Part(NamedTuple):
 
 def _checked(models: Sequence[Any]) -> dict[str, ModelInfo]:
     if not isinstance(models, (list, tuple)) or isinstance(models, ModelInfo) or not models:
-        raise UsageError(f"MultiModelFusion needs a list of at least one ModelInfo, got {models!r}")
+        raise CallError(f"MultiModelFusion needs a list of at least one ModelInfo, got {models!r}")
     found: dict[str, ModelInfo] = {}
     for index, model in enumerate(models):
         if not isinstance(model, tuple) or not 2 <= len(model) <= len(ModelInfo._fields):
-            raise UsageError(f"models[{index}] of MultiModelFusion must be a ModelInfo, got {model!r}")
+            raise CallError(f"models[{index}] of MultiModelFusion must be a ModelInfo, got {model!r}")
         info = ModelInfo(*model)
         name = f"model_{index}" if info.name is None else info.name
         _check_info(info, name)
         if name in found:
-            raise UsageError(
+            raise CallError(
                 f"MultiModelFusion got the name '{name}' twice; the names tell the models' variables apart"
             )
         found[name] = info
@@ -186,7 +186,7 @@ def _checked(models: Sequence[Any]) -> dict[str, ModelInfo]:
 
 def _check_info(info: ModelInfo, name: Any) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(
+        raise CallError(
             f"the name of a model is the scope of its variables: letters, digits, '.', '_' and '-', "
             f"a letter, digit or '.' first; got {name!r}"
         )
@@ -196,9 +196,9 @@ def _check_info(info: ModelInfo, name: Any) -> None:
         or not isinstance(factor, (int, float))
         or not (math.isfinite(factor) and factor > 0)
     ):
-        raise UsageError(f"deltat_scaling_factor of model '{name}' must be a number > 0, got {factor!r}")
+        raise CallError(f"deltat_scaling_factor of model '{name}' must be a number > 0, got {factor!r}")
     if info.params is not None and not isinstance(info.params, Mapping):
-        raise UsageError(f"params of model '{name}' must be a dict or None, got {info.params!r}")
+        raise CallError(f"params of model '{name}' must be a dict or None, got {info.params!r}")
     with _named(name):
         check_model_fn(info.model_fn, has_params=bool(info.params))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cgc.precision import PRECISIONS
 from estimator import tasks
-from estimator.errors import UnknownFieldError, UsageError, suggestion
+from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
 
@@ -160,7 +160,7 @@ def as_cs_config(config: Any) -> CSRunConfig:
     """Any RunConfig-like object, or None, as a CSRunConfig.
 
     Raises:
-        UsageError: it has none of the fields.
+        CallError: it has none of the fields.
     """
     if config is None:
         return CSRunConfig()
@@ -168,9 +168,7 @@ def as_cs_config(config: Any) -> CSRunConfig:
         return config
     fields = {name: getattr(config, name) for name in CSRunConfig._fields if hasattr(config, name)}
     if not fields:
-        raise UsageError(
-            f"config must be a CSRunConfig or RunConfig, got {type(config).__name__}: {config!r}"
-        )
+        raise CallError(f"config must be a CSRunConfig or RunConfig, got {type(config).__name__}: {config!r}")
     return CSRunConfig(**fields)
 
 
@@ -181,28 +179,28 @@ def _default_precision(cs_config: Any) -> str:
 
 def _check(values: Mapping[str, Any]) -> None:
     if values["save_checkpoints_steps"] is not None and values["save_checkpoints_secs"] is not None:
-        raise UsageError(
+        raise CallError(
             f"save_checkpoints_steps={values['save_checkpoints_steps']} and "
             f"save_checkpoints_secs={values['save_checkpoints_secs']} exclude each other; set one of them"
         )
     for name in _COUNTS:
         value = values[name]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise UsageError(f"{name} must be a whole number >= 0 or None, got {value!r}")
+            raise CallError(f"{name} must be a whole number >= 0 or None, got {value!r}")
     seconds = values["save_checkpoints_secs"]
     if seconds is not None and seconds < 0:
-        raise UsageError(f"save_checkpoints_secs must be >= 0 or None, got {seconds!r}")
+        raise CallError(f"save_checkpoints_secs must be >= 0 or None, got {seconds!r}")
     seed = values["tf_random_seed"]
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise UsageError(f"tf_random_seed must be a whole number or None, got {seed!r}")
+        raise CallError(f"tf_random_seed must be a whole number or None, got {seed!r}")
     cs_ip = values.get("cs_ip")
     if cs_ip is not None and (not isinstance(cs_ip, str) or not cs_ip):
-        raise UsageError(f"cs_ip must be 'IP', 'IP:PORT' or None, got {cs_ip!r}")
+        raise CallError(f"cs_ip must be 'IP', 'IP:PORT' or None, got {cs_ip!r}")
     position = values.get("input_position")
     if position is not None and position not in INPUT_POSITIONS:
         near = suggestion(str(position), INPUT_POSITIONS)
-        raise UsageError(f"input_position must be 'toolkit', 'program' or None, got {position!r}{near}")
+        raise CallError(f"input_position must be 'toolkit', 'program' or None, got {position!r}{near}")
     precision = values.get("precision", "float32")
     if precision not in PRECISIONS:
         near = suggestion(str(precision), PRECISIONS)
-        raise UsageError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")
+        raise CallError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from estimator.errors import ModelFnError, UnknownFieldError, UsageError, suggestion
+from estimator.errors import CallError, ModelFnError, UnknownFieldError, suggestion
 from estimator.modes import MODES, ModeKeys
 
 SINGLE = ""
@@ -259,9 +259,9 @@ def checked_hooks(name: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
     """Hooks as a tuple.
 
     Raises:
-        UsageError: one lacks the methods of a session hook; the message calls them `name`.
+        CallError: one lacks the methods of a session hook; the message calls them `name`.
     """
     for hook in hooks or ():
         if not all(hasattr(hook, method) for method in ("begin", "before_run", "after_run", "end")):
-            raise UsageError(f"{name} must hold session hooks, got {hook!r}")
+            raise CallError(f"{name} must hold session hooks, got {hook!r}")
     return tuple(hooks or ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.errors import CheckpointReadError, UsageError, essence
+from estimator.errors import CallError, CheckpointReadError, essence
 from estimator.spec import WarmStartSettings
 
 
@@ -12,7 +12,7 @@ def settings_of(given: Any) -> WarmStartSettings | None:
     """A path, or settings like `tf.estimator.WarmStartSettings`, as our settings.
 
     Raises:
-        UsageError: neither of them.
+        CallError: neither of them.
     """
     if given is None or isinstance(given, WarmStartSettings):
         return given
@@ -20,7 +20,7 @@ def settings_of(given: Any) -> WarmStartSettings | None:
         return WarmStartSettings(given)
     if hasattr(given, "ckpt_to_initialize_from"):
         return WarmStartSettings(*(getattr(given, name) for name in WarmStartSettings._fields))
-    raise UsageError(f"warm_start_from must be a path or WarmStartSettings, got {given!r}")
+    raise CallError(f"warm_start_from must be a path or WarmStartSettings, got {given!r}")
 
 
 def warm_start(settings: WarmStartSettings) -> None:

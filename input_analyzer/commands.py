@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from cs_toolkit.errors import ToolkitError, UsageError
+from cs_toolkit.version import __version__
 from csrun.commands.flags import (
     DAY_S,
     context_settings,
@@ -32,10 +34,9 @@ from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_colour, write_text
 from csrun.container_images import containerise, require_container
 from csrun.environment import program_environment, this_toolkit, unset_notice
-from csrun.errors import CsrunError, UsageError
+from csrun.errors import CsrunError
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.model import Launcher, Site, choose_launcher
-from csrun.version import __version__
 from input_analyzer.errors import InputAnalyzerError
 
 if TYPE_CHECKING:
@@ -396,7 +397,7 @@ def write_reports(analysis: Analysis, json_file: Path | None, html_file: Path | 
     for path, text in texts:
         try:
             write(path, text)
-        except CsrunError as error:
+        except ToolkitError as error:
             failures.append(str(error))
     if failures:
         raise CsrunError("\n".join(failures))

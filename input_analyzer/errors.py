@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cs_toolkit.errors import ToolkitError
 
-class InputAnalyzerError(Exception):
+
+class InputAnalyzerError(ToolkitError):
     """An expected failure of the analyzer."""
-
-    exit_code = 1
 
 
 class WrongTypeError(InputAnalyzerError):
@@ -129,9 +129,3 @@ class ProgramError(InputAnalyzerError):
     def __init__(self, message: str, exit_code: int = 1) -> None:
         self.exit_code = exit_code
         super().__init__(message)
-
-
-class UsageError(InputAnalyzerError):
-    """A flag or an argument that cannot be used."""
-
-    exit_code = 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import join
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 
 
 def refuse_python_file(words: Sequence[str], path: str) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from cs_toolkit.errors import UsageError
 from csrun.environment import variables
 from csrun.roles import tf_config
 from csrun.schedulers.slurm.step_variables import step_variables
 from input_analyzer.analysis import Framework
 from input_analyzer.applying import ordered, ordered_values
-from input_analyzer.errors import ComponentError, UsageError, WrongTypeError
+from input_analyzer.errors import ComponentError, WrongTypeError
 from input_analyzer.handover import InputProgram, Shard, take_over
 from input_analyzer.imports import on_import
 from input_analyzer.measure.link import VARIABLE

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 from pathlib import Path
+
+from cs_toolkit.files import replace_file
 
 log = logging.getLogger("cs_system.server")
 
@@ -57,14 +58,7 @@ class ExecutableStore:
             return
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._directory, prefix=".new-", delete=False) as file:
-                try:
-                    file.write(data)
-                    file.flush()
-                    Path(file.name).rename(self._directory / sha256)
-                except BaseException:
-                    Path(file.name).unlink(missing_ok=True)
-                    raise
+            replace_file(self._directory / sha256, data)
             keep_newest(self._directory, self._limit_bytes)
         except OSError as error:
             log.warning("the executable is not kept in %s: %s", self._directory, error)

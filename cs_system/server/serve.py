@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import socket
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from cs_system.server.service import Service
 from cs_system.server.system import System, SystemOptions
 from cs_system.transport import SERVER_OPTIONS
 from cs_system.version import TOOLKIT_VERSION
+from cs_toolkit.files import replace_file
 
 log = logging.getLogger("cs_system.server")
 
@@ -207,7 +207,7 @@ class _ReadyFile:
             content["data_address"],
         )
         if self._path is not None:
-            _write_atomically(self._path, json.dumps(content) + "\n")
+            _write_ready_file(self._path, json.dumps(content) + "\n")
 
     def __exit__(self, *_: object) -> None:
         if self._path is not None:
@@ -233,11 +233,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_ready_file(path: Path, text: str) -> None:
     try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            file.write(text)
-        Path(file.name).replace(path)
+        replace_file(path, text)
     except OSError as error:
         raise BadOptionError(
             f"--ready-file={path}: cannot be written: {error.strerror}; name a file in a writable directory"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from cs_toolkit.files import replace_file
 
 BACKLOG_LIMIT_BYTES = 4 * 1024 * 1024
 
@@ -86,6 +87,4 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
         OSError: the directory cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="ascii")
-    temporary.replace(path)
+    replace_file(path, json.dumps(record, indent=2) + "\n")

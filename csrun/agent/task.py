@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
+from cs_toolkit.errors import ToolkitError
 from csrun.agent.link import Link
 from csrun.agent.log import LogWriter
 from csrun.agent.protocol import (
@@ -83,7 +84,7 @@ def main() -> int:
             finally:
                 guard.dismiss()
                 link.close()
-    except CsrunError as error:
+    except ToolkitError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return error.exit_code
     except KeyError as error:
@@ -246,7 +247,7 @@ class _Task:
         self._start = start
         try:
             self._start_task(start)
-        except CsrunError as error:
+        except ToolkitError as error:
             self._refuse(f"{self._node}: {error}", error.exit_code)
 
     def _start_task(self, start: Start) -> None:
@@ -274,7 +275,7 @@ class _Task:
         try:
             file = find_command(start.command[0], environment.get("PATH", ""))
             self._process = start_task(start.command, file, environment, start.cpus)
-        except CsrunError:
+        except ToolkitError:
             log.close()
             raise
         os.set_blocking(self._pipe, False)

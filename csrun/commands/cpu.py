@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from cs_toolkit.version import __version__
 from csrun.commandline import find_command, start_refused
 from csrun.commands.flags import (
     context_settings,
@@ -32,7 +33,6 @@ from csrun.environment import EnvironmentChange, program_environment, this_toolk
 from csrun.errors import CsrunError
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.model import Launcher, Site, choose_launcher
-from csrun.version import __version__
 
 PROGRAM = "csrun_cpu"
 HERE = "on this machine"

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import click
 
+from cs_toolkit.version import __version__
 from csrun.commands.flags import context_settings, run_main
 from csrun.commands.site_flag import use_site_config_option
-from csrun.version import __version__
 
 PROGRAM = "csrun"
 

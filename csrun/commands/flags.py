@@ -11,9 +11,10 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from cs_toolkit.errors import ToolkitError, UsageError
 from csrun.commandline import is_directory
 from csrun.console import flush_standard_streams, say
-from csrun.errors import CsrunError, UsageError
+from csrun.errors import CsrunError
 from csrun.site.model import LAUNCHERS, Launcher, Site
 from csrun.site.values import check_time_limit, parse_count
 
@@ -278,7 +279,7 @@ def run_main(
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = build().main(args=given, prog_name=program, standalone_mode=False) or 0
-    except CsrunError as error:
+    except ToolkitError as error:
         say(program, str(error))
         code = error.exit_code
     except click.exceptions.Exit as leave:
@@ -333,7 +334,7 @@ def _crash_message(program: str, error: Exception) -> str:
     import tempfile
     import traceback
 
-    from csrun.version import __version__
+    from cs_toolkit.version import __version__
 
     report = f"{program} {__version__}, Python {sys.version}\n\n" + "".join(traceback.format_exception(error))
     try:

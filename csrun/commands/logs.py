@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
+from cs_toolkit.errors import UsageError
 from csrun.commands.flags import count
 from csrun.console import STDOUT, say, write_text
-from csrun.errors import CsrunError, UsageError
+from csrun.errors import CsrunError
 from csrun.job_registry import KnownJob, find_job
 from csrun.job_state import JobStatus
 from csrun.job_view import state_text, status_of

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from cs_toolkit.version import __version__
 from csrun.commands.flags import (
     batch_options,
     context_settings,
@@ -37,7 +38,6 @@ from csrun.recommendation import Recommendation, read_recommendation
 from csrun.schedulers.base import LaunchContext, LaunchRequest, Scheduler
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.model import Launcher, Site, choose_launcher
-from csrun.version import __version__
 
 PROGRAM = "csrun_wse"
 DEFAULT_GRACE_S = 10

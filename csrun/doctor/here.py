@@ -10,13 +10,13 @@ from pathlib import Path
 from shlex import join
 from shutil import which
 
+from cs_toolkit.errors import ToolkitError
+from cs_toolkit.version import __version__
 from csrun.container_images import containerise, require_container
 from csrun.doctor.findings import Finding, is_busy
 from csrun.environment import Toolkit, program_environment, program_python
-from csrun.errors import CsrunError
 from csrun.site.loading import LoadedSite
 from csrun.site.model import Site
-from csrun.version import __version__
 
 ANSWER_LIMIT_S = 60.0
 STATUS_LIMIT_S = 20.0
@@ -102,7 +102,7 @@ def container_finding(
         done = subprocess.run(
             words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
-    except (CsrunError, OSError, subprocess.TimeoutExpired) as error:
+    except (ToolkitError, OSError, subprocess.TimeoutExpired) as error:
         return Finding("container", "fail", str(error), "correct container and container_image of the site")
     if done.returncode and is_busy(done.stderr):
         return Finding("container", "note", "not checked: no node was free", "run it again later")

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from cs_toolkit.errors import UsageError
 from csrun.environment import EnvironmentChange, program_environment
-from csrun.errors import UsageError
 from csrun.jobs import log_name
 from csrun.layout import JobLayout
 from csrun.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config

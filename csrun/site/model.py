@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from cs_toolkit.errors import ToolkitError
 from csrun.commandline import find_command
 from csrun.errors import CsrunError
 
@@ -91,6 +92,6 @@ def choose_launcher(flag: Launcher | None, site: Site, environment: Mapping[str,
 def _has_srun(path: str) -> bool:
     try:
         find_command("srun", path)
-    except CsrunError:
+    except ToolkitError:
         return False
     return True

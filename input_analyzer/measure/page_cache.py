@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from input_analyzer.errors import UsageError
+from cs_toolkit.errors import UsageError
 
 _CHECKED_BEFORE = 1000
 """So many files of a folder are opened before an analysis begins; others that cannot be show when dropped."""

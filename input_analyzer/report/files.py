@@ -7,8 +7,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from cs_toolkit.errors import UsageError
 from csrun.console import STDOUT
-from csrun.errors import CsrunError, UsageError
+from csrun.errors import CsrunError
 
 TO_STDOUT = Path("-")
 

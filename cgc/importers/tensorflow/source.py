@@ -8,13 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.errors import PACKAGES
+
 _ROOT = Path(__file__).parents[3]
-_OWN_PACKAGES = ("cgc", "cs_compat", "cs_system", "csrun", "estimator", "cs_runtime", "cs_stream")
 
 
 def _not_the_users() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    folders = [paths["stdlib"], paths["platstdlib"], *(str(_ROOT / name) for name in _OWN_PACKAGES)]
+    folders = [paths["stdlib"], paths["platstdlib"], *(str(_ROOT / name) for name in PACKAGES)]
     return tuple(f"{folder}/" for folder in dict.fromkeys(folders))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.layout import JobLayout
 from csrun.schedulers.slurm.components import Component, components
 from csrun.schedulers.slurm.hostlist import expand_hostlist

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.errors import UsageError
 from csrun.console import STDOUT, say, write_text
 from csrun.environment import Toolkit
-from csrun.errors import LogDirError, UsageError
+from csrun.errors import LogDirError
 from csrun.job_registry import KnownJob, register
 from csrun.jobs import prepare_log_dir
 from csrun.roles import EXIT_REQUEUE

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.layout import JobLayout
 from csrun.schedulers.slurm.client import Partition, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmRequestError

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from itertools import product
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 
 MAX_NODES = 65_536
 """More than any cluster has: a mistyped range must not fill the memory."""

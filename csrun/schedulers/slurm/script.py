@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import join, quote
 
-from csrun.errors import UsageError
-from csrun.version import __version__
+from cs_toolkit.errors import UsageError
+from cs_toolkit.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem, running_system
 from estimator import CSRunConfig, KerasEstimator
-from estimator.errors import InputFnError, ModelFnError, UsageError
+from estimator.errors import CallError, InputFnError, ModelFnError
 
 keras = tf.keras
 STEPS, BATCH = 12, 8
@@ -142,11 +142,11 @@ def test_validate_only_needs_no_system(make_model: Callable[[], Any], tmp_path: 
 
 def test_runs_on_this_cpu_are_those_of_the_model(make_model: Callable[[], Any], tmp_path: Path) -> None:
     program = estimator(make_model(), tmp_path, None)
-    with pytest.raises(UsageError, match=r"call fit\(\) of the Keras model"):
+    with pytest.raises(CallError, match=r"call fit\(\) of the Keras model"):
         program.train(input_fn, steps=3)
-    with pytest.raises(UsageError, match=r"call evaluate\(\)"):
+    with pytest.raises(CallError, match=r"call evaluate\(\)"):
         program.evaluate(input_fn)
-    with pytest.raises(UsageError, match=r"call predict\(\)"):
+    with pytest.raises(CallError, match=r"call predict\(\)"):
         next(program.predict(input_fn))
 
 

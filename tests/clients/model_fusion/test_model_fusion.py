@@ -12,7 +12,13 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModelInfo, MultiModelFusion
-from estimator.errors import CheckpointReadError, InputFnError, ModelFnError, UnsupportedOnCsError, UsageError
+from estimator.errors import (
+    CallError,
+    CheckpointReadError,
+    InputFnError,
+    ModelFnError,
+    UnsupportedOnCsError,
+)
 from estimator.model_fusion import MULTI_MODEL_STACK_KEY
 
 v1 = tf.compat.v1
@@ -246,7 +252,7 @@ def test_inputs_are_handed_to_the_right_model() -> None:
     ],
 )
 def test_models_that_cannot_be(models: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(CallError, match=message):
         MultiModelFusion(models)
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, loss_scale_optimizer
-from estimator.errors import UsageError
+from estimator.errors import CallError
 
 v1 = tf.compat.v1
 Optimizer = Callable[[], Any]
@@ -93,5 +93,5 @@ def test_a_dynamic_scale_finds_its_place_and_is_in_checkpoints(system: RunningSy
 
 def test_a_scale_below_one_is_refused() -> None:
     for scale in (0.5, "automatic", True):
-        with pytest.raises(UsageError, match="loss_scale must be 'dynamic' or a number >= 1"):
+        with pytest.raises(CallError, match="loss_scale must be 'dynamic' or a number >= 1"):
             loss_scale_optimizer(sgd(), scale)

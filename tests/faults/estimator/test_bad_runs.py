@@ -18,7 +18,7 @@ from estimator.checkpoints import all_of
 from estimator.errors import (
     CheckpointReadError,
     CheckpointWriteError,
-    DynamicShapeError,
+    InputShapeError,
     UnsupportedOnCsError,
 )
 from estimator.front_end import TensorFlowFrontEnd
@@ -186,5 +186,5 @@ class TestOnTheSystem:
             features = np.ones([20, 4], np.float32)
             return tf.data.Dataset.from_tensor_slices((features, np.zeros(20, np.int32))).batch(8)
 
-        with pytest.raises(DynamicShapeError, match=r"'features' .* \(None, 4\).*drop_remainder=True"):
+        with pytest.raises(InputShapeError, match=r"'features' .* \(None, 4\).*drop_remainder=True"):
             self.train(tiny, tiny_model, ragged_end)

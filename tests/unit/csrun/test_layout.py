@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.layout import JobLayout, pin_cpus, resolve_layout
 from csrun.site.model import Site
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cs_toolkit.errors import UsageError
 from csrun.environment import Toolkit
-from csrun.errors import UsageError
 from csrun.layout import JobLayout
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.local import LocalScheduler

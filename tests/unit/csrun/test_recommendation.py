@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.recommendation import Recommendation, read_recommendation
 
 

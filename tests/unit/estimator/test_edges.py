@@ -18,7 +18,7 @@ import estimator
 from cs_runtime.progress import Progress
 from cs_system.client import StepOutputs
 from estimator import report_errors
-from estimator.errors import UsageError
+from estimator.errors import CallError
 from estimator.files import plain, write_params
 from estimator.logs import PACKAGES, set_up
 
@@ -45,7 +45,7 @@ class _ExpectedError(Exception):
     exit_code = 1
 
 
-@pytest.mark.parametrize(("error", "code"), [(_ExpectedError("disk full"), 1), (UsageError("bad call"), 2)])
+@pytest.mark.parametrize(("error", "code"), [(_ExpectedError("disk full"), 1), (CallError("bad call"), 2)])
 def test_expected_errors_are_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, code: int
 ) -> None:
@@ -151,5 +151,5 @@ def test_lines_of_tensorflow_are_there_once(
 
 def test_parameters_that_cannot_be_copied_are_named() -> None:
     params = {"model": {"depth": 2}, "train_input": [{"files": iter(())}, {"lock": threading.Lock()}]}
-    with pytest.raises(UsageError, match=r"params\['train_input'\]\[1\]\['lock'\] cannot be copied \(lock: "):
+    with pytest.raises(CallError, match=r"params\['train_input'\]\[1\]\['lock'\] cannot be copied \(lock: "):
         estimator.CerebrasEstimator(lambda features, params: None, params=params)

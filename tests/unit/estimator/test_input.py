@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from estimator import CSRunConfig, ModeKeys
-from estimator.errors import DynamicShapeError, InputFnError
+from estimator.errors import InputFnError, InputShapeError
 from estimator.input import InputSource, describe, narrowed, read
 
 
@@ -100,7 +100,7 @@ def test_dynamic_shapes_are_refused_with_the_cure() -> None:
     def dynamic() -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices({"image": np.zeros([6, 784], np.float32)}).batch(4)
 
-    with pytest.raises(DynamicShapeError, match=r"'features/image' .* \(None, 784\).*drop_remainder=True"):
+    with pytest.raises(InputShapeError, match=r"'features/image' .* \(None, 784\).*drop_remainder=True"):
         describe(source(dynamic))
 
 

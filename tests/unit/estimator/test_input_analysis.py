@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import input_analyzer.handover
 from estimator import CSRunConfig, ModeKeys
-from estimator.errors import DynamicShapeError
+from estimator.errors import InputShapeError
 from estimator.input import InputSource
 from estimator.input_analysis import VARIABLE, hand_over
 from input_analyzer import applying
@@ -54,7 +54,7 @@ def order(**more: Any) -> Order:
 
 def test_sizes_are_mended_before_they_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     program = handed_over(unknown_batch_size, monkeypatch)
-    with pytest.raises(DynamicShapeError):
+    with pytest.raises(InputShapeError):
         examine(program, order(), Silence())  # type: ignore[arg-type]
     found = examine(program, order(apply=True), Silence())  # type: ignore[arg-type]
     assert [component["shape"] for component in found["components"]] == [(32, 5), (32,)]

@@ -14,7 +14,7 @@ import yaml
 
 from estimator import CerebrasEstimator, EstimatorSpec, ModeKeys
 from estimator.checkpoints import all_of
-from estimator.errors import UsageError
+from estimator.errors import CallError
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]
@@ -42,7 +42,7 @@ def test_a_metric_of_one_batch_is_refused(tiny: Tiny, tiny_input: InputFn) -> No
         total = tf.reduce_sum(features)
         return EstimatorSpec(mode, loss=total, eval_metric_ops={"total": (total, tf.no_op())})
 
-    with pytest.raises(UsageError, match="metric is computed from a batch, and the input has ended"):
+    with pytest.raises(CallError, match="metric is computed from a batch, and the input has ended"):
         tiny(model_fn=model_fn, params={}).evaluate(tiny_input)
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from cs_system.testing import running_system
 from estimator import CerebrasEstimator, EstimatorSpec
-from estimator.errors import UsageError
+from estimator.errors import CallError
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]
@@ -50,7 +50,7 @@ def test_train_evaluate_predict(tiny: Tiny, tiny_input: InputFn, cs_ip: str) -> 
 def test_a_prediction_that_fails_frees_the_system(tiny: Tiny, tiny_input: InputFn, cs_ip: str) -> None:
     """Also while somebody keeps the error, whose traceback holds all that was open."""
     estimator = tiny(cs_ip=cs_ip)
-    with pytest.raises(UsageError, match="the model predicts classes, probabilities") as kept:
+    with pytest.raises(CallError, match="the model predicts classes, probabilities") as kept:
         next(estimator.predict(tiny_input, predict_keys="nothing", use_cs=True))
     assert len(list(estimator.predict(tiny_input, num_samples=3, use_cs=True))) == 3
     assert kept.value.exit_code == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.recommendation import read_recommendation
 from input_analyzer.commands import own_command
 from input_analyzer.refused import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cs_toolkit.errors import UsageError
 from input_analyzer.analysis import Measurement
-from input_analyzer.errors import UsageError
 from input_analyzer.measure import page_cache
 from input_analyzer.measure.page_cache import ColdFiles, Dropped, check_folders, drop, files_below
 from input_analyzer.notes import cold_notes

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cs_toolkit.errors import UsageError
 from input_analyzer.analyze import default_candidates
-from input_analyzer.errors import UsageError, VaryingShapesError, WrongTypeError
+from input_analyzer.errors import VaryingShapesError, WrongTypeError
 from input_analyzer.examine import epoch_samples, function_name, function_source, may_read_files
 from input_analyzer.measure.batches import Shapes, sample_count, size_bytes
 from input_analyzer.measure.link import Link, short_name

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from csrun.errors import CsrunError, UsageError
+from cs_toolkit.errors import UsageError
+from csrun.errors import CsrunError
 from input_analyzer.report.files import TO_STDOUT, check_different, check_writable, write
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.layout import JobLayout
 from csrun.schedulers.slurm.allocation import Allocation, host_file, read_allocation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
 from csrun.schedulers.slurm.batch import WARN_S, warning_time
 
 

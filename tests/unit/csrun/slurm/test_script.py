@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from csrun.errors import UsageError
+from cs_toolkit.errors import UsageError
+from cs_toolkit.version import __version__
 from csrun.schedulers.slurm.script import BatchScript, directive, render
-from csrun.version import __version__
 
 SCRIPT = BatchScript(
     name="slurm-20261120-101530-1a2b",

@@ -1,0 +1,61 @@
+"""The root of all errors of the toolkit, and the exit status that an error leads to.
+
+0 is success, 1 an expected failure, 2 bad input of the caller, 3 a bug of the toolkit. A child's status
+passes through the launchers unchanged.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_BUG = 3
+
+PACKAGES = (
+    "cgc",
+    "cs_compat",
+    "cs_runtime",
+    "cs_stream",
+    "cs_system",
+    "cs_toolkit",
+    "csrun",
+    "estimator",
+    "input_analyzer",
+)
+"""All top-level packages of the toolkit."""
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class ToolkitError(Exception):
+    """An expected failure: the message is for the user, without a traceback.
+
+    It says what was got, what was expected and what to do. `exit_code` is the exit status of a command that
+    ends with the error.
+    """
+
+    exit_code = EXIT_FAILURE
+
+
+class UsageError(ToolkitError):
+    """A flag, an argument, a variable or a combination of them that cannot be used."""
+
+    exit_code = EXIT_USAGE
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit status of a process that ends with an error: its own, 1 for the user's code, 3 for a bug."""
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        return code
+    return EXIT_BUG if _raised_by_toolkit(error) else EXIT_FAILURE
+
+
+def _raised_by_toolkit(error: BaseException) -> bool:
+    """Whether the line that raised is in a package of the toolkit."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and any(
+        Path(frames[-1].filename).is_relative_to(_ROOT / package) for package in PACKAGES
+    )

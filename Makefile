@@ -14,10 +14,11 @@ help: ## this list
 
 setup: .venv/.complete ## create .venv from constraints.txt
 
-lint: .venv/.complete ## ruff (style, format) and mypy --strict
+lint: .venv/.complete ## ruff (style, format), mypy --strict, who may import whom (import-linter)
 	$(PYTHON) -m ruff check $(CODE)
 	$(PYTHON) -m ruff format --check $(CODE)
 	$(PYTHON) -m mypy
+	.venv/bin/lint-imports --config setup.cfg
 
 test: .venv/.complete ## the tests
 	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder

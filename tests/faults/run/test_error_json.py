@@ -168,7 +168,7 @@ def test_batches_of_any_size(failure: Callable[..., Report]) -> None:
         return tf.data.Dataset.from_tensor_slices(records).batch(8)
 
     report = failure(data=ragged)
-    assert (report["kind"], report["exit_code"]) == ("DynamicShapeError", 2)
+    assert (report["kind"], report["exit_code"]) == ("InputShapeError", 2)
     (fault,) = report["faults"]
     assert fault["shape"] == [None, 4]
     assert "drop_remainder=True" in fault["what_to_do"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cs_toolkit.errors import UsageError
+from cs_toolkit.errors import ToolkitError
 from csrun.layout import JobLayout
 from csrun.schedulers.slurm.client import Node, Partition, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmRequestError
@@ -24,7 +24,7 @@ FACTS = ClusterFacts("main", (64, 64, 16), frozenset({"cs"}))
     ],
 )
 def test_what_would_wait_for_ever_is_refused(layout: JobLayout, gres: str, text: str) -> None:
-    with pytest.raises(UsageError, match=text) as refusal:
+    with pytest.raises(ToolkitError, match=text) as refusal:
         FACTS.check(layout, SlurmOptions(gres=gres))
     assert refusal.value.exit_code == 2
 

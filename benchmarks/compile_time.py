@@ -24,9 +24,9 @@ from benchmarks.example_step import example_step
 from benchmarks.harness import Row
 from cgc.cirh.interface import graph_function
 from cgc.driver import CompileOptions, compile_step
-from cgc.fabric import load_fabric
 from cgc.passes.default import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
+from cs_toolkit.fabric import load_fabric
 
 ROUNDS = 3
 TARGET_S = 20.0

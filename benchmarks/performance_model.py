@@ -142,9 +142,9 @@ def report_of(
 ) -> dict[str, Any]:
     """The compile report of a parameter file, with other values in places."""
     from cgc.driver import CompileOptions, validate_step
-    from cgc.fabric import load_fabric
     from cgc.placement import place
     from cgc.report import compile_report, report_json
+    from cs_toolkit.fabric import load_fabric
 
     fabric = load_fabric()
     precision = parameters_of(model, params_file).runconfig.precision or "float32"

@@ -15,7 +15,6 @@ import numpy as np
 
 from benchmarks.contest_graphs import contest_graphs
 from benchmarks.harness import Row, table
-from cgc.fabric import load_fabric
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
 from cgc.placement.ispd.format import parse_graph
@@ -23,6 +22,7 @@ from cgc.placement.ispd.model import ContestGraph
 from cgc.placement.ispd.solve import Result, solve
 from cgc.placement.shapes import kernel_shapes
 from cgc.placement.targets import areas, targets_from
+from cs_toolkit.fabric import load_fabric
 
 SAMPLES = {"A": 74_617.5, "C": 154_597.5, "D": 61_891.5}
 """Objectives of the public sample solutions."""

@@ -312,7 +312,7 @@ def engine(workload: Workload) -> Run:
             initial = session.run({variable.op.name: variable for variable in v1.global_variables()})
     run_pipeline(imported.module, DEFAULT_PIPELINE)
     interface = step_interface(imported.module)
-    program = Engine(export_step(imported.module), interface, CHUNK)
+    program = Engine(export_step(imported.module, interface), interface, CHUNK)
     program.put_state({spec.name: initial[imported.variables[spec.name]] for spec in interface.state})
     chunk = tuple(aligned(np.stack(arrays)) for arrays in zip(*workload.batches, strict=True))
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cgc.cirh.interface import StepInterface
 from cgc.errors import CorruptArtifactError
 from cgc.manifest import (
     EXECUTABLE,
@@ -33,6 +32,7 @@ from cgc.manifest import (
     Manifest,
 )
 from cgc.publishing import NAME_PREFIX, DirectoryLock, directory_lock, publish_directory
+from cs_toolkit.step import StepExecutable, StepInterface
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Artifact:
         return self.manifest.estimates
 
     @property
-    def executable(self) -> bytes:
-        """The bytes for `cgc.executable.load_step`, read and checked at every access."""
-        return self.read(EXECUTABLE)
+    def executable(self) -> StepExecutable:
+        """What the CS system takes, read and checked at every access."""
+        return StepExecutable(self.key, self.manifest.fabric.name, self.interface, self.read(EXECUTABLE))
 
     def read(self, name: str) -> bytes:
         """The content of one file.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -38,7 +38,6 @@ from cgc.cirh.interface import MODE, graph_function, step_interface
 from cgc.cirh.text import canonical_text, print_module
 from cgc.cirh.verify import verify_module
 from cgc.errors import CorruptArtifactError, InvalidModuleError, PlacementError
-from cgc.fabric import Fabric
 from cgc.manifest import (
     CIRH_TEXT,
     DELTAT_ESTIMATE,
@@ -56,14 +55,14 @@ from cgc.manifest import (
     Manifest,
 )
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
-from cgc.precision import Precision
+from cs_toolkit.fabric import Fabric
+from cs_toolkit.step import Mode, Precision, StepInterface
 
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph
     from cgc.publishing import DirectoryLock
     from cgc.report import CompileReport
 
-Mode = Literal["train", "eval", "infer"]
 Progress = Callable[[str, int, int], None]
 """(stage that begins, stages done, stages in all); at the end once more with done == total."""
 
@@ -141,6 +140,7 @@ def validate_step(
         CompileError: it cannot; the message names the op, its node and the user's line.
     """
     start = time.monotonic()
+    step_interface(module)
     stages = _Stages(_VALIDATE_STAGES, progress)
     _, graph = _kernels_of(module, options, stages)
     stages.finish()
@@ -177,7 +177,7 @@ def compile_step(
         ArtifactLockError: another task took longer than `lock_timeout_s`.
     """
     start = time.monotonic()
-    step_interface(module)
+    interface = step_interface(module)
     key_of = partial(
         artifact_key, canonical_text(module), options.model_dump(), fabric.model_dump(mode="json")
     )
@@ -189,7 +189,7 @@ def compile_step(
             artifact, warning = _find(compile_dir, key)  # while this task waited, another may have compiled
             if artifact is None:
                 warning = warning or _older(compile_dir, key_of)
-                artifact, report = _compile(module, options, fabric, key, lock, progress)
+                artifact, report = _compile(module, interface, options, fabric, key, lock, progress)
     return CompileResult(
         artifact=artifact,
         reused=report is None,
@@ -231,6 +231,7 @@ def _older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> str | None:
 
 def _compile(
     module: ModuleOp,
+    interface: StepInterface,
     options: CompileOptions,
     fabric: Fabric,
     key: str,
@@ -252,10 +253,10 @@ def _compile(
     with stages.stage("Estimating performance"):
         report = compile_report(graph, placement, fabric)
     with stages.stage("Exporting the executable"):
-        executable = export_step(optimized)
+        executable = export_step(optimized, interface)
     with stages.stage("Writing the artifact"):
         files = _files(optimized, graph, report, executable)
-        artifact = publish(lock, _manifest(key, optimized, report, files), files)
+        artifact = publish(lock, _manifest(key, _mode(optimized), interface, report, files), files)
     stages.finish()
     return artifact, report
 
@@ -267,7 +268,6 @@ def _kernels_of(module: ModuleOp, options: CompileOptions, stages: _Stages) -> t
 
     with stages.stage("Verifying the graph"):
         verify_module(module)
-        step_interface(module)
         _mode(module)
     with stages.stage("Rewriting the graph"):
         optimized = module.clone()
@@ -296,15 +296,17 @@ def _files(
     return {**{name: text.encode() for name, text in texts.items()}, EXECUTABLE: executable}
 
 
-def _manifest(key: str, module: ModuleOp, report: CompileReport, files: dict[str, bytes]) -> Manifest:
+def _manifest(
+    key: str, mode: Mode, interface: StepInterface, report: CompileReport, files: dict[str, bytes]
+) -> Manifest:
     overall, fabric = report.performance.overall, report.fabric
     return Manifest(
         format_version=FORMAT_VERSION,
         tool_version=tool_version(),
         key=key,
-        mode=_mode(module),
+        mode=mode,
         batch_size=report.batch_size,
-        interface=Interface.from_step(step_interface(module)),
+        interface=Interface.from_step(interface),
         fabric=FabricName(name=fabric.name, processing_elements=fabric.processing_elements),
         estimates=Estimates(
             deltat_cycles=overall.deltat_cycles,

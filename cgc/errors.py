@@ -101,10 +101,6 @@ class LoweringError(CompileError):
     """An op, or a value in it, that the device cannot execute."""
 
 
-class ExecutableError(CompileError):
-    """Bytes that are not an executable of this jax, or arguments that do not fit the executable."""
-
-
 class CorruptArtifactError(CompileError):
     """An artifact directory with something missing, changed, unreadable or of another format."""
 
@@ -119,12 +115,6 @@ class ArtifactWriteError(CompileError):
 
 class ArtifactLockError(CompileError):
     """Another task has been compiling the same program for longer than this one is willing to wait."""
-
-
-class FabricError(CompileError):
-    """A fabric that is not known, or a fabric file that cannot be used."""
-
-    exit_code = 2
 
 
 class KernelGraphError(CompileError):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cgc.cirh.interface import StepInterface, TensorSpec
+from cs_toolkit.step import StepInterface, TensorSpec
 
 FORMAT_VERSION = 3
 """Grows when a file of the artifact changes its meaning; an artifact of another version is compiled again."""

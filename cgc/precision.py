@@ -1,18 +1,13 @@
-"""What activations and their gradients are computed in, and the 16-bit format of the wafer, cbfloat16.
+"""The 16-bit format of the wafer, cbfloat16.
 
-cbfloat16 has 1 sign bit, 6 exponent bits (bias 31) and 9 mantissa bits, and is IEEE-like: gradual underflow,
+It has 1 sign bit, 6 exponent bits (bias 31) and 9 mantissa bits, and is IEEE-like: gradual underflow,
 infinities, NaN, rounding to the nearest with ties to even. Every finite value is a float32 as well.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import numpy as np
 from numpy.typing import NDArray
-
-Precision = Literal["float32", "mixed_float16", "cbfloat16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 CB16_EXPONENT_BITS = 6
 CB16_MANTISSA_BITS = 9

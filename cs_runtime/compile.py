@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
-from cgc.fabric import Fabric, load_fabric
 from cgc.manifest import REPORT_HTML, REPORT_TEXT
 from cs_runtime import files, summaries
 from cs_runtime.errors import ModelDirError
@@ -19,6 +18,7 @@ from cs_runtime.settings import RunSettings
 from cs_runtime.terminal import shortened, show
 from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
+from cs_toolkit.fabric import Fabric, load_fabric
 
 log = logging.getLogger("cs_runtime")
 

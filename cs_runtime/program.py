@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from cgc.cirh.interface import TensorSpec
 from cs_runtime.ranges import RangeCheck
+from cs_runtime.source import InputSource
+from cs_toolkit.step import Mode
 
 if TYPE_CHECKING:
     from cs_system.client import StepOutputs
 
-Mode = Literal["train", "eval", "infer"]
 State = dict[str, np.ndarray]
-Batch = tuple[np.ndarray, ...]
 
-GLOBAL_STEP = "state.global_step"
 LOSS = "output_loss"
 
 
@@ -40,29 +38,14 @@ class StepProgram:
     ranges: tuple[RangeCheck, ...] = ()
 
 
-class FrontEnd(Protocol):
+class FrontEnd(InputSource, Protocol):
     """The framework's side of a run.
 
-    The chief calls all of it, a worker only `inputs`, `input_facts` and `batches`: it traces nothing.
+    The chief calls all of it, a worker only what an `InputSource` has: it traces nothing.
     """
 
     def program(self) -> StepProgram:
         """Traces the step."""
-        ...
-
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The tensors of one batch, in the order of the step's batch inputs."""
-        ...
-
-    def input_facts(self) -> Mapping[str, str]:
-        """What identifies program and input, as name -> text; must be equal in all tasks of a job.
-
-        Nothing that a task's place, its machine, or the user's code at run time can change belongs here.
-        """
-        ...
-
-    def batches(self, skip: int) -> Iterator[Batch]:
-        """A freshly built input without its first `skip` batches, arrays in the order of `inputs`."""
         ...
 
     def initial_state(self) -> State:

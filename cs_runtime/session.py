@@ -14,12 +14,13 @@ from cs_runtime import ranges
 from cs_runtime.compile import Target, compile_for, target_of
 from cs_runtime.errors import NoSystemError
 from cs_runtime.failures import noted_failures
-from cs_runtime.program import GLOBAL_STEP, FrontEnd, State, StepProgram
+from cs_runtime.program import FrontEnd, State, StepProgram
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
 from cs_runtime.waiting import WaitLog, announced
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.identity import InputIdentity
+from cs_toolkit.step import GLOBAL_STEP
 from csrun.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
@@ -116,7 +117,7 @@ def _load(
     timeline: Timeline,
 ) -> Session:
     with timeline.phase("send the program"), announced("take the program"):
-        reservation.load(compiled.artifact)
+        reservation.load(compiled.artifact.executable)
     log.info(
         "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
         re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),

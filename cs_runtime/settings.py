@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cgc.precision import Precision
+from cs_toolkit.step import Precision
 
 InputPosition = Literal["toolkit", "program"]
 

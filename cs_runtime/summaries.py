@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from cgc.cirh.interface import TensorSpec
-from cgc.fabric import Fabric
 from cs_runtime.files import write_text
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
+from cs_toolkit.fabric import Fabric
+from cs_toolkit.step import TensorSpec
 from cs_toolkit.version import __version__
 
 INPUT_INFO_FILE = "estimate_pipeline_perf_info.yaml"

@@ -10,13 +10,14 @@ from cs_runtime import files, summaries
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
 from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
 from cs_runtime.goals import last_step_of_job
-from cs_runtime.program import GLOBAL_STEP, FrontEnd, Observer, State
+from cs_runtime.program import FrontEnd, Observer, State
 from cs_runtime.progress import Progress
 from cs_runtime.session import Session, next_run, open_session, prime
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
 from cs_runtime.waiting import WaitLog, announced
 from cs_runtime.worker import run_worker, worker_beside
+from cs_toolkit.step import GLOBAL_STEP
 from csrun.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from cgc.cirh.interface import TensorSpec
-from cgc.executable import device_dtype
 from cs_runtime.errors import NoSystemError
-from cs_runtime.program import FrontEnd
 from cs_runtime.settings import InputPosition, RunSettings
+from cs_runtime.source import InputSource
 from cs_runtime.waiting import WaitLog
 from cs_stream.cursor import count_before
-from cs_stream.layout import BatchLayout, Field
+from cs_stream.layout import BatchLayout
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import join_run, parse_address
 from cs_system.errors import InputFailedError
@@ -29,16 +27,11 @@ JOIN_TIMEOUT_S = 24 * 3600.0
 STOP_TIMEOUT_S = 10.0
 
 
-def wire_layout(inputs: tuple[TensorSpec, ...]) -> BatchLayout:
-    """The layout of a batch on the wire: the step's inputs with the dtypes that the device computes in."""
-    return BatchLayout(tuple(Field(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs))
-
-
-def run_worker(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> SendSummary:
+def run_worker(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> SendSummary:
     """Streams until the run ends or the input does.
 
     Args:
-        front_end: Of the user's program.
+        source: The input of the user's program.
         settings: Of the run.
         task: This task.
         run: Number of the run in the program (`cs_runtime.session.next_run`).
@@ -47,7 +40,7 @@ def run_worker(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: 
         NoSystemError: no `cs_ip`.
         Exception: whatever the input function raises, unchanged; errors of `cs_stream` and `cs_system`.
     """
-    return open_stream(front_end, settings, task, run).run()
+    return open_stream(source, settings, task, run).run()
 
 
 @dataclass(frozen=True)
@@ -56,29 +49,29 @@ class Stream:
 
     Attributes:
         sender: Of this worker.
-        front_end: Of the user's program.
-        outside: Number of this worker's batches that the front end does not know of, because the program
+        source: The input of the user's program.
+        outside: Number of this worker's batches that the source does not know of, because the program
             leaves them out by itself.
     """
 
     sender: Sender
-    front_end: FrontEnd
+    source: InputSource
     outside: int
 
     def run(self) -> SendSummary:
         """Streams until the run ends or the input does."""
-        summary = self.sender.run(lambda number: self.front_end.batches(number - self.outside))
+        summary = self.sender.run(lambda number: self.source.batches(number - self.outside))
         if summary.stopped_reason:
             log.warning("the run was stopped: %s", summary.stopped_reason)
         log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
         return summary
 
 
-def open_stream(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Stream:
+def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> Stream:
     """Waits until the chief of the job has opened the input, and prepares to stream into it."""
     if settings.cs_ip is None:
         raise NoSystemError
-    input_identity = InputIdentity(run, front_end.input_facts())
+    input_identity = InputIdentity(run, source.input_facts())
     ticket = join_run(
         parse_address(settings.cs_ip),
         task.job_id,
@@ -95,11 +88,11 @@ def open_stream(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run:
         num_workers=task.num_workers,
         input_digest=input_identity.digest,
     )
-    sender = Sender((ticket.data_host, ticket.data_port), identity, wire_layout(front_end.inputs()))
+    sender = Sender((ticket.data_host, ticket.data_port), identity, BatchLayout.of_step(source.inputs()))
     used = count_before(task.index, task.num_workers, ticket.first_position)
     if used:
         log.info("%s", _position_text(task.index, ticket.first_position, used, settings.input_position))
-    return Stream(sender, front_end, used if settings.input_position == "program" else 0)
+    return Stream(sender, source, used if settings.input_position == "program" else 0)
 
 
 def _position_text(worker: int, step: int, used: int, position: InputPosition) -> str:
@@ -136,7 +129,7 @@ class _WorkerThread(threading.Thread):
 
 
 @contextmanager
-def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int) -> Iterator[None]:
+def worker_beside(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> Iterator[None]:
     """Runs the one worker of a job without a launcher in a thread of the chief's process.
 
     Enter it when the input is open. When the body fails because the worker did, the worker's own exception
@@ -145,7 +138,7 @@ def worker_beside(front_end: FrontEnd, settings: RunSettings, task: TaskInfo, ru
     if not task.in_process_worker:
         yield
         return
-    stream = open_stream(front_end, settings, replace(task, role="worker", index=0), run)
+    stream = open_stream(source, settings, replace(task, role="worker", index=0), run)
     thread = _WorkerThread(stream)
     thread.start()
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cs_stream.errors import LayoutError
+from cs_toolkit.step import TensorSpec, wire_specs
 
 ALIGNMENT_BYTES = 64
 MAX_FIELDS = 1024
@@ -109,6 +110,11 @@ class BatchLayout:
     def of(cls, specs: Iterable[tuple[str, str, Sequence[int]]]) -> "BatchLayout":
         """The layout of `(name, dtype, shape)` triples."""
         return cls(tuple(Field(name, dtype, tuple(shape)) for name, dtype, shape in specs))
+
+    @classmethod
+    def of_step(cls, inputs: tuple[TensorSpec, ...]) -> "BatchLayout":
+        """The layout of a batch of a step: its inputs in the types that the device computes in."""
+        return cls(tuple(Field(spec.name, spec.dtype, spec.shape) for spec in wire_specs(inputs)))
 
     def to_json(self) -> list[list[object]]:
         """The JSON form: `[[name, dtype, [sizes]], ...]`."""

@@ -2,7 +2,7 @@
 
     with SystemClient(parse_address("127.0.0.1:9000")) as client:
         with client.reserve(job, token) as reservation:
-            reservation.load(artifact)
+            reservation.load(artifact.executable)
             reservation.program()
             reservation.put_state(state)
             reservation.open_input(num_workers=2, identity=identity, first_position=0)
@@ -22,11 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from cgc.cirh.interface import StepInterface
 from cs_system.address import SystemAddress, parse_address
 from cs_system.connection import Connection
 from cs_system.errors import (
@@ -43,9 +42,7 @@ from cs_system.info import SystemInfo, read_info
 from cs_system.interface import specs_to_wire, state_faults
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.wire import CHUNK_BYTES, TensorAssembler, pack_tensors
-
-if TYPE_CHECKING:
-    from cgc.artifact import Artifact
+from cs_toolkit.step import StepExecutable, StepInterface
 
 __all__ = [
     "Reservation",
@@ -198,26 +195,25 @@ class Reservation:
         self._steps: StepStream | None = None
         self._closed = False
 
-    def load(self, artifact: Artifact) -> None:
+    def load(self, executable: StepExecutable) -> None:
         """Gives the system a compiled program; sends the executable unless the system has it.
 
         Raises:
             ArtifactRefusedError: it is for another fabric, too large, or arrived damaged.
-            cgc.errors.CorruptArtifactError: the artifact's files are damaged.
         """
-        executable, interface = artifact.executable, artifact.interface
+        data, interface = executable.data, executable.interface
         offer = pb.ArtifactOffer(
-            key=artifact.key,
-            fabric=artifact.manifest.fabric.name,
-            executable_sha256=hashlib.sha256(executable).hexdigest(),
-            executable_bytes=len(executable),
+            key=executable.key,
+            fabric=executable.fabric,
+            executable_sha256=hashlib.sha256(data).hexdigest(),
+            executable_bytes=len(data),
             inputs=specs_to_wire(interface.inputs),
             state=specs_to_wire(interface.state),
             outputs=specs_to_wire(interface.outputs),
             updated=interface.updated,
         )
         if self._call("OfferArtifact", offer).needed:
-            self._call("UploadArtifact", _artifact_chunks(executable))
+            self._call("UploadArtifact", _artifact_chunks(data))
         self._interface = interface
 
     def program(self) -> float:

@@ -100,14 +100,13 @@ def serve(
     input_patience_s: float,
 ) -> None:
     """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once."""
-    from cgc.errors import FabricError
-    from cgc.fabric import load_fabric
     from cs_system.server.executables import default_cache_dir
     from cs_system.server.logs import set_up_logs
     from cs_system.server.run import RunLimits
     from cs_system.server.serve import ServeOptions, is_loopback
     from cs_system.server.serve import serve as run_server
     from cs_system.server.system import SystemOptions
+    from cs_toolkit.fabric import FabricError, load_fabric
 
     set_up_logs()
     if not is_loopback(host):

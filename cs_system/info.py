@@ -64,7 +64,7 @@ class SystemInfo:
         version: Of its toolkit.
         state: IDLE, RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING.
         fabric: Name of the fabric's configuration.
-        fabric_spec: The configuration itself, for `cgc.fabric.Fabric`.
+        fabric_spec: The configuration itself, for `cs_toolkit.fabric.Fabric`.
         data_address: Where workers reach it.
         run: None when it is idle.
         waiting_jobs: Jobs in the queue.

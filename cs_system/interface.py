@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cgc.cirh.interface import StepInterface, TensorSpec
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.step import StepInterface, TensorSpec
 
 
 def specs_to_wire(specs: Iterable[TensorSpec]) -> list[pb.TensorSpec]:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from cgc.cirh.interface import TensorSpec
 from cgc.errors import GraphImportError
 from cgc.importers.tensorflow import ImportedStep, import_step, variable_writes
 from cs_runtime.files import write_text
 from cs_runtime.garbage import seldom_searched
-from cs_runtime.program import Mode, StepProgram
+from cs_runtime.program import StepProgram
 from cs_runtime.ranges import RangeCheck
+from cs_toolkit.step import Mode, TensorSpec
 from estimator import checkpoints
 from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.events import SUMMARY_PREFIX

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from cgc.cirh.interface import step_interface
 from cgc.importers.tensorflow import ImportedKerasStep, import_keras_step
-from cs_runtime.program import GLOBAL_STEP, LOSS
+from cs_runtime.program import LOSS
+from cs_toolkit.step import GLOBAL_STEP
 from estimator import checkpoints
 from estimator.capture import TracedModel
 from estimator.errors import ModelFnError

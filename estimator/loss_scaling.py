@@ -10,9 +10,10 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from cgc.cirh.interface import GLOBAL_STEP, RESOURCE_NAME, alias_of, arguments_and_results, graph_function
+from cgc.cirh.interface import RESOURCE_NAME, alias_of, arguments_and_results, graph_function
 from cgc.cirh.ops import AddOp, ConstOp, SelectOp
 from cgc.cirh.types import tensor_of
+from cs_toolkit.step import GLOBAL_STEP
 from estimator.errors import CallError
 
 log = logging.getLogger("estimator")

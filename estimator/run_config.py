@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from cgc.precision import PRECISIONS
+from cs_toolkit.step import PRECISIONS
 from estimator import tasks
 from estimator.errors import CallError, UnknownFieldError, suggestion
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-import ml_dtypes
-import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from cgc.cirh.types import checked_tensor, dtype_name
 from cgc.errors import InvalidModuleError, InvalidOpError
+from cs_toolkit.step import GLOBAL_STEP, StepInterface, TensorSpec
 
 RESOURCE_NAME = "tf.resource_name"
 ALIASING_OUTPUT = "tf.aliasing_output"
@@ -22,36 +20,7 @@ INPUT_NAME = "cs.input_name"
 OUTPUT_NAME = "cs.output_name"
 MODE = "cs.mode"
 SEED = "cs.seed"
-GLOBAL_STEP = "state.global_step"
 STATE_PREFIXES = ("state.model.", "state.optimizer.", "state.metric.")
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """A named tensor. `dtype` is a numpy name ("float32", "bfloat16", "bool" ...) as the IR declares it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one such tensor."""
-        dtype = ml_dtypes.bfloat16 if self.dtype == "bfloat16" else self.dtype
-        return math.prod(self.shape) * np.dtype(dtype).itemsize
-
-
-@dataclass(frozen=True)
-class StepInterface:
-    """Inputs in batch order; state and outputs in the order of the function's arguments and results.
-
-    `updated` names the state that the step replaces, in the order of `state`.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    state: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    updated: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from xdsl.dialects.linalg.ops import IndexOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from cgc.cirh.types import ElementType, Tensor, element_type, numpy_dtype, tensor_type
-from cgc.lowering.dtypes import device_dtype
+from cs_toolkit.step import device_dtype
 
 FLOAT_NAMES = frozenset({"float32", "float16", "bfloat16"})
 _MakeBinary: TypeAlias = Callable[[SSAValue, SSAValue], Operation]

@@ -6,28 +6,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from xdsl.ir import Operation
 
-from cgc.cirh.types import DTYPE_NAMES, numpy_dtype, tensor_of
+from cgc.cirh.types import numpy_dtype, tensor_of
 from cgc.errors import LoweringError
-
-_NARROWED = {"int64": "int32", "uint64": "uint32"}
-
-
-def device_dtype(name: str) -> str:
-    """The numpy name of the type that the device computes an IR type in.
-
-    jax keeps 64-bit types off by default, and a wafer has none; "int64" is therefore "int32" at the
-    boundary of an executable and inside it. All other types are their own.
-
-    Raises:
-        LoweringError: CIRH has no such type.
-    """
-    narrowed = _NARROWED.get(name, name)
-    if narrowed not in DTYPE_NAMES:
-        raise LoweringError(
-            f"element type {name!r} cannot be computed on the device; "
-            f"expected one of {', '.join(sorted(DTYPE_NAMES))}"
-        )
-    return narrowed
+from cs_toolkit.step import NARROWED
 
 
 def result_shape(op: Operation, index: int = 0) -> tuple[int, ...]:
@@ -43,7 +24,7 @@ def result_dtype(op: Operation, index: int = 0) -> np.dtype[np.generic]:
 def device_type(dtype: DTypeLike) -> np.dtype[np.generic]:
     """`device_dtype` for dtype objects."""
     given = np.dtype(dtype)
-    return np.dtype(_NARROWED[given.name]) if given.name in _NARROWED else given
+    return np.dtype(NARROWED[given.name]) if given.name in NARROWED else given
 
 
 def narrowed(values: NDArray[np.generic], what: str) -> NDArray[np.generic]:

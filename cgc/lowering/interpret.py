@@ -16,10 +16,9 @@ from cgc.cirh.interface import (
     alias_of,
     arguments_and_results,
     graph_function,
-    step_interface,
 )
 from cgc.cirh.precision import HalfFormat, half_format
-from cgc.errors import ExecutableError, LoweringError
+from cgc.errors import LoweringError
 from cgc.lowering.precision import given, lower_in, taken
 
 Values = tuple[jax.Array, ...]
@@ -33,12 +32,10 @@ def step_function(module: ModuleOp) -> StepFunction:
     Returns:
         A function (state, inputs) -> (new state, outputs): sequences in the order of
         `step_interface(module)`; state that the step does not replace is passed through. 64-bit integers
-        are taken and returned in 32 bits (`cgc.lowering.dtypes.device_dtype`).
+        are taken and returned in 32 bits (`cs_toolkit.step.device_dtype`).
 
     Raises:
-        InvalidModuleError: the interface is not that of a step.
-        LoweringError: (when called) an op cannot be executed.
-        ExecutableError: (when called) the number of values is wrong.
+        LoweringError: (when called) an op cannot be executed, or the number of values is wrong.
     """
     plan = _Plan(module)
 
@@ -62,7 +59,6 @@ class _Plan:
     """
 
     def __init__(self, module: ModuleOp) -> None:
-        step_interface(module)  # checks names, aliases and types
         self.function = graph_function(module)
         arguments, results = arguments_and_results(self.function)
         self._is_state = tuple(RESOURCE_NAME in argument.attributes.data for argument in arguments)
@@ -79,12 +75,12 @@ class _Plan:
         """All arguments of `@graph` in its order.
 
         Raises:
-            ExecutableError: there are too few or too many.
+            LoweringError: there are too few or too many.
         """
         state_count = sum(self._is_state)
         expected = (state_count, len(self._is_state) - state_count)
         if (len(state), len(inputs)) != expected:
-            raise ExecutableError(
+            raise LoweringError(
                 f"got {len(state)} state values and {len(inputs)} inputs, "
                 f"expected {expected[0]} and {expected[1]}, one for each name in the step's interface"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgc.precision import Precision
+from cs_toolkit.step import Precision
 
 DEFAULT_PIPELINE = "canonicalize,constant-fold,canonicalize,cse,dce,fuse,canonicalize,cse,dce"
 """What every module goes through: canonicalization shows constants, folding shows neutral elements, and

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cgc.fabric import Fabric
 from cgc.kernels.configurations import Configuration
 from cgc.kernels.families import configurations
 from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.placement.model import Placement
+from cs_toolkit.fabric import Fabric
 
 INPUT = "host input"
 """Name of the bottleneck where the Ethernet links are slower than every kernel."""

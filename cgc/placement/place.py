@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cgc.errors import PlacementError
-from cgc.fabric import Fabric
 from cgc.kernels.configurations import Ints
 from cgc.kernels.graph import KernelGraph
 from cgc.placement.engine.anneal import Schedule, anneal
@@ -37,6 +36,7 @@ from cgc.placement.model import Placement, Rect
 from cgc.placement.shapes import GraphShapes, KernelShapes
 from cgc.placement.shortage import graph_too_large
 from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas, paying_target, targets_from
+from cs_toolkit.fabric import Fabric
 
 _BOXES_PER_HALVING = 8
 _ORDER_WORK, _ANNEAL_WORK, _PUSH_WORK = 3_000_000, 1_000_000, 300

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cgc.fabric import Fabric
 from cgc.kernels.configurations import Configurations, Floats, Ints
 from cgc.kernels.families import configurations
 from cgc.kernels.graph import Kernel
 from cgc.placement.engine.tree import NEVER
 from cgc.placement.shortage import fits_on, kernel_too_large, room_for_activations
+from cs_toolkit.fabric import Fabric
 
 AREA_SLACK = 1.3
 """A rectangle may take this much more than the smallest one where its proportions suit the packing."""

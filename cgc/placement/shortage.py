@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cgc.errors import PlacementError, Shortage
-from cgc.fabric import Fabric
 from cgc.kernels.configurations import Configurations, Ints
 from cgc.kernels.families import configurations
 from cgc.kernels.graph import Kernel
+from cs_toolkit.fabric import Fabric
 
 Mask = NDArray[np.bool_]
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cgc.fabric import Fabric
 from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
 from cgc.report.labels import Box, Label, place_labels
 from cgc.report.model import CompileReport, KernelReport
+from cs_toolkit.fabric import Fabric
 
 CONTROL_FAMILY = "control"
 BINS = 10

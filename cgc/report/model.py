@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from cgc.fabric import Fabric
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.performance.model import MEMORY, Figures, Performance, estimate
 from cgc.placement.model import Placement, Rect
 from cgc.placement.shapes import GraphShapes
 from cgc.report.limit import Limit, find_limit
 from cgc.report.remedy import find_remedies
+from cs_toolkit.fabric import Fabric
 
 
 @dataclass(frozen=True)

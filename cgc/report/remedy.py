@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cgc.fabric import Fabric
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configuration
 from cgc.kernels.graph import Kernel, KernelGraph
@@ -17,6 +16,7 @@ from cgc.placement.model import Placement
 from cgc.placement.shapes import KernelShapes
 from cgc.placement.targets import AREA_PER_SPEED, areas
 from cgc.report.limit import Limit, Reason
+from cs_toolkit.fabric import Fabric
 
 _LARGEST = 3
 _FASTER = 0.9

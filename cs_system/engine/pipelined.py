@@ -18,8 +18,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from cgc.cirh.interface import StepInterface, TensorSpec
-from cgc.executable import device_dtype, load_step
+from cs_system.engine.executable import load_step
 from cs_system.engine.setup import compiler_options, computing_threads
 from cs_system.errors import (
     CsSystemError,
@@ -31,6 +30,7 @@ from cs_system.errors import (
 )
 from cs_system.interface import state_faults
 from cs_system.wire import dtype_named
+from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 log = logging.getLogger("cs_system.engine")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cgc.cirh.interface import StepInterface, TensorSpec
 from cs_system.errors import DeviceMemoryError
+from cs_toolkit.step import StepInterface, TensorSpec
 
 # A call costs 70 to 100 us whatever the number of its steps, so 32 steps hide it; 32 MiB of input keep
 # the caches of a host useful and the first step of a run early.

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from cgc.cirh.interface import StepInterface
 from cs_stream import errors as streaming_errors
-from cs_stream.layout import BatchLayout, Field
+from cs_stream.layout import BatchLayout
 from cs_stream.receiver import BatchRing, Receiver, RunSpec, WorkerPhase, WorkerStats
 from cs_system.errors import (
     CsSystemError,
@@ -33,6 +32,7 @@ from cs_system.errors import (
 from cs_system.identity import InputIdentity
 from cs_system.interface import samples_per_step
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
+from cs_toolkit.step import StepInterface
 
 if TYPE_CHECKING:
     from cs_system.engine.pipelined import Engine
@@ -236,7 +236,7 @@ class Run:
                     job_id=self.job,
                     token=self._token,
                     num_workers=num_workers,
-                    layout=_wire_layout(engine.interface),
+                    layout=BatchLayout.of_step(engine.interface.inputs),
                     input_digest=identity.digest,
                     first_position=first_position,
                     chunk_batches=engine.chunk_batches,
@@ -375,14 +375,6 @@ class Run:
         if not future.cancelled():
             # Marks the error as seen, also where the caller has gone.
             future.exception()
-
-
-def _wire_layout(interface: StepInterface) -> BatchLayout:
-    from cgc.executable import device_dtype
-
-    return BatchLayout(
-        tuple(Field(spec.name, device_dtype(spec.dtype), spec.shape) for spec in interface.inputs)
-    )
 
 
 def _product_name(program: Program | None) -> str:

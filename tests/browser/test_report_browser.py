@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cgc.fabric import load_fabric
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import place
 from cgc.report import compile_report, render_html
+from cs_toolkit.fabric import load_fabric
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(

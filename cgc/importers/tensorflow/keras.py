@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cgc.cirh.interface import GLOBAL_STEP
 from cgc.errors import GraphImportError
 from cgc.importers.tensorflow.assemble import MODES, assemble, check_inputs
 from cgc.importers.tensorflow.emit import Array
@@ -23,6 +22,7 @@ from cgc.importers.tensorflow.node import Handle, Value
 from cgc.importers.tensorflow.plan import plan_traced
 from cgc.importers.tensorflow.step import ImportedStep
 from cgc.importers.tensorflow.variables import Variable, accesses
+from cs_toolkit.step import GLOBAL_STEP
 
 _METHODS = {"train": "train_step", "eval": "test_step", "infer": "predict_step"}
 _OWN_COUNTER = "global_step"

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from cgc.importers.tensorflow.constants import NARROWED
 from cgc.importers.tensorflow.faults import Kind, RefusedError, where
+from cs_toolkit.step import GLOBAL_STEP
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 _WRITE_PREFIXES = (
@@ -28,7 +29,6 @@ _POWERS = frozenset({"beta1_power", "beta2_power"})
 _KERAS_LAYERS = "/keras/src/layers/"
 _KERAS_OPTIMIZERS = "/keras/src/optimizers/"
 
-GLOBAL_STEP = "state.global_step"
 
 OPTIMIZER_VARIABLES = "optimizer_variables"
 """Collection of a graph for variables of optimizers that the graph does not show as such."""

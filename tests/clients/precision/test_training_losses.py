@@ -23,7 +23,7 @@ from cgc.cirh.verify import verify_module
 from cgc.driver import CompileOptions
 from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
-from cgc.precision import Precision
+from cs_toolkit.step import Precision
 from estimator import CSRunConfig
 from estimator.front_end import TensorFlowFrontEnd
 from estimator.input import InputSource

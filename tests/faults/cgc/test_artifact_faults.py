@@ -22,10 +22,10 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
-from cgc.cirh.interface import StepInterface, TensorSpec
 from cgc.errors import ArtifactLockError, ArtifactWriteError, CorruptArtifactError
 from cgc.manifest import FILES, FORMAT_VERSION, Estimates, FabricName, Interface, Manifest
 from cgc.publishing import directory_lock, publish_directory
+from cs_toolkit.step import StepInterface, TensorSpec
 
 ROOT = Path(__file__).parents[3]
 KEY = "ab" * 32

@@ -16,7 +16,7 @@ from cgc.artifact import open_artifact, tool_version
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
 from cgc.errors import ArtifactLockError, ArtifactWriteError
-from cgc.fabric import load_fabric
+from cs_toolkit.fabric import load_fabric
 
 ROOT = Path(__file__).parents[3]
 STEP = ROOT / "tests" / "unit" / "cgc" / "steps" / "mlp_train.mlir"
@@ -26,7 +26,7 @@ import os, signal, sys
 from pathlib import Path
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
-from cgc.fabric import load_fabric
+from cs_toolkit.fabric import load_fabric
 
 step, folder, fatal_stage, signal_name = sys.argv[1:]
 def progress(stage, done, total):

@@ -13,12 +13,12 @@ import pytest
 from cgc.artifact import Artifact
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
-from cgc.fabric import load_fabric
 from cs_stream.layout import BatchLayout, Field
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import Reservation, SystemClient, join_run, parse_address
 from cs_system.identity import InputIdentity
 from cs_system.testing import RunningSystem, running_system
+from cs_toolkit.fabric import load_fabric
 
 LINEAR = Path(__file__).parents[2] / "unit" / "cs_system" / "linear.mlir"
 IDENTITY = InputIdentity(1, {"mode": "train"})
@@ -164,7 +164,7 @@ def reservation(client, workers) -> Iterator[Reservation]:
 
 @pytest.fixture
 def loaded(reservation, linear) -> Reservation:
-    reservation.load(linear.artifact)
+    reservation.load(linear.artifact.executable)
     reservation.program()
     reservation.put_state(linear.state())
     return reservation

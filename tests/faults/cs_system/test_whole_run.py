@@ -84,7 +84,7 @@ def test_a_resumed_run_goes_on_with_the_next_batch(loaded, workers, linear, help
     workers.join()
 
     with client.reserve("job", helpers.token) as second:
-        second.load(linear.artifact)
+        second.load(linear.artifact.executable)
         second.program()
         second.put_state(checkpoint)
         second.open_input(2, helpers.identity, int(checkpoint["state.global_step"]))
@@ -159,7 +159,7 @@ def test_state_comes_back_as_it_was_put(loaded, linear):
 
 def test_state_larger_than_a_message_travels_in_parts(reservation, helpers, tmp_path):
     text = helpers.linear_text.replace("8x4xf32", "8x1000000xf32").replace("4x1xf32", "1000000x1xf32")
-    reservation.load(helpers.compiled(tmp_path, text))
+    reservation.load(helpers.compiled(tmp_path, text).executable)
     state = {
         "state.model.w": np.random.default_rng(0).standard_normal((1_000_000, 1)).astype(np.float32),
         "state.optimizer.lr": np.full((), 0.5, np.float32),
@@ -195,10 +195,10 @@ def test_the_server_checks_a_state_too(loaded, linear, monkeypatch):
 
 def test_the_executable_travels_once(client, system, linear, helpers, monkeypatch):
     with client.reserve("job", helpers.token) as reservation:
-        reservation.load(linear.artifact)
+        reservation.load(linear.artifact.executable)
     monkeypatch.setattr("cs_system.client._artifact_chunks", lambda data: pytest.fail("sent again"))
     with client.reserve("job", helpers.token) as reservation:
-        reservation.load(linear.artifact)
+        reservation.load(linear.artifact.executable)
         assert reservation.program() > 0
 
 
@@ -208,17 +208,17 @@ def test_an_executable_that_is_damaged_on_the_way_is_refused(reservation, linear
         "cs_system.client._artifact_chunks", lambda data: iter([pb.ArtifactChunk(data=b"x" + data[1:])])
     )
     with pytest.raises(ArtifactRefusedError, match="arrived damaged: got 19 bytes with SHA-256"):
-        reservation.load(linear.artifact)
+        reservation.load(linear.artifact.executable)
 
 
 def test_an_artifact_of_another_fabric_is_refused(reservation, helpers, tmp_path):
     with pytest.raises(ArtifactRefusedError, match="is compiled for fabric 'cs1', this system has 'cs2'"):
-        reservation.load(helpers.compiled(tmp_path, helpers.linear_text, fabric="cs1"))
+        reservation.load(helpers.compiled(tmp_path, helpers.linear_text, fabric="cs1").executable)
 
 
 def test_an_executable_that_is_none_is_refused(reservation, linear, monkeypatch):
     monkeypatch.setattr(type(linear.artifact), "executable", property(lambda _: b"no program"))
-    reservation.load(linear.artifact)
+    reservation.load(linear.artifact.executable)
     with pytest.raises(ProgramError, match="compile again"):
         reservation.program()
 
@@ -232,7 +232,7 @@ def test_calls_in_the_wrong_order_say_the_right_one(reservation, linear, helpers
         reservation.fetch_state()
     with pytest.raises(WrongOrderError, match="load comes first"):
         reservation.open_input(1, helpers.identity, 0)
-    reservation.load(linear.artifact)
+    reservation.load(linear.artifact.executable)
     with pytest.raises(WrongOrderError, match="run_steps before open_input"):
         list(reservation.run_steps(1))
     with pytest.raises(WrongOrderError, match="got 0 steps"):
@@ -255,7 +255,7 @@ def test_states_of_the_system_during_a_run(client, system, linear, workers, help
     states = [client.info().state]
     with client.reserve("job", helpers.token) as reservation:
         states.append(client.info().state)
-        reservation.load(linear.artifact)
+        reservation.load(linear.artifact.executable)
         reservation.program()
         reservation.put_state(linear.state())
         reservation.open_input(2, helpers.identity, 0)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cgc.cirh.text import parse_module
-from cgc.fabric import load_fabric
 from cgc.kernels import match_kernels
 from cgc.placement import place
 from cgc.report import CompileReport, compile_report, kernel_list_text, plan_json, render_text, report_json
+from cs_toolkit.fabric import load_fabric
 
 HERE = Path(__file__).parent
 

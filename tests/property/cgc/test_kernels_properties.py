@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgc.cirh.text import parse_module
-from cgc.fabric import load_fabric
 from cgc.kernels import match_kernels
 from cgc.placement import place
+from cs_toolkit.fabric import load_fabric
 
 X = "tensor<4x6xf32>"
 W = "tensor<6x6xf32>"

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgc.errors import PlacementError
-from cgc.fabric import Fabric
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
+from cs_toolkit.fabric import Fabric
 
 SIZES = st.integers(1, 3000)
 

@@ -21,8 +21,8 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
-from cgc.cirh.interface import StepInterface, TensorSpec
 from cgc.manifest import FILES, FORMAT_VERSION, Estimates, FabricName, Interface, Manifest
+from cs_toolkit.step import StepInterface, TensorSpec
 
 KEY = "ab" * 32
 INTERFACE = StepInterface(

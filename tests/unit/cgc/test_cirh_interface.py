@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from cgc.cirh.interface import TensorSpec, step_interface
+from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.errors import InvalidModuleError
+from cs_toolkit.step import TensorSpec
 
 STEP = '%step: tensor<i64> {tf.resource_name = "state.global_step", tf.aliasing_output = 1 : i64}'
 X = '%x: tensor<8x4xf32> {cs.input_name = "input_0"}'

@@ -17,9 +17,10 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.driver import CompileOptions, compile_step, validate_step
 from cgc.errors import InvalidModuleError, PipelineError
-from cgc.executable import device_dtype, load_step
-from cgc.fabric import load_fabric
 from cgc.lowering.interpret import step_function
+from cs_system.engine.executable import load_step
+from cs_toolkit.fabric import load_fabric
+from cs_toolkit.step import device_dtype
 
 STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
 
@@ -101,7 +102,7 @@ def test_the_executable_computes_what_the_module_says(compiled, module):
 
     state, inputs = values(interface.state), values(interface.inputs)
     expected = jax.jit(step_function(module))(state, inputs)
-    got = jax.jit(load_step(compiled.artifact.executable))(state, inputs)
+    got = jax.jit(load_step(compiled.artifact.executable.data))(state, inputs)
     for left, right in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
 
@@ -201,7 +202,7 @@ import sys
 from pathlib import Path
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
-from cgc.fabric import load_fabric
+from cs_toolkit.fabric import load_fabric
 import cs_runtime.compile
 module = parse_module(Path(sys.argv[1]).read_text())
 result = compile_step(module, Path(sys.argv[2]), CompileOptions(), load_fabric("cs2"))

@@ -14,9 +14,10 @@ from jax import lax
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
-from cgc.errors import ExecutableError
-from cgc.executable import device_dtype, export_step, load_step
+from cgc.executable import export_step
 from cgc.lowering.interpret import step_function
+from cs_system.engine.executable import ExecutableError, load_step
+from cs_toolkit.step import device_dtype
 
 STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
 BATCHES = 4
@@ -29,7 +30,7 @@ def module():
 
 @pytest.fixture(scope="module")
 def exported(module):
-    return export_step(module)
+    return export_step(module, step_interface(module))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_a_fresh_process_loads_it_without_framework(exported, values, tmp_path):
 import sys
 import numpy as np, jax
 from pathlib import Path
-from cgc.executable import load_step
+from cs_system.engine.executable import load_step
 folder = Path(sys.argv[1])
 arrays = np.load(folder / "values.npz")
 state = tuple(arrays[name] for name in arrays.files if name.startswith("arr_"))
@@ -119,7 +120,7 @@ print([name for name in ("tensorflow", "torch") if name in sys.modules])
 
 
 def test_bytes_depend_on_the_module_alone(module, exported):
-    assert export_step(module) == exported
+    assert export_step(module, step_interface(module)) == exported
     assert b".py" not in exported
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cgc.errors import FabricError
-from cgc.fabric import fabric_names, load_fabric
 from cs_toolkit import config_file
+from cs_toolkit.fabric import FabricError, fabric_names, load_fabric
 
 CS2 = config_file("cs2.yaml")
 

@@ -13,10 +13,10 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.text import canonical_text, parse_module
 from cgc.driver import CompileOptions, compile_step, validate_step
 from cgc.errors import InvalidModuleError
-from cgc.fabric import load_fabric
 from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cgc.precision import rounded_to_cb16
+from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
 FORMATS = ("mixed_float16", "cbfloat16")

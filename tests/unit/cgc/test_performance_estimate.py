@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from cgc.cirh.text import parse_module
-from cgc.fabric import Fabric, load_fabric
 from cgc.kernels import Kernel, KernelGraph, match_kernels
 from cgc.kernels.configurations import Configuration
 from cgc.performance import Performance, estimate
 from cgc.placement import Placement, Rect, place
+from cs_toolkit.fabric import Fabric, load_fabric
 
 FC_MNIST = Path(__file__).parents[2] / "golden" / "cgc" / "fc_mnist_train.mlir"
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cgc.cirh.interface import StepInterface, step_interface
+from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.executable import export_step
+from cs_toolkit.step import StepInterface
 
 
 @dataclass(frozen=True)
@@ -34,4 +35,4 @@ class Program:
 @pytest.fixture(scope="session")
 def program() -> Program:
     module = parse_module((Path(__file__).parent / "linear.mlir").read_text())
-    return Program(export_step(module), step_interface(module))
+    return Program(export_step(module, step_interface(module)), step_interface(module))

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cgc.cirh.interface import TensorSpec, step_interface
+from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.executable import export_step
 from cs_system.engine.pipelined import Engine
@@ -14,6 +14,7 @@ from cs_system.errors import (
     StateMismatchError,
     WrongOrderError,
 )
+from cs_toolkit.step import TensorSpec
 
 K = 4
 
@@ -163,7 +164,7 @@ def test_a_step_beyond_the_memory_is_told_as_such():
               func.return %b : tensor<{1 << 46}xf32>
             }}"""
     )
-    engine = Engine(export_step(module), step_interface(module), 1)
+    engine = Engine(export_step(module, step_interface(module)), step_interface(module), 1)
     engine.put_state({"state.model.s": np.full((), 1, np.float32)})
     with pytest.raises(DeviceMemoryError, match="out of memory while running the steps"):
         engine.run([np.zeros((1, 2), np.float32)], 0, 1)

@@ -1,8 +1,8 @@
 import pytest
 
-from cgc.cirh.interface import StepInterface, TensorSpec
 from cs_system.engine.sizing import RingSize, ring_size
 from cs_system.errors import DeviceMemoryError
+from cs_toolkit.step import StepInterface, TensorSpec
 
 MIB = 1 << 20
 

@@ -16,10 +16,11 @@ import numpy as np
 import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
 
-from cgc.cirh.interface import TensorSpec, step_interface
+from cgc.cirh.interface import step_interface
 from cgc.importers.tensorflow import import_step
 from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
+from cs_toolkit.step import TensorSpec
 
 v1 = tf.compat.v1
 Form = Callable[[Any], Any]

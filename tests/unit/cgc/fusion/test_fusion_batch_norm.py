@@ -18,12 +18,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
 from cgc.driver import CompileOptions, validate_step
-from cgc.fabric import load_fabric
 from cgc.importers.tensorflow import import_keras_step
 from cgc.lowering.interpret import step_function
 from cgc.performance import estimate
 from cgc.placement import place
-from cgc.precision import Precision
+from cs_toolkit.fabric import load_fabric
+from cs_toolkit.step import Precision
 
 v1 = tf.compat.v1
 Moments = tuple[Any, Any]

@@ -16,14 +16,14 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
 from cgc.driver import CompileOptions
-from cgc.fabric import load_fabric
 from cgc.importers.tensorflow import ImportedStep, import_step
 from cgc.kernels import KernelGraph, match_kernels
 from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cgc.placement import place
-from cgc.precision import Precision
 from cgc.report import compile_report
+from cs_toolkit.fabric import load_fabric
+from cs_toolkit.step import Precision
 from estimator.capture import model_graph
 from models.common.tf import layers as own
 from models.common.tf.optimizers import minimize

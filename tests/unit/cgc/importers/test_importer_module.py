@@ -13,9 +13,10 @@ import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh import ops
-from cgc.cirh.interface import TensorSpec, step_interface
+from cgc.cirh.interface import step_interface
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.importers.tensorflow import ImportedStep, import_step
+from cs_toolkit.step import TensorSpec
 
 tf1 = tf.compat.v1
 

@@ -14,10 +14,10 @@ from cgc.cirh import ops
 from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME
 from cgc.cirh.types import tensor_type
 from cgc.cirh.verify import verify_module
-from cgc.fabric import load_fabric
 from cgc.kernels import match_kernels
 from cgc.placement import place
 from cgc.report import compile_report, render_text
+from cs_toolkit.fabric import load_fabric
 
 Argument = tuple[tuple[int, ...], str]
 X: Argument = ((8, 6), "float32")

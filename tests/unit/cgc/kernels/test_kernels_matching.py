@@ -10,10 +10,10 @@ from cgc.cirh import ops
 from cgc.cirh.optimizer import OptimizerOp
 from cgc.cirh.text import parse_module
 from cgc.errors import KernelGraphError
-from cgc.fabric import load_fabric
 from cgc.kernels import Kernel, KernelGraph, match_kernels
 from cgc.kernels.work import _PER_ELEMENT, OPTIMIZERS
 from cgc.placement import place
+from cs_toolkit.fabric import load_fabric
 
 FC_MNIST = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
 

@@ -14,10 +14,10 @@ from cgc.cirh import ops
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.cirh.types import tensor_type
-from cgc.errors import ExecutableError, InvalidModuleError, LoweringError
-from cgc.executable import device_dtype
+from cgc.errors import InvalidModuleError, LoweringError
 from cgc.lowering import jax_table
 from cgc.lowering.interpret import step_function
+from cs_toolkit.step import device_dtype
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 KEEP = 0.8
@@ -128,7 +128,7 @@ def test_state_that_is_not_replaced_is_passed_through_in_order():
 
 
 def test_wrong_number_of_values_is_refused(module):
-    with pytest.raises(ExecutableError, match="got 1 state values and 3 inputs, expected 21 and 2"):
+    with pytest.raises(LoweringError, match="got 1 state values and 3 inputs, expected 21 and 2"):
         step_function(module)([0], [0, 0, 0])
 
 

@@ -6,11 +6,13 @@ import jax
 import numpy as np
 import pytest
 
+from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
-from cgc.executable import export_step, load_step
+from cgc.executable import export_step
 from cgc.lowering.interpret import step_function
 from cgc.lowering.precision import round_to_cb16
 from cgc.precision import CB16_LARGEST, rounded_to_cb16
+from cs_system.engine.executable import load_step
 
 ALL_EXPONENTS = (np.arange(512, dtype=np.uint32) << 23).view(np.float32)
 
@@ -168,7 +170,7 @@ def test_an_exported_step_rounds_too() -> None:
       }
     }""")
     values = np.float32([0.1, 1e-11, 70000.0, 1.0 + 2.0**-10])
-    (new,), _ = load_step(export_step(module))((values,), ())
+    (new,), _ = load_step(export_step(module, step_interface(module)))((values,), ())
     np.testing.assert_array_equal(new, rounded_to_cb16(values))
 
 

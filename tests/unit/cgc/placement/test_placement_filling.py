@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from cgc.errors import PlacementError
-from cgc.fabric import Fabric, load_fabric
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.performance import estimate
 from cgc.placement import Placement, place
 from cgc.placement.filling import fills
 from cgc.placement.shapes import GraphShapes
+from cs_toolkit.fabric import Fabric, load_fabric
 
 ROWS, WIDTH = 256, 256
 LAYER = {

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cgc.errors import PlacementError
-from cgc.fabric import Fabric, load_fabric
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
+from cs_toolkit.fabric import Fabric, load_fabric
 
 
 def layer(name: str, inputs: int, outputs: int, **changes: int) -> Kernel:

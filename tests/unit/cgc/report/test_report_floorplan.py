@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from cgc.fabric import Fabric, load_fabric
 from cgc.placement.model import Rect
 from cgc.report.floorplan import used_window, utilization_bin, whole_window
 from cgc.report.labels import CHARACTER_WIDTH, Box, Label, place_labels
+from cs_toolkit.fabric import Fabric, load_fabric
 
 WIDTH = 900.0
 AREA = Box(40, 22, 840, 400)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cgc.fabric import Fabric, load_fabric
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.kernels.configurations import Configuration
 from cgc.placement import Placement, Rect
@@ -20,6 +19,7 @@ from cgc.report import (
 )
 from cgc.report.tables import table
 from cs_runtime.terminal import shortened
+from cs_toolkit.fabric import Fabric, load_fabric
 
 LOOP = {
     "rows": 1,

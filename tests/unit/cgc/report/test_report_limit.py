@@ -15,7 +15,6 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.text import parse_module
 from cgc.cirh.types import tensor_type
-from cgc.fabric import load_fabric
 from cgc.kernels import Kernel, KernelGraph, match_kernels
 from cgc.kernels.families import configurations
 from cgc.kernels.nest_cost import nest_shares
@@ -34,6 +33,7 @@ from cgc.report import (
     report_json,
 )
 from cgc.report.text import verdict
+from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 CS2 = load_fabric("cs2")

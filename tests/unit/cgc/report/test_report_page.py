@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cgc.cirh.text import parse_module
-from cgc.fabric import load_fabric
 from cgc.kernels import Edge, Kernel, KernelGraph, match_kernels
 from cgc.performance.model import INPUT
 from cgc.placement import place
 from cgc.report import CompileReport, Limit, Reason, compile_report, render_html, report_json
+from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 CS2 = load_fabric("cs2")

@@ -8,11 +8,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cgc.errors import FabricError
 from cs_toolkit import config_file
+from cs_toolkit.errors import UsageError
 from cs_toolkit.loader import ConfigError, load_model
 
 Count = Annotated[int, Field(gt=0)]
+
+
+class FabricError(UsageError):
+    """A fabric that cannot be used: unknown, or its file has faults."""
 
 
 class Fabric(BaseModel):

@@ -1,0 +1,107 @@
+"""What a step is to whoever feeds or runs it: its tensors by name, and the types the device computes in.
+
+Workers, the CS system and the compiler agree on this module. It needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from cs_toolkit.errors import ToolkitError
+
+Mode = Literal["train", "eval", "infer"]
+Precision = Literal["float32", "mixed_float16", "cbfloat16"]
+"""What activations and their gradients are computed in."""
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+GLOBAL_STEP = "state.global_step"
+"""The name of the counter of steps in the state."""
+
+ITEM_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "uint32": 4,
+}
+"""Bytes of an element, by the numpy name of each type that a step may declare."""
+
+NARROWED = {"int64": "int32", "uint64": "uint32"}
+"""Types that the device computes in another type."""
+
+
+class DtypeError(ToolkitError):
+    """An element type that the device does not compute in."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor. `dtype` is a numpy name ("float32", "bfloat16", "bool" ...) as the IR declares it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one such tensor."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class StepInterface:
+    """Inputs in batch order; state and outputs in the order of the function's arguments and results.
+
+    `updated` names the state that the step replaces, in the order of `state`.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    state: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    updated: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepExecutable:
+    """A compiled step as the CS system takes it.
+
+    Attributes:
+        key: the 64 hex digits of its artifact.
+        fabric: name of the fabric that it was compiled for.
+        interface: what goes in and comes out, in the order of the executable.
+        data: what `jax.export` has serialized.
+    """
+
+    key: str
+    fabric: str
+    interface: StepInterface
+    data: bytes
+
+
+def device_dtype(name: str) -> str:
+    """The numpy name of the type that the device computes an IR type in.
+
+    jax keeps 64-bit types off by default, and a wafer has none; "int64" is therefore "int32" at the
+    boundary of an executable, on the wire and inside the program. All other types are their own.
+
+    Raises:
+        DtypeError: a step has no such type.
+    """
+    narrowed = NARROWED.get(name, name)
+    if narrowed not in ITEM_BYTES:
+        raise DtypeError(
+            f"element type {name!r} cannot be computed on the device; "
+            f"expected one of {', '.join(sorted(ITEM_BYTES))}"
+        )
+    return narrowed
+
+
+def wire_specs(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """The tensors of a batch on the wire: the step's inputs in the types that the device computes in."""
+    return tuple(TensorSpec(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from xdsl.utils.exceptions import VerifyException
 
-from cs_toolkit.errors import ToolkitError
+from cs_toolkit.errors import ProgramFault, ToolkitError, WriteError
 
 
 class CompileError(ToolkitError):
@@ -44,31 +44,6 @@ class PipelineError(CompileError):
     exit_code = 2
 
 
-@dataclass(frozen=True)
-class GraphFault:
-    """One thing that is wrong with a graph; what is not known or not of one operation is None.
-
-    Attributes:
-        kind: "unknown operation", "element type", "dynamic shape" or "usage".
-        message: what was got and expected, a line of text.
-        op: the framework's type of the operation.
-        node: its name.
-        shape: of its first result; None for sizes that are not known.
-        dtype: of its first result.
-        source: the user's line as "file:line".
-        what_to_do: how to go on.
-    """
-
-    kind: str
-    message: str
-    op: str | None = None
-    node: str | None = None
-    shape: tuple[int | None, ...] | None = None
-    dtype: str | None = None
-    source: str | None = None
-    what_to_do: str | None = None
-
-
 class GraphImportError(CompileError):
     """A framework's graph that cannot become CIRH; the message lists everything that is wrong with it.
 
@@ -78,7 +53,7 @@ class GraphImportError(CompileError):
     """
 
     def __init__(
-        self, message: str, faults: tuple[str, ...] = (), details: tuple[GraphFault, ...] = ()
+        self, message: str, faults: tuple[str, ...] = (), details: tuple[ProgramFault, ...] = ()
     ) -> None:
         self.faults = faults or (message,)
         self.details = details
@@ -105,7 +80,7 @@ class CorruptArtifactError(CompileError):
     """An artifact directory with something missing, changed, unreadable or of another format."""
 
 
-class ArtifactWriteError(CompileError):
+class ArtifactWriteError(CompileError, WriteError):
     """An artifact that could not be written (disk full, no permission); nothing half-written is left."""
 
     def __init__(self, message: str, what_to_do: str) -> None:
@@ -169,6 +144,6 @@ class PlacementError(CompileError):
 
     @property
     def fault_fields(self) -> dict[str, str | None]:
-        """The fields of a `GraphFault`."""
+        """The fields of a `ProgramFault`."""
         advice = "make the layer or the model smaller, or run it with weight streaming"
         return {"node": self.kernel, "source": self.source, "what_to_do": advice}

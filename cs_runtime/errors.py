@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cs_toolkit.errors import ToolkitError
+from cs_toolkit.errors import ToolkitError, WriteError
 
 
 class RunError(ToolkitError):
     """An expected failure of a run."""
 
 
-class ModelDirError(RunError):
+class ModelDirError(RunError, WriteError):
     """`model_dir` cannot be written."""
 
     def __init__(self, path: Path, cause: OSError) -> None:

@@ -14,10 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cgc.errors import ArtifactWriteError, GraphFault, GraphImportError, PlacementError
 from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_json
-from cs_toolkit.errors import exit_code_of
+from cs_toolkit.errors import ProgramFault, WriteError, exit_code_of
 from csrun.errors import RoleError
 from csrun.roles import TaskInfo
 
@@ -58,25 +57,26 @@ def error_report(error: Exception) -> dict[str, Any]:
     """What `error.json` says of an error.
 
     `kind` is its class, `exit_code` that of the process, `message` what the user reads. `faults` has an entry
-    for everything that is wrong, with the fields of `cgc.errors.GraphFault`; what is not known is null. Where
-    kernels do not fit, `shortage` has the figures (`cgc.errors.Shortage`).
+    for everything that is wrong, with the fields of `cs_toolkit.errors.ProgramFault`; null is not known.
+    Where kernels do not fit, `shortage` has the figures (`cgc.errors.Shortage`).
     """
-    faults = error.details if isinstance(error, GraphImportError) else ()
+    faults: tuple[ProgramFault, ...] = getattr(error, "details", ())
+    shortage = getattr(error, "shortage", None)
     report = {
         "kind": type(error).__name__,
         "message": str(error),
         "exit_code": exit_code_of(error),
         "faults": [asdict(fault) for fault in faults or (_only_fault(error),)],
     }
-    if isinstance(error, PlacementError) and error.shortage is not None:
-        report["shortage"] = asdict(error.shortage)
+    if shortage is not None:
+        report["shortage"] = asdict(shortage)
     return report
 
 
-def _only_fault(error: Exception) -> GraphFault:
+def _only_fault(error: Exception) -> ProgramFault:
     """An error without a list of faults as the only one; its `fault_fields` says what it is about."""
     fields: Mapping[str, Any] = getattr(error, "fault_fields", {})
-    return GraphFault(kind=type(error).__name__, message=str(error), **fields)
+    return ProgramFault(kind=type(error).__name__, message=str(error), **fields)
 
 
 def _paths(compile_dir: Path) -> list[Path]:
@@ -91,5 +91,5 @@ def _write(paths: list[Path], error: Exception) -> None:
         try:
             write_json(path, error_report(error))
         except ModelDirError as second:
-            if not isinstance(error, ModelDirError | ArtifactWriteError):  # which say so themselves
+            if not isinstance(error, WriteError):  # which say so themselves
                 log.warning("%s was not written: %s", path, second)

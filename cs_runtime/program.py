@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
 
 from cs_runtime.ranges import RangeCheck
 from cs_runtime.source import InputSource
 from cs_toolkit.step import Mode
 
 if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
     from cs_system.client import StepOutputs
 
 State = dict[str, np.ndarray]

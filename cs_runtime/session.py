@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
-from cgc.driver import CompileResult
 from cs_runtime import ranges
-from cs_runtime.compile import Target, compile_for, target_of
 from cs_runtime.errors import NoSystemError
 from cs_runtime.failures import noted_failures
 from cs_runtime.program import FrontEnd, State, StepProgram
@@ -22,6 +21,10 @@ from cs_system.client import Reservation, StepOutputs, SystemClient, parse_addre
 from cs_system.identity import InputIdentity
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.roles import TaskInfo
+
+if TYPE_CHECKING:
+    from cgc.driver import CompileResult
+    from cs_runtime.compile import Target
 
 log = logging.getLogger("cs_runtime")
 
@@ -77,6 +80,8 @@ def open_session(
         NoSystemError: no `cs_ip`.
         cs_system.errors.SystemBusyError: another job holds the system and this one does not wait.
     """
+    from cs_runtime.compile import compile_for, target_of  # late: workers have no compiler
+
     if settings.cs_ip is None:
         raise NoSystemError
     target = target_of(settings)

@@ -7,6 +7,7 @@ passes through the launchers unchanged.
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 EXIT_FAILURE = 1
@@ -43,6 +44,35 @@ class UsageError(ToolkitError):
     """A flag, an argument, a variable or a combination of them that cannot be used."""
 
     exit_code = EXIT_USAGE
+
+
+class WriteError(ToolkitError):
+    """A directory that cannot be written or is full; the message names it."""
+
+
+@dataclass(frozen=True)
+class ProgramFault:
+    """One thing that is wrong with a user's program; what is not known or not of one operation is None.
+
+    Attributes:
+        kind: "unknown operation", "element type", "dynamic shape" or "usage".
+        message: what was got and expected, a line of text.
+        op: the framework's type of the operation.
+        node: its name.
+        shape: of its first result; None for sizes that are not known.
+        dtype: of its first result.
+        source: the user's line as "file:line".
+        what_to_do: how to go on.
+    """
+
+    kind: str
+    message: str
+    op: str | None = None
+    node: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    dtype: str | None = None
+    source: str | None = None
+    what_to_do: str | None = None
 
 
 def exit_code_of(error: BaseException) -> int:

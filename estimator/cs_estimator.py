@@ -160,7 +160,7 @@ class CerebrasEstimator:
         place = self._place("validate_only" if validate_only else "compile_only")
         source = InputSource(input_fn, mode, self._params, self._config, {})
         log_report(source, shared=mode == ModeKeys.TRAIN)
-        on_cs.compile_program(self._front_end(source), place, validate_only)
+        on_cs.compile_only(self._front_end(source), place, validate_only)
         leave_at_exit()
 
     def train(

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cgc.errors import GraphImportError
-from cgc.importers.tensorflow import ImportedStep, import_step, variable_writes
 from cs_runtime.files import write_text
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import StepProgram
@@ -26,12 +24,13 @@ from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.events import SUMMARY_PREFIX
 from estimator.host_metrics import HostMetrics
 from estimator.input import Element, InputSource, describe, read
-from estimator.loss_scaling import count_skipped_steps
 from estimator.model_state import ModelState
 from estimator.modes import ModeKeys
-from estimator.ranges import watch_ranges
 from estimator.run_config import CSRunConfig
 from estimator.spec import WarmStartSettings, named_predictions
+
+if TYPE_CHECKING:
+    from cgc.importers.tensorflow import ImportedStep
 
 log = logging.getLogger("estimator")
 
@@ -197,6 +196,9 @@ class TensorFlowFrontEnd:
 
     @cached_property
     def _imported(self) -> ImportedStep:
+        from cgc.errors import GraphImportError  # late: workers have no compiler
+        from estimator.skipped_steps import count_skipped_steps
+
         try:
             imported = self._import()
         except GraphImportError as error:
@@ -211,6 +213,8 @@ class TensorFlowFrontEnd:
         return imported
 
     def _import(self) -> ImportedStep:
+        from cgc.importers.tensorflow import import_step
+
         model, mode = self._model, self._source.mode
         return import_step(
             model.graph,
@@ -227,6 +231,8 @@ class TensorFlowFrontEnd:
     @cached_property
     def _ranges(self) -> tuple[RangeCheck, ...]:
         """Lets the imported step put out the ranges of its labels and ids, once."""
+        from estimator.ranges import watch_ranges
+
         return watch_ranges(self._imported.module, [c.name for c in self._element.components])
 
     @property
@@ -276,6 +282,8 @@ def _outputs(model: TracedModel, mode: str, host_metrics: HostMetrics | None) ->
 def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
     if mode == ModeKeys.TRAIN:
         return [model.spec.train_op]
+    from cgc.importers.tensorflow import variable_writes
+
     # Of an update only what it writes: its own value may need what the system cannot compute.
     return variable_writes([update for _, update in model.metrics.values()])
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import cs_runtime.compile
 import cs_runtime.inference
 import cs_runtime.training
 from cs_runtime.failures import noted_failures
@@ -46,13 +45,15 @@ class Place:
     input_position: InputPosition = "toolkit"
 
 
-def compile_program(front_end: TensorFlowFrontEnd, place: Place, validate_only: bool) -> None:
+def compile_only(front_end: TensorFlowFrontEnd, place: Place, validate_only: bool) -> None:
     """Validates or compiles; needs no CS system, but asks the one at `cs_ip` for its fabric."""
+    from cs_runtime.compile import compile_program, validate_program  # late: workers have no compiler
+
     settings = _settings(front_end, place)
     if validate_only:
-        cs_runtime.compile.validate_program(front_end, settings)
+        validate_program(front_end, settings)
     else:
-        cs_runtime.compile.compile_program(front_end, settings)
+        compile_program(front_end, settings)
 
 
 def train(front_end: TensorFlowFrontEnd, place: Place, steps: int | None, max_steps: int | None) -> None:

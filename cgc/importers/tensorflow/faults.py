@@ -11,12 +11,12 @@ from typing import Any
 from cgc.errors import (
     CompileError,
     DynamicShapeError,
-    GraphFault,
     GraphImportError,
     GraphTypeError,
     UnsupportedOpsError,
 )
 from cgc.importers.tensorflow.source import user_line
+from cs_toolkit.errors import ProgramFault
 
 
 class Kind(Enum):
@@ -83,13 +83,13 @@ class Fault:
     text: str
     op: Any = None
 
-    def detail(self) -> GraphFault:
+    def detail(self) -> ProgramFault:
         """The fault for programs."""
         if self.op is None:
-            return GraphFault(self.kind.value, self.text, what_to_do=_REMEDIES.get(self.kind))
+            return ProgramFault(self.kind.value, self.text, what_to_do=_REMEDIES.get(self.kind))
         result = next(iter(self.op.outputs), None)
         shape = None if result is None or result.shape.rank is None else tuple(result.shape.as_list())
-        return GraphFault(
+        return ProgramFault(
             kind=self.kind.value,
             message=self.text,
             op=self.op.type,

@@ -12,7 +12,7 @@ from cgc.cirh.text import parse_module, print_module
 from estimator import loss_scale_optimizer
 from estimator.capture import check_advances
 from estimator.errors import ModelFnError
-from estimator.loss_scaling import count_skipped_steps
+from estimator.skipped_steps import count_skipped_steps
 
 v1 = tf.compat.v1
 

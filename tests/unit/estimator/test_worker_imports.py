@@ -1,0 +1,18 @@
+"""What a worker's process loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_workers_load_no_compiler() -> None:
+    """Everything that a worker calls is imported without xDSL and the compiler; the chief loads those late."""
+    program = (
+        "import estimator.cli, estimator.front_end, estimator.input, estimator.on_cs, cs_runtime.worker, sys\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"cs_runtime", "cs_stream", "cs_system"} <= loaded
+    assert not {"cgc", "xdsl"} & loaded

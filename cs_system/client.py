@@ -274,11 +274,12 @@ class Reservation:
             InputMismatchError: a worker has another input.
             WorkerLostError, InputFailedError: a worker will not come.
         """
+        began_s = time.monotonic()
         stream = self._stream("WatchInput", pb.WatchInputRequest(timeout_s=timeout_s))
         with self._connection.errors():
             for status in stream:
                 if on_progress is not None:
-                    on_progress(_workers_text(status))
+                    on_progress(_workers_text(status, time.monotonic() - began_s, timeout_s))
 
     def run_steps(self, n: int, on_wait: OnWait | None = None) -> StepStream:
         """Computes up to `n` steps; the outputs come while the steps run.
@@ -467,7 +468,11 @@ def join_run(
                 if left_s <= _JOIN_SLICE_S:
                     raise JoinTimeoutError.after(job, timeout_s, error.fields["state"]) from None
                 if on_wait is not None:
-                    on_wait(f"waiting for the chief of job {job} to open the input: {error.fields['state']}")
+                    waited_s = timeout_s - (deadline - time.monotonic())
+                    on_wait(
+                        f"waiting for the chief of job {job} to open the input, for {waited_s:.0f} s: "
+                        f"{error.fields['state']}"
+                    )
                 continue
             return RunTicket(reply.data_host or address.host, reply.data_port, reply.first_position)
     finally:
@@ -486,10 +491,12 @@ def _queue_text(address: SystemAddress, queued: pb.Queued) -> str:
     )
 
 
-def _workers_text(status: pb.InputStatus) -> str:
+def _workers_text(status: pb.InputStatus, waited_s: float, timeout_s: float) -> str:
     ready = len(status.workers) - len(status.waiting_for)
     text = f"{ready} of {len(status.workers)} workers ready"
-    return f"{text}, waiting for {status.missing}" if status.missing else text
+    if not status.missing:
+        return text
+    return f"{text}, waiting for {status.missing} for {waited_s:.0f} s; the run ends after {timeout_s:g} s"
 
 
 def _reason(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,13 @@ log = logging.getLogger("estimator")
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
 FEATURES_AND_LABELS = ("features", "labels")
 _NARROW = {"int64": np.dtype("int32"), "uint64": np.dtype("uint32")}
+
+
+class WeightedLabels(NamedTuple):
+    """Labels, and how much each sample counts."""
+
+    labels: Any
+    sample_weight: Any
 
 
 @dataclass(frozen=True)
@@ -177,17 +184,23 @@ def in_model_graph(source: InputSource) -> tuple[Any, Any]:
 
     The iterator starts with the graph's tables, so that any session that initializes them can read.
     """
-    return features_and_labels(read_in_graph(source.call()), source.mode)
+    return features_and_labels(read_in_graph(source.call()), source.mode, source.parts)
 
 
-def features_and_labels(element: Any, mode: str = ModeKeys.TRAIN) -> tuple[Any, Any]:
+def features_and_labels(
+    element: Any, mode: str = ModeKeys.TRAIN, parts: tuple[str, ...] = FEATURES_AND_LABELS
+) -> tuple[Any, Any]:
     """The two parts of an element; labels are None where there are none, and to predict.
 
+    Labels with a third part, of those that Keras models take, are `WeightedLabels`.
+
     Raises:
-        InputFnError: it has more members.
+        InputFnError: it has more members than `parts`.
     """
-    parts = _parts(element, FEATURES_AND_LABELS, mode)
-    return (parts[0], parts[1]) if len(parts) == 2 else (parts[0], None)
+    features, *others = _parts(element, parts, mode)
+    if len(others) > 1:
+        return features, WeightedLabels(*others)
+    return features, others[0] if others else None
 
 
 def read_in_graph(result: Any) -> Any:

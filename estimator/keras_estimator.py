@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from estimator.cs_estimator import CerebrasEstimator
 from estimator.errors import CallError
 from estimator.input import InputSource
+from estimator.keras_graph import keras_model_fn
 from estimator.spec import EstimatorSpec
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ class KerasEstimator(CerebrasEstimator):
     A step is one call of the model's `train_step`; logged values are those that `fit` shows, means since the
     start of the run. After `train` the model has the trained weights, so that its own `evaluate`, `predict`
     and `save` follow on this CPU. A batch is x, (x, y) or (x, y, sample_weight). A training continues from
-    the newest checkpoint of `model_dir`.
+    the newest checkpoint of `model_dir`; `evaluate` and `predict` take that, or another one, on this CPU too,
+    and leave the model as it is.
 
     Args:
         model: A Keras 3 or tf_keras model, built, and compiled with optimizer and loss.
@@ -42,7 +44,10 @@ class KerasEstimator(CerebrasEstimator):
         config: Any = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(no_graph, model_dir, compile_dir, config, params)
+        def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
+            return keras_model_fn(model)(features, labels, mode, params)
+
+        super().__init__(model_fn, model_dir, compile_dir, config, params)
         self.model = model
 
     def _front_end(self, source: InputSource, options: StateOptions | None = None) -> TensorFlowFrontEnd:
@@ -51,23 +56,11 @@ class KerasEstimator(CerebrasEstimator):
         source = replace(source, parts=self._parts)
         return KerasFrontEnd(self.model, source, self._params, self._config, self._model_dir, options)
 
+    def _whole_source(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
+        return replace(super()._whole_source(input_fn, mode), parts=self._parts)
+
     def _train_on_cpu(self, *args: Any, **kwargs: Any) -> None:
-        _refuse("train", "fit")
-
-    def _evaluate_on_cpu(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        _refuse("evaluate", "evaluate")
-
-    def _batches_from_cpu(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse("predict", "predict")
-
-
-def no_graph(features: Any, labels: Any, mode: str, params: Any, config: Any) -> EstimatorSpec:
-    """In the place of the `model_fn` that a Keras model does not have."""
-    raise CallError("a KerasEstimator has a Keras model and no model_fn")
-
-
-def _refuse(call: str, own: str) -> NoReturn:
-    raise CallError(
-        f"{call}() of a KerasEstimator runs on the CS system, but config.cs_ip is None or use_cs False; "
-        f"on this CPU call {own}() of the Keras model itself"
-    )
+        raise CallError(
+            "train() of a KerasEstimator runs on the CS system, but config.cs_ip is None or use_cs False; "
+            "on this CPU call fit() of the Keras model itself"
+        )

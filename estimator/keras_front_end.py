@@ -20,7 +20,6 @@ from estimator.capture import TracedModel
 from estimator.errors import ModelFnError
 from estimator.front_end import StateOptions, TensorFlowFrontEnd
 from estimator.input import InputSource
-from estimator.keras_estimator import no_graph
 from estimator.modes import ModeKeys
 from estimator.run_config import CSRunConfig
 from estimator.spec import EstimatorSpec
@@ -46,7 +45,7 @@ class KerasFrontEnd(TensorFlowFrontEnd):
         model_dir: Path,
         options: StateOptions | None = None,
     ) -> None:
-        super().__init__(no_graph, source, params, config, model_dir, options)
+        super().__init__(_no_graph, source, params, config, model_dir, options)
         self._keras_model = model
 
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -114,3 +113,8 @@ class KerasFrontEnd(TensorFlowFrontEnd):
                 )
             nothing = EstimatorSpec(ModeKeys.PREDICT, predictions=tf.zeros([]))
         return TracedModel(graph, (), nothing, None, {})
+
+
+def _no_graph(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
+    """In the place of the `model_fn` that a Keras model does not have."""
+    raise NotImplementedError

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator.errors import ModelFnError
+from estimator.input import WeightedLabels
 from estimator.modes import ModeKeys
 from estimator.spec import EstimatorSpec
 
@@ -50,7 +51,8 @@ class _KerasGraph:
     def __init__(self, model: Any, features: Any, labels: Any, mode: str) -> None:
         self._model = model
         self._mode = mode
-        self._batch = features if labels is None else (features, labels)
+        others = labels if isinstance(labels, WeightedLabels) else (labels,)
+        self._batch = features if labels is None else (features, *others)
         self._variables: dict[int, Any] = {}  # by the identity of the tf.Variable that has the first value
 
     def spec(self) -> EstimatorSpec:

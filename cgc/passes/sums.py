@@ -34,10 +34,10 @@ def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | Non
             value = pending.pop()
             for user in _users(value, (ops.MulOp, ops.DivOp)):
                 factor, others = _product(user.result, spread.result)
-                if others == [centred]:
+                if others == [centred] and math.isclose(factor, wanted, rel_tol=1e-5):
                     found: Operation = user
-                    return found if math.isclose(factor, wanted, rel_tol=1e-5) else None
-                if not others:
+                    return found
+                if others in ([], [centred]):  # constant factors may follow
                     pending.append(user.result)
     return None
 

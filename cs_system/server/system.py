@@ -257,7 +257,7 @@ class System:
             return f"the system is held by {holder.job} since {clock_text(holder.since_s)}, {place}"
         if self.run is not None and self.run.identity is not None:
             return f"its chief is still in run {self.run.identity.run} of the program"
-        return "its chief holds the system and has not opened the input"
+        return "its chief holds the system and is still programming it"
 
     # The end
 

@@ -1,3 +1,4 @@
+import re
 import signal
 import subprocess
 import sys
@@ -195,7 +196,7 @@ def test_a_worker_that_nobody_opens_an_input_for(system, client, helpers):
     with client.reserve("other", helpers.token):
         with pytest.raises(JoinTimeoutError, match="the system is held by other since"):
             join_run(address, "lonely", helpers.token, 0.1)
-        with pytest.raises(JoinTimeoutError, match="its chief holds the system and has not opened the input"):
+        with pytest.raises(JoinTimeoutError, match="its chief holds the system and is still programming it"):
             join_run(address, "other", helpers.token, 0.1)
 
 
@@ -223,8 +224,10 @@ def test_a_worker_that_is_ahead_waits_for_the_run_of_its_number(system, client, 
             join_run(address, "job", helpers.token, 0.1, evaluation)
         thread.start()
         helpers.wait_until(lambda: bool(told))
-        assert told[0] == (
-            "waiting for the chief of job job to open the input: its chief is still in run 1 of the program"
+        assert re.fullmatch(
+            r"waiting for the chief of job job to open the input, for \d+ s: "
+            r"its chief is still in run 1 of the program",
+            told[0],
         )
         reservation.load(linear.artifact.executable)
         reservation.open_input(1, evaluation, 7)

@@ -103,7 +103,25 @@ def _logical(op_type: Maker, decides: bool) -> Handler:
 
 
 def _add_n(node: NodeContext) -> SSAValue:
-    return reduce(node.emit.add, node.all())
+    """The sum has no order of its own, so equal terms are one with a factor, as fusion expects it.
+
+    The gradient of `x * x` is two equal products, that of `square(x)` one with the factor 2.
+    """
+    e = node.emit
+    equal: dict[object, list[SSAValue]] = {}
+    for term in node.all():
+        equal.setdefault(_product_of(term), []).append(term)
+    terms = [
+        terms[0] if len(terms) == 1 else e.mul(terms[0], e.scalar(len(terms), dtype_of(terms[0])))
+        for terms in equal.values()
+    ]
+    return reduce(e.add, terms)
+
+
+def _product_of(value: SSAValue) -> object:
+    """What equal products have in common; other values are equal to themselves alone."""
+    owner = value.owner
+    return frozenset(owner.operands) if isinstance(owner, ops.MulOp) else value
 
 
 def _div(node: NodeContext) -> SSAValue:

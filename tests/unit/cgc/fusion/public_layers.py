@@ -106,6 +106,15 @@ class MomentsLayerNormalization(LayerNormalization):
         return tf.nn.batch_normalization(x, mean, variance, self.beta, self.gamma, self.epsilon)
 
 
+class ProductLayerNormalization(LayerNormalization):
+    """Squares written as products: their gradient is the sum of two equal terms."""
+
+    def normalize(self, x: Any) -> Any:
+        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(centred * centred, axis=-1, keepdims=True)
+        return centred * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+
+
 class HalfLayerNormalization(LayerNormalization):
     """Without casts, all in float16."""
 

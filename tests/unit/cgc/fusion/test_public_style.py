@@ -165,7 +165,12 @@ PAIRS: dict[str, list[tuple[Block, Block]]] = {
     ]
     + [
         (OWN_NORM, public_norm(norm))
-        for norm in (p.LayerNormalization, p.MomentsLayerNormalization, p.KerasLayerNormalization)
+        for norm in (
+            p.LayerNormalization,
+            p.MomentsLayerNormalization,
+            p.ProductLayerNormalization,
+            p.KerasLayerNormalization,
+        )
     ],
     "attentions": [
         (residual(own_attention), residual(partial(public_attention, scale=scale)))
@@ -200,6 +205,16 @@ def test_blocks_have_the_kernels_and_the_rate_of_ours(name: str, dense: Any, cli
     assert families(graph) == families(expected)
     assert not any(kernel.generated for kernel in graph.kernels)
     assert written_rate == pytest.approx(rate, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "norm", [p.LayerNormalization, p.MomentsLayerNormalization, p.ProductLayerNormalization]
+)
+def test_a_written_norm_is_found_forward_and_backward(norm: Any) -> None:
+    module = public_step(public_norm(norm))
+    run_pipeline(module)
+    found = Counter(op.name for op in module.walk())
+    assert (found["cirh.LayerNorm"], found["cirh.LayerNormGrad"]) == (1, 1)
 
 
 @pytest.mark.parametrize("norm", [p.HalfLayerNormalization, p.HalfMomentsLayerNormalization])

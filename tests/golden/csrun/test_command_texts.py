@@ -151,7 +151,7 @@ def _write_jobs(folder: Path) -> None:
         logs = folder / "logs" / job_id
         logs.mkdir(parents=True)
         entry = {"job_id": job_id, "log_dir": str(logs), "launcher": launcher, "command": PROGRAM}
-        entry |= {"slurm_job_id": number, "created_s": 4_000_000_000 - age}
+        entry |= {"scheduler_job_id": number, "created_s": 4_000_000_000 - age}
         (entries / f"{job_id}.json").write_text(json.dumps(entry))
         if end is not None:
             _write_record(logs, entry, end)

@@ -103,7 +103,9 @@ def scheduler_flags(text: str, *, queue: bool = False) -> Callable[[Callable[...
         text: for the help of --launcher.
         queue: the command can hand a job to a queue.
     """
-    own = {_parameter(flag.name): flag for each in schedulers() for flag in each.flags}
+    own: dict[str, Flag] = {}
+    for flag in (flag for each in schedulers() for flag in each.flags):
+        own.setdefault(_parameter(flag.name), flag)
     words = {_parameter(each.submit_flag): each for each in schedulers() if each.submit_flag}
     options = [launcher_option(text), *(_option(flag) for flag in own.values())]
     options += _queue_options(words.values()) if queue else []
@@ -133,7 +135,8 @@ def scheduler_flags(text: str, *, queue: bool = False) -> Callable[[Callable[...
 
 
 def _parameter(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
+    """The argument for a flag of a scheduler's, by a name that no argument of a command has."""
+    return f"scheduler_{flag.lstrip('-').replace('-', '_')}"
 
 
 def _launcher(context: click.Context, param: click.Parameter, text: str | None) -> str | None:

@@ -29,7 +29,8 @@ class Flag:
     """A flag of a scheduler's own, which every command that starts something gets.
 
     Attributes:
-        name: as it is typed, "--partition".
+        name: as it is typed, "--partition"; none that a command has itself. Where two schedulers have the
+            same one, both get its value, and help and check are those of the first.
         metavar: what stands for its value in the help.
         help: one line.
         check: returns the value, or raises ValueError with the rest of a sentence: "expected ...".

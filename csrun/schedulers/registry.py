@@ -77,13 +77,13 @@ def scheduler(name: str) -> Scheduler[Any, Any]:
         brought = f" of {entry.dist.name}" if entry.dist else ""
         raise SchedulerLoadError(
             f"the scheduler {name!r} cannot be loaded: {entry.value}{brought} raises {error!r}; expected a "
-            f"class of a scheduler: correct or remove that package"
+            f"class of a scheduler: correct or remove that package, or name another launcher"
         ) from error
     return made
 
 
 def schedulers() -> Iterator[Scheduler[Any, Any]]:
-    """All schedulers that can be loaded: a broken package stands in nobody's way but its users'."""
+    """All schedulers that can be loaded: a broken package does not stand in the way of the others."""
     for name in names():
         try:
             yield scheduler(name)
@@ -96,10 +96,12 @@ def choose(flag: str | None, site: Site, environment: Mapping[str, str]) -> Sche
 
     Raises:
         UsageError: there is no scheduler of that name.
+        SchedulerLoadError: it cannot be loaded, or none is named and one that cannot be loaded may be wanted.
     """
     if name := flag or site.launcher:
         return scheduler(name)
-    wanted = (each for each in schedulers() if each.presence(site, environment) == "wanted")
+    every = map(scheduler, names())
+    wanted = (each for each in every if each.presence(site, environment) == "wanted")
     return next(wanted, None) or scheduler(LOCAL)
 
 

@@ -172,6 +172,19 @@ def test_a_number_is_slurms_and_never_the_end_of_an_id(environment: dict[str, st
         find_job("34", environment)
 
 
+def test_a_job_whose_scheduler_has_gone_is_listed_with_a_word_about_it(
+    csrun: Call, environment: dict[str, str], tmp_path: Path
+) -> None:
+    register(KnownJob("gone-1", str(tmp_path), "gone", ("true",), "5"), environment)
+    listed = csrun("status")
+    assert listed.returncode == 0
+    assert listed.stdout.splitlines()[1].split() == ["gone-1", "5", "lost", "true"]
+    assert "there is no scheduler 'gone' here; expected one of: local, slurm" in listed.stderr
+    cancelled = csrun("cancel", "5")
+    assert cancelled.returncode == 2
+    assert "install the package that brings it" in cancelled.stderr
+
+
 JOB = KnownJob("slurm-1", "/logs", "slurm", ("true",), "12")
 ENDED = {"ended": "2026-11-20T16:00:00", "exit_code": 7}
 

@@ -30,9 +30,10 @@ class KnownJob:
     Attributes:
         job_id: our own id.
         log_dir: absolute path of its logs, with its record job.json once it has started.
-        launcher: "local" or "slurm".
+        launcher: name of its scheduler.
         command: the user's words.
-        slurm_job_id: Slurm's number where it was known from the start, as it is for batch jobs; else "".
+        scheduler_job_id: the scheduler's number where it was known from the start, as it is for jobs that
+            were submitted; else "".
         created_s: seconds since the epoch.
     """
 
@@ -40,7 +41,7 @@ class KnownJob:
     log_dir: str
     launcher: str
     command: tuple[str, ...]
-    slurm_job_id: str = ""
+    scheduler_job_id: str = ""
     created_s: float = 0.0
 
 
@@ -55,7 +56,8 @@ def register(job: KnownJob, environment: Mapping[str, str]) -> None:
     folder = registry_dir(environment)
     before = _read(folder / f"{job.job_id}.json")
     if before is not None:  # written when the batch job was submitted, of which this is the start
-        job = replace(job, slurm_job_id=job.slurm_job_id or before.slurm_job_id, created_s=before.created_s)
+        number = job.scheduler_job_id or before.scheduler_job_id
+        job = replace(job, scheduler_job_id=number, created_s=before.created_s)
     entry = {**asdict(job), "created_s": job.created_s or time.time()}
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,13 +77,14 @@ def known_jobs(environment: Mapping[str, str]) -> list[KnownJob]:
 
 
 def find_job(text: str, environment: Mapping[str, str]) -> KnownJob:
-    """The job that the user means: an id or its beginning or end, Slurm's number, or a log directory.
+    """The job that the user means: an id or its beginning or end, the scheduler's number, or a log directory.
 
     Raises:
         UsageError: no such job is known, or several are meant.
     """
     jobs = known_jobs(environment)
-    exact = [job for job in jobs if text in (job.job_id, job.slurm_job_id, _slurm_number(job))]
+    exact = [job for job in jobs if text and text in (job.job_id, job.scheduler_job_id)]
+    exact = exact or [job for job in jobs if text and text == scheduler_number(job, read_record(job))]
     if exact:
         return exact[0]
     path = Path(text).absolute()
@@ -90,7 +93,7 @@ def find_job(text: str, environment: Mapping[str, str]) -> KnownJob:
             return job
     if (path / "job.json").is_file():
         return _of_directory(path)
-    # A number is one of Slurm's, be it of somebody else's job: `csrun cancel 34` must not end slurm-...-1a34.
+    # A number is a scheduler's, be it of somebody else's job: `csrun cancel 34` must not end ...-1a34.
     is_part = bool(text) and not text.isdigit()
     near = [job for job in jobs if is_part and (job.job_id.startswith(text) or job.job_id.endswith(text))]
     if len(near) == 1:
@@ -99,8 +102,8 @@ def find_job(text: str, environment: Mapping[str, str]) -> KnownJob:
         shown = ", ".join(job.job_id for job in near[:5])
         raise UsageError(f"{text!r} means several jobs: {shown}; expected one: write more of its id")
     raise UsageError(
-        f"no job {text!r} is known; expected an id that 'csrun status' lists, Slurm's number of a job that "
-        f"csrun has started, or a log directory: check the spelling"
+        f"no job {text!r} is known; expected an id that 'csrun status' lists, the scheduler's number of a "
+        f"job that csrun has started, or a log directory: check the spelling"
     )
 
 
@@ -113,12 +116,9 @@ def read_record(job: KnownJob) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _slurm_number(job: KnownJob) -> str:
-    """The number of a job that got one only after it was registered."""
-    if job.launcher != "slurm" or job.slurm_job_id:
-        return job.slurm_job_id
-    record = read_record(job) or {}
-    return str(record.get("slurm_job_id") or "")
+def scheduler_number(job: KnownJob, record: Mapping[str, Any] | None) -> str:
+    """The scheduler's number of a job; where it got one after it was registered, its record has it."""
+    return str((record or {}).get("scheduler_job_id") or job.scheduler_job_id)
 
 
 def _of_directory(path: Path) -> KnownJob:
@@ -130,7 +130,7 @@ def _of_directory(path: Path) -> KnownJob:
         log_dir=str(path),
         launcher=str(record.get("launcher", "local")),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
-        slurm_job_id=str(record.get("slurm_job_id") or ""),
+        scheduler_job_id=str(record.get("scheduler_job_id") or ""),
     )
 
 
@@ -142,7 +142,7 @@ def _read(path: Path) -> KnownJob | None:
             log_dir=str(values["log_dir"]),
             launcher=str(values["launcher"]),
             command=tuple(map(str, values["command"])),
-            slurm_job_id=str(values.get("slurm_job_id", "")),
+            scheduler_job_id=str(values.get("scheduler_job_id", "")),
             created_s=float(values["created_s"]),
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -32,7 +32,7 @@ def new_job_id(launcher: str) -> str:
 
 
 def _short_name() -> str:
-    """The end of an identity, by which users call a job: never a number alone, which is one of Slurm's."""
+    """The end of an identity, by which users call a job: never a number alone, which is a scheduler's."""
     while (name := token_hex(2)).isdigit():
         pass
     return name
@@ -69,15 +69,15 @@ class JobRecord:
     """How a job fared; `tasks` by rank.
 
     Attributes:
-        slurm_job_id: Slurm's number of the job, once it has one.
-        slurm_step_id: "JOB.STEP" where the job is a step of an allocation that somebody else has made and
-            will end; None where the whole Slurm job is ours.
+        scheduler_job_id: the scheduler's number of the job, once it has one.
+        scheduler_step_id: the scheduler's name of our part, where we run in a job that somebody else has made
+            and will end; None where the whole job is ours.
     """
 
     plan: LaunchPlan
     tasks: list[TaskRecord]
-    slurm_job_id: str | None = None
-    slurm_step_id: str | None = None
+    scheduler_job_id: str | None = None
+    scheduler_step_id: str | None = None
     started: str = field(default_factory=timestamp)
     ended: str | None = None
     exit_code: int | None = None
@@ -95,8 +95,8 @@ class JobRecord:
             "launcher_pid": os.getpid(),
             "launcher_start_ticks": start_ticks(os.getpid()),
             "host": socket.gethostname(),
-            "slurm_job_id": self.slurm_job_id,
-            "slurm_step_id": self.slurm_step_id,
+            "scheduler_job_id": self.scheduler_job_id,
+            "scheduler_step_id": self.scheduler_step_id,
             "command": list(self.plan.command),
             "cwd": str(self.plan.cwd),
             "started": self.started,

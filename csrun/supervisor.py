@@ -182,7 +182,7 @@ class Supervisor:
             return []
         self.exit_code = 128 + signum
         self.interrupted_by = signum
-        self._cancelled = "the job was ended by Slurm"
+        self._cancelled = "the job was ended by its scheduler"
         self._end(signal.SIGTERM, now_s)
         return [Say(text)]
 

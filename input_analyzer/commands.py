@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,21 +22,20 @@ from csrun.commands.flags import (
     count,
     directories,
     flag_name,
-    launcher_name,
     mount_dirs_option,
     no_mounts_notice,
     require_command,
     run_main,
-    slurm_options,
     working_directory,
 )
+from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_colour, write_text
 from csrun.container_images import containerise, require_container
 from csrun.environment import program_environment, this_toolkit, unset_notice
 from csrun.errors import CsrunError
-from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.site.model import Launcher, Site, choose_launcher
+from csrun.schedulers.base import ProgramRequest
+from csrun.site.model import Site
 from input_analyzer.errors import InputAnalyzerError
 
 if TYPE_CHECKING:
@@ -47,9 +46,6 @@ if TYPE_CHECKING:
 PROGRAM = "cs_input_analyzer"
 DEFAULT_TIME_LIMIT_S = 120
 DEFAULT_SECONDS = 4
-
-_ON_NODE = "SLURMD_NODENAME"
-"""Set in every process that Slurm has started on a node; a shell of salloc may be on another machine."""
 
 LEAVING_LIMIT_S = 20.0
 """Ends the process on the node, should it hang while it tidies up, which takes it 8 s at most."""
@@ -96,8 +92,8 @@ def build_command(site: Site) -> click.Command:
         "--available-nodes",
         callback=count(),
         metavar="N",
-        help="Nodes that a training may use, all like the measured one. Default: those of the allocation of "
-        f"Slurm that it is called in, else the site's, {site.def_nodes}.",
+        help="Nodes that a training may use, all like the measured one. Default: those of the job of the "
+        f"scheduler that it is called in, else the site's, {site.def_nodes}.",
     )
     @mount_dirs_option
     @click.option(
@@ -168,13 +164,7 @@ def build_command(site: Site) -> click.Command:
         metavar="GIB",
         help="Memory that the tasks of a node may take. Default: what is free on it.",
     )
-    @click.option(
-        "--launcher",
-        metavar="NAME",
-        callback=launcher_name,
-        help="local: measure on this machine; slurm: on a node of a cluster. Default: the site's.",
-    )
-    @slurm_options
+    @scheduler_flags("Where it is measured.")
     @site_config_option
     @click.version_option(__version__, prog_name=PROGRAM)
     @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")
@@ -193,12 +183,7 @@ def build_command(site: Site) -> click.Command:
         longest_s: float,
         limit_s: float,
         memory: float | None,
-        launcher: Launcher | None,
-        time_limit: str,
-        partition: str,
-        account: str,
-        qos: str,
-        dependency: str,
+        where: Where,
         command: tuple[str, ...],
     ) -> int:
         words = require_command(command, context)
@@ -217,19 +202,14 @@ def build_command(site: Site) -> click.Command:
         check_writable("--json", json_file)
         check_writable("--html", html_file)
         environment = dict(os.environ)
-        on_slurm = choose_launcher(launcher, site, environment) == "slurm"
-        allocated = _allocated_nodes(environment) if on_slurm else None
-        nodes = available_nodes or allocated or site.def_nodes
-        if on_slurm and not environment.get(_ON_NODE):
-            options = SlurmOptions.of_site(
-                site,
-                time_limit=time_limit,
-                partition=partition,
-                account=account,
-                qos=qos,
-                dependency=dependency,
+        scheduler = where.scheduler(site, environment)
+        job = scheduler.job_here(environment)
+        nodes = available_nodes or (job.nodes if job else None) or site.def_nodes
+        if scheduler.has_nodes and not (job and job.on_node):
+            again = ProgramRequest(
+                PROGRAM, _again(nodes), environment, inside=True, leaving_s=LEAVING_LIMIT_S
             )
-            return _on_node(options, environment, nodes)
+            return scheduler.run_program(scheduler.plan_program(again, where.asked(site, environment)))
         with _expected_errors(), _analysis(site) as surroundings:
             request = _request(
                 site,
@@ -513,35 +493,10 @@ def _analysis(site: Site) -> AbstractContextManager[Surroundings]:
     return nothing_left(Path(tempfile.gettempdir()) if site.container == "none" else Path("/tmp"))
 
 
-def _allocated_nodes(environment: Mapping[str, str]) -> int | None:
-    """Nodes of the allocation that we are in."""
-    from csrun.schedulers.slurm.allocation import read_allocation
-
-    allocation = read_allocation(environment)
-    return None if allocation is None else len(allocation.nodes)
-
-
-def _on_node(options: SlurmOptions, environment: Mapping[str, str], nodes: int) -> int:
-    """Has srun run this command on a whole node of its own, or on one of the allocation; its exit code."""
-    from csrun.schedulers.slurm.allocation import read_allocation
-    from csrun.schedulers.slurm.arguments import srun_cpu, srun_cpu_step
-    from csrun.schedulers.slurm.attended import on_terminal, run_attended, step_name
-    from csrun.schedulers.slurm.client import SlurmClient, submission_environment
-    from csrun.schedulers.slurm.facts import look_around, whole_node_cpus
-
-    name, terminal = step_name(PROGRAM), on_terminal()
-    allocation = read_allocation(environment)
-    # What holds here does not there, where one node is all that the job has.
+def _again(nodes: int) -> tuple[str, ...]:
+    """This command for a node; what holds for the job here does not there, where one node is all it has."""
     arguments = [f"--available-nodes={nodes}", *sys.argv[1:]]
-    again = own_command(arguments, this_toolkit().python, Path(__file__).resolve().parents[1])
-    if allocation is None:
-        client = SlurmClient(environment)
-        cpus = whole_node_cpus(client, options, look_around(client, options).partition)
-        words = srun_cpu(name, options, again, exclude_gres=True, terminal=terminal, cpus=cpus)
-    else:
-        words = srun_cpu_step(name, allocation, again, avoided_node=options.gres_node, terminal=terminal)
-    cleared = submission_environment(environment)
-    return run_attended(words, cleared, name, terminal=terminal, limit_s=LEAVING_LIMIT_S)
+    return own_command(arguments, this_toolkit().python, Path(__file__).resolve().parents[1])
 
 
 def own_command(arguments: Sequence[str], python: Path, root: Path) -> tuple[str, ...]:

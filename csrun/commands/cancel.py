@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 import click
@@ -11,9 +10,9 @@ import click
 from csrun.commands.flags import seconds
 from csrun.console import say
 from csrun.errors import CsrunError
-from csrun.job_registry import KnownJob, find_job, read_record
-from csrun.job_state import JobStatus
-from csrun.job_view import launcher_lives, state_text, status_of
+from csrun.job_registry import find_job, read_record
+from csrun.job_view import state_text, status_of
+from csrun.schedulers.registry import scheduler
 
 PROGRAM = "csrun"
 LOOK_INTERVAL_S = 0.5
@@ -34,14 +33,15 @@ WAIT_LIMIT_S = 60
 def cancel(job: str, limit_s: float) -> int:
     """Ends JOB: its tasks are asked to end, and killed after their grace period. Waits for the end.
 
-    JOB is an id that csrun_wse has printed (or its beginning or end), Slurm's number, or a log directory.
+    JOB is an id that csrun_wse has printed (or its beginning or end), the scheduler's number, or a log
+    directory.
     """
     known = find_job(job, os.environ)
     found = status_of(known)
     if found.over:
         say(PROGRAM, f"job {known.job_id} has ended already: {state_text(found)}")
         return 0
-    _tell_to_end(known, found)
+    scheduler(known.launcher).cancel(known, read_record(known) or {}, os.environ)
     deadline_s = time.monotonic() + limit_s
     while not found.over and time.monotonic() < deadline_s:
         time.sleep(LOOK_INTERVAL_S)
@@ -53,24 +53,3 @@ def cancel(job: str, limit_s: float) -> int:
         )
     say(PROGRAM, f"job {known.job_id}: {state_text(found)}")
     return 0
-
-
-def _tell_to_end(job: KnownJob, found: JobStatus) -> None:
-    record = read_record(job)
-    if found.slurm_job_id:
-        from csrun.schedulers.slurm.client import SlurmClient
-
-        client, step = SlurmClient(os.environ), (record or {}).get("slurm_step_id")
-        # A batch job is ours as a whole; other steps run in an allocation that somebody else has made.
-        if step and not job.slurm_job_id:
-            client.signal_step(step, signal.SIGTERM)
-        else:
-            client.cancel(found.slurm_job_id)
-        return
-    if not record or not launcher_lives(record):
-        host = (record or {}).get("host", "another machine")
-        raise CsrunError(
-            f"job {job.job_id} runs on {host}; expected to be called there: a local job can be ended only on "
-            f"its own machine"
-        )
-    os.kill(int(record["launcher_pid"]), signal.SIGTERM)

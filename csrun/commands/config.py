@@ -13,8 +13,9 @@ import click
 
 from csrun.commands.site_flag import use_site_config_option
 from csrun.console import STDERR, STDOUT, write_text
+from csrun.schedulers.registry import choose
 from csrun.site.loading import LoadedSite, load_site, searched_files
-from csrun.site.model import Site, SiteError, choose_launcher
+from csrun.site.model import Site, SiteError
 from csrun.site.variables import VARIABLES
 
 EXIT_FAULTS = 2
@@ -73,7 +74,7 @@ def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any
     return {
         "site_file": str(loaded.path) if loaded.path else None,
         "searched": [str(path) for path in searched_files(environment)],
-        "launcher": choose_launcher(None, loaded.site, environment),
+        "launcher": choose(None, loaded.site, environment).name,
         "settings": {
             field.name: {
                 "value": getattr(loaded.site, field.name),
@@ -98,7 +99,7 @@ def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
         for field in fields(Site)
     ]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [place, f"jobs run with the launcher: {choose_launcher(None, loaded.site, environment)}", ""]
+    lines = [place, f"jobs run with the launcher: {choose(None, loaded.site, environment).name}", ""]
     lines += [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows]
     if loaded.notes:
         lines += ["", *loaded.notes]

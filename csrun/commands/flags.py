@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -15,8 +15,8 @@ from cs_toolkit.errors import ToolkitError, UsageError
 from csrun.commandline import is_directory
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError
-from csrun.site.model import LAUNCHERS, Launcher, Site
-from csrun.site.values import check_time_limit, parse_count
+from csrun.site.model import Site
+from csrun.site.values import parse_count
 
 EXIT_USAGE = 2
 EXIT_BUG = 3
@@ -84,28 +84,6 @@ def directories(context: click.Context, param: click.Parameter, lists: tuple[str
     return tuple(Path(name) for entries in lists for name in entries.split(",") if name)
 
 
-def launcher_name(context: click.Context, param: click.Parameter, text: str | None) -> Launcher | None:
-    """Parses the name of a launcher."""
-    if text is None:
-        return None
-    for name in LAUNCHERS:
-        if text == name:
-            return name
-    raise UsageError(
-        f"{flag_name(param)}: got {text!r}, expected one of: {', '.join(LAUNCHERS)}; write "
-        f"{flag_name(param)}=local to run the tasks as processes of this machine"
-    )
-
-
-def time_limit(context: click.Context, param: click.Parameter, text: str) -> str:
-    """Lets a time limit in one of Slurm's forms pass; srun's own complaint would come after the queue."""
-    try:
-        return check_time_limit(text)
-    except ValueError as error:
-        flag = flag_name(param)
-        raise UsageError(f"{flag}: got {text!r}, {error}: write {flag}=4:00:00 for four hours") from None
-
-
 def mount_dirs_option(function: Function) -> Function:
     """Declares the directories that a program in a container sees beside its working directory."""
     option = click.option(
@@ -123,99 +101,6 @@ def no_mounts_notice(site: Site, mount_dirs: Sequence[Path]) -> str | None:
     if not mount_dirs or site.container != "none":
         return None
     return "--mount-dirs has no effect here: without a container the program sees all directories"
-
-
-def slurm_options(function: Function) -> Function:
-    """Declares what passes through to srun and sbatch under the same names."""
-    flags = {
-        ("--time", "time_limit", "LIMIT"): "Time limit of a Slurm job: minutes, H:M:S or D-H:M.",
-        ("--partition", "partition", "NAME"): "Slurm partition.",
-        ("--account", "account", "NAME"): "Slurm account.",
-        ("--qos", "qos", "NAME"): "Slurm quality of service.",
-        ("--dependency", "dependency", "TYPE:JOB"): "Start after other Slurm jobs, for example afterok:1234.",
-    }
-    for (flag, name, metavar), text in reversed(flags.items()):
-        callback = time_limit if flag == "--time" else None
-        function = click.option(flag, name, default="", metavar=metavar, help=text, callback=callback)(
-            function
-        )
-    return function
-
-
-def batch_options(function: Function) -> Function:
-    """Declares how a job becomes a batch job, and how it may go on after its time limit."""
-    for option in reversed(
-        (
-            click.option(
-                "--use-sbatch", is_flag=True, help="Submit a batch job, print its id and follow its output."
-            ),
-            click.option(
-                "--follow/--no-follow",
-                default=True,
-                help="With --use-sbatch: stay until the job has ended, or leave at once. Default: stay.",
-            ),
-            click.option(
-                "--requeue",
-                is_flag=True,
-                help="With --use-sbatch: near its time limit the job writes a checkpoint and goes back into "
-                "the queue, and so it does when a node is lost; it then goes on from its last checkpoint.",
-            ),
-            click.option(
-                "--warn-before",
-                callback=seconds,
-                metavar="SECONDS",
-                help="With --use-sbatch: so long before its time limit the job is asked for a checkpoint "
-                "(SIGUSR1); Slurm may be up to a minute early. 0: never. Default: 120, and half of the time "
-                "limit at most.",
-            ),
-            click.option("--job-id", hidden=True),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def sbatch_launcher(launcher: Launcher | None) -> Launcher:
-    """The launcher of --use-sbatch.
-
-    Raises:
-        UsageError: another one was asked for.
-    """
-    if launcher == "local":
-        raise UsageError(
-            "--use-sbatch with --launcher=local: got both, expected one: batch jobs are jobs of Slurm; leave "
-            "one of them out"
-        )
-    return "slurm"
-
-
-def refuse_without_sbatch(given: Mapping[str, bool]) -> None:
-    """Refuses flags that say something about a batch job where there is none.
-
-    Args:
-        given: whether the user has given the flag, by its name.
-
-    Raises:
-        UsageError: one is given.
-    """
-    for flag in (name for name, is_given in given.items() if is_given):
-        raise UsageError(
-            f"{flag} without --use-sbatch: it is about batch jobs; expected both: add --use-sbatch, or leave "
-            f"{flag} out"
-        )
-
-
-def require_batch_job(environment: Mapping[str, str]) -> None:
-    """Whether this launcher runs in a batch job of its own, which alone can be put back into the queue.
-
-    Raises:
-        UsageError: it does not.
-    """
-    if not environment.get("SLURM_JOB_ID"):
-        raise UsageError(
-            "--requeue without --use-sbatch: only a batch job can be put back into the queue; expected both: "
-            "add --use-sbatch"
-        )
 
 
 def flag_name(param: click.Parameter | None) -> str:

@@ -22,7 +22,7 @@ DEFAULT_LINES = "20"
 CHUNK_BYTES = 65_536
 PRINT_INTERVAL_S = 0.2
 LOOK_INTERVAL_S = 2.0
-"""Slurm's controller serves everybody: it is asked for the job's state less often than the log is read."""
+"""A scheduler serves everybody: it is asked for the job's state less often than the log is read."""
 
 
 @click.command("logs")
@@ -59,13 +59,11 @@ def follow_log(job: KnownJob, path: Path, lines: int) -> int:
 
     While the job waits, what it waits for is said at every change.
     """
-    from csrun.schedulers.slurm.queue import news  # only here: a finished job needs nothing of Slurm's
-
     found, looked_s, said = status_of(job), time.monotonic(), ""
     position: int | None = None
     while True:
-        if found.state == "waiting" and found.detail and news(found.detail) != said:
-            said = news(found.detail)
+        if found.state == "waiting" and found.news != said:
+            said = found.news
             say(PROGRAM, found.detail)
         if position is None and path.is_file():
             data, position = _last_lines(path, lines)

@@ -33,7 +33,8 @@ COMMAND_WIDTH = 60
 def status(job: str | None, as_json: bool, last: int) -> int:
     """Shows how JOB fares: state, nodes, tasks, and what it waits for. Without JOB: your newest jobs.
 
-    JOB is an id that csrun_wse has printed (or its beginning or end), Slurm's number, or a log directory.
+    JOB is an id that csrun_wse has printed (or its beginning or end), the scheduler's number, or a log
+    directory.
     """
     if job is None:
         found = statuses_of(known_jobs(os.environ)[:last], lambda error: say(PROGRAM, str(error)))
@@ -49,11 +50,11 @@ def list_text(found: list[JobStatus]) -> str:
     """A line for each job; pure."""
     if not found:
         return "no jobs are known; csrun_wse starts one\n"
-    rows = [("job", "slurm", "state", "command")]
+    rows = [("job", "number", "state", "command")]
     rows += [
         (
             one.job.job_id,
-            one.slurm_job_id or "-",
+            one.scheduler_job_id or "-",
             state_text(one, with_detail=False),
             _shortened(join(one.job.command)),
         )

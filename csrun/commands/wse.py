@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from cs_toolkit.version import __version__
 from csrun.commands.flags import (
-    batch_options,
     context_settings,
     count,
-    launcher_name,
     mount_dirs_option,
-    refuse_without_sbatch,
-    require_batch_job,
     require_command,
     run_main,
-    sbatch_launcher,
     seconds,
-    slurm_options,
     working_directory,
 )
+from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDOUT, say, write_text
-from csrun.container_images import containerise, require_container
+from csrun.container_images import containerise
 from csrun.environment import this_toolkit
-from csrun.job_registry import read_record
-from csrun.jobs import known_job, new_job_id
+from csrun.jobs import new_job_id
 from csrun.layout import JobLayout, resolve_layout
 from csrun.recommendation import Recommendation, read_recommendation
-from csrun.schedulers.base import LaunchContext, LaunchRequest, Scheduler
-from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.site.model import Launcher, Site, choose_launcher
+from csrun.schedulers.base import LaunchContext, LaunchRequest
+from csrun.site.model import Site
 
 PROGRAM = "csrun_wse"
 DEFAULT_GRACE_S = 10
@@ -110,15 +103,10 @@ def build_command(site: Site) -> click.Command:
         "--cyclic", is_flag=True, help="Workers go round robin over the nodes. Default: node by node."
     )
     @mount_dirs_option
-    @click.option(
-        "--launcher",
-        metavar="NAME",
-        callback=launcher_name,
-        help="Where the tasks run. local: processes of this machine; slurm: nodes of a cluster, those of the "
-        "allocation that it is called in, else nodes of its own. Default: the site's.",
+    @scheduler_flags(
+        "Where the tasks run; inside of a job of the scheduler on its nodes, else on nodes of their own.",
+        queue=True,
     )
-    @slurm_options
-    @batch_options
     @click.option(
         "--recommendation",
         type=click.Path(path_type=Path),
@@ -163,17 +151,7 @@ def build_command(site: Site) -> click.Command:
         single_task_nodes: int,
         cyclic: bool,
         mount_dirs: tuple[Path, ...],
-        launcher: Launcher | None,
-        time_limit: str,
-        partition: str,
-        account: str,
-        qos: str,
-        dependency: str,
-        use_sbatch: bool,
-        follow: bool,
-        requeue: bool,
-        warn_before: float | None,
-        job_id: str | None,
+        where: Where,
         recommendation: Path | None,
         log_dir: Path | None,
         grace_period: float,
@@ -186,44 +164,44 @@ def build_command(site: Site) -> click.Command:
         wanted = Wanted(total_nodes, tasks_per_node, cpus_per_task, single_task_nodes, cyclic)
         if recommendation is not None:
             wanted = wanted.completed_by(read_recommendation(recommendation))
-        scheduler: Scheduler[Any]
-        if use_sbatch:
-            launcher = sbatch_launcher(launcher)
-        chosen = choose_launcher(launcher, site, environment)
-        options = None
-        if chosen == "slurm":
-            options = SlurmOptions.of_site(
-                site,
-                time_limit=time_limit,
-                partition=partition,
-                account=account,
-                qos=qos,
-                dependency=dependency,
-            )
-            scheduler, layout = _slurm(site, options, wanted, environment, dry_run, use_sbatch)
-        else:
-            scheduler, layout = _local(site, wanted)
-            if not dry_run:
-                require_container(site, environment.get("PATH", ""))
+        scheduler, queue = where.scheduler(site, environment), where.queue
+        queue.check(scheduler, environment)
+        asked = where.asked(site, environment, total_nodes=wanted.total_nodes, dry_run=dry_run)
+        survey = scheduler.survey(asked)
+        _say(survey.notices)
+        layout = wanted.layout(survey.defaults, survey.node_cpus)
         words = require_command(command, context)
-        job_id, cwd = job_id or new_job_id(scheduler.name), working_directory()
+        job_id, cwd = queue.job_id or new_job_id(scheduler.name), working_directory()
         log_dir = log_dir or Path("csrun_logs", job_id)
         directories = [*(path.absolute() for path in mount_dirs), cwd / log_dir]
-        executed = containerise(words, site, cwd, directories)
         request = LaunchRequest(
-            words, executed, layout, log_dir, mount_dirs, grace_period, wind_down, wait, requeue
+            command=words,
+            executed=containerise(words, site, cwd, directories),
+            layout=layout,
+            log_dir=log_dir,
+            mount_dirs=mount_dirs,
+            grace_s=grace_period,
+            wind_down_s=wind_down,
+            wait=wait,
+            requeue=queue.requeue,
+            warn_before_s=queue.warn_before_s,
         )
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
-        if use_sbatch and options is not None:
-            from csrun.schedulers.slurm.batch import warning_time
+        plan = scheduler.plan(request, launch_context, survey)  # refuses what can never run
+        _say(plan.notices)
+        if not queue.submit and not dry_run:
+            return scheduler.run(plan, environment)
+        if not queue.submit:
+            write_text(STDOUT, scheduler.describe(plan))
+            return 0
+        script = scheduler.script(request, launch_context, survey)
+        if dry_run:
+            write_text(STDOUT, script)
+            return 0
+        from csrun.commands.submission import submit  # only here: nothing else follows a log
 
-            batch = BatchJob(options, follow, warning_time(warn_before, options.time_limit))
-            return _submit(scheduler, batch, request, launch_context, dry_run)
-        refuse_without_sbatch({"--no-follow": not follow, "--warn-before": warn_before is not None})
-        if requeue:
-            require_batch_job(environment)
-        return _launch(scheduler, request, launch_context, dry_run)
+        return submit(scheduler, script, plan, environment, follow=queue.follow)
 
     return csrun_wse
 
@@ -260,80 +238,6 @@ class Wanted:
         )
 
 
-def _local(site: Site, wanted: Wanted) -> tuple[Scheduler[Any], JobLayout]:
-    from csrun.schedulers.local import LocalScheduler
-
-    return LocalScheduler(), wanted.layout(site, len(os.sched_getaffinity(0)))
-
-
-def _slurm(
-    site: Site,
-    options: SlurmOptions,
-    wanted: Wanted,
-    environment: Mapping[str, str],
-    dry_run: bool,
-    use_sbatch: bool,
-) -> tuple[Scheduler[Any], JobLayout]:
-    # Only here, so that --help and the other launcher do not pay for it.
-    from csrun.schedulers.slurm.choose import slurm_scheduler
-    from csrun.schedulers.slurm.client import submission_environment
-
-    if use_sbatch:  # the allocation in which a batch job is submitted is not its own
-        environment = submission_environment(environment)
-    scheduler, defaults, node_cpus, notices = slurm_scheduler(
-        site, options, environment, wanted.total_nodes, must_answer=not dry_run
-    )
+def _say(notices: Iterable[str]) -> None:
     for notice in notices:
         say(PROGRAM, notice)
-    return scheduler, wanted.layout(defaults, node_cpus)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchJob:
-    """How a batch job is submitted; `follow`: stay until it has ended."""
-
-    options: SlurmOptions
-    follow: bool
-    warn_s: int
-
-
-def _submit(
-    scheduler: Scheduler[Any],
-    batch: BatchJob,
-    request: LaunchRequest,
-    launch_context: LaunchContext,
-    dry_run: bool,
-) -> int:
-    from csrun.schedulers.slurm.batch import batch_script, follow, submit
-    from csrun.schedulers.slurm.script import render
-
-    plan = scheduler.plan(request, launch_context)  # refuses what can never run
-    for notice in plan.notices:
-        say(PROGRAM, notice)
-    script = batch_script(
-        request, launch_context, batch.options, requeue=request.requeue, warn_s=batch.warn_s
-    )
-    if dry_run:
-        write_text(STDOUT, render(script))
-        return 0
-    job = submit(script, known_job(plan), launch_context.environment)
-    return follow(job) if batch.follow else 0
-
-
-def _launch(
-    scheduler: Scheduler[Any], request: LaunchRequest, launch_context: LaunchContext, dry_run: bool
-) -> int:
-    plan = scheduler.plan(request, launch_context)
-    for notice in plan.notices:
-        say(PROGRAM, notice)
-    if dry_run:
-        write_text(STDOUT, scheduler.describe(plan))
-        return 0
-    exit_code = scheduler.run(plan, launch_context.environment)
-    if request.requeue:
-        from csrun.schedulers.slurm.batch import goes_back_into_queue, put_back
-
-        record = read_record(known_job(plan))
-        if goes_back_into_queue(exit_code, record):
-            put_back(launch_context.environment["SLURM_JOB_ID"], launch_context.environment, record)
-    return exit_code

@@ -41,11 +41,6 @@ def line(finding: Finding, coloured: bool) -> str:
     return text
 
 
-def is_busy(complaint: str) -> bool:
-    """Whether srun has given up because no node was free: that says nothing about a run."""
-    return "nodes are busy" in complaint or "Immediate execution" in complaint
-
-
 def verdict(findings: Iterable[Finding]) -> str:
     """One line about all of them."""
     levels = [finding.level for finding in findings]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import join
-from shutil import which
 
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.version import __version__
 from csrun.container_images import containerise, require_container
-from csrun.doctor.findings import Finding, is_busy
+from csrun.doctor.findings import Finding
 from csrun.environment import Toolkit, program_environment, program_python
 from csrun.site.loading import LoadedSite
 from csrun.site.model import Site
@@ -32,30 +32,51 @@ _LIST_PACKAGES = (
 )
 
 
-def site_finding(loaded: LoadedSite, launcher: str) -> Finding:
-    """Which settings count, and where jobs run."""
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """How a check runs a command on a node instead of on this machine.
+
+    Attributes:
+        words: what stands in front of the command.
+        is_busy: whether a complaint only means that no node was free.
+        summary: a text that is in lines of the scheduler's own, which say less than the command's.
+    """
+
+    words: tuple[str, ...]
+    is_busy: Callable[[str], bool]
+    summary: str
+
+
+def site_finding(loaded: LoadedSite, launcher: str, installed: Sequence[tuple[str, str]] = ()) -> Finding:
+    """Which settings count, and where jobs run.
+
+    Args:
+        loaded: the settings.
+        launcher: where jobs run.
+        installed: title and name of other schedulers that are there, where the site has chosen none.
+    """
     source = str(loaded.path) if loaded.path else "no site file, only the environment"
     text = f"{source}; jobs run on the launcher {launcher}"
-    if launcher == "local" and loaded.site.launcher is None and which("srun"):
-        text += " (Slurm is installed here: 'launcher: slurm' or 'gres_resource' would make them use it)"
+    for title, name in installed:
+        text += f" ({title} is installed here: 'launcher: {name}' would make them use it)"
     if loaded.notes:
         return Finding("site", "note", text, "; ".join(loaded.notes))
     return Finding("site", "ok", text)
 
 
 def python_finding(
-    environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, srun: tuple[str, ...] = ()
+    environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, node: Elsewhere | None = None
 ) -> Finding:
     """Whether `python` in a job is an interpreter with at least one front end.
 
     Args:
-        environment: of the caller; where `srun` is given, without the variables of an enclosing job.
+        environment: of the caller; where `node` is given, without the variables of an enclosing job.
         toolkit: whose interpreter it is where the site has no container.
         site: container settings.
         cwd: working directory.
-        srun: words that run a command on a node; empty: on this machine.
+        node: where the command runs; None: on this machine.
     """
-    words = srun + containerise(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
+    words = _before(node) + containerise(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
     env = program_environment(environment, toolkit, site).apply(environment)
     where = "the container" if site.container != "none" else str(program_python(site, toolkit).parent)
     advice = _IMAGE if site.container != "none" else _OWN if site.python else _SETUP
@@ -65,10 +86,10 @@ def python_finding(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding("python", "fail", f"python of {where} cannot be run: {error}", advice)
-    if done.returncode and is_busy(done.stderr):
+    if done.returncode and node and node.is_busy(done.stderr):
         return Finding("python", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
-        return Finding("python", "fail", f"python of {where} fails: {_last_words(done.stderr)}", advice)
+        return Finding("python", "fail", f"python of {where} fails: {_last_words(done.stderr, node)}", advice)
     versions = json.loads(done.stdout.splitlines()[-1])
     there = [f"{name} {versions[name]}" for name in FRONT_ENDS if versions[name]]
     if not there:
@@ -81,37 +102,40 @@ _OWN = "install the toolkit there: PYTHON -m pip install 'cs-toolkit[tf]', or co
 _IMAGE = "use an image with Python and TensorFlow or PyTorch: container_image of the site"
 
 
-def _last_words(stderr: str) -> str:
-    """What a command has said last; srun's own summary only where there is nothing else."""
+def _before(node: Elsewhere | None) -> tuple[str, ...]:
+    return node.words if node else ()
+
+
+def _last_words(stderr: str, node: Elsewhere | None = None) -> str:
+    """What a command has said last; the scheduler's own summary only where there is nothing else."""
     lines = stderr.strip().splitlines()
-    own = [line for line in lines if "Exited with exit code" not in line]
+    own = [line for line in lines if node is None or node.summary not in line]
     return (own or lines or ["without a word"])[-1]
 
 
 def container_finding(
-    environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, srun: tuple[str, ...] = ()
+    environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, node: Elsewhere | None = None
 ) -> Finding:
     """Whether the site's container runtime starts a program in its image; arguments as above."""
     if site.container == "none":
         return Finding("container", "ok", "none: programs run in the toolkit's own environment")
     try:
-        if not srun:
+        if node is None:
             require_container(site, environment.get("PATH", ""))
-        words = srun + containerise(("true",), site, cwd)
+        words = _before(node) + containerise(("true",), site, cwd)
         env = program_environment(environment, toolkit, site).apply(environment)
         done = subprocess.run(
             words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (ToolkitError, OSError, subprocess.TimeoutExpired) as error:
         return Finding("container", "fail", str(error), "correct container and container_image of the site")
-    if done.returncode and is_busy(done.stderr):
+    if done.returncode and node and node.is_busy(done.stderr):
         return Finding("container", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
-        text = (
-            f"{site.container} does not start a program in {site.container_image}: {_last_words(done.stderr)}"
-        )
+        said = _last_words(done.stderr, node)
+        text = f"{site.container} does not start a program in {site.container_image}: {said}"
         return Finding("container", "fail", text, f"try it by hand: {join(words)}")
-    where = ", on a node" if srun else ""
+    where = ", on a node" if node else ""
     return Finding("container", "ok", f"{site.container}, {site.container_image}{where}")
 
 
@@ -144,8 +168,13 @@ def system_finding(address: str, toolkit: Toolkit) -> Finding:
 _START = "start it ('cs_system serve'), or correct cs_ip of the site"
 
 
-def port_finding(ports: tuple[int, int] | None) -> Finding:
-    """Whether a launcher finds a port that the tasks of a job can connect to."""
+def port_finding(ports: tuple[int, int] | None, source: str = "") -> Finding:
+    """Whether a launcher finds a port that the tasks of a job can connect to.
+
+    Args:
+        ports: first and last one that may be used; None: any.
+        source: which setting says so.
+    """
     first, last = ports or (0, 0)
     for port in range(first, last + 1):
         with socket.socket() as listener:
@@ -153,10 +182,10 @@ def port_finding(ports: tuple[int, int] | None) -> Finding:
                 listener.bind(("", port))
             except OSError:
                 continue
-            where = f"in Slurm's SrunPortRange {first}-{last}" if ports else "any"
+            where = f"in {source} {first}-{last}" if ports else "any"
             return Finding("ports", "ok", f"a free port for the tasks' connections: {where}")
-    advice = "wait until other jobs have ended, or ask the administrator for a wider SrunPortRange"
-    return Finding("ports", "fail", f"no free port in Slurm's SrunPortRange {first}-{last}", advice)
+    advice = "wait until other jobs have ended, or ask the administrator for a wider range"
+    return Finding("ports", "fail", f"no free port in {source} {first}-{last}", advice)
 
 
 def logs_finding(cwd: Path) -> Iterator[Finding]:

@@ -1,1 +1,1 @@
-"""Where the tasks of a job run: `base` says what a scheduler is, one module each implements one."""
+"""Where jobs run: `base` says what a scheduler is, `registry` knows them all, each is a folder."""

@@ -1,19 +1,94 @@
-"""What passes between the commands and a scheduler: a request, the plan made from it, the machine it is for.
+"""What a scheduler is, and what passes between it and the commands.
 
-Making a plan is a pure function, so that `--dry-run` shows, and tests compare, what would run.
+A scheduler is one folder beside this file, or a package of a site's own; `registry` knows them by name, and
+no command asks which one it has. Making a plan is a pure function, so that `--dry-run` shows, and tests
+compare, what would run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
+from csrun.doctor.findings import Finding
 from csrun.environment import EnvironmentChange, Toolkit
+from csrun.job_registry import KnownJob
+from csrun.job_state import QueueView
 from csrun.layout import JobLayout
 from csrun.roles import EXIT_REQUEUE, Role
 from csrun.site.model import Site
+
+Presence = Literal["absent", "installed", "wanted"]
+"""Whether jobs can run on a scheduler here, and whether anything says that they should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag of a scheduler's own, which every command that starts something gets.
+
+    Attributes:
+        name: as it is typed, "--partition"; none that a command has itself. Where two schedulers have the
+            same one, both get its value, and help and check are those of the first.
+        metavar: what stands for its value in the help.
+        help: one line.
+        check: returns the value, or raises ValueError with the rest of a sentence: "expected ...".
+    """
+
+    name: str
+    metavar: str
+    help: str
+    check: Callable[[str], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a job before its layout.
+
+    Attributes:
+        site: its settings.
+        environment: of the launcher.
+        flags: the scheduler's own flags that were given, by name.
+        total_nodes: as the user has given it.
+        submit: the job will be handed to the queue.
+        dry_run: nothing will be started: what cannot be asked now is a notice, no error.
+    """
+
+    site: Site
+    environment: Mapping[str, str]
+    flags: Mapping[str, str] = field(default_factory=dict)
+    total_nodes: int | None = None
+    submit: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)  # no slots: a scheduler adds its own fields in a class below
+class Survey:
+    """What a scheduler sees when it looks around for a job.
+
+    Attributes:
+        defaults: the site's settings, with what beats its default layout here.
+        node_cpus: CPUs of each node.
+        notices: one line each about what the user should know.
+    """
+
+    defaults: Site
+    node_cpus: int
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobHere:
+    """The job of the scheduler's that a launcher runs in.
+
+    Attributes:
+        nodes: of the job; None where it does not say.
+        on_node: the launcher is on one of them; a shell of the job may be elsewhere.
+    """
+
+    nodes: int | None
+    on_node: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +105,8 @@ class LaunchRequest:
         wind_down_s: seconds that workers may go on after the chief has finished.
         wait: queue for a busy CS system instead of failing.
         requeue: the job is started again after a checkpoint that SIGUSR1 asked for.
+        warn_before_s: seconds before its time limit at which a submitted job is asked for a checkpoint;
+            None: the scheduler's default.
     """
 
     command: tuple[str, ...]
@@ -41,6 +118,7 @@ class LaunchRequest:
     wind_down_s: float
     wait: bool = False
     requeue: bool = False
+    warn_before_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +198,117 @@ class LaunchPlan:
         return EXIT_REQUEUE if "CSRUN_REQUEUE" in self.change.values else None
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramRequest:
+    """One program that runs by itself: what csrun_cpu is given, an analysis of an input.
+
+    Attributes:
+        launcher: name of the command that runs it.
+        command: the words that are executed.
+        environment: of the program.
+        avoid_system: keep off the node that owns the CS system, where there is another.
+        inside: in a job, run on a node of that job instead of one of its own.
+        leaving_s: seconds that the program has to tidy up after the first signal that ends it; None: it ends
+            when it wants to.
+    """
+
+    launcher: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    avoid_system: bool = True
+    inside: bool = False
+    leaving_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlan:
+    """A program ready to be started.
+
+    Attributes:
+        words: that are executed.
+        environment: in which they are.
+        where: "on this machine".
+        name: by which the scheduler finds it again; "" where that is not needed.
+        terminal: the program has our terminal.
+        leaving_s: as in the request.
+    """
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    where: str
+    name: str = ""
+    terminal: bool = False
+    leaving_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What `csrun doctor` wants to know.
+
+    Attributes:
+        site: its settings.
+        toolkit: where interpreter and modules are.
+        cwd: absolute directory in which a job would start.
+        environment: of the launcher.
+        nodes: to look at; None: as many as a job has.
+        probe: something may be started on them.
+    """
+
+    site: Site
+    toolkit: Toolkit
+    cwd: Path
+    environment: Mapping[str, str]
+    nodes: int | None
+    probe: bool
+
+
+View = TypeVar("View", bound=Survey)
 Plan = TypeVar("Plan", bound=LaunchPlan)
 
 
-class Scheduler(Protocol[Plan]):
-    """A place where jobs run, with plans of its own kind."""
+class Scheduler(Protocol[View, Plan]):
+    """A place where jobs run, with surveys and plans of its own kind.
+
+    Attributes:
+        name: as --launcher takes it.
+        title: for sentences: "Slurm".
+        about: what tasks are on it, for the help of --launcher: "nodes of a cluster".
+        flags: its own ones.
+        submit_flag: another word for --launcher=NAME --submit; "" for none.
+        has_nodes: programs can get a node of their own.
+    """
 
     name: str
+    title: str
+    about: str
+    flags: tuple[Flag, ...]
+    submit_flag: str
+    has_nodes: bool
 
-    def plan(self, request: LaunchRequest, context: LaunchContext) -> Plan:
-        """Decides everything about the job; pure."""
+    def presence(self, site: Site, environment: Mapping[str, str]) -> Presence:
+        """Whether it is there and wanted; asked at every start, so it takes no time."""
+        ...
+
+    def job_here(self, environment: Mapping[str, str]) -> JobHere | None:
+        """The job that we are in; None outside of one. Pure."""
+        ...
+
+    # A job: csrun_wse.
+
+    def survey(self, asked: Asked) -> View:
+        """Looks around before the layout of a job is decided.
+
+        Raises:
+            ToolkitError: jobs cannot run here at all, or not with these flags.
+        """
+        ...
+
+    def plan(self, request: LaunchRequest, context: LaunchContext, survey: View) -> Plan:
+        """Decides everything about the job; pure.
+
+        Raises:
+            ToolkitError: it can never run here.
+        """
         ...
 
     def describe(self, plan: Plan) -> str:
@@ -137,5 +316,71 @@ class Scheduler(Protocol[Plan]):
         ...
 
     def run(self, plan: Plan, environment: Mapping[str, str]) -> int:
-        """Runs the job to its end and returns the exit code of the launcher."""
+        """Runs the job to its end and returns the exit code of the launcher.
+
+        Raises:
+            ToolkitError: the job could not be started; nothing is left of it.
+        """
+        ...
+
+    # A job in the queue: csrun_wse --submit, csrun status, logs and cancel.
+
+    def script(self, request: LaunchRequest, context: LaunchContext, survey: View) -> str:
+        """The script that `submit` hands to the queue, and the text of --submit --dry-run; pure.
+
+        Raises:
+            ToolkitError: there is no queue, or the job cannot be put into it.
+        """
+        ...
+
+    def submit(self, script: Path, environment: Mapping[str, str]) -> str:
+        """Hands a script to the queue; the number by which the scheduler knows the job.
+
+        Raises:
+            ToolkitError: it is refused; nothing was submitted.
+        """
+        ...
+
+    def output_file(self, job: KnownJob) -> Path:
+        """Where the queue puts what the script of a submitted job writes; pure."""
+        ...
+
+    def views(self, numbers: Collection[str], environment: Mapping[str, str]) -> Mapping[str, QueueView]:
+        """What the scheduler says of its jobs, by number; those that it has forgotten are left out.
+
+        Raises:
+            ToolkitError: it cannot be asked.
+        """
+        ...
+
+    def cancel(self, job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        """Asks a job to end, by its entry and its record (empty before the start); does not wait for it.
+
+        Raises:
+            ToolkitError: it cannot be asked from here.
+        """
+        ...
+
+    # One program: csrun_cpu, cs_input_analyzer.
+
+    def plan_program(self, request: ProgramRequest, asked: Asked) -> ProgramPlan:
+        """Decides how a program runs, on a node of its own where the scheduler has nodes.
+
+        Raises:
+            ToolkitError: there is no such command, or no such node.
+        """
+        ...
+
+    def run_program(self, plan: ProgramPlan) -> int:
+        """Runs it and returns its exit code, or makes this process the program.
+
+        Raises:
+            ToolkitError: it cannot be started.
+        """
+        ...
+
+    # csrun doctor.
+
+    def checks(self, examination: Examination) -> Iterator[Finding]:
+        """Whether jobs would run on it here."""
         ...

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
-from csrun.environment import EnvironmentChange, program_environment
+from csrun.environment import EnvironmentChange, Toolkit, program_environment
 from csrun.jobs import log_name
 from csrun.layout import JobLayout
 from csrun.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
 from csrun.schedulers.base import LaunchContext, LaunchRequest, PlannedTask
+
+LAUNCHER = "csrun_wse"
 
 MAX_TASKS = 65536 - TF_CONFIG_PORT_BASE
 """More would leave no port number for the last ones in TF_CONFIG."""
@@ -76,6 +78,41 @@ def planned_tasks(
         cpus = pins[rank] if pins else ()
         tasks.append(PlannedTask(rank, role, index, node, cpus, values, log_dir / log_name(role, index)))
     return tuple(tasks)
+
+
+def launcher_words(request: LaunchRequest, context: LaunchContext, name: str) -> tuple[str, ...]:
+    """The words of csrun_wse that run this job, for a script that a queue starts later.
+
+    Args:
+        request: layout, command, log directory, times.
+        context: where it starts and which toolkit it is.
+        name: of the scheduler.
+    """
+    layout = request.layout
+    return (
+        str(_launcher_file(context.toolkit)),
+        f"--launcher={name}",
+        f"--job-id={context.job_id}",
+        f"--log-dir={job_log_dir(request, context)}",
+        f"--total-nodes={layout.total_nodes}",
+        f"--tasks-per-node={layout.tasks_per_node}",
+        *([f"--cpus-per-task={layout.cpus_per_task}"] if layout.cpus_per_task else []),
+        *([f"--single-task-nodes={layout.single_task_nodes}"] if layout.single_task_nodes else []),
+        *(["--cyclic"] if layout.cyclic else []),
+        *([f"--mount-dirs={','.join(map(str, request.mount_dirs))}"] if request.mount_dirs else []),
+        f"--grace-period={request.grace_s:g}",
+        f"--wind-down={request.wind_down_s:g}",
+        *(["--wait"] if request.wait else []),
+        *(["--requeue"] if request.requeue else []),
+        "--",
+        *request.command,
+    )
+
+
+def _launcher_file(toolkit: Toolkit) -> Path:
+    """csrun_wse of this toolkit, in a checkout or where it is installed."""
+    folder = toolkit.bin_dir if toolkit.import_root is None else toolkit.import_root / "bin"
+    return folder / LAUNCHER
 
 
 def plural(count: int, noun: str) -> str:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from cs_toolkit.loader import ConfigError, read_document, validate_document
+from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import values
-from csrun.site.model import Container, Launcher
+from csrun.site.model import Container
 from csrun.site.variables import VARIABLES
 
 
@@ -40,10 +41,11 @@ class SiteFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="csrun site configuration")
 
-    launcher: Launcher | None = Field(
+    launcher: Annotated[str, _checked(check_launcher)] | None = Field(
         None,
-        description="Where jobs run: processes of this machine, or a Slurm cluster. Left out: slurm where "
-        "gres_resource, gres_node or licence is set or inside a Slurm allocation, else local.",
+        description="Where jobs run: processes of this machine (local), a Slurm cluster (slurm), or a "
+        "scheduler that a package of the site brings. Left out: slurm where gres_resource, gres_node or "
+        "licence is set or inside a Slurm allocation, else local.",
     )
     def_nodes: Count = Field(1, description="Nodes of a job that does not say --total-nodes.")
     def_tasks_per_node: Count = Field(

@@ -1,17 +1,11 @@
-"""The settings of a site, as plain data, and what follows from them. Pure."""
+"""The settings of a site, as plain data. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cs_toolkit.errors import ToolkitError
-from csrun.commandline import find_command
 from csrun.errors import CsrunError
-
-Launcher = Literal["local", "slurm"]
-LAUNCHERS: tuple[Launcher, ...] = ("local", "slurm")
 
 Container = Literal["none", "singularity", "apptainer", "charliecloud"]
 CONTAINERS: tuple[Container, ...] = ("none", "singularity", "apptainer", "charliecloud")
@@ -25,7 +19,7 @@ class Site:
     """A site's settings. A field has the name of its key in the site file.
 
     Attributes:
-        launcher: where jobs run; None: decided by `choose_launcher`.
+        launcher: where jobs run, a name of `csrun.schedulers.registry`; None: decided there by `choose`.
         def_nodes: nodes of a job that does not say otherwise.
         def_tasks_per_node: tasks on each of them; with one node, 2 is the smallest job with a role each.
         def_cpus_per_task: CPUs of each task; None where the site leaves that open.
@@ -45,7 +39,7 @@ class Site:
         slurm_options: further arguments of srun and sbatch.
     """
 
-    launcher: Launcher | None = None
+    launcher: str | None = None
     def_nodes: int = 1
     def_tasks_per_node: int = 2
     def_cpus_per_task: int | None = None
@@ -73,25 +67,3 @@ class SiteError(CsrunError):
     def __init__(self, faults: list[str]) -> None:
         self.faults = faults
         super().__init__("\n".join(faults))
-
-
-def choose_launcher(flag: Launcher | None, site: Site, environment: Mapping[str, str]) -> Launcher:
-    """Where a job runs: the flag, else the site's launcher, else Slurm where anything speaks for it.
-
-    What speaks for Slurm: a resource of Slurm's is configured for the CS system, or we are inside an
-    allocation (SLURM_JOB_ID) and srun is in PATH.
-    """
-    if flag or site.launcher:
-        return flag or site.launcher or "local"
-    if site.gres_resource or site.gres_node or site.licence:
-        return "slurm"
-    inside = bool(environment.get("SLURM_JOB_ID"))
-    return "slurm" if inside and _has_srun(environment.get("PATH", "")) else "local"
-
-
-def _has_srun(path: str) -> bool:
-    try:
-        find_command("srun", path)
-    except ToolkitError:
-        return False
-    return True

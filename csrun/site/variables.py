@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import values
-from csrun.site.model import CONTAINERS, LAUNCHERS
+from csrun.site.model import CONTAINERS
 
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "launcher": ("CSRUN_LAUNCHER",),
@@ -85,7 +86,7 @@ def _directories(text: str) -> tuple[str, ...]:
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "launcher": _one_of(LAUNCHERS),
+    "launcher": check_launcher,
     "def_nodes": _count,
     "def_tasks_per_node": _count,
     "def_cpus_per_task": _count,

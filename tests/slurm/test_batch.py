@@ -76,12 +76,15 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(cluster: Any, run: Any,
 
 
 def test_a_waiting_job_says_place_reason_and_holder_and_can_be_cancelled(
-    cluster: Any, run: Any, csrun: Any, home: dict[str, str], wait: Any
+    cluster: Any, start: Any, csrun: Any, home: dict[str, str], wait: Any
 ) -> None:
     flags = ("--use-sbatch", "--no-follow", "--total-nodes=1", "--tasks-per-node=2")
-    holder = run(cluster, *flags, "sh", "-c", HOLD, env=home)
+    # The job may have begun when its launcher ends, so there may be processes of it.
+    holder = start(cluster, *flags, "sh", "-c", HOLD, env=home)
+    assert holder.end() == 0
     wait(lambda: "state     running" in csrun("status", number(holder)).stdout)
-    waiting = run(cluster, *flags, "true", env=home)
+    waiting = start(cluster, *flags, "true", env=home)
+    assert waiting.end() == 0
     wait(lambda: "it is next, and waits for" in csrun("status", number(waiting)).stdout)
     status = csrun("status", number(waiting)).stdout
     assert f"the CS system is held by job {number(holder)} of " in status

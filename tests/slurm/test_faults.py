@@ -183,7 +183,7 @@ def test_scancel_ends_the_job(cluster: Any, start: Any, wait: Any) -> None:
     cluster.run("scancel", *{number.partition("+")[0] for number in cluster.jobs()})
     assert job.end() == 143
     assert "Slurm has asked" in job.stderr
-    assert "the job was ended by Slurm; logs:" in job.stderr
+    assert "the job was ended by its scheduler; logs:" in job.stderr
     assert job.stdout.count("got TERM") == 2
     assert not job.left()
     wait(lambda: not cluster.jobs())

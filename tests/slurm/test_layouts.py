@@ -53,7 +53,7 @@ def test_every_task_knows_its_part_in_a_heterogeneous_step(cluster: Any, run: An
     assert json.loads((tmp_path / "logs" / "worker-3.log").read_text())["rank"] == 4
     record = json.loads((tmp_path / "logs" / "job.json").read_text())
     assert [task["host"] for task in record["tasks"]] == [f"cs-node{number}" for number in (1, 1, 2, 2, 3, 3)]
-    assert record["slurm_job_id"].isdigit()
+    assert record["scheduler_job_id"].isdigit()
 
 
 @pytest.mark.parametrize(

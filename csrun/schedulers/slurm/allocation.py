@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cs_toolkit.errors import UsageError
 from csrun.layout import JobLayout
+from csrun.schedulers.base import JobHere
 from csrun.schedulers.slurm.components import Component, components
 from csrun.schedulers.slurm.hostlist import expand_hostlist
 
@@ -117,6 +118,19 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
         cpus_per_node=cpus,
         restarts=_number(environment.get("SLURM_RESTART_COUNT", "")) or 0,
     )
+
+
+def job_here(environment: Mapping[str, str]) -> JobHere | None:
+    """The allocation in the words of all schedulers."""
+    if not environment.get("SLURM_JOB_ID"):
+        return None
+    try:
+        allocation = read_allocation(environment)
+    except UsageError:  # said where the nodes are needed
+        allocation = None
+    # Set in every process that Slurm has started on a node; a shell of salloc may be on another machine.
+    on_node = bool(environment.get("SLURMD_NODENAME"))
+    return JobHere(len(allocation.nodes) if allocation else None, on_node)
 
 
 def host_file(layout: JobLayout, nodes: tuple[str, ...]) -> str:

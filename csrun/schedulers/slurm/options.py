@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from csrun.site.model import Site
@@ -30,28 +31,30 @@ class SlurmOptions:
     extra: tuple[str, ...] = ()
 
     @classmethod
-    def of_site(
-        cls,
-        site: Site,
-        *,
-        time_limit: str = "",
-        partition: str = "",
-        account: str = "",
-        qos: str = "",
-        dependency: str = "",
-    ) -> SlurmOptions:
-        """The site's options; what is given here beats it."""
+    def of_site(cls, site: Site, flags: Mapping[str, str] | None = None) -> SlurmOptions:
+        """The site's options; flags beat them.
+
+        Args:
+            site: its settings.
+            flags: by name, as `csrun.schedulers.slurm.flags` has them.
+        """
+        given = flags or {}
         return cls(
-            time_limit=time_limit or site.time_limit,
-            partition=partition or site.partition,
-            account=account or site.account,
-            qos=qos or site.qos,
-            dependency=dependency,
+            time_limit=given.get("--time") or site.time_limit,
+            partition=given.get("--partition") or site.partition,
+            account=given.get("--account") or site.account,
+            qos=given.get("--qos") or site.qos,
+            dependency=given.get("--dependency", ""),
             gres=site.gres_resource,
             gres_node=site.gres_node,
             licence=site.licence,
             extra=site.slurm_options,
         )
+
+    @property
+    def resource(self) -> str:
+        """What stands for the CS system in the queue, such as "cs:1"; "" for nothing."""
+        return self.gres or self.licence
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Runs through chief, system and two workers, all parts real."""
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -203,12 +204,12 @@ def test_the_executable_travels_once(client, system, linear, helpers, monkeypatc
 
 
 def test_an_executable_that_is_damaged_on_the_way_is_refused(reservation, linear, monkeypatch):
-    monkeypatch.setattr(type(linear.artifact), "executable", property(lambda _: b"sent by nobody else"))
+    executable = dataclasses.replace(linear.artifact.executable, data=b"sent by nobody else")
     monkeypatch.setattr(
         "cs_system.client._artifact_chunks", lambda data: iter([pb.ArtifactChunk(data=b"x" + data[1:])])
     )
     with pytest.raises(ArtifactRefusedError, match="arrived damaged: got 19 bytes with SHA-256"):
-        reservation.load(linear.artifact.executable)
+        reservation.load(executable)
 
 
 def test_an_artifact_of_another_fabric_is_refused(reservation, helpers, tmp_path):
@@ -216,9 +217,8 @@ def test_an_artifact_of_another_fabric_is_refused(reservation, helpers, tmp_path
         reservation.load(helpers.compiled(tmp_path, helpers.linear_text, fabric="cs1").executable)
 
 
-def test_an_executable_that_is_none_is_refused(reservation, linear, monkeypatch):
-    monkeypatch.setattr(type(linear.artifact), "executable", property(lambda _: b"no program"))
-    reservation.load(linear.artifact.executable)
+def test_an_executable_that_is_none_is_refused(reservation, linear):
+    reservation.load(dataclasses.replace(linear.artifact.executable, data=b"no program"))
     with pytest.raises(ProgramError, match="compile again"):
         reservation.program()
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -305,9 +306,18 @@ def test_who_waits_for_another_compilation_is_told_why(
     lock = directory_lock(artifact, timeout_s=0)
     lock.__enter__()
     shutil.rmtree(artifact)
-    threading.Timer(0.5, lambda: lock.__exit__(None, None, None)).start()
     caplog.clear()
+
+    def release_when_told() -> None:
+        deadline = time.monotonic() + 60.0
+        while "waiting for its result" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+        lock.__exit__(None, None, None)
+
+    other = threading.Thread(target=release_when_told)
+    other.start()
     estimator(tmp_path).compile(input_fn)
+    other.join()
     assert f"process {os.getpid()}" in caplog.text
     assert "is compiling the same program; waiting for its result" in caplog.text
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from csrun.commands.cpu import describe
 from csrun.environment import EnvironmentChange
+from csrun.schedulers.base import ProgramPlan
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 SHOW = "import json, os, sys; print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]))"
@@ -63,5 +64,5 @@ def test_arguments_arrive_unchanged(program: str, arguments: list[bytes]) -> Non
 @example(arguments=hard)
 def test_the_command_of_a_dry_run_can_be_pasted_into_a_shell(arguments: list[bytes]) -> None:
     command = ("python", *map(os.fsdecode, arguments))
-    shown = describe(command, EnvironmentChange({}), Path("/"), "here")
+    shown = describe(ProgramPlan(command, {}, "here"), EnvironmentChange({}), Path("/"))
     assert tuple(shlex.split(shown.partition("command: ")[2])) == command

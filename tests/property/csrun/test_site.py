@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csrun.containers import bind_directories
+from csrun.schedulers.registry import BUILT_IN
 from csrun.site.loading import LoadedSite, load_site
-from csrun.site.model import CONTAINERS, LAUNCHERS, SiteError
+from csrun.site.model import CONTAINERS, SiteError
 from csrun.site.variables import VARIABLES
 
 SCALARS = st.one_of(
@@ -21,7 +22,7 @@ SCALARS = st.one_of(
     st.integers(-5, 10**10),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=8),
-    st.sampled_from([*CONTAINERS, *LAUNCHERS, "/images/a.sif", "cs:1", "--nv", "-e", "4:00:00"]),
+    st.sampled_from([*CONTAINERS, *BUILT_IN, "/images/a.sif", "cs:1", "--nv", "-e", "4:00:00"]),
 )
 VALUES = st.recursive(
     SCALARS,

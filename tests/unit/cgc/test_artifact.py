@@ -22,7 +22,7 @@ from cgc.artifact import (
     tool_versions,
 )
 from cgc.manifest import FILES, FORMAT_VERSION, Estimates, FabricName, Interface, Manifest
-from cs_toolkit.step import StepInterface, TensorSpec
+from cs_toolkit.step import StepExecutable, StepInterface, TensorSpec
 
 KEY = "ab" * 32
 INTERFACE = StepInterface(
@@ -70,7 +70,7 @@ def test_what_is_published_is_what_is_opened(write, contents):
     assert opened.interface == INTERFACE
     assert opened.estimates.deltat_cycles == 669
     assert {name: opened.read(name) for name in FILES} == contents
-    assert opened.executable == contents["step.jaxexport"]
+    assert opened.executable == StepExecutable(opened.key, "cs2", INTERFACE, contents["step.jaxexport"])
 
 
 def test_nothing_but_the_artifact_is_left(write, tmp_path):

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from csrun.job_registry import KnownJob, find_job, known_jobs, register
-from csrun.job_state import SlurmView, job_status
+from csrun.job_state import QueueView, job_status
 from csrun.jobs import new_job_id
+from csrun.schedulers.slurm.state import view_of
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")
@@ -171,30 +172,43 @@ def test_a_number_is_slurms_and_never_the_end_of_an_id(environment: dict[str, st
         find_job("34", environment)
 
 
+def test_a_job_whose_scheduler_has_gone_is_listed_with_a_word_about_it(
+    csrun: Call, environment: dict[str, str], tmp_path: Path
+) -> None:
+    register(KnownJob("gone-1", str(tmp_path), "gone", ("true",), "5"), environment)
+    listed = csrun("status")
+    assert listed.returncode == 0
+    assert listed.stdout.splitlines()[1].split() == ["gone-1", "5", "lost", "true"]
+    assert "there is no scheduler 'gone' here; expected one of: local, slurm" in listed.stderr
+    cancelled = csrun("cancel", "5")
+    assert cancelled.returncode == 2
+    assert "install the package that brings it" in cancelled.stderr
+
+
 JOB = KnownJob("slurm-1", "/logs", "slurm", ("true",), "12")
 ENDED = {"ended": "2026-11-20T16:00:00", "exit_code": 7}
 
 
 @pytest.mark.parametrize(
-    ("record", "slurm", "state"),
+    ("record", "view", "state"),
     [
-        (None, SlurmView("PENDING", "", "job 12 waits"), "waiting"),
-        ({**ENDED, "exit_code": 75}, SlurmView("PENDING"), "waiting"),  # requeued
-        ({**ENDED, "exit_code": 75}, SlurmView("COMPLETING"), "running"),  # about to be
-        ({}, SlurmView("RUNNING", "n1"), "running"),
-        ({}, SlurmView("COMPLETING", "n1"), "running"),
-        (ENDED, SlurmView("FAILED"), "failed"),
+        (None, view_of("PENDING", "", "job 12 waits"), "waiting"),
+        ({**ENDED, "exit_code": 75}, view_of("PENDING"), "waiting"),  # requeued
+        ({**ENDED, "exit_code": 75}, view_of("COMPLETING"), "running"),  # about to be
+        ({}, view_of("RUNNING", "n1"), "running"),
+        ({}, view_of("COMPLETING", "n1"), "running"),
+        (ENDED, view_of("FAILED"), "failed"),
         (ENDED, None, "failed"),
-        ({**ENDED, "exit_code": 0}, SlurmView("COMPLETED"), "done"),
-        ({**ENDED, "exit_code": 143}, SlurmView("CANCELLED"), "cancelled"),
-        ({}, SlurmView("TIMEOUT"), "failed"),
-        ({}, SlurmView("NODE_FAIL"), "failed"),
-        ({}, SlurmView("CANCELLED"), "cancelled"),
+        ({**ENDED, "exit_code": 0}, view_of("COMPLETED"), "done"),
+        ({**ENDED, "exit_code": 143}, view_of("CANCELLED"), "cancelled"),
+        ({}, view_of("TIMEOUT"), "failed"),
+        ({}, view_of("NODE_FAIL"), "failed"),
+        ({}, view_of("CANCELLED"), "cancelled"),
         (None, None, "lost"),
     ],
 )
-def test_state_of_a_slurm_job(record: dict[str, Any] | None, slurm: SlurmView | None, state: str) -> None:
-    found = job_status(JOB, record, slurm, None)
+def test_state_of_a_slurm_job(record: dict[str, Any] | None, view: QueueView | None, state: str) -> None:
+    found = job_status(JOB, record, view, None)
     assert found.state == state
     assert found.over == (state not in ("waiting", "running"))
 

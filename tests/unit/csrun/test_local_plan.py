@@ -10,7 +10,7 @@ from cs_toolkit.errors import UsageError
 from csrun.environment import Toolkit
 from csrun.layout import JobLayout
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
-from csrun.schedulers.local import LocalScheduler
+from csrun.schedulers.local.plan import describe, make_plan
 from csrun.site.model import Site
 
 DRY_RUN = """\
@@ -53,7 +53,7 @@ worker 1: rank 2, node 1, CPUs 4,5
 """
 
 
-def make_plan(
+def planned(
     layout: JobLayout, cpus: int = 8, log_dir: Path | None = None, mount_dirs: tuple[Path, ...] = ()
 ) -> LaunchPlan:
     request = LaunchRequest(
@@ -73,16 +73,16 @@ def make_plan(
         site=Site(),
         cpus=tuple(range(cpus)),
     )
-    return LocalScheduler().plan(request, context)
+    return make_plan(request, context, "local")
 
 
 def test_dry_run_says_exactly_what_would_run() -> None:
-    plan = make_plan(JobLayout(2, 2, cpus_per_task=2, single_task_nodes=1))
-    assert LocalScheduler().describe(plan) == DRY_RUN
+    plan = planned(JobLayout(2, 2, cpus_per_task=2, single_task_nodes=1))
+    assert describe(plan) == DRY_RUN
 
 
 def test_a_job_of_one_task_lists_it_as_chief_and_worker() -> None:
-    (task,) = make_plan(JobLayout(1, 1)).tasks
+    (task,) = planned(JobLayout(1, 1)).tasks
     assert task.label == "chief"
     assert task.values["TF_CONFIG"] == (
         '{"cluster": {"chief": ["127.0.0.1:23111"], "worker": ["127.0.0.1:23111"]}, '
@@ -91,7 +91,7 @@ def test_a_job_of_one_task_lists_it_as_chief_and_worker() -> None:
 
 
 def test_more_cpus_than_the_machine_has_is_one_line_and_no_pinning() -> None:
-    plan = make_plan(JobLayout(1, 3, cpus_per_task=4), cpus=8)
+    plan = planned(JobLayout(1, 3, cpus_per_task=4), cpus=8)
     assert [notice for notice in plan.notices if "CPU" in notice] == [
         "3 tasks x 4 CPUs on a machine of 8 CPUs: the tasks share them and none is pinned"
     ]
@@ -99,20 +99,20 @@ def test_more_cpus_than_the_machine_has_is_one_line_and_no_pinning() -> None:
 
 
 def test_a_job_that_fits_says_nothing_about_cpus() -> None:
-    assert not [notice for notice in make_plan(JobLayout(1, 2, cpus_per_task=4)).notices if "CPU" in notice]
+    assert not [notice for notice in planned(JobLayout(1, 2, cpus_per_task=4)).notices if "CPU" in notice]
 
 
 def test_several_nodes_and_mounts_are_explained() -> None:
-    notices = "\n".join(make_plan(JobLayout(3, 2), mount_dirs=(Path("/data"),)).notices)
+    notices = "\n".join(planned(JobLayout(3, 2), mount_dirs=(Path("/data"),)).notices)
     assert "--total-nodes=3: there is no cluster here" in notices
     assert "--mount-dirs has no effect here" in notices
 
 
 def test_the_log_dir_of_the_user_is_taken_as_it_is() -> None:
-    assert make_plan(JobLayout(1, 1), log_dir=Path("logs")).log_dir == Path("/home/me/my runs/logs")
-    assert make_plan(JobLayout(1, 1), log_dir=Path("/elsewhere")).log_dir == Path("/elsewhere")
+    assert planned(JobLayout(1, 1), log_dir=Path("logs")).log_dir == Path("/home/me/my runs/logs")
+    assert planned(JobLayout(1, 1), log_dir=Path("/elsewhere")).log_dir == Path("/elsewhere")
 
 
 def test_more_tasks_than_ports_are_refused() -> None:
     with pytest.raises(UsageError, match="make 100000 tasks; expected at most 42425"):
-        make_plan(JobLayout(10, 10_000))
+        planned(JobLayout(10, 10_000))

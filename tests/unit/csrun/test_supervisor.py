@@ -58,7 +58,7 @@ def test_a_cancelled_job_has_the_code_of_the_signal(job: Supervisor) -> None:
     for rank in range(3):
         assert job.task_ended(rank, 143, 6.0) == []
     assert job.exit_code == 143
-    assert job.outcome == "the job was ended by Slurm"
+    assert job.outcome == "the job was ended by its scheduler"
 
 
 def test_a_job_that_cannot_go_on_ends_with_the_given_code(job: Supervisor) -> None:

@@ -17,7 +17,7 @@ from cgc.cirh.types import tensor_type
 from cgc.errors import InvalidModuleError, LoweringError
 from cgc.lowering import jax_table
 from cgc.lowering.interpret import step_function
-from cs_toolkit.step import device_dtype
+from cs_toolkit.step import DtypeError, device_dtype
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 KEEP = 0.8
@@ -157,5 +157,5 @@ def test_a_module_without_graph_is_refused():
 
 def test_64_bit_float_has_no_device_type():
     assert (device_dtype("int64"), device_dtype("float32")) == ("int32", "float32")
-    with pytest.raises(LoweringError, match="float64"):
+    with pytest.raises(DtypeError, match="float64"):
         device_dtype("float64")

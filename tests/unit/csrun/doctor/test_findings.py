@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from csrun.doctor.cluster import job_partition, node_findings, partition_findings, resource_findings
 from csrun.doctor.findings import Finding, line, to_json, verdict
-from csrun.doctor.nodes import Answer, ProbeRun
-from csrun.doctor.nodes import node_findings as probe_findings
 from csrun.schedulers.slurm.client import Node, Partition
+from csrun.schedulers.slurm.cluster_checks import (
+    job_partition,
+    node_findings,
+    partition_findings,
+    resource_findings,
+)
+from csrun.schedulers.slurm.node_checks import Answer, ProbeRun
+from csrun.schedulers.slurm.node_checks import node_findings as probe_findings
 from csrun.schedulers.slurm.times import limit_seconds
 from csrun.site.model import Site
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from csrun.site.model import Launcher, Site, choose_launcher
+from csrun.schedulers.registry import choose
+from csrun.site.model import Site
 
 
 @pytest.mark.parametrize(
@@ -24,16 +25,16 @@ from csrun.site.model import Launcher, Site, choose_launcher
     ],
 )
 def test_the_flag_then_the_setting_then_what_speaks_for_slurm(
-    flag: Launcher | None, site: Site, expected: Launcher
+    flag: str | None, site: Site, expected: str
 ) -> None:
-    assert choose_launcher(flag, site, {}) == expected
+    assert choose(flag, site, {}).name == expected
 
 
 def test_an_allocation_speaks_for_slurm_where_srun_can_be_found(tmp_path: Path) -> None:
     (tmp_path / "srun").write_text("#!/bin/sh\n")
     inside = {"SLURM_JOB_ID": "17", "PATH": str(tmp_path)}
-    assert choose_launcher(None, Site(), inside) == "local"
+    assert choose(None, Site(), inside).name == "local"
     (tmp_path / "srun").chmod(0o755)
-    assert choose_launcher(None, Site(), inside) == "slurm"
-    assert choose_launcher(None, Site(), {"PATH": str(tmp_path)}) == "local"
-    assert choose_launcher("local", Site(), inside) == "local"
+    assert choose(None, Site(), inside).name == "slurm"
+    assert choose(None, Site(), {"PATH": str(tmp_path)}).name == "local"
+    assert choose("local", Site(), inside).name == "local"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cs_toolkit import config_file
+from csrun.schedulers import registry
 from csrun.site import loading
 from csrun.site.file import SiteFile
 from csrun.site.loading import load_site, searched_files
@@ -181,7 +182,7 @@ def test_all_faults_of_a_file_and_of_the_environment_come_at_once(tmp_path: Path
         load_site({"DEF_CPUS": "-1", "CS_IP": "host:0"}, path)
     assert [fault.replace(str(path), "FILE").split(";")[0] for fault in caught.value.faults] == [
         "FILE:3: duplicate key 'def_nodes' (first on line 2)",
-        "FILE:1: 'launcher' is 'slrum': Input should be 'local' or 'slurm'",
+        f"FILE:1: 'launcher' is 'slrum': expected one of: {', '.join(registry.names())}",
         "FILE:2: 'def_nodes' is 0: Input should be greater than or equal to 1",
         "FILE:4: 'def_tasks_per_node' is '3': Input should be a valid integer",
         "FILE:5: 'mount_dirs' is '/data,/home': expected a list of texts, for example [first, second]",

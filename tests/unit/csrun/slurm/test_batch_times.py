@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs_toolkit.errors import UsageError
-from csrun.schedulers.slurm.batch import WARN_S, warning_time
+from csrun.schedulers.slurm.submit import WARN_S, warning_time
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_what_the_user_says_beats_the_site() -> None:
     site = Site(
         partition="site", account="site", time_limit="60", gres_resource="cs:1", slurm_options=("-v",)
     )
-    options = SlurmOptions.of_site(site, partition="mine", dependency="afterok:3")
+    options = SlurmOptions.of_site(site, {"--partition": "mine", "--dependency": "afterok:3"})
     assert options.words == (
         "--partition=mine",
         "--account=site",

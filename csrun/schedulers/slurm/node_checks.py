@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from csrun.doctor.findings import Finding, is_busy
+from csrun.doctor.findings import Finding
 from csrun.environment import Toolkit
 from csrun.schedulers.slurm.arguments import STEP_WORDS
-from csrun.schedulers.slurm.client import submission_environment
 from csrun.schedulers.slurm.errors import shortened_complaint
 from csrun.schedulers.slurm.hostlist import compress_hostlist
 from csrun.schedulers.slurm.options import SlurmOptions
@@ -24,6 +23,8 @@ START_LIMIT_S = 20
 ANSWER_LIMIT_S = 20.0
 SKEW_LIMIT_S = 2.0
 """Logs of several nodes are read side by side; munge refuses from 300 s on."""
+SUMMARY = "Exited with exit code"
+"""In srun's own line about a task that has failed."""
 _LINE_BYTES = 65_536
 
 
@@ -79,7 +80,7 @@ def probe_nodes(
     Args:
         count: nodes.
         options: partition, account and so on of the site's jobs.
-        environment: of the caller.
+        environment: of the caller, without the variables of an enclosing job.
         toolkit: whose interpreter runs the probe.
         cwd: directory that has to be visible everywhere.
         needed: further paths that every node must have.
@@ -96,10 +97,15 @@ def probe_nodes(
                 *[str(toolkit.python), "-I", "-S", str(script)],
                 *[str(token_file), str(listener.getsockname()[1]), secret, *needed],
             ]
-            return _gather(words, listener, submission_environment(environment), secret, count)
+            return _gather(words, listener, environment, secret, count)
     finally:
         with suppress(OSError):
             token_file.unlink()
+
+
+def is_busy(complaint: str) -> bool:
+    """Whether srun has given up because no node was free: that says nothing about a run."""
+    return "nodes are busy" in complaint or "Immediate execution" in complaint
 
 
 def node_findings(run: ProbeRun, count: int) -> Iterator[Finding]:

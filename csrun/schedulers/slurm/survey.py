@@ -1,67 +1,74 @@
-"""Looks at cluster and allocation and makes the scheduler that fits them."""
+"""Looks at cluster and allocation before the layout of a job is decided."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from csrun.schedulers.base import Asked, Survey
 from csrun.schedulers.slurm.allocation import Allocation, read_allocation
 from csrun.schedulers.slurm.client import SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
 from csrun.schedulers.slurm.facts import ClusterFacts, look_around, network_facts
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.queue import holders
-from csrun.schedulers.slurm.scheduler import SlurmScheduler
 from csrun.site.model import Site
 
 
-def slurm_scheduler(
-    site: Site,
-    options: SlurmOptions,
-    environment: Mapping[str, str],
-    total_nodes: int | None,
-    *,
-    must_answer: bool,
-) -> tuple[SlurmScheduler, Site, int, list[str]]:
-    """The scheduler, the defaults that hold there, the CPUs of each node, and what the user should know.
+@dataclass(frozen=True)
+class ClusterSurvey(Survey):
+    """What is known of cluster and allocation.
+
+    Attributes:
+        options: what the job asks for besides nodes and tasks.
+        facts: of the cluster; None where nothing is known, then nothing is checked.
+        allocation: that we are in; None: the job gets one of its own.
+        system_node: node of the allocation that holds the CS system; "": its first one.
+    """
+
+    options: SlurmOptions = field(default_factory=SlurmOptions)
+    facts: ClusterFacts | None = None
+    allocation: Allocation | None = None
+    system_node: str = ""
+
+
+def survey(asked: Asked) -> ClusterSurvey:
+    """Asks the cluster. A job that is to be submitted gets an allocation of its own, wherever we are.
 
     Inside an allocation its nodes, and the tasks and CPUs that it was submitted with, beat the site's
     defaults.
-
-    Args:
-        site: its settings.
-        options: what the job asks for.
-        environment: of the launcher.
-        total_nodes: as the user has given it.
-        must_answer: a cluster that does not answer is an error; else only a notice.
 
     Raises:
         SlurmError: the cluster does not answer, or has no such partition.
         UsageError: the variables of an allocation cannot be understood.
     """
-    allocation = read_allocation(environment)
-    client = SlurmClient(environment)
+    options = SlurmOptions.of_site(asked.site, asked.flags)
+    allocation = None if asked.submit else read_allocation(asked.environment)
+    client = SlurmClient(asked.environment)
     facts: ClusterFacts | None = None
-    notices = []
+    notices: list[str] = []
     try:
         facts = network_facts(client) if allocation else look_around(client, options)
     except SlurmError as error:
-        if must_answer or error.exit_code != 1:
+        if not asked.dry_run or error.exit_code != 1:
             raise
         notices.append(f"{error}; nothing is checked against the cluster")
     if allocation is None:
-        node_cpus = facts.node_cpus(total_nodes or site.def_nodes) if facts else 1
-        return SlurmScheduler(options, facts), site, node_cpus, notices
-    defaults = replace(
+        node_cpus = facts.node_cpus(asked.total_nodes or asked.site.def_nodes) if facts else 1
+        return ClusterSurvey(asked.site, node_cpus, tuple(notices), options, facts)
+    notices += _unreserved(client, allocation.job_id, options.resource)
+    node_cpus = min((allocation.cpus_per_node or {"": 1}).values(), default=1)
+    holder = _system_node(client, allocation, options)
+    defaults = _defaults_of(allocation, asked.site)
+    return ClusterSurvey(defaults, node_cpus, tuple(notices), options, facts, allocation, holder)
+
+
+def _defaults_of(allocation: Allocation, site: Site) -> Site:
+    return replace(
         site,
         def_nodes=len(allocation.nodes),
         def_tasks_per_node=allocation.tasks_per_node or site.def_tasks_per_node,
         def_cpus_per_task=allocation.cpus_per_task or site.def_cpus_per_task,
     )
-    notices += _unreserved(client, allocation.job_id, options.gres or options.licence)
-    node_cpus = min((allocation.cpus_per_node or {"": 1}).values(), default=1)
-    holder = _system_node(client, allocation, options)
-    return SlurmScheduler(options, facts, allocation, holder), defaults, node_cpus, notices
 
 
 def _unreserved(client: SlurmClient, job_id: str, resource: str) -> list[str]:

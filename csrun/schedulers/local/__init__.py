@@ -1,0 +1,1 @@
+"""Jobs whose tasks are processes of this machine."""

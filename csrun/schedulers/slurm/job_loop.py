@@ -1,0 +1,554 @@
+"""Supervises a job on a cluster, from srun's start to the end of the last agent.
+
+One loop waits for what comes first: a message of an agent, a line of srun, a signal, a deadline. Slurm itself
+tells too little: a killed step daemon leaves srun waiting for ever, and a lost node is noticed late or not at
+all. So every agent has a connection of its own here; its end, or silence, is what counts. Threads: this one,
+the console's writer, and the watches of the queue and of the CS system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+
+from csrun.agent.link import Link
+from csrun.agent.log import write_record
+from csrun.agent.protocol import (
+    MAX_AGENT_HEAD_BYTES,
+    SILENCE_LIMIT_S,
+    WINDOW_BYTES,
+    Asked,
+    Challenge,
+    Credit,
+    Ended,
+    Forsaken,
+    Gone,
+    Hello,
+    Message,
+    Note,
+    Output,
+    Refused,
+    Signal,
+    Start,
+    Started,
+    agent_proof,
+    launcher_proof,
+    same_proof,
+)
+from csrun.job_report import JobReport
+from csrun.jobs import JobRecord, timestamp
+from csrun.output import PROGRESS_INTERVAL_S, printable
+from csrun.roles import tf_config
+from csrun.schedulers.slurm.binding import pin_tasks
+from csrun.schedulers.slurm.client import SlurmClient
+from csrun.schedulers.slurm.errors import SlurmError, explain
+from csrun.schedulers.slurm.guard import AGENTS_LIMIT_S, SRUN_LIMIT_S, SrunGuard
+from csrun.schedulers.slurm.plan import SlurmPlan
+from csrun.schedulers.slurm.srun_lines import SrunLines
+from csrun.schedulers.slurm.watch import QueueWatch
+from csrun.signals import INTERRUPTS, PASSED_ON, SignalPipe
+from csrun.supervisor import Phase, Supervisor
+from csrun.system_watch import PATIENCE_S, SystemWatch
+
+EXITS_DIR = "exits"
+POLL_S = 0.5
+ENDING_POLL_S = 0.05
+STRANGERS = 64
+"""So many connections of others than our agents are taken at a time."""
+READ_BYTES = 65_536
+HANDSHAKE_LIMIT_S = 30.0
+ARRIVAL_LIMIT_S = 60.0
+"""From the first agent to the last one; Slurm starts all tasks of a step at about the same time."""
+ARRIVAL_AFTER_FAILURE_S = 5.0
+"""The same, once srun has said that a task has ended."""
+AFTER_SRUN_S = 3.0
+"""From srun's end until its tasks are ended too, if they do not end by themselves."""
+SUSPENDED_LIMIT_S = 3.0
+"""Nobody waits longer for an answer to whether Slurm has suspended a job."""
+AFTER_LOSS_S = 0.5
+"""From the last agent until we help srun with scancel, if a task was lost: then srun may wait for ever."""
+QUEUE_WATCH_AFTER_S = 1.0
+
+
+class _Agent:
+    """What is known of the agent of one task."""
+
+    def __init__(self, link: Link, hello: Hello, launcher_nonce: str, now_s: float) -> None:
+        self.link = link
+        self.hello = hello
+        self.launcher_nonce = launcher_nonce
+        self.heard_at_s = now_s
+        self.ended = False
+        self.owed_bytes = 0
+        self.told: int | None = None
+
+
+class SlurmRun:
+    """One run of a job."""
+
+    def __init__(
+        self,
+        plan: SlurmPlan,
+        client: SlurmClient,
+        signals: SignalPipe,
+        listener: socket.socket,
+        srun: subprocess.Popen[bytes],
+        guard: SrunGuard,
+        token: str,
+    ) -> None:
+        self._plan = plan
+        self._client = client
+        self._signals = signals
+        self._listener = listener
+        self._srun = srun
+        self._guard = guard
+        self._token = token
+        self._supervisor = Supervisor(
+            [task.label for task in plan.tasks], plan.grace_s, plan.wind_down_s, plan.requeue_code
+        )
+        self._record = JobRecord.of(plan)
+        self._record.scheduler_job_id = plan.allocation.job_id if plan.allocation else None
+        # Threads only from here on; srun has been started.
+        self._report = JobReport(plan, self._record)
+        self._lines = SrunLines()
+        self._visitors: dict[Link, tuple[str, float]] = {}
+        self._agents: dict[int, _Agent] = {}
+        self._started = False
+        self._early_signals: list[signal.Signals] = []
+        self._first_at_s: float | None = None
+        self._began_at_s = time.monotonic()
+        self._looked_at_s = self._began_at_s
+        self._srun_ended_at_s: float | None = None
+        self._srun_asked = False
+        self._alone_since_s: float | None = None
+        self._helped = False
+        self._some_lost = False
+        self._queue: QueueWatch | None = None
+        self._system: SystemWatch | None = None
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Stays until nothing is left of the job; its exit code."""
+        os.set_blocking(self._srun_pipe, False)
+        self._listener.setblocking(False)
+        for source in (self._signals, self._listener, self._srun_pipe):
+            self._selector.register(source, selectors.EVENT_READ)
+        try:
+            while not self._over():
+                self._wait()
+                self._turn(time.monotonic())
+        finally:
+            self._clean_up()
+        self._explain_refusal()
+        if self._lines.cancel_reason and self._supervisor.interrupted_by:
+            self._report.say(f"Slurm's reason: {self._lines.cancel_reason}")
+        self._report.conclude(self._supervisor, self._signals.read)
+        return self._supervisor.exit_code
+
+    def _turn(self, now_s: float) -> None:
+        """Takes everything that has come, then looks at the clock."""
+        self._admit(now_s)
+        self._read_visitors(now_s)
+        for rank in list(self._agents):
+            self._read_agent(rank, now_s)
+        self._read_srun()
+        for signum in self._signals.read():
+            if signum in INTERRUPTS:
+                self._report.act(self._supervisor.interrupted(signum, now_s))
+            elif signum in PASSED_ON and not self._started:
+                self._early_signals.append(signum)
+            elif signum in PASSED_ON:
+                self._tell_all(Signal(signum))
+        if self._srun_ended_at_s is None and self._srun.poll() is not None:
+            self._srun_ended_at_s = now_s
+        self._check_arrival(now_s)
+        self._check_silence(now_s)
+        self._check_srun(now_s)
+        self._watch_queue(now_s)
+        self._watch_system(now_s)
+        self._report.act(self._supervisor.tick(now_s))
+        self._report.tick(now_s)
+        self._pass_on_the_end()
+        self._grant_credit()
+        self._looked_at_s = time.monotonic()
+
+    @property
+    def _srun_pipe(self) -> int:
+        assert self._srun.stdout is not None
+        return -1 if self._srun.stdout.closed else self._srun.stdout.fileno()
+
+    @property
+    def _connected(self) -> list[int]:
+        """Ranks whose agents are there."""
+        return [rank for rank, agent in self._agents.items() if agent.link.is_open()]
+
+    def _wait(self) -> None:
+        timeout_s = POLL_S
+        if self._supervisor.ending_signal is not None or self._report.full:
+            timeout_s = ENDING_POLL_S
+        elif self._report.waiting:
+            timeout_s = min(timeout_s, PROGRESS_INTERVAL_S / 2)
+        if self._supervisor.deadline_s is not None:
+            timeout_s = min(timeout_s, max(0.0, self._supervisor.deadline_s - time.monotonic()))
+        self._selector.select(timeout_s)
+        for agent in self._agents.values():
+            agent.link.flush()
+
+    # --- agents
+
+    def _admit(self, now_s: float) -> None:
+        with suppress(OSError):  # nobody is waiting (any more)
+            while len(self._visitors) < len(self._plan.tasks) + STRANGERS:
+                connection, _ = self._listener.accept()
+                link = Link(connection, MAX_AGENT_HEAD_BYTES)
+                nonce = token_hex(16)
+                self._visitors[link] = (nonce, now_s + HANDSHAKE_LIMIT_S)
+                self._selector.register(link, selectors.EVENT_READ)
+                link.send(Challenge(nonce))
+
+    def _read_visitors(self, now_s: float) -> None:
+        """Whoever proves to be an agent of ours is one from now on; others are sent away without a word."""
+        for link, (nonce, limit_s) in list(self._visitors.items()):
+            messages = link.receive()
+            hello = messages[0] if messages else None
+            if isinstance(hello, Hello) and self._is_ours(hello, nonce):
+                del self._visitors[link]
+                self._welcome(_Agent(link, hello, nonce, now_s), now_s)
+                for message in messages[1:]:
+                    self._take(hello.rank, self._agents[hello.rank], message, now_s)
+            elif messages or not link.is_open() or now_s > limit_s:
+                del self._visitors[link]
+                self._forget(link)
+
+    def _is_ours(self, hello: Hello, nonce: str) -> bool:
+        known = 0 <= hello.rank < len(self._plan.tasks) and hello.rank not in self._agents
+        return known and same_proof(hello.proof, agent_proof(self._token, nonce, hello))
+
+    def _welcome(self, agent: _Agent, now_s: float) -> None:
+        self._agents[agent.hello.rank] = agent
+        if self._first_at_s is None:
+            self._first_at_s = now_s
+            if self._queue is not None:
+                self._queue.stop()
+            self._record.scheduler_job_id = self._record.scheduler_job_id or agent.hello.slurm_job
+            if self._plan.allocation is not None:
+                self._record.scheduler_step_id = f"{self._record.scheduler_job_id}.{agent.hello.slurm_step}"
+        self._record.tasks[agent.hello.rank].host = agent.hello.node
+        if len(self._agents) == len(self._plan.tasks) and self._supervisor.phase is Phase.RUNNING:
+            self._start_all()
+
+    def _start_all(self) -> None:
+        """All tasks are there, and only now it is known where: every one learns all hosts."""
+        self._started = True
+        self._guard.tasks_run()
+        hosts = [self._agents[rank].hello.node for rank in range(len(self._plan.tasks))]
+        pins = pin_tasks(self._plan.cpus_of_tasks, [self._agents[rank].hello for rank in range(len(hosts))])
+        for task in self._plan.tasks:
+            agent = self._agents[task.rank]
+            start = Start(
+                command=self._plan.executed,
+                cwd=str(self._plan.cwd),
+                values={
+                    **self._plan.change.values,
+                    **task.values,
+                    "TF_CONFIG": json.dumps(tf_config(task.rank, hosts)),
+                },
+                unset=self._plan.change.unset,
+                cpus=pins[task.rank],
+                log=str(task.log_path),
+                append=bool(self._plan.allocation and self._plan.allocation.restarts),
+                exit_record=str(self._exit_record(task.rank)),
+                grace_s=self._plan.grace_s,
+                proof="",
+            )
+            proof = launcher_proof(self._token, agent.launcher_nonce, agent.hello.nonce, start)
+            agent.link.send(replace(start, proof=proof))
+        for signum in self._early_signals:
+            self._tell_all(Signal(signum))
+        if self._plan.system is not None:
+            self._system = SystemWatch(*self._plan.system)
+            self._selector.register(self._system, selectors.EVENT_READ)
+        self._report.write_record()
+
+    def _exit_record(self, rank: int) -> Path:
+        return self._plan.log_dir / EXITS_DIR / f"rank-{rank}.json"
+
+    def _read_agent(self, rank: int, now_s: float) -> None:
+        agent = self._agents[rank]
+        if not agent.link.is_open():
+            return
+        messages = agent.link.receive()
+        if messages:
+            agent.heard_at_s = now_s
+        for message in messages:
+            self._take(rank, agent, message, now_s)
+        if not agent.link.is_open():
+            self._forget(agent.link)
+            if not agent.ended:
+                self._lost(rank, agent.link.fault or "its connection broke", now_s)
+
+    def _take(self, rank: int, agent: _Agent, message: Message, now_s: float) -> None:
+        if isinstance(message, Output):
+            agent.owed_bytes += len(message.data)
+            self._report.output(rank, message.data, now_s)
+        elif isinstance(message, Started):
+            self._report.started(rank, message.pid, agent.hello.node)
+            if all(task.pid is not None for task in self._record.tasks):
+                self._report.write_record()
+        elif isinstance(message, Note):
+            self._report.say(message.text)
+        elif isinstance(message, Refused):
+            if self._supervisor.phase is Phase.RUNNING:
+                text, runtime = message.text, self._plan.executed[0]
+                if runtime != self._plan.command[0]:  # the user has typed another word
+                    text += f" ({runtime} is the site's container runtime, which starts the command)"
+                self._report.act(self._supervisor.job_failed(text, message.exit_code, now_s))
+            self._ended(rank, agent, message.exit_code, now_s)
+        elif isinstance(message, Ended):
+            self._ended(rank, agent, message.exit_code, now_s)
+        elif isinstance(message, Asked):
+            signum = signal.Signals(message.signum)
+            text = (
+                f"Slurm has asked {self._plan.tasks[rank].label} on {agent.hello.node} to end "
+                f"({signum.name}): scancel, a time limit or preemption; ending the job"
+            )
+            self._report.act(self._supervisor.cancelled(text, signum, now_s))
+        elif isinstance(message, Forsaken) and not agent.ended:
+            agent.ended = True
+            self._lost(rank, "Slurm's step daemon there was killed", now_s)
+        elif isinstance(message, Gone):  # without an end before: it has never had a task
+            self._ended(rank, agent, 128 + signal.SIGTERM, now_s)
+
+    def _ended(self, rank: int, agent: _Agent, exit_code: int, now_s: float) -> None:
+        if agent.ended:
+            return
+        agent.ended = True
+        self._report.output_ended(rank, now_s)
+        self._report.ended(rank, exit_code)
+        self._report.act(self._supervisor.task_ended(rank, exit_code, now_s))
+
+    def _lost(self, rank: int, reason: str, now_s: float) -> None:
+        """Nobody will ever say how this task has ended."""
+        agent = self._agents[rank]
+        agent.ended = True
+        self._some_lost = True
+        self._report.output_ended(rank, now_s)
+        self._report.ended(rank, None)
+        self._report.act(self._supervisor.task_lost(rank, reason, now_s))
+        record = {
+            "rank": rank,
+            "node": agent.hello.node,
+            "pid": self._record.tasks[rank].pid,
+            "exit_code": None,
+            "signal": None,
+            "started": None,
+            "ended": timestamp(),
+            "reason": f"lost: {reason}",
+        }
+        path = self._exit_record(rank)
+        with suppress(OSError):
+            if not path.exists():
+                write_record(path, record)
+
+    def _forget(self, link: Link) -> None:
+        self._selector.unregister(link)
+        link.close()
+
+    def _tell_all(self, message: Message) -> None:
+        for rank in self._connected:
+            self._agents[rank].link.send(message)
+
+    def _grant_credit(self) -> None:
+        if self._report.full:
+            return
+        for rank in self._connected:
+            agent = self._agents[rank]
+            if agent.owed_bytes >= WINDOW_BYTES // 4:
+                agent.link.send(Credit(agent.owed_bytes))
+                agent.owed_bytes = 0
+
+    # --- what nobody tells
+
+    def _check_arrival(self, now_s: float) -> None:
+        if self._started or self._first_at_s is None or self._srun_ended_at_s is not None:
+            return
+        limit_s = ARRIVAL_AFTER_FAILURE_S if self._lines.task_failed else ARRIVAL_LIMIT_S
+        late = now_s - self._first_at_s > limit_s
+        if late and self._supervisor.phase is Phase.RUNNING:
+            missing = [task.label for task in self._plan.tasks if task.rank not in self._agents]
+            text = (
+                f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''} did not come up beside the "
+                f"others; expected all tasks at about the same time: see what srun says above, and whether "
+                f"the toolkit is visible on all nodes"
+            )
+            self._report.act(self._supervisor.job_failed(text, 1, now_s))
+
+    def _check_silence(self, now_s: float) -> None:
+        connected = [self._agents[rank] for rank in self._connected]
+        if now_s - self._looked_at_s > SILENCE_LIMIT_S / 4:
+            # It was us who slept (Ctrl-Z, a debugger): everybody gets the time again.
+            for agent in connected:
+                agent.heard_at_s = now_s
+            return
+        silent = [agent for agent in connected if now_s - agent.heard_at_s > SILENCE_LIMIT_S]
+        if silent and len(silent) == len(connected) and self._suspended():
+            for agent in silent:
+                agent.heard_at_s = now_s
+            return
+        for agent in silent:
+            self._forget(agent.link)
+            if not agent.ended:
+                reason = f"no word from it for {now_s - agent.heard_at_s:.0f} s"
+                self._lost(agent.hello.rank, reason, now_s)
+
+    def _suspended(self) -> bool:
+        """Whether Slurm has stopped all processes of the job for a while; asked when all are silent."""
+        if not self._record.scheduler_job_id:
+            return False
+        try:
+            jobs = self._client.jobs(self._record.scheduler_job_id, limit_s=SUSPENDED_LIMIT_S)
+        except SlurmError:
+            return False
+        return any(job.state == "SUSPENDED" for job in jobs)
+
+    def _check_srun(self, now_s: float) -> None:
+        """Srun that ends too early takes its tasks with it; srun that does not end is helped."""
+        if self._srun_ended_at_s is not None:
+            early = self._started and self._supervisor.phase in (Phase.RUNNING, Phase.WINDING_DOWN)
+            if early and self._supervisor.tasks_running and now_s - self._srun_ended_at_s > AFTER_SRUN_S:
+                text = f"srun has ended before the tasks ({self._lines.last_words or 'without a word'})"
+                self._report.act(self._supervisor.job_failed(text, 1, now_s))
+            return
+        if self._connected or not self._started:
+            self._alone_since_s = None
+            return
+        if self._alone_since_s is None:
+            self._alone_since_s = now_s
+        waited_s = now_s - self._alone_since_s
+        patience_s = AFTER_LOSS_S if self._some_lost else SRUN_LIMIT_S
+        if waited_s > patience_s and not self._helped:
+            self._helped = True
+            self._cancel()
+        if waited_s > patience_s + SRUN_LIMIT_S:
+            self._report.say(
+                f"srun does not end although all tasks have: killed; if 'squeue' still lists job "
+                f"{self._record.scheduler_job_id}, Slurm waits for a node that does not answer"
+            )
+            self._srun.kill()
+            self._srun.wait()
+            self._srun_ended_at_s = now_s
+
+    def _cancel(self) -> None:
+        """Tells Slurm that nothing of the step, or of the job that is ours alone, is left."""
+        what = self._record.scheduler_step_id or self._record.scheduler_job_id
+        with suppress(SlurmError):
+            self._client.run("scancel", str(what), limit_s=SRUN_LIMIT_S)
+
+    # --- srun, the queue, the CS system
+
+    def _read_srun(self) -> None:
+        if self._srun_pipe < 0:
+            return
+        with suppress(BlockingIOError):
+            while data := os.read(self._srun_pipe, READ_BYTES):
+                self._show_srun(data)
+            self._selector.unregister(self._srun_pipe)
+            assert self._srun.stdout is not None
+            self._srun.stdout.close()
+
+    def _show_srun(self, data: bytes) -> None:
+        ending = self._supervisor.ending_signal is not None
+        for line in self._lines.feed(data, ending):
+            self._report.say_raw(f"srun | {printable(line)}\n")
+        if self._lines.job_id and not self._record.scheduler_job_id:
+            self._record.scheduler_job_id = self._lines.job_id
+            self._report.write_record()
+
+    def _watch_queue(self, now_s: float) -> None:
+        if self._plan.allocation is not None or self._first_at_s is not None:
+            return
+        if self._queue is None and now_s - self._began_at_s > QUEUE_WATCH_AFTER_S:
+            self._queue = QueueWatch(self._client, self._plan.job_id, self._plan.resource)
+        if self._queue is not None:
+            for line in self._queue.lines():
+                self._report.say(line)
+
+    def _watch_system(self, now_s: float) -> None:
+        if self._system is not None and self._system.gone:
+            text = self._system.text
+            self._selector.unregister(self._system)
+            self._system.close()
+            self._system = None
+            self._report.act(self._supervisor.system_lost(text, now_s, PATIENCE_S))
+
+    # --- the end
+
+    def _pass_on_the_end(self) -> None:
+        signum = self._supervisor.ending_signal
+        if signum is None:
+            return
+        for rank in self._connected:
+            agent = self._agents[rank]
+            if agent.told != signum:
+                agent.told = signum
+                agent.link.send(Signal(signum))
+        if not self._started and not self._srun_asked and self._srun_ended_at_s is None:
+            # Nothing of the user's runs yet: srun withdraws the job, or ends the agents that are there.
+            self._srun_asked = True
+            self._srun.terminate()
+
+    def _over(self) -> bool:
+        if self._srun_ended_at_s is None:
+            return False
+        if not self._started:
+            return True
+        return not self._connected and not self._supervisor.tasks_running
+
+    def _clean_up(self) -> None:
+        self._read_srun()
+        if self._queue is not None:
+            self._queue.stop()
+        if self._system is not None:
+            self._system.close()
+        for link in [*self._visitors, *(agent.link for agent in self._agents.values())]:
+            link.close()
+        self._end_srun()
+        if self._srun.stdout is not None:
+            self._srun.stdout.close()
+        self._selector.close()
+
+    def _end_srun(self) -> None:
+        """After an error of ours; else it has ended."""
+        if self._started:  # the agents end their tasks, and srun with that
+            with suppress(subprocess.TimeoutExpired):
+                self._srun.wait(AGENTS_LIMIT_S)
+        if self._srun.poll() is None:
+            self._srun.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._srun.wait(SRUN_LIMIT_S)
+            self._srun.kill()
+        self._srun.wait()
+
+    def _explain_refusal(self) -> None:
+        """Raises what srun has said if it ended before any task could be started, and nobody wanted that."""
+        if self._started or self._supervisor.phase is not Phase.RUNNING:
+            return
+        if self._lines.withdrawn:
+            text = f"Slurm job {self._lines.job_id} was cancelled before its tasks were started: scancel, or "
+            text += "a preemption"
+            self._report.act(self._supervisor.cancelled(text, signal.SIGTERM, time.monotonic()))
+            return
+        error = explain("srun", self._lines.text)
+        self._record.ended, self._record.exit_code = timestamp(), error.exit_code
+        self._report.write_record()
+        self._report.close()
+        raise error

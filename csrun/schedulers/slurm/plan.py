@@ -1,0 +1,131 @@
+"""The plan of a job on a cluster, and its text. Pure."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join, quote
+
+from csrun.environment import program_environment, unset_notice
+from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
+from csrun.schedulers.slurm.allocation import Allocation, host_file
+from csrun.schedulers.slurm.arguments import srun_job, srun_step
+from csrun.schedulers.slurm.components import components, with_whole_nodes
+from csrun.schedulers.slurm.survey import ClusterSurvey
+from csrun.schedulers.tasks import check_number_of_tasks, common_change, job_log_dir, planned_tasks, plural
+from csrun.system_watch import system_address
+
+HOST_FILE_NAME = "hosts"
+LATER = "(random, made at the start, shown nowhere)"
+
+
+@dataclass(frozen=True)
+class SlurmPlan(LaunchPlan):
+    """A job for Slurm.
+
+    Attributes:
+        srun: the words of the command that starts the agents.
+        host_file: what SLURM_HOSTFILE has to hold; "" where srun needs none.
+        allocation: that the job runs in; None where srun asks for one of its own.
+        cpus_of_tasks: by rank, to how many CPUs the task is pinned where Slurm does not do it; None: to none.
+        ports: range in which the launcher may listen; None: any port.
+        loopback: nodes reach the launcher through this machine's loopback.
+        resource: what stands for the CS system in the queue, such as "cs:1".
+    """
+
+    srun: tuple[str, ...]
+    host_file: str
+    allocation: Allocation | None
+    cpus_of_tasks: tuple[int | None, ...]
+    ports: tuple[int, int] | None
+    loopback: bool
+    resource: str
+
+
+def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSurvey) -> SlurmPlan:
+    """Decides everything about the job but its nodes.
+
+    Raises:
+        ToolkitError: it can never run on this cluster, or not in this allocation.
+    """
+    layout, facts, allocation = request.layout, survey.facts, survey.allocation
+    check_number_of_tasks(layout)
+    parts = components(layout)
+    agent = agent_command()
+    hosts = ""
+    if allocation is None:
+        asked = parts
+        if facts is not None:
+            facts.check(layout, survey.options)
+            # of the smallest node: site and user may ask for any of them (--nodelist, --constraint)
+            asked = with_whole_nodes(parts, min(facts.cpus, default=1))
+        srun = srun_job(context.job_id, asked, survey.options, agent)
+    else:
+        allocation.check(layout, survey.system_node)
+        srun = srun_step(context.job_id, parts, allocation, agent)
+        if not allocation.heterogeneous:
+            hosts = host_file(layout, allocation.ordered(survey.system_node))
+    log_dir = job_log_dir(request, context)
+    return SlurmPlan(
+        job_id=context.job_id,
+        launcher="slurm",
+        command=request.command,
+        executed=request.executed,
+        cwd=context.cwd,
+        change=common_change(request, context),
+        tasks=planned_tasks(layout, log_dir),
+        log_dir=log_dir,
+        system=system_address(request.command, context.site.cs_ip),
+        notices=tuple(_notices(request, context)),
+        grace_s=request.grace_s,
+        wind_down_s=request.wind_down_s,
+        srun=srun,
+        host_file=hosts,
+        allocation=allocation,
+        cpus_of_tasks=tuple(part.cpus_per_task for part in parts for _ in range(part.tasks)),
+        ports=facts.ports if facts else None,
+        loopback=bool(facts and facts.loopback),
+        resource=survey.options.resource,
+    )
+
+
+def describe(plan: SlurmPlan) -> str:
+    """The text of --dry-run: exactly what would be started."""
+    where = f"in the allocation of job {plan.allocation.job_id}" if plan.allocation else "on nodes of its own"
+    lines = [
+        f"job {plan.job_id} (launcher {plan.launcher}), nothing is started: "
+        f"{plural(len(plan.tasks), 'task')} {where}",
+        f"working directory: {quote(str(plan.cwd))}",
+        f"srun: {join(plan.srun)}",
+        *([f"  SLURM_HOSTFILE: {' '.join(plan.host_file.split())}"] if plan.host_file else []),
+        f"unset for every task: {' '.join(plan.change.unset) or '(nothing)'}",
+        "set for every task:",
+        *(f"  {name}={quote(value)}" for name, value in plan.change.values.items()),
+        f"  CSRUN_JOB_TOKEN={LATER}",
+        "  TF_CONFIG=(made when the nodes are known)",
+    ]
+    for task in plan.tasks:
+        lines += [
+            f"{task.label}: rank {task.rank}, node {task.node}",
+            *(f"  {name}={quote(value)}" for name, value in task.values.items()),
+            f"  log:     {quote(str(task.log_path))}",
+            f"  command: {join(plan.executed)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def agent_command() -> tuple[str, ...]:
+    """The words that start an agent, with nothing of the user's Python in its way."""
+    file = Path(__file__).resolve().parents[2] / "agent" / "__main__.py"
+    return (str(Path(sys.executable).absolute()), "-I", "-S", str(file))
+
+
+def _notices(request: LaunchRequest, context: LaunchContext) -> list[str]:
+    site = context.site
+    change = program_environment(context.environment, context.toolkit, site)
+    hidden = unset_notice(context.environment, change)
+    notices = [hidden] if hidden else []
+    if request.mount_dirs and site.container == "none":
+        notices.append("--mount-dirs has no effect here: without a container the tasks see all directories")
+    return notices

@@ -43,6 +43,7 @@ def test_gpt2_small_compiles(tmp_path: Path) -> None:
     [
         ("bert", "params_bert_large.yaml"),
         ("bert", "params_bert_large_msl512.yaml"),
+        ("bert", "params_bert_large_squad.yaml"),
         ("gpt2", "params_gpt2_large.yaml"),
     ],
 )

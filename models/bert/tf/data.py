@@ -58,7 +58,7 @@ def _dataset(params: dict[str, Any], group: str, *, training: bool) -> tf.data.D
         joined = tf.concat([batch[name] for name in labels], axis=1)
         return features, tf.reshape(joined, [settings["batch_size"], *shape])
 
-    return dataset.map(split).prefetch(tf.data.AUTOTUNE)
+    return dataset.map(split, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def _features(settings: dict[str, Any]) -> dict[str, tuple[int, Any]]:

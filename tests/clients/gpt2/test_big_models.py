@@ -20,7 +20,7 @@ def compile_only(folder: str, params: str, model_dir: Path) -> tuple[int, str, f
     command.append(f"--params={program / 'configs' / params}")
     errors = model_dir.with_suffix(".txt")
     with errors.open("w") as file:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, cwd=model_dir.parent)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, errors.read_text(), usage.ru_maxrss / 2**20

@@ -145,5 +145,5 @@ class PlacementError(CompileError):
     @property
     def fault_fields(self) -> dict[str, str | None]:
         """The fields of a `ProgramFault`."""
-        advice = "make the layer or the model smaller, or run it with weight streaming"
+        advice = "make the layer or the model smaller: fewer or narrower layers, shorter sequences"
         return {"node": self.kernel, "source": self.source, "what_to_do": advice}

@@ -7,9 +7,9 @@ time. The other loops are spread over the rectangle of PEs.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 
 from xdsl.ir.affine import AffineMap
 
@@ -43,12 +43,9 @@ class GeneratedKernel:
         return found.elements > 1 and (self.enters(value) or value in self.program.results)
 
     def describe(self) -> tuple[str, ...]:
-        """One line for each nest; equal ones that follow each other share one."""
-        lines = []
-        for line, group in groupby(nest.describe() for nest in self.program.nests):
-            times = len(list(group))
-            lines.append(line if times == 1 else f"{line} ({times} times)")
-        return tuple(lines)
+        """One line for all nests that are alike, in the order of the first of each."""
+        counts = Counter(nest.describe() for nest in self.program.nests)
+        return tuple(line if times == 1 else f"{line} ({times} times)" for line, times in counts.items())
 
     @property
     def family(self) -> str:

@@ -64,12 +64,13 @@ def kernel_flop(kernel: Kernel) -> float:
 
 
 def with_advice(error: PlacementError, graph: KernelGraph) -> PlacementError:
-    """The same error with the speed that weight streaming would have."""
+    """The same error with the speed that weight streaming would have on a CS system."""
     rate = streaming_estimate(graph).samples_per_s
     shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
     return PlacementError(
-        f"{error}; weight streaming holds one layer at a time and would run it at about {shown} samples/s "
-        f"(batch {graph.batch_size}, one CS-2, measured systems differ by 25%)",
+        f"{error}. Weight streaming, a mode of CS systems that is not simulated here, holds one layer at a "
+        f"time and would run it at about {shown} samples/s (batch {graph.batch_size}, one CS-2, measured "
+        "systems differ by 25%)",
         error.shortage,
         error.kernel,
         error.source,

@@ -87,7 +87,7 @@ def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) 
             f"spread over {best.width} x {best.height} PEs it needs {needed.min():,} bytes per "
             f"PE, available are {fabric.memory_per_pe_bytes:,} on "
         )
-        advice = "make the layer smaller, use 16-bit parameters, or run the model with weight streaming"
+        advice = "make the layer smaller, or use 16-bit parameters"
     size = f"{fabric.width} x {fabric.height} PEs of {fabric.name}"
     return PlacementError(
         f"kernel {kernel.name}{_line_of(kernel)} does not fit: {what}{size}{_together(kernels, figures)}; "
@@ -118,7 +118,8 @@ def graph_too_large(kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError
         f"the {len(kernels):,} kernels do not fit together: at their smallest they take "
         f"{figures.needed_pes:,} PEs, available are {figures.available_pes:,} ({fabric.width} x "
         f"{fabric.height}) on {fabric.name}{room}; the largest is {largest.name}{_line_of(largest)} with "
-        f"{figures.largest_kernel_pes:,} PEs; make the model smaller, or run it with weight streaming",
+        f"{figures.largest_kernel_pes:,} PEs; make the model smaller: fewer or narrower layers, shorter "
+        "sequences",
         figures,
         largest.name,
         largest.source,

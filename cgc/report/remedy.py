@@ -14,7 +14,7 @@ from cgc.kernels.sizing import MATMUL_FAMILIES
 from cgc.performance.model import Performance
 from cgc.placement.model import Placement
 from cgc.placement.shapes import KernelShapes
-from cgc.placement.targets import AREA_PER_SPEED, areas
+from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas
 from cgc.report.limit import Limit, Reason
 from cs_toolkit.fabric import Fabric
 
@@ -86,10 +86,21 @@ def _room(
     names = ", ".join(f"{name} ({layouts[name].area:,} PEs)" for name in largest)
     room = (
         f"{target:,} cycles{limit} in the place of {pace:,} would take {needed:,.0f} PEs, "
-        f"without room between kernels; the fabric has {fabric.processing_elements:,}. Fewer or narrower "
+        f"without room between kernels; {_available(needed, fabric)}. Fewer or narrower "
         f"layers make room; the largest kernels are {names}."
     )
     return room, *_memory(graph, placement, shapes, fabric)
+
+
+def _available(needed: float, fabric: Fabric) -> str:
+    """What kernels that need so many PEs may take of the fabric."""
+    pes = fabric.processing_elements
+    if needed > pes:
+        return f"the fabric has {pes:,}"
+    return (
+        f"kernels get {MOST_OF_FABRIC * pes:,.0f} of the {pes:,} of the fabric, the rest goes to gaps, wires "
+        "and I/O"
+    )
 
 
 def _memory(

@@ -58,12 +58,15 @@ def plain_session() -> Callable[..., tuple[list[float], dict[str, Any]]]:
 def train_both_ways(
     system: RunningSystem, example: Example, tmp_path: Path
 ) -> Iterator[Callable[..., Training]]:
-    """Trains an example with its tiny parameter file: (name, group -> changes, steps) -> Training."""
+    """Trains an example: (name, group -> changes, steps, parameter file or the tiny one) -> Training."""
     with ExitStack() as stack:
 
-        def train(name: str, changes: Mapping[str, Mapping[str, Any]], steps: int) -> Training:
+        def train(
+            name: str, changes: Mapping[str, Mapping[str, Any]], steps: int, file: str | None = None
+        ) -> Training:
             program = stack.enter_context(example(name))["run"].PROGRAM
-            params = program.merged_params(program.parse_arguments(["-m", "train"]))
+            path = str(program.folder / (file or program.params_file))
+            params = program.merged_params(program.parse_arguments(["-m", "train", "-p", path]))
             for group, values in changes.items():
                 params[group].update(values)
             functions = program.functions()

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): masked language model and next-sentence prediction."""
+"""BERT (Devlin et al. 2019): masked words and next sentences, or answers to questions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from models.common.tf.transformer import BlockShape, block, padding_bias
 v1 = tf.compat.v1
 
 SEGMENTS = 2
+ANSWER = "answer"
+"""Scope of the head that answers questions."""
 
 
 def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
@@ -96,10 +98,45 @@ def next_sentence_logits(x: Any, model: dict[str, Any]) -> Any:
         return dense("logits", pooled, 2, kernel_initializer=normal("logits", stddev))
 
 
+def answer_logits(x: Any, model: dict[str, Any]) -> tuple[Any, Any]:
+    """Logits [batch, length] of the first and of the last token of an answer."""
+    with v1.variable_scope(ANSWER):
+        logits = dense("logits", x, 2, kernel_initializer=normal("logits", model["initializer_range"]))
+        start, end = tf.unstack(logits, axis=2)
+        return start, end
+
+
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
     """The graph of one step of training, evaluation or prediction."""
+    x, tokens = encoder(features, params["model"], training=mode == ModeKeys.TRAIN)
+    if params["model"]["head"] == "question_answering":
+        return question_answering(x, labels, mode, params)
+    return pretraining(x, tokens, features, labels, mode, params)
+
+
+def question_answering(x: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
+    """Finds the answer in a text; labels [batch, 2] are the positions of its first and its last token."""
+    logits = answer_logits(x, params["model"])
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, predictions=dict(zip(("start_logits", "end_logits"), logits, strict=True)))
+    positions = tf.unstack(labels, axis=1)
+    losses = [
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=position, logits=scores)
+        for position, scores in zip(positions, logits, strict=True)
+    ]
+    loss = tf.reduce_mean(tf.add_n(losses)) / 2.0
+    if mode == ModeKeys.EVAL:
+        guesses = tf.stack([tf.argmax(scores, axis=1, output_type=tf.int32) for scores in logits], axis=1)
+        exact = tf.reduce_all(tf.equal(guesses, labels), axis=1)
+        return EstimatorSpec(mode, loss=loss, eval_metric_ops={"exact_match": v1.metrics.mean(exact)})
+    return EstimatorSpec(mode, loss=loss, train_op=minimize(loss, params["optimizer"]))
+
+
+def pretraining(
+    x: Any, tokens: Any, features: Any, labels: Any, mode: str, params: dict[str, Any]
+) -> EstimatorSpec:
+    """Finds masked words, and whether the second sentence (label 0) follows the first."""
     model = params["model"]
-    x, tokens = encoder(features, model, training=mode == ModeKeys.TRAIN)
     mlm_logits = masked_logits(x, features, tokens, model)
     mlm_ids = tf.argmax(mlm_logits, axis=1, output_type=tf.int32)
     nsp_logits = None if model["disable_nsp"] else next_sentence_logits(x, model)

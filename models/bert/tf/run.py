@@ -19,6 +19,8 @@ PROGRAM = Program(
     params_file="configs/params_bert_tiny.yaml",
     params=Params,
     data_help="folder with TFRecord files; made-up sentences without it",
+    # Fine-tuning begins with the encoder of a pre-training, which has no head for answers.
+    first_values="(?!answer/)",
 )
 
 

@@ -50,6 +50,7 @@ class Program:
         params_file: the default parameter file, seen from there.
         params: what a parameter file may say.
         data_help: what `--data_dir` is, and what is used without it.
+        first_values: regular expression of the variables that a training takes from `--checkpoint_path`.
         functions: imports and returns its functions.
     """
 
@@ -58,6 +59,7 @@ class Program:
     params_file: str
     params: type[Params]
     data_help: str
+    first_values: str = ".*"
     functions: Callable[[], Functions] = own_functions
 
     def run(self, argv: Sequence[str] | None = None) -> None:
@@ -65,7 +67,9 @@ class Program:
         args = self.parse_arguments(argv)
         params = self.merged_params(args)
         import_tensorflow()
-        _run(args, params, self.functions())
+        functions = self.functions()
+        estimator = make_estimator(args, params, functions.model_fn, self.first_values)
+        _run(args, params, functions, estimator)
 
     def parse_arguments(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
         """The command line; wrong use ends the process with exit code 2."""
@@ -114,16 +118,18 @@ class Program:
 
 
 def make_estimator(
-    args: argparse.Namespace, params: dict[str, Any], model_fn: Callable[..., Any]
+    args: argparse.Namespace, params: dict[str, Any], model_fn: Callable[..., Any], first_values: str
 ) -> CerebrasEstimator:
-    """The estimator of a command."""
-    from estimator import CerebrasEstimator, CSRunConfig
+    """The estimator of a command; `first_values` is that of its `Program`."""
+    from estimator import CerebrasEstimator, CSRunConfig, WarmStartSettings
 
     fields = {key: value for key, value in params["runconfig"].items() if key not in _NOT_RUN_CONFIG}
     if fields["precision"] is None:
         del fields["precision"]
     config = CSRunConfig(cs_ip=args.cs_ip, device_fn=args.device and f"/device:{args.device}", **fields)
-    warm_start = args.checkpoint_path if args.mode in ("train", "train_and_eval") else None
+    warm_start = None
+    if args.checkpoint_path is not None and args.mode in ("train", "train_and_eval"):
+        warm_start = WarmStartSettings(args.checkpoint_path, first_values)
     return CerebrasEstimator(
         model_fn, model_dir=args.model_dir, config=config, params=params, warm_start_from=warm_start
     )
@@ -145,10 +151,11 @@ def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         )
 
 
-def _run(args: argparse.Namespace, params: dict[str, Any], functions: Functions) -> None:
+def _run(
+    args: argparse.Namespace, params: dict[str, Any], functions: Functions, estimator: CerebrasEstimator
+) -> None:
     from estimator import ModeKeys
 
-    estimator = make_estimator(args, params, functions.model_fn)
     run_params = params["runconfig"]
     if args.validate_only or args.compile_only:
         mode = {"eval": ModeKeys.EVAL, "predict": ModeKeys.PREDICT}.get(args.mode, ModeKeys.TRAIN)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 MODEL = {"num_hidden_layers": 1, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 OPTIMIZER = {
@@ -17,8 +18,9 @@ OPTIMIZER = {
 }
 
 
-def test_twenty_steps_equal_a_plain_session(train_both_ways: Callable[..., Any]) -> None:
-    training = train_both_ways("bert", {"model": MODEL, "optimizer": OPTIMIZER}, 20)
+@pytest.mark.parametrize("file", ["configs/params_bert_tiny.yaml", "configs/params_bert_tiny_squad.yaml"])
+def test_twenty_steps_equal_a_plain_session(file: str, train_both_ways: Callable[..., Any]) -> None:
+    training = train_both_ways("bert", {"model": MODEL, "optimizer": OPTIMIZER}, 20, file)
     assert len(training.on_system) == 20
     np.testing.assert_allclose(training.on_system, training.plain, rtol=1e-4)
     assert np.mean(training.plain[-3:]) < 0.95 * training.plain[0]

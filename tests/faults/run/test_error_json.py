@@ -187,7 +187,7 @@ def test_a_kernel_too_large_for_the_fabric(failure: Callable[..., Report]) -> No
     (fault,) = report["faults"]
     assert fault["source"] == line_of(wide, "too_large")
     assert f"kernel {fault['node']} " in fault["message"]
-    assert "weight streaming" in fault["what_to_do"]
+    assert "make the layer or the model smaller" in fault["what_to_do"]
     assert report["shortage"]["needed_bytes_per_pe"] > report["shortage"]["available_bytes_per_pe"] > 0
 
 

@@ -53,6 +53,12 @@ def test_made_up_data(name: str, example: Callable[..., Any], monkeypatch: pytes
         assert findings(modules, monkeypatch) == []
 
 
+def test_made_up_questions(example: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with example("bert") as modules:
+        file = modules["run"].PROGRAM.folder / "configs" / "params_bert_tiny_squad.yaml"
+        assert findings(modules, monkeypatch, "-p", str(file)) == []
+
+
 def features(record: dict[str, Any]) -> bytes:
     def feature(values: Any) -> Any:
         if isinstance(values, bytes):

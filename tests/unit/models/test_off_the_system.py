@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import yaml
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -60,3 +61,33 @@ def test_all_modes(
     assert predictions.files
     for values in predictions.values():
         assert np.isfinite(values).all()
+
+
+def test_questions_of_bert_begin_with_a_pretrained_encoder(
+    example: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squad = str(MODELS / "bert" / "tf" / "configs" / "params_bert_tiny_squad.yaml")
+    pretrained, tuned = tmp_path / "pretrained", tmp_path / "tuned"
+    with example("bert") as modules:
+        run = modules["run"].PROGRAM.run
+        run(["-m", "train", "--max_steps", "2", "-o", str(pretrained)])
+        checkpoint = str(pretrained / "model.ckpt-2")
+        common = ["-p", squad, "-o", str(tuned), "--eval_steps", "1"]
+        run(["-m", "train", "--max_steps", "1", "--checkpoint_path", checkpoint, *common])
+        run(["-m", "eval", *common])
+        run(["-m", "predict", *common])
+    before = tf.train.load_checkpoint(checkpoint)
+    first = tf.train.load_checkpoint(str(tuned / "model.ckpt-0"))
+    trained = [name for name in first.get_variable_to_shape_map() if "AdamW" not in name]
+    encoder = [name for name in trained if name.startswith(("embeddings/", "encoder/"))]
+    assert len(encoder) == 5 + 2 * 16
+    for name in encoder:
+        np.testing.assert_array_equal(first.get_tensor(name), before.get_tensor(name), err_msg=name)
+    assert {"answer/logits/kernel", "answer/logits/bias"} <= set(trained)
+    (metrics,) = metrics_in(capsys.readouterr().out)
+    assert 0.0 <= metrics["exact_match"] <= 1.0
+    predictions = np.load(tuned / "predict" / "predictions_tf_0.npz")
+    assert {name: values.shape for name, values in predictions.items()} == {
+        "start_logits": (32, 32),
+        "end_logits": (32, 32),
+    }

@@ -33,6 +33,20 @@ PHASE = "scheduler: Linear\n      initial_learning_rate: 0.0\n      end_learning
             "model",
             "'model': max_position_embeddings is 16, expected at least train_input.max_sequence_length, 32",
         ),
+        (
+            "bert",
+            "max_predictions_per_seq: 5",
+            "mask_seed: 1",
+            "model",
+            "the head is pretraining and train_input.max_predictions_per_seq is None, expected a number",
+        ),
+        (
+            "bert",
+            "hidden_size: 64",
+            "hidden_size: 64\n  head: question_answering",
+            "model",
+            "the head is question_answering and train_input.max_predictions_per_seq is 5, expected none, ",
+        ),
         ("transformer", "d_model: 64", "d_model: 63", "model", "'model': d_model is 63, expected an even "),
         ("resnet", "blocks: [1, 1, 1]", "blocks: [1, 1]", "blocks", "is [1, 1]: filters are [8, 16, 32], "),
         (
@@ -103,6 +117,12 @@ def test_one_fault_one_line(
     [
         ("bert", "train_input", {"max_sequence_length": 8}, "max_sequence_length 10 or more, got 8"),
         ("bert", "model", {"vocab_size": 4}, "vocab_size of 5 or more, got 4"),
+        (
+            "bert",
+            "model",
+            {"head": "question_answering", "vocab_size": 6},
+            "vocab_size of 7 or more, got 6",
+        ),
         (
             "transformer",
             "train_input",

@@ -16,6 +16,9 @@ import tensorflow as tf
 
 NAMES = ("bert", "gpt2", "transformer")
 MODELS = Path(__file__).parents[3] / "models"
+TINY, TINY_SQUAD = (
+    str(MODELS / "bert" / "tf" / "configs" / f"params_bert_{name}.yaml") for name in ("tiny", "tiny_squad")
+)
 Modules = dict[str, ModuleType]
 
 
@@ -110,6 +113,36 @@ def test_masked_sentences_of_bert(bert: Modules) -> None:
     assert (records["segment_ids"].argmax(1) == first + 1).all()
 
 
+def test_questions_of_bert(bert: Modules) -> None:
+    data, params = bert["data"], tiny_params(bert, "-p", TINY_SQUAD)
+    vocab_size = params["model"]["vocab_size"]
+    words = (vocab_size - data.FIRST_TOKEN) // 3
+    records = data.made_up_questions(params["train_input"], vocab_size, seed=3)
+    asked = set()
+    for i, ids in enumerate(records["input_ids"]):
+        (_, first, last) = np.flatnonzero((ids == data.CLS) | (ids == data.SEP))
+        topics = (ids - data.FIRST_TOKEN) // words
+        (topic,) = set(topics[1:first])
+        answer = np.flatnonzero(topics[first + 1 : last] == topic) + first + 1
+        start, end = records["start_positions"][i, 0], records["end_positions"][i, 0]
+        assert answer.tolist() == list(range(start, end + 1))
+        assert set(topics[first + 1 : last]) <= {0, 1, 2}
+        assert 3 - topic in topics[first + 1 : last]  # the text tells about the other topic, too
+        assert (records["input_mask"][i] == (np.arange(len(ids)) <= last)).all()
+        assert (np.flatnonzero(records["segment_ids"][i]) == np.arange(first + 1, last + 1)).all()
+        asked.add((topic, bool(start > (first + last) / 2)))
+    assert len(asked) == 4  # either topic, in either half of the text
+
+
+def test_batches_of_questions(bert: Modules) -> None:
+    data, params = bert["data"], tiny_params(bert, "-p", TINY_SQUAD)
+    for input_fn in (data.train_input_fn, data.eval_input_fn):
+        features, positions = next(iter(input_fn(params)))
+        assert sorted(features) == ["input_ids", "input_mask", "segment_ids"]
+        assert positions.shape == [params["train_input"]["batch_size"], 2]
+        assert (positions[:, 0] <= positions[:, 1]).numpy().all()
+
+
 def test_labels_of_gpt2_are_the_next_tokens(gpt2: Modules) -> None:
     features, labels = next(iter(gpt2["data"].train_input_fn(tiny_params(gpt2))))
     np.testing.assert_array_equal(features["input_ids"][:, 1:], labels[:, :-1])
@@ -145,11 +178,18 @@ def test_token_files(gpt2: Modules, tmp_path: Path) -> None:
         data.train_input_fn(params)
 
 
-def test_tf_records(bert: Modules, tmp_path: Path) -> None:
-    data, params = bert["data"], tiny_params(bert)
+@pytest.mark.parametrize(
+    ("file", "made_up", "labels"),
+    [
+        (TINY, "made_up", ["next_sentence_labels"]),
+        (TINY_SQUAD, "made_up_questions", ["start_positions", "end_positions"]),
+    ],
+)
+def test_tf_records(bert: Modules, tmp_path: Path, file: str, made_up: str, labels: list[str]) -> None:
+    data, params = bert["data"], tiny_params(bert, "-p", file)
     settings = params["eval_input"]
     settings.update(num_examples=5, batch_size=2)
-    records = data.made_up(settings, params["model"]["vocab_size"], seed=1)
+    records = getattr(data, made_up)(settings, params["model"]["vocab_size"], seed=1)
     with tf.io.TFRecordWriter(str(tmp_path / "test.tfrecord")) as writer:
         for i in range(5):
             writer.write(_example({name: array[i] for name, array in records.items()}))
@@ -158,7 +198,8 @@ def test_tf_records(bert: Modules, tmp_path: Path) -> None:
     assert len(batches) == 2
     for name, values in batches[1][0].items():
         np.testing.assert_array_equal(values, records[name][2:4], err_msg=name)
-    assert batches[1][1].numpy().tolist() == records[data.LABEL][2:4, 0].tolist()
+    wanted = np.concatenate([records[name][2:4] for name in labels], axis=1)
+    np.testing.assert_array_equal(np.reshape(batches[1][1], wanted.shape), wanted)
 
 
 def test_records_that_do_not_fit(bert: Modules, tmp_path: Path) -> None:

@@ -94,6 +94,16 @@ def test_the_loops_of_a_kernel_in_words() -> None:
     assert parts.describe() == ("for i in 0..3: move (3 times)",)
 
 
+def test_loops_that_are_alike_share_a_line() -> None:
+    def build(x: SSAValue, y: SSAValue) -> list[CirhOp]:
+        squares = [ops.MulOp(value, value) for value in (x, y, x, y)]
+        return [op for square in squares for op in (square, ops.ReduceOp(square, "ADD", (0, 1)))]
+
+    found = kernel([(4, 8), (6, 8)], build, ()).describe()
+    assert [line for line in found if line.endswith("(2 times)")] == list(found)
+    assert len(found) == 2
+
+
 @pytest.mark.parametrize(
     ("build", "family"),
     [

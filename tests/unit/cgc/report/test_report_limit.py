@@ -124,6 +124,15 @@ def test_a_full_wafer_says_what_a_faster_pace_would_take() -> None:
     assert len(report.remedies) == 1, "memory gives no kernel its size"
 
 
+def test_a_full_wafer_keeps_room_for_wires() -> None:
+    report = compiled(graph_of(25), width=30, height=40)
+    (needed,) = re.findall(
+        r"would take ([\d,]+) PEs.* kernels get 1,080 of the 1,200 of the fabric, the rest goes",
+        first_remedy(report),
+    )
+    assert 1080 < int(needed.replace(",", "")) <= 1200
+
+
 def test_a_full_wafer_says_how_much_of_it_memory_takes() -> None:
     holding = [Kernel(f"held{i}", "elementwise", {**loop(1024), "stash_bytes": 4 << 20}) for i in range(4)]
     graph = KernelGraph((*holding, *graph_of(20).kernels), batch_size=32, input_bytes_per_sample=1)

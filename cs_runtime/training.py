@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cs_runtime import files, summaries
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
-from cs_runtime.errors import GlobalStepError, ModelDirError, NothingToDoError
+from cs_runtime.errors import ModelDirError
 from cs_runtime.goals import last_step_of_job
-from cs_runtime.program import FrontEnd, Observer, State
+from cs_runtime.program import FrontEnd, Observer
 from cs_runtime.progress import Progress
-from cs_runtime.session import Session, next_run, open_session, prime
+from cs_runtime.session import Session, next_run
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
-from cs_runtime.waiting import WaitLog, announced
-from cs_runtime.worker import run_worker, worker_beside
-from cs_toolkit.step import GLOBAL_STEP
+from cs_runtime.training_run import TrainingRun, training_run
+from cs_runtime.worker import run_worker
 from csrun.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
@@ -85,92 +84,60 @@ def _chief(
     timeline: Timeline,
     requests: CheckpointRequests,
 ) -> TrainResult:
-    with open_session(front_end, settings, task, run, timeline) as session:
+    with training_run(front_end, settings, observer, task, run, timeline) as training:
         last_step = last_step_of_job(
-            settings.model_dir, task, session.first_step, settings.steps, settings.last_step
+            settings.model_dir, task, training.first_step, settings.steps, settings.last_step
         )
-        progress = Progress(
-            session.first_step, settings.batch_size, settings.log_every_steps, settings.model_dir
-        )
-        if session.first_step == 0:
-            front_end.save(0, session.initial_state)
-        with worker_beside(front_end, settings, task, run):
-            prime(session, task, timeline)
-            with timeline.phase("training") as training, requests.served_by(session.reservation.pause_steps):
-                loop = _Loop(session, front_end, settings, observer, progress, timeline, requests)
-                input_ended = loop.run(last_step, stop_on_request=task.requeue)
-            session.reservation.stop(None)
-    seconds = training.seconds or 0.0
-    requeued = task.requeue and requests.pending and progress.step < last_step and not input_ended
-    result = TrainResult(progress.step, progress.loss, progress.samples, seconds, input_ended, requeued)
-    _note_success(settings, timeline, session, task, progress, result)
+        with (
+            timeline.phase("training") as phase,
+            requests.served_by(training.session.reservation.pause_steps),
+        ):
+            _train_to(training, last_step, requests, requeue=task.requeue)
+    progress, ended = training.progress, training.input_ended
+    requeued = task.requeue and requests.pending and progress.step < last_step and not ended
+    result = TrainResult(
+        progress.step, progress.loss, progress.samples, phase.seconds or 0.0, ended, requeued
+    )
+    _note_success(settings, timeline, training.session, task, progress, result)
     return result
 
 
-@dataclass
-class _Loop:
-    """The steps of a run, from one checkpoint to the next."""
+def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *, requeue: bool) -> None:
+    """Trains until `last_step`, the end of the input, a saving listener's stop, or a request to leave.
 
-    session: Session
-    front_end: FrontEnd
-    settings: RunSettings
-    observer: Observer
-    progress: Progress
-    timeline: Timeline
-    requests: CheckpointRequests
-    wait_log: WaitLog = field(default_factory=WaitLog)
-
-    def run(self, last_step: int, *, stop_on_request: bool) -> bool:
-        """Runs until `last_step`, the end of the input, a saving listener's stop, or a request to stop.
-
-        Returns:
-            Whether the input ended.
-        """
-        progress, settings = self.progress, self.settings
-        saved_step, saved_at = progress.step, time.monotonic()
-        input_ended = stop = False
-        while progress.step < last_step and not input_ended and not stop:
-            # Without a step a job that is always asked too early would be put back into the queue for ever.
-            asked = self.requests.pending and progress.step > self.session.first_step
-            if not asked:
-                input_ended = self._steps(_segment_end(progress.step, last_step, settings))
-                asked = self.requests.pending
-            due = asked or _save_is_due(progress.step, saved_at, settings)
-            if progress.step == last_step or input_ended or due:
-                if progress.step != saved_step:
-                    with self.timeline.phase("checkpoint"):
-                        stop = self.front_end.save(progress.step, _fetch(self.session, progress.step))
-                saved_step, saved_at = progress.step, time.monotonic()
-            if asked:
-                log.info("checkpoint at global step %d, as SIGUSR1 asked for", saved_step)
-                if stop_on_request:
-                    break
-                self.requests.done()
-        if stop and progress.step < last_step:
-            log.info("stopped at global step %d, as a saving listener asked", progress.step)
-        if input_ended:
-            log.warning(
-                "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",
-                saved_step,
-                last_step,
-            )
-        return input_ended
-
-    def _steps(self, target_step: int) -> bool:
-        """Runs to `target_step`, or less far where a checkpoint is asked for; whether the input ended."""
-        progress = self.progress
-        stream = self.session.reservation.run_steps(target_step - progress.step, self.wait_log)
-        for span in stream:
-            self.wait_log.reset()
-            self.timeline.mark("first step")
-            outputs = self.session.checked(span)
-            progress.add(outputs)
-            self.observer.steps(outputs)
-        input_ended = stream.end_of_input
-        if input_ended and progress.step == self.session.first_step:
-            skipped = self.settings.input_position == "toolkit"
-            raise NothingToDoError(self.session.first_step, skipped=skipped)
-        return input_ended
+    Args:
+        run: To be advanced.
+        last_step: Global step.
+        requests: For checkpoints.
+        requeue: A request ends the training.
+    """
+    settings = run.settings
+    saved_step, saved_at = run.step, time.monotonic()
+    stop = False
+    while run.step < last_step and not run.input_ended and not stop:
+        # Without a step a job that is always asked too early would be put back into the queue for ever.
+        asked = requests.pending and run.step > run.first_step
+        if not asked:
+            run.advance(_segment_end(run.step, last_step, settings) - run.step)
+            asked = requests.pending
+        due = asked or _save_is_due(run.step, saved_at, settings)
+        if run.step == last_step or run.input_ended or due:
+            if run.step != saved_step:
+                stop = run.checkpoint()
+            saved_step, saved_at = run.step, time.monotonic()
+        if asked:
+            log.info("checkpoint at global step %d, as SIGUSR1 asked for", saved_step)
+            if requeue:
+                break
+            requests.done()
+    if stop and run.step < last_step:
+        log.info("stopped at global step %d, as a saving listener asked", run.step)
+    if run.input_ended:
+        log.warning(
+            "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",
+            saved_step,
+            last_step,
+        )
 
 
 def _segment_end(step: int, last_step: int, settings: RunSettings) -> int:
@@ -187,15 +154,6 @@ def _save_is_due(step: int, saved_at: float, settings: RunSettings) -> bool:
     if settings.save_every_steps:
         return step % settings.save_every_steps == 0
     return bool(settings.save_every_s) and time.monotonic() - saved_at >= (settings.save_every_s or 0)
-
-
-def _fetch(session: Session, step: int) -> State:
-    """The whole state: what the step does not change lies on the chief already."""
-    with announced("give the state"):
-        state = {**session.initial_state, **session.reservation.fetch_state()}
-    if int(state[GLOBAL_STEP]) != step:
-        raise GlobalStepError(step, int(state[GLOBAL_STEP]))
-    return state
 
 
 def _note_success(

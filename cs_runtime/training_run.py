@@ -1,0 +1,144 @@
+"""A training under way, for whoever owns the loop: so many steps more, a checkpoint now.
+
+`cs_runtime.training.train` stands on it. A front end whose programs own their loop enters it itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cs_runtime.errors import GlobalStepError, NothingToDoError
+from cs_runtime.program import FrontEnd, Observer, State
+from cs_runtime.progress import Progress
+from cs_runtime.session import Session, open_session, prime
+from cs_runtime.settings import RunSettings
+from cs_runtime.timeline import Timeline
+from cs_runtime.waiting import WaitLog, announced
+from cs_runtime.worker import worker_beside
+from cs_toolkit.step import GLOBAL_STEP
+from csrun.roles import TaskInfo
+
+
+class TrainingRun:
+    """A system that is programmed, has its state and gets batches; on the chief.
+
+    Attributes:
+        session: The chief's side of the system.
+        settings: Of the run.
+        progress: Steps, samples and the last loss so far.
+        input_ended: No worker has a batch left; `advance` does nothing more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        front_end: FrontEnd,
+        settings: RunSettings,
+        observer: Observer,
+        progress: Progress,
+        timeline: Timeline,
+    ) -> None:
+        self.session = session
+        self.settings = settings
+        self.progress = progress
+        self.input_ended = False
+        self._front_end = front_end
+        self._observer = observer
+        self._timeline = timeline
+        self._wait_log = WaitLog()
+
+    @property
+    def first_step(self) -> int:
+        """Global step at which the run began."""
+        return self.session.first_step
+
+    @property
+    def step(self) -> int:
+        """Global step that has been reached."""
+        return self.progress.step
+
+    def advance(self, steps: int) -> int:
+        """Trains on the next batches; the observer sees what the steps put out.
+
+        Args:
+            steps: How many steps.
+
+        Returns:
+            The number of steps done: fewer where the input ends (`input_ended`) or
+            `Reservation.pause_steps` was called.
+
+        Raises:
+            NothingToDoError: the input ended before the first step of the run.
+            NonFiniteLossError: the loss became NaN or infinite.
+            OutOfRangeError: a label is no class, or an id no row of its table.
+            cs_system.errors.CsSystemError: the system failed; a worker was lost.
+        """
+        before = self.step
+        if self.input_ended:
+            return 0
+        stream = self.session.reservation.run_steps(steps, self._wait_log)
+        for span in stream:
+            self._wait_log.reset()
+            self._timeline.mark("first step")
+            outputs = self.session.checked(span)
+            self.progress.add(outputs)
+            self._observer.steps(outputs)
+        self.input_ended = stream.end_of_input
+        if self.input_ended and self.step == self.first_step:
+            raise NothingToDoError(self.first_step, skipped=self.settings.input_position == "toolkit")
+        return self.step - before
+
+    def state(self) -> State:
+        """The whole state by resource name: what the step does not change lies on the chief already.
+
+        Raises:
+            GlobalStepError: the system has done another number of steps than this run knows of.
+        """
+        with announced("give the state"):
+            state = {**self.session.initial_state, **self.session.reservation.fetch_state()}
+        if int(state[GLOBAL_STEP]) != self.step:
+            raise GlobalStepError(self.step, int(state[GLOBAL_STEP]))
+        return state
+
+    def checkpoint(self) -> bool:
+        """Has the front end write a checkpoint of the state; returns whether it asks to stop there."""
+        with self._timeline.phase("checkpoint"):
+            return self._front_end.save(self.step, self.state())
+
+
+@contextmanager
+def training_run(
+    front_end: FrontEnd,
+    settings: RunSettings,
+    observer: Observer,
+    task: TaskInfo,
+    run: int,
+    timeline: Timeline,
+) -> Iterator[TrainingRun]:
+    """Brings the system to the first step of a training, and gives it back at the end of the body.
+
+    A training that begins at step 0 writes its first checkpoint here.
+
+    Args:
+        front_end: Of the user's program.
+        settings: Of the run.
+        observer: Is shown what the steps put out.
+        task: This task, the chief.
+        run: Number of the run in the program (`cs_runtime.session.next_run`).
+        timeline: Gets the phases.
+
+    Raises:
+        NoSystemError: no `cs_ip`.
+        cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
+    """
+    with open_session(front_end, settings, task, run, timeline) as session:
+        progress = Progress(
+            session.first_step, settings.batch_size, settings.log_every_steps, settings.model_dir
+        )
+        if session.first_step == 0:
+            front_end.save(0, session.initial_state)
+        with worker_beside(front_end, settings, task, run):
+            prime(session, task, timeline)
+            yield TrainingRun(session, front_end, settings, observer, progress, timeline)
+            session.reservation.stop(None)

@@ -1,0 +1,96 @@
+"""A program that owns its loop: so many steps, a checkpoint, and on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cs_runtime.session import next_run
+from cs_runtime.settings import RunSettings
+from cs_runtime.timeline import Timeline
+from cs_runtime.training import train
+from cs_runtime.training_run import training_run
+from cs_system.client import StepOutputs
+from cs_system.testing import RunningSystem
+from csrun.roles import TaskInfo
+from estimator import CSRunConfig, EstimatorSpec
+from estimator.front_end import TensorFlowFrontEnd
+from estimator.input import InputSource
+
+v1 = tf.compat.v1
+BATCHES, BATCH_SIZE = 12, 8
+
+
+def input_fn() -> tf.data.Dataset:
+    generator = np.random.default_rng(1)
+    count = BATCHES * BATCH_SIZE
+    records = generator.random((count, 4), dtype=np.float32), np.arange(count, dtype=np.int32) % 3
+    return tf.data.Dataset.from_tensor_slices(records).batch(BATCH_SIZE, drop_remainder=True)
+
+
+def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> EstimatorSpec:
+    weights = v1.get_variable("weights", [4, 3], initializer=v1.glorot_uniform_initializer(seed=1))
+    logits = tf.matmul(features, weights)
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    optimizer = v1.train.AdamOptimizer(0.1)
+    return EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, v1.train.get_global_step()))
+
+
+class Losses:
+    """Keeps the loss of every step."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def steps(self, outputs: StepOutputs) -> None:
+        self.values += [float(loss) for loss in outputs.outputs["output_loss"]]
+
+
+def front_end(model_dir: Path) -> TensorFlowFrontEnd:
+    config = CSRunConfig(tf_random_seed=1)
+    return TensorFlowFrontEnd(model_fn, InputSource(input_fn, "train", {}, config, {}), {}, config, model_dir)
+
+
+def settings(system: RunningSystem, model_dir: Path, **more: int) -> RunSettings:
+    return RunSettings("train", model_dir, BATCH_SIZE, cs_ip=str(system.address), **more)
+
+
+@pytest.fixture
+def task() -> TaskInfo:
+    return TaskInfo.from_environment()
+
+
+def test_a_loop_of_ones_own_equals_train(system: RunningSystem, tmp_path: Path, task: TaskInfo) -> None:
+    whole, own = Losses(), Losses()
+    train(front_end(tmp_path / "whole"), settings(system, tmp_path / "whole", steps=7), whole)
+    with training_run(
+        front_end(tmp_path / "own"), settings(system, tmp_path / "own"), own, task, next_run(), Timeline()
+    ) as run:
+        assert (run.first_step, run.step) == (0, 0)
+        assert run.advance(3) == 3
+        run.checkpoint()
+        assert tf.train.latest_checkpoint(str(tmp_path / "own")) == str(tmp_path / "own" / "model.ckpt-3")
+        assert run.advance(4) == 4
+        assert run.step == 7
+        weights = run.state()["state.model.weights"]
+    assert own.values == whole.values
+    saved = tf.train.load_variable(tf.train.latest_checkpoint(str(tmp_path / "whole")), "weights")
+    np.testing.assert_array_equal(weights, saved)
+
+
+def test_the_end_of_the_input_is_told(system: RunningSystem, tmp_path: Path, task: TaskInfo) -> None:
+    losses = Losses()
+    with training_run(
+        front_end(tmp_path), settings(system, tmp_path), losses, task, next_run(), Timeline()
+    ) as run:
+        assert run.advance(10) == 10
+        assert not run.input_ended
+        assert run.advance(10) == BATCHES - 10
+        assert run.input_ended
+        assert run.advance(1) == 0
+        run.checkpoint()
+    assert len(losses.values) == BATCHES
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / f"model.ckpt-{BATCHES}")

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cgc.contest.model import COPIES, ContestGraph, Convolution, Kernel, Splits
+from cgc.contest.score import LAST_CONVOLUTION
 from cgc.kernels.configurations import useful_splits
 from cgc.placement.engine.tree import NEVER, Floats, Ints
-from cgc.placement.ispd.model import COPIES, ContestGraph, Convolution, Kernel, Splits
-from cgc.placement.ispd.score import LAST_CONVOLUTION
 
 _AREA_SLACK, _SPARE_SHARE = 1.5, 0.2
 """Labels may take this much more than the smallest area at their target where they match others, or this

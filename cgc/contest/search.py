@@ -7,6 +7,11 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from cgc.contest.bounds import Bounds
+from cgc.contest.curves import KernelCurves
+from cgc.contest.errors import ContestError
+from cgc.contest.model import ContestGraph
+from cgc.contest.problem import ContestProblem, step
 from cgc.placement.engine.anneal import Schedule, Stop, anneal
 from cgc.placement.engine.columns import MOST_KERNELS
 from cgc.placement.engine.fit import fit_hard
@@ -14,11 +19,6 @@ from cgc.placement.engine.order import flow_order, short_order
 from cgc.placement.engine.problem import Floorplan
 from cgc.placement.engine.starts import DENSE, band_trees, column_trees
 from cgc.placement.engine.tree import Node
-from cgc.placement.ispd.bounds import Bounds
-from cgc.placement.ispd.curves import KernelCurves
-from cgc.placement.ispd.errors import ContestError
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.problem import ContestProblem, step
 
 _BAND_SCAN, _COLUMN_SCAN, _LARGEST_SPAN = (1.15, 1.05), (1.04, 1.008), 1e4
 """Steps between targets, coarse and fine, and the largest target over the smallest."""

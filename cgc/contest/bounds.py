@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cgc.placement.ispd.curves import KernelCurves
-from cgc.placement.ispd.errors import ContestError
-from cgc.placement.ispd.model import ContestGraph
+from cgc.contest.curves import KernelCurves
+from cgc.contest.errors import ContestError
+from cgc.contest.model import ContestGraph
 
 _PRECISION = 1e-4
 _FINE_STEP, _COARSE_STEP = 1.02, 1.2

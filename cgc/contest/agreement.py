@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cgc.contest.curves import Fixed
+from cgc.contest.labels import Label, Menu
+from cgc.contest.model import ContestGraph
+from cgc.contest.score import LAST_CONVOLUTION
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.tree import Floats
-from cgc.placement.ispd.curves import Fixed
-from cgc.placement.ispd.labels import Label, Menu
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.score import LAST_CONVOLUTION
 
 _SWEEPS = 60
 _HOTTEST, _COLDEST = 1.0, 0.03

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks.contest_graphs import contest_graphs
+from cgc.contest.agreement import adapters, agreed, fixed_by, links, mismatches
+from cgc.contest.bounds import bounds
+from cgc.contest.curves import graph_curves
+from cgc.contest.finish import matched_solution
+from cgc.contest.format import parse_graph
+from cgc.contest.labels import Label, Menu, label_of, menu
+from cgc.contest.matched import Joint
+from cgc.contest.model import ContestGraph, Placed
+from cgc.contest.score import score
 from cgc.placement.engine.tree import Node, cut
-from cgc.placement.ispd.agreement import adapters, agreed, fixed_by, links, mismatches
-from cgc.placement.ispd.bounds import bounds
-from cgc.placement.ispd.curves import graph_curves
-from cgc.placement.ispd.finish import matched_solution
-from cgc.placement.ispd.format import parse_graph
-from cgc.placement.ispd.labels import Label, Menu, label_of, menu
-from cgc.placement.ispd.matched import Joint
-from cgc.placement.ispd.model import ContestGraph, Placed
-from cgc.placement.ispd.score import score
 
 LETTERS = "EQT"
 

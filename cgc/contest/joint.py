@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cgc.contest.agreement import agreed, expected_cost, share_of_fabric
+from cgc.contest.labels import Label, Menu, menu
+from cgc.contest.matched import FIXED_TARGET, Joint, Matched
+from cgc.contest.model import ContestGraph, Convolution
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.order import flow_order, short_order
 from cgc.placement.engine.starts import band_trees, column_trees
 from cgc.placement.engine.tree import Node
-from cgc.placement.ispd.agreement import agreed, expected_cost, share_of_fabric
-from cgc.placement.ispd.labels import Label, Menu, menu
-from cgc.placement.ispd.matched import FIXED_TARGET, Joint, Matched
-from cgc.placement.ispd.model import ContestGraph, Convolution
 
 _STEPS = (1.03, 1.08, 1.15, 1.2, 1.3, 1.4, 1.6, 2, 3, 5, 10, 15, 20, 30, 50, 100, 200, 500)
 """Targets for labels that agree, as multiples of the bound of the time."""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from cgc.placement.ispd.errors import ContestFileError
-from cgc.placement.ispd.model import (
+from cgc.contest.errors import ContestFileError
+from cgc.contest.model import (
     KINDS,
     ContestGraph,
     Edge,

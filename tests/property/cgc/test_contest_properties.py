@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgc.placement.ispd.errors import ContestError
-from cgc.placement.ispd.format import format_solution, parse_graph, parse_solution
-from cgc.placement.ispd.score import score
-from cgc.placement.ispd.solve import solve
+from cgc.contest.errors import ContestError
+from cgc.contest.format import format_solution, parse_graph, parse_solution
+from cgc.contest.score import score
+from cgc.contest.solve import solve
 
 
 @st.composite

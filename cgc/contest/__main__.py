@@ -1,4 +1,4 @@
-"""`python -m cgc.placement.ispd`: solves and scores graphs of the ISPD 2020 contest."""
+"""`python -m cgc.contest`: solves and scores graphs of the ISPD 2020 contest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import NoReturn
 
 import click
 
+from cgc.contest.anytime import solve_until
+from cgc.contest.errors import ContestFileError
+from cgc.contest.format import format_solution, parse_graph, parse_solution
+from cgc.contest.model import ContestGraph
+from cgc.contest.report import score_json, score_text, solve_json, solve_text
+from cgc.contest.score import score
 from cgc.errors import CompileError
-from cgc.placement.ispd.anytime import solve_until
-from cgc.placement.ispd.errors import ContestFileError
-from cgc.placement.ispd.format import format_solution, parse_graph, parse_solution
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.report import score_json, score_text, solve_json, solve_text
-from cgc.placement.ispd.score import score
 
 _STANDARD = "-"
 _RESERVE_CPU_S, _MOST_RESERVE = 0.2, 0.25
@@ -39,8 +39,8 @@ def main() -> None:
 
     \b
     Examples:
-      python -m cgc.placement.ispd solve A.kgraph -o A.paint --time-limit 60
-      python -m cgc.placement.ispd score A.kgraph A.paint --json
+      python -m cgc.contest solve A.kgraph -o A.paint --time-limit 60
+      python -m cgc.contest score A.kgraph A.paint --json
 
     Exit status: 0, 1 for a graph that has no legal placement, an illegal solution or a file that cannot be
     written, 2 for bad usage or input.
@@ -81,8 +81,8 @@ def solve_command(
 
     \b
     Examples:
-      python -m cgc.placement.ispd solve A.kgraph -o A.paint
-      python -m cgc.placement.ispd solve - --time-limit 10 --seed 7 < A.kgraph > A.paint
+      python -m cgc.contest solve A.kgraph -o A.paint
+      python -m cgc.contest solve - --time-limit 10 --seed 7 < A.kgraph > A.paint
     """
 
     def work() -> None:
@@ -120,7 +120,7 @@ def score_command(graph: str, solution: str, as_json: bool) -> None:
 
     \b
     Example:
-      python -m cgc.placement.ispd score A.kgraph A.paint
+      python -m cgc.contest score A.kgraph A.paint
     """
 
     def work() -> None:
@@ -146,7 +146,7 @@ def _run(work: Callable[[], None]) -> None:
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
-    click.echo(f"cgc.placement.ispd: error: {message}", err=True)
+    click.echo(f"cgc.contest: error: {message}", err=True)
     sys.exit(exit_code)
 
 
@@ -212,7 +212,7 @@ def _main() -> NoReturn:
     """Runs the program and ends it at once: on a busy machine it takes long to take down a search."""
     try:
         # What starting took counts towards the time limit.
-        main(prog_name="python -m cgc.placement.ispd", obj=_age_s())
+        main(prog_name="python -m cgc.contest", obj=_age_s())
     except SystemExit as ended:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cgc.placement.ispd import anytime
-from cgc.placement.ispd.anytime import solve_until
-from cgc.placement.ispd.errors import ContestError
-from cgc.placement.ispd.format import parse_graph
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.solve import Result, solve
+from cgc.contest import anytime
+from cgc.contest.anytime import solve_until
+from cgc.contest.errors import ContestError
+from cgc.contest.format import parse_graph
+from cgc.contest.model import ContestGraph
+from cgc.contest.solve import Result, solve
 
 BUSY_S = 20.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from cgc.contest.curves import KernelCurves
+from cgc.contest.model import ContestGraph
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.problem import Floorplan, Problem, Weights
 from cgc.placement.engine.tree import Node
-from cgc.placement.ispd.curves import KernelCurves
-from cgc.placement.ispd.model import ContestGraph
 
 TARGET_STEP = 0.0005
 """Targets are tried in steps of this share; all are powers of it, so that many are tried again."""

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
+from cgc.contest.bounds import bounds
+from cgc.contest.curves import KernelCurves, graph_curves
+from cgc.contest.errors import ContestError
+from cgc.contest.format import parse_graph
+from cgc.contest.model import Convolution, Splits, block_kernel, conv_kernel
 from cgc.placement.engine.tree import NEVER
-from cgc.placement.ispd.bounds import bounds
-from cgc.placement.ispd.curves import KernelCurves, graph_curves
-from cgc.placement.ispd.errors import ContestError
-from cgc.placement.ispd.format import parse_graph
-from cgc.placement.ispd.model import Convolution, Splits, block_kernel, conv_kernel
 
 HEADER = "(*\ntest=t\nwidth={0}\nheight={1}\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit={2}\n*)\n"
 

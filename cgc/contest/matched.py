@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cgc.contest.agreement import adapters, links, mismatches, own_cost
+from cgc.contest.labels import Label, Menu
+from cgc.contest.model import ContestGraph
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.moves import MOVES, replaced
 from cgc.placement.engine.problem import Problem, Weights
 from cgc.placement.engine.tree import NEVER, Box, Ints, Node
-from cgc.placement.ispd.agreement import adapters, links, mismatches, own_cost
-from cgc.placement.ispd.labels import Label, Menu
-from cgc.placement.ispd.model import ContestGraph
 
 FIXED_TARGET = 1.0
 """Stands for every time, as all rectangles are fixed."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cgc.placement.ispd.errors import ContestFileError
-from cgc.placement.ispd.format import format_solution, parse_graph, parse_solution
-from cgc.placement.ispd.model import Placed, Splits
-from cgc.placement.ispd.score import score
+from cgc.contest.errors import ContestFileError
+from cgc.contest.format import format_solution, parse_graph, parse_solution
+from cgc.contest.model import Placed, Splits
+from cgc.contest.score import score
 
 GRAPH = """(*
 test=small

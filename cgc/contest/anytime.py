@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from cgc.contest.model import ContestGraph
+from cgc.contest.solve import Result, solve
 from cgc.placement.engine.anneal import Stop
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.solve import Result, solve
 
 _POLL_S = 0.02
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cgc.placement.ispd.bounds import Bounds
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.score import ADAPTER_NOTE, Score
-from cgc.placement.ispd.solve import Result
+from cgc.contest.bounds import Bounds
+from cgc.contest.model import ContestGraph
+from cgc.contest.score import ADAPTER_NOTE, Score
+from cgc.contest.solve import Result
 
 Report = dict[str, object]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contest_graphs import contest_graphs
-from cgc.placement.ispd.bounds import bounds
-from cgc.placement.ispd.curves import graph_curves
-from cgc.placement.ispd.format import parse_graph
-from cgc.placement.ispd.model import ContestGraph
+from cgc.contest.bounds import bounds
+from cgc.contest.curves import graph_curves
+from cgc.contest.format import parse_graph
+from cgc.contest.model import ContestGraph
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "data" / "ispd2020"
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from cgc.contest.agreement import fixed_by, share_of_fabric
+from cgc.contest.bounds import Bounds, bounds
+from cgc.contest.curves import Fixed, KernelCurves, graph_curves
+from cgc.contest.errors import ContestError
+from cgc.contest.finish import matched_solution, solution_of
+from cgc.contest.joint import ROOMY, JointSearch, Start
+from cgc.contest.labels import label_of
+from cgc.contest.matched import Matched
+from cgc.contest.model import ContestGraph, Placed
+from cgc.contest.problem import ContestProblem
+from cgc.contest.score import Score, score
+from cgc.contest.search import Search, first_floorplan
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.problem import Floorplan
-from cgc.placement.ispd.agreement import fixed_by, share_of_fabric
-from cgc.placement.ispd.bounds import Bounds, bounds
-from cgc.placement.ispd.curves import Fixed, KernelCurves, graph_curves
-from cgc.placement.ispd.errors import ContestError
-from cgc.placement.ispd.finish import matched_solution, solution_of
-from cgc.placement.ispd.joint import ROOMY, JointSearch, Start
-from cgc.placement.ispd.labels import label_of
-from cgc.placement.ispd.matched import Matched
-from cgc.placement.ispd.model import ContestGraph, Placed
-from cgc.placement.ispd.problem import ContestProblem
-from cgc.placement.ispd.score import Score, score
-from cgc.placement.ispd.search import Search, first_floorplan
 
 MOVES_PER_ROUND = 8_000
 """Changes of an annealing round."""

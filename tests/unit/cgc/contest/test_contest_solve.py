@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cgc.placement.ispd.__main__ import main
-from cgc.placement.ispd.format import parse_graph, parse_solution
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.report import solve_json, solve_text
-from cgc.placement.ispd.score import score
-from cgc.placement.ispd.solve import solve
+from cgc.contest.__main__ import main
+from cgc.contest.format import parse_graph, parse_solution
+from cgc.contest.model import ContestGraph
+from cgc.contest.report import solve_json, solve_text
+from cgc.contest.score import score
+from cgc.contest.solve import solve
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "data" / "ispd2020"
 SAMPLE_SCORES = {"A": 74_617.5, "C": 154_597.5, "D": 61_891.5}
@@ -214,14 +214,14 @@ def test_bad_usage_is_explained(tmp_path: Path, arguments: list[str], exit_code:
 
 
 def test_help_shows_examples() -> None:
-    assert "python -m cgc.placement.ispd solve A.kgraph" in run("solve", "--help").stdout
-    assert "python -m cgc.placement.ispd score A.kgraph" in run("score", "--help").stdout
+    assert "python -m cgc.contest solve A.kgraph" in run("solve", "--help").stdout
+    assert "python -m cgc.contest score A.kgraph" in run("score", "--help").stdout
 
 
 def test_ctrl_c_writes_the_best_solution_so_far(tmp_path: Path) -> None:
     graph, solution = tmp_path / "g.kgraph", tmp_path / "g.paint"
     graph.write_text(chain(20), encoding="utf-8")
-    command = [sys.executable, "-m", "cgc.placement.ispd", "solve", str(graph), "-o", str(solution)]
+    command = [sys.executable, "-m", "cgc.contest", "solve", str(graph), "-o", str(solution)]
     with subprocess.Popen(
         [*command, "--time-limit", "1000"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cgc.contest.model import COPIES, Convolution, Kernel, Splits
 from cgc.kernels.configurations import useful_splits
 from cgc.placement.engine.tree import NEVER, Floats, Ints
-from cgc.placement.ispd.model import COPIES, Convolution, Kernel, Splits
 
 Pair = tuple[int, int]
 """Values of h' and w'."""

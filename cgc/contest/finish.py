@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cgc.contest.matched import FIXED_TARGET, Matched, joint_problem
+from cgc.contest.model import ContestGraph, Kernel, Placed, Splits
+from cgc.contest.problem import ContestProblem
+from cgc.contest.score import LAST_CONVOLUTION, mismatches
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.problem import Floorplan, Problem
 from cgc.placement.engine.push import push
 from cgc.placement.engine.tree import Box
-from cgc.placement.ispd.matched import FIXED_TARGET, Matched, joint_problem
-from cgc.placement.ispd.model import ContestGraph, Kernel, Placed, Splits
-from cgc.placement.ispd.problem import ContestProblem
-from cgc.placement.ispd.score import LAST_CONVOLUTION, mismatches
 
 _ADAPTER_PASSES = 4
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -14,6 +14,7 @@ from xdsl.traits import ConstantLike, Pure
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
 from cgc.cirh.dense import canonical_dense, dense_array, dense_attr, dense_splat, parse_dense, print_dense
+from cgc.cirh.facts import NO_WORK, STREAM, Elements, Facts, made, moves
 from cgc.cirh.types import (
     ANY,
     INTEGERS,
@@ -35,6 +36,7 @@ class ConstOp(CirhOp):
     """A constant tensor. Takes a dense attribute; `from_array` and `splat` take Python values."""
 
     name = "cirh.Const"
+    FACTS: ClassVar[Facts] = made(NO_WORK)
     traits = traits_def(Pure(), ConstantLike())
     result = result_def()
     value = prop_def(DenseIntOrFPElementsAttr)
@@ -103,6 +105,7 @@ class ArangeOp(CirhOp):
     """
 
     name = "cirh.Arange"
+    FACTS: ClassVar[Facts] = made(STREAM)
     result = result_def()
     start_attr = prop_def(INT, prop_name="start")
     step_attr = prop_def(INT, prop_name="step")
@@ -141,6 +144,7 @@ class OneHotOp(CirhOp):
     """`on` where the position along the new axis is the index, else `off`; out of range gives `off`."""
 
     name = "cirh.OneHot"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     indices = operand_def()
     on = operand_def()
     off = operand_def()

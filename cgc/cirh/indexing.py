@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_result_def
 
@@ -17,6 +18,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
+from cgc.cirh.facts import Elements, Facts, mixes, moves
 from cgc.cirh.types import ANY, BOOL, INTEGERS, NUMBERS, Tensor, element_count, tensor_of, tensor_type
 
 
@@ -66,6 +68,7 @@ class StridedSliceOp(StridedOp):
     """
 
     name = "cirh.StridedSlice"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
 
@@ -86,6 +89,7 @@ class StridedSliceGradOp(StridedOp):
     """Zeros with grad at the positions that the strided slice of such a tensor takes."""
 
     name = "cirh.StridedSliceGrad"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED, gradient_of=StridedSliceOp)
     grad = operand_def()
     result = result_def()
 
@@ -125,6 +129,7 @@ class UnpadOp(CirhOp):
     """x without the `low[i]` first and the `high[i]` last elements of dimension i."""
 
     name = "cirh.unpad"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     low_attr = prop_def(INTS, prop_name="low")
@@ -158,6 +163,7 @@ class GatherNdOp(CirhOp):
     """Slices of x by coordinates, as `tf.gather_nd`: indices `[..., K]` name the first K dimensions of x."""
 
     name = "cirh.GatherNd"
+    FACTS: ClassVar[Facts] = moves(Elements.LOOKED_UP)
     x = operand_def()
     indices = operand_def()
     result = result_def()
@@ -191,6 +197,7 @@ class MatrixBandPartOp(CirhOp):
     """
 
     name = "cirh.MatrixBandPart"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     num_lower_attr = prop_def(INT, prop_name="num_lower")
@@ -219,6 +226,7 @@ class SplitOp(CirhOp):
     """x cut along `axis` into pieces of the given sizes, one result each; the inverse of `Concat`."""
 
     name = "cirh.Split"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     pieces = var_result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -250,6 +258,7 @@ class RepeatOp(CirhOp):
     """Every element along `axis` `repeats` times, one copy after the other, as `numpy.repeat`."""
 
     name = "cirh.Repeat"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -284,6 +293,7 @@ class ConditionalArangeOp(CirhOp):
     """
 
     name = "cirh.ConditionalArange"
+    FACTS: ClassVar[Facts] = mixes()
     condition = operand_def()
     result = result_def()
     start_attr = prop_def(INT, prop_name="start")

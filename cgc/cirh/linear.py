@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from numpy.typing import DTypeLike
 from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import (
@@ -24,7 +26,18 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
-from cgc.cirh.types import BOOL, FLOATS, INTEGERS, NUMBERS, ElementType, Tensor, tensor_of, tensor_type
+from cgc.cirh.facts import Facts, Fp16, Samples, mixes, pointwise
+from cgc.cirh.types import (
+    BOOL,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    ElementType,
+    Tensor,
+    shape_of,
+    tensor_of,
+    tensor_type,
+)
 
 REDUCE_DTYPES = {
     "ADD": NUMBERS,
@@ -43,6 +56,7 @@ class ReduceOp(CirhOp):
     """Reduction over `dimensions`; an empty list reduces nothing."""
 
     name = "cirh.Reduce"
+    FACTS: ClassVar[Facts] = mixes(ends_update=True)
     x = operand_def()
     result = result_def()
     reduce_kind_attr = prop_def(StringAttr, prop_name="reduce_kind")
@@ -83,6 +97,14 @@ class ReduceOp(CirhOp):
         ]
         return tensor_type(sizes, x.element_type)
 
+    def row_reductions(self) -> int:
+        """One, unless it reduces over samples alone."""
+        return int(any(axis > 0 for axis in self.dimensions))
+
+    def sample_operands(self) -> Sequence[SSAValue]:
+        """x, unless it reduces over samples."""
+        return () if 0 in self.dimensions else (self.x,)
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), self.reduce_kind, self.dimensions, self.keep_dims),)
 
@@ -92,6 +114,7 @@ class ArgMaxOp(CirhOp):
     """Position of the first largest element along `axis`, as i64 or i32."""
 
     name = "cirh.ArgMax"
+    FACTS: ClassVar[Facts] = mixes()
     x = operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -114,6 +137,10 @@ class ArgMaxOp(CirhOp):
         cls.require_dtype("result", result, frozenset({"int32", "int64"}))
         return result
 
+    def row_reductions(self) -> int:
+        """The search for the largest element."""
+        return 1
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), self.axis, tensor_of(self.result).element_type),)
 
@@ -123,6 +150,7 @@ class MatMulOp(CirhOp):
     """Matrix product over the last two dimensions; leading (batch) dimensions of both are equal."""
 
     name = "cirh.MatMul"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     a = operand_def()
     b = operand_def()
     result = result_def()
@@ -159,6 +187,12 @@ class MatMulOp(CirhOp):
             )
         return tensor_type([*left[:-2], rows, columns], a.element_type)
 
+    def sample_operands(self) -> Sequence[SSAValue]:
+        """Of a product of two matrices, whose rows may be samples: a, unless it is summed over its rows."""
+        if len(shape_of(self.result)) > 2:
+            return self.operands
+        return () if self.transpose_a else (self.a,)
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.a), tensor_of(self.b), self.transpose_a, self.transpose_b),)
 
@@ -171,6 +205,7 @@ class DotGeneralOp(CirhOp):
     """
 
     name = "cirh.DotGeneral"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
@@ -241,6 +276,12 @@ class DotGeneralOp(CirhOp):
             )
         return [shape[dim] for dim in batching], [n for dim, n in enumerate(shape) if dim not in used]
 
+    def sample_operands(self) -> Sequence[SSAValue]:
+        """lhs, whose first dimension is that of the result, unless it is summed; with batches both."""
+        if self.lhs_batching_dimensions:
+            return self.operands
+        return () if 0 in self.lhs_contracting_dimensions else (self.lhs,)
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (
             self.infer(
@@ -259,6 +300,7 @@ class BiasAddOp(CirhOp):
     """x plus a 1-d bias along the last dimension."""
 
     name = "cirh.BiasAdd"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
     x = operand_def()
     bias = operand_def()
     result = result_def()
@@ -286,6 +328,7 @@ class BiasAddGradOp(CirhOp):
     """Sum of grad over all dimensions but the last."""
 
     name = "cirh.BiasAddGrad"
+    FACTS: ClassVar[Facts] = mixes(samples=Samples.SUMMED, ends_update=True, gradient_of=BiasAddOp)
     grad = operand_def()
     result = result_def()
 
@@ -309,6 +352,7 @@ class ReduceBiasOp(CirhOp):
     """Sum of grad over all dimensions but `dim`: the gradient of a bias along that dimension."""
 
     name = "cirh.ReduceBias"
+    FACTS: ClassVar[Facts] = mixes(samples=Samples.SUMMED, ends_update=True)
     grad = operand_def()
     result = result_def()
     dim_attr = prop_def(INT, prop_name="dim")

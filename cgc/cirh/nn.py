@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
+from cgc.cirh.facts import Facts, Fp16, Work, mixes
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
 
 PADDING_LABEL = -1
@@ -33,6 +36,10 @@ class AxisOp(CirhOp):
         cls.require_axis(axis, len(x.get_shape()))
         return x
 
+    def row_reductions(self) -> int:
+        """The largest element and the sum of the exponentials."""
+        return 2
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), self.axis),)
 
@@ -42,6 +49,7 @@ class SoftmaxOp(AxisOp):
     """`exp(x) / sum(exp(x))` along `axis`."""
 
     name = "cirh.Softmax"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=4), fp16=Fp16.FOLLOWS)
 
 
 @irdl_op_definition
@@ -49,6 +57,7 @@ class LogSoftmaxOp(AxisOp):
     """`x - log(sum(exp(x)))` along `axis`."""
 
     name = "cirh.LogSoftmax"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=4))
 
 
 @irdl_op_definition
@@ -56,6 +65,7 @@ class SoftmaxGradOp(CirhOp):
     """Gradient of `Softmax` from its result: `(grad - sum(grad * probabilities)) * probabilities`."""
 
     name = "cirh.SoftmaxGrad"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, gradient_of=SoftmaxOp)
     probabilities = operand_def()
     grad = operand_def()
     result = result_def()
@@ -76,12 +86,24 @@ class SoftmaxGradOp(CirhOp):
         cls.require_axis(axis, len(probabilities.get_shape()))
         return probabilities
 
+    def row_reductions(self) -> int:
+        """The sum of the products."""
+        return 1
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.probabilities), tensor_of(self.grad), self.axis),)
 
 
+class CrossEntropyOp(CirhOp):
+    """Base of the ops that give a loss for each row of logits, and its gradient by the logits."""
+
+    def row_reductions(self) -> int:
+        """The largest element and the sum of the exponentials."""
+        return 2
+
+
 @irdl_op_definition
-class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
+class SparseSoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
     """Cross entropy of logits `[..., C]` and class numbers `[...]`, and its gradient by the logits.
 
     Results: loss `[...]`, backprop `softmax(logits) - onehot(labels)` `[..., C]`. A row whose label is
@@ -90,6 +112,7 @@ class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
     """
 
     name = "cirh.SparseSoftmaxCrossEntropyWithLogits"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=6))
     logits = operand_def()
     labels = operand_def()
     loss = result_def()
@@ -128,13 +151,14 @@ class SparseSoftmaxCrossEntropyWithLogitsOp(CirhOp):
 
 
 @irdl_op_definition
-class SoftmaxCrossEntropyWithLogitsOp(CirhOp):
+class SoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
     """Cross entropy of logits and class probabilities, both `[..., C]`, and its gradient by the logits.
 
     Results: loss `[...]`, backprop `softmax(logits) - labels` `[..., C]`.
     """
 
     name = "cirh.SoftmaxCrossEntropyWithLogits"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=6))
     logits = operand_def()
     labels = operand_def()
     loss = result_def()

@@ -65,6 +65,8 @@ Every op also has `set_debug_info(node_name=None, source=None)`, which returns t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cgc.cirh.activation import (
     EluGradOp,
     EluOp,
@@ -336,6 +338,12 @@ ALL_OPS: tuple[type[CirhOp], ...] = (
     AdagradOp,
 )
 
+
+def ops_where(holds: Callable[[type[CirhOp]], bool]) -> frozenset[type[CirhOp]]:
+    """All ops for which something holds, such as one of their `FACTS`."""
+    return frozenset(op for op in ALL_OPS if holds(op))
+
+
 __all__ = [
     "ALL_OPS",
     "AbsOp",
@@ -453,4 +461,5 @@ __all__ = [
     "UniqueOp",
     "UnpadOp",
     "XorOp",
+    "ops_where",
 ]

@@ -7,11 +7,14 @@ tensor has a row for. What is computed for such rows has no meaning, and `Scatte
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from numpy.typing import DTypeLike
 from xdsl.dialects.builtin import StringAttr
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import CirhOp, TextParameter, Value, operand_type
+from cgc.cirh.facts import STREAM, Facts, Order, Samples, Work, mixes
 from cgc.cirh.types import ANY, INTEGERS, NUMBERS, ElementType, Tensor, tensor_of, tensor_type
 
 PADDING_INDEX = 2**31 - 1
@@ -31,6 +34,9 @@ class UniqueOp(CirhOp):
     """
 
     name = "cirh.Unique"
+    FACTS: ClassVar[Facts] = mixes(
+        Work(stream=1, simple=1), samples=Samples.NONE, ends_update=True, order=Order.SORTS
+    )
     x = operand_def()
     values = result_def()
     idx = result_def()
@@ -63,6 +69,7 @@ class ScatterOp(CirhOp):
     """
 
     name = "cirh.Scatter"
+    FACTS: ClassVar[Facts] = mixes(STREAM, samples=Samples.NONE, order=Order.SCATTERS)
     x = operand_def()
     indices = operand_def()
     updates = operand_def()

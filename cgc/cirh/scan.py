@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_operand_def
 
 from cgc.cirh.base import (
@@ -16,6 +18,7 @@ from cgc.cirh.base import (
     int_attr,
     operand_type,
 )
+from cgc.cirh.facts import Facts, Order, Work, mixes
 from cgc.cirh.types import FLOATS, NUMBERS, Tensor, tensor_of, tensor_type
 
 
@@ -47,6 +50,10 @@ class ScanOp(CirhOp):
         cls.require_axis(axis, len(x.get_shape()))
         return x
 
+    def row_reductions(self) -> int:
+        """The sum or product that runs along."""
+        return 1
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.x), self.axis),)
 
@@ -56,6 +63,7 @@ class CumSumOp(ScanOp):
     """Running sum along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
 
     name = "cirh.CumSum"
+    FACTS: ClassVar[Facts] = mixes()
 
 
 @irdl_op_definition
@@ -63,6 +71,7 @@ class CumProdOp(ScanOp):
     """Running product along `axis`, with the attributes of `CumSum`."""
 
     name = "cirh.CumProd"
+    FACTS: ClassVar[Facts] = mixes()
 
 
 @irdl_op_definition
@@ -70,6 +79,7 @@ class L2NormOp(CirhOp):
     """`sqrt` of the sum of all squares of all operands, in float32: the global norm of several gradients."""
 
     name = "cirh.L2Norm"
+    FACTS: ClassVar[Facts] = mixes(ends_update=True)
     xs = var_operand_def()
     result = result_def()
 
@@ -94,6 +104,7 @@ class NthOrderStatisticOp(CirhOp):
     """The n-th smallest element along the last dimension, from 0; with `reverse` the n-th largest."""
 
     name = "cirh.NthOrderStatistic"
+    FACTS: ClassVar[Facts] = mixes(Work(stream=1, simple=1), order=Order.SORTS)
     x = operand_def()
     result = result_def()
     n_attr = prop_def(INT, prop_name="n")
@@ -126,6 +137,7 @@ class TopKOp(CirhOp):
     """
 
     name = "cirh.TopK"
+    FACTS: ClassVar[Facts] = mixes(Work(stream=1, simple=1), order=Order.SORTS)
     x = operand_def()
     values = result_def()
     indices = result_def()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_operand_def
@@ -21,6 +22,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
+from cgc.cirh.facts import STREAM, Elements, Facts, Order, Samples, mixes, moves
 from cgc.cirh.types import INTEGERS, NUMBERS, Tensor, element_count, tensor_of, tensor_type
 
 
@@ -29,6 +31,7 @@ class ReshapeOp(CirhOp):
     """The same elements in row-major order with another shape."""
 
     name = "cirh.Reshape"
+    FACTS: ClassVar[Facts] = moves(Elements.KEPT)
     x = operand_def()
     result = result_def()
 
@@ -54,6 +57,7 @@ class TransposeOp(CirhOp):
     """Permuted dimensions: dimension i of the result is dimension `permutation[i]` of x."""
 
     name = "cirh.Transpose"
+    FACTS: ClassVar[Facts] = moves(Elements.PERMUTED)
     x = operand_def()
     result = result_def()
     permutation_attr = prop_def(INTS, prop_name="permutation")
@@ -80,6 +84,7 @@ class BroadcastInDimOp(CirhOp):
     """Repeats x: dimension i of x becomes dimension `broadcast_dimensions[i]` of the result."""
 
     name = "cirh.BroadcastInDim"
+    FACTS: ClassVar[Facts] = moves(Elements.REPEATED)
     x = operand_def()
     result = result_def()
     broadcast_dimensions_attr = prop_def(INTS, prop_name="broadcast_dimensions")
@@ -119,6 +124,7 @@ class ConcatOp(CirhOp):
     """Tensors one after the other along `axis`."""
 
     name = "cirh.Concat"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     xs = var_operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -156,6 +162,7 @@ class SliceOp(CirhOp):
     """`x[start:limit:stride]` in every dimension; strides are positive."""
 
     name = "cirh.Slice"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     start_indices_attr = prop_def(INTS, prop_name="start_indices")
@@ -216,6 +223,7 @@ class PadOp(CirhOp):
     """x with `low[i]` and `high[i]` elements of `value` before and after dimension i."""
 
     name = "cirh.pad"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     value = operand_def()
     result = result_def()
@@ -249,6 +257,7 @@ class GatherOp(CirhOp):
     """Slices of x along `axis` picked by integer indices, as `tf.gather`; indices must be in range."""
 
     name = "cirh.Gather"
+    FACTS: ClassVar[Facts] = moves(Elements.LOOKED_UP)
     x = operand_def()
     indices = operand_def()
     result = result_def()
@@ -285,6 +294,7 @@ class ScatterNdOp(CirhOp):
     """
 
     name = "cirh.ScatterNd"
+    FACTS: ClassVar[Facts] = mixes(STREAM, samples=Samples.SUMMED, ends_update=True, order=Order.SCATTERS)
     indices = operand_def()
     updates = operand_def()
     result = result_def()

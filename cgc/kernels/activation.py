@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from cgc.cirh.composite import CompositeOp
+from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment
 from cgc.kernels.formulas import formulas
-from cgc.kernels.fully_connected import ACTIVATIONS, GRADIENTS
+from cgc.kernels.fully_connected import GRADIENTS
 
 FAMILY = "nlin"
-_ALONE = ACTIVATIONS | {"Gelu", "HardSigmoid", "Composite"}
+_ALONE = ops_where(lambda op: op.FACTS.activation) | {CompositeOp}
 
 
 def match(assignment: Assignment) -> None:
@@ -18,14 +19,14 @@ def match(assignment: Assignment) -> None:
     """
     program = assignment.program
     for index, op in enumerate(program.ops):
-        if program.mnemonics[index] not in _ALONE or not assignment.is_free(index):
+        if program.kinds[index] not in _ALONE or not assignment.is_free(index):
             continue
         if not program.is_per_sample(index) or not assignment.stands_alone(index):
             continue
         group = assignment.open(FAMILY, index)
         for value in (op.operands[0], op.results[0]):
             for user in program.users(value):
-                if program.mnemonics[user] in GRADIENTS and user not in program.forward:
+                if program.kinds[user] in GRADIENTS and user not in program.forward:
                     assignment.claim(group, user)
         if isinstance(op, CompositeOp):
             state, path = program.origin(op.bias)

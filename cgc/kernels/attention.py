@@ -8,23 +8,24 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.attention import AttentionGradOp, AttentionOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.causal import is_causal
 from cgc.kernels.fully_connected import claim_epilogue, claim_products, constant_shaped, weight_operand
-from cgc.kernels.program import Program, elements
+from cgc.kernels.program import PASS_THROUGH, RELABELS, Program, elements
 from cgc.kernels.work import element_bytes
 from cgc.passes.values import constant_splat
 
 FAMILY = "attention"
-_SCORES = frozenset(
-    {"Mul", "Add", "Sub", "Div", "Select", "Cast", "Reshape", "Max", "Min", "Clamp", "Softmax"}
+_SCORES = RELABELS | frozenset(
+    {ops.AddOp, ops.SubOp, ops.MulOp, ops.DivOp, ops.MaxOp, ops.MinOp, ops.ClampOp}
+    | {ops.SelectOp, ops.SoftmaxOp}
 )
-_ON_THE_WAY = frozenset(
-    {"Cast", "Transpose", "Reshape", "BiasAdd", "Add", "Mul", "Slice", "StridedSlice", "Split"}
+_ON_THE_WAY = PASS_THROUGH | frozenset(
+    {ops.BiasAddOp, ops.AddOp, ops.MulOp, ops.SliceOp, ops.StridedSliceOp, ops.SplitOp}
 )
-_RELABELS = frozenset({"Cast", "Transpose", "Reshape"})
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ class _Core:
 def match(assignment: Assignment) -> None:
     """Opens a kernel for each attention with its projections, and for each softmax between two products."""
     program = assignment.program
-    for index, mnemonic in enumerate(program.mnemonics):
+    for index, kind in enumerate(program.kinds):
         if not assignment.is_free(index) or index not in program.forward:
             continue
         core = None
-        if mnemonic == "Attention":
+        if kind is ops.AttentionOp:
             core = _fused(program, index)
-        elif mnemonic == "Softmax":
+        elif kind is ops.SoftmaxOp:
             core = _unfused(assignment, index)
         if core is not None:
             _claim_layer(assignment, core)
@@ -120,9 +121,9 @@ def _walk(assignment: Assignment, start: int, scores: tuple[int, ...], forward: 
             if other in seen or other not in program.forward or not assignment.is_free(other):
                 continue
             seen.add(other)
-            if program.mnemonics[other] == "MatMul" and weight_operand(assignment, other) is None:
+            if program.kinds[other] is ops.MatMulOp and weight_operand(assignment, other) is None:
                 return other
-            if program.mnemonics[other] in _SCORES and shape_of(program.ops[other].results[0]) == scores:
+            if program.kinds[other] in _SCORES and shape_of(program.ops[other].results[0]) == scores:
                 pending.append(other)
     return None
 
@@ -192,13 +193,17 @@ def _claim_projection(assignment: Assignment, group: Group, value: SSAValue) -> 
     program = assignment.program
     path: list[int] = []
     while (index := program.producer(value)) is not None and index in program.forward:
-        if program.mnemonics[index] == "MatMul":
+        if program.kinds[index] is ops.MatMulOp:
             break
-        if program.mnemonics[index] not in _ON_THE_WAY or assignment.owner(index) not in (None, group):
+        if program.kinds[index] not in _ON_THE_WAY or assignment.owner(index) not in (None, group):
             return None
         path.append(index)
         value = program.ops[index].operands[0]
-    if index is None or program.mnemonics[index] != "MatMul" or assignment.owner(index) not in (None, group):
+    if (
+        index is None
+        or program.kinds[index] is not ops.MatMulOp
+        or assignment.owner(index) not in (None, group)
+    ):
         return None
     position = weight_operand(assignment, index)
     if position is None:
@@ -216,7 +221,7 @@ def _claim_weights(
     """Gradients and updates of a product's weights and of the biases behind it."""
     program = assignment.program
     weights = program.origin(program.ops[index].operands[position])[0]
-    claim_products(assignment, group, weights, "MatMul")
+    claim_products(assignment, group, weights, ops.MatMulOp)
     states = [weights]
     for other in following:
         for operand in program.ops[other].operands[1:]:
@@ -235,9 +240,9 @@ def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> in
     path: list[int] = []
     value = context
     while (index := single(set(program.users(value)) & program.forward)) is not None:
-        if program.mnemonics[index] == "MatMul":
+        if program.kinds[index] is ops.MatMulOp:
             break
-        if program.mnemonics[index] not in _RELABELS or not assignment.is_free(index):
+        if program.kinds[index] not in PASS_THROUGH or not assignment.is_free(index):
             return 0
         path.append(index)
         value = program.ops[index].results[0]
@@ -262,7 +267,7 @@ def _claim_between(assignment: Assignment, group: Group) -> None:
         index = pending.pop()
         if not assignment.is_free(index) or index in program.forward or not program.is_per_sample(index):
             continue
-        if program.mnemonics[index] not in _RELABELS | {"Add", "Mul", "Div"}:
+        if program.kinds[index] not in PASS_THROUGH | {ops.AddOp, ops.MulOp, ops.DivOp}:
             continue
         operands = program.ops[index].operands
         producers = [program.producer(operand) for operand in operands if constant_splat(operand) is None]

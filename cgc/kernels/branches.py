@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, single
 from cgc.kernels.fully_connected import ACTIVATIONS, GRADIENTS
@@ -17,9 +18,9 @@ def match(assignment: Assignment) -> None:
     for index in assignment.free():
         if index not in program.forward or not program.is_per_sample(index):
             continue
-        if program.mnemonics[index] == "Add":
+        if program.kinds[index] is ops.AddOp:
             _match_sum(assignment, index)
-        elif program.mnemonics[index] == "Concat":
+        elif program.kinds[index] is ops.ConcatOp:
             _match_joint(assignment, index)
 
 
@@ -31,13 +32,13 @@ def _match_sum(assignment: Assignment, index: int) -> None:
     if not of_images or not all(value in program.per_sample_values for value in op.operands):
         return
     activation = single(set(program.users(op.results[0])) & program.forward)
-    if activation is None or program.mnemonics[activation] not in ACTIVATIONS:
+    if activation is None or program.kinds[activation] not in ACTIVATIONS:
         return
     group = assignment.open(ADD, index)
     assignment.claim(group, activation)
     for value in (op.results[0], program.ops[activation].results[0]):
         for user in program.users(value):
-            if program.mnemonics[user] in GRADIENTS and user not in program.forward:
+            if program.kinds[user] in GRADIENTS and user not in program.forward:
                 assignment.claim(group, user)
 
 
@@ -50,7 +51,7 @@ def _match_joint(assignment: Assignment, index: int) -> None:
     path = layer_path(program, index)
     for other in assignment.free() if path else ():
         cut = program.ops[other]
-        if program.mnemonics[other] not in ("Slice", "Split") or other in program.forward:
+        if program.kinds[other] not in (ops.SliceOp, ops.SplitOp) or other in program.forward:
             continue
         same_sizes = cut.operands[0].type == op.results[0].type and {r.type for r in cut.results} <= parts
         if same_sizes and layer_path(program, other) == path:

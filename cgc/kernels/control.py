@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.kernels.assignment import Assignment
 from cgc.kernels.program import Program, elements
 
@@ -19,7 +20,7 @@ def match(assignment: Assignment) -> None:
     for index in assignment.free():
         op = program.ops[index]
         small = all(_is_small(program, value) for value in (*op.operands, *op.results))
-        if not small or program.is_per_sample(index) or program.mnemonics[index] == "Const":
+        if not small or program.is_per_sample(index) or program.kinds[index] is ops.ConstOp:
             continue
         if group is None:
             group = assignment.open(FAMILY, index)
@@ -31,6 +32,6 @@ def _is_small(program: Program, value: SSAValue) -> bool:
     """Whether a value is a scalar or so, or the scalars of all tensors of the step side by side."""
     index = program.producer(value)
     joint = (
-        program.ops[index].operands if index is not None and program.mnemonics[index] == "Concat" else [value]
+        program.ops[index].operands if index is not None and program.kinds[index] is ops.ConcatOp else [value]
     )
     return all(elements(part) <= _MAX_ELEMENTS for part in joint)

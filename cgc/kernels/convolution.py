@@ -17,20 +17,19 @@ from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.fully_connected import claim_epilogue, claim_products, weight_operand
 
 FAMILY = "convolution"
-_MNEMONIC = "Convolution"
 
 
 def match(assignment: Assignment) -> None:
     """Opens a kernel for each convolution with a state tensor and all of its layer, then for the others."""
     program = assignment.program
-    convolutions = [index for index, mnemonic in enumerate(program.mnemonics) if mnemonic == _MNEMONIC]
+    convolutions = [index for index, kind in enumerate(program.kinds) if kind is ConvolutionOp]
     for index in convolutions:
         weights = _weights(assignment, index)
         if weights is None or not assignment.is_free(index):
             continue
         group = assignment.open(FAMILY, index)
         states = [weights, *claim_epilogue(assignment, group, index)]
-        claim_products(assignment, group, weights, _MNEMONIC)
+        claim_products(assignment, group, weights, ConvolutionOp)
         for state in states:
             assignment.claim_update(group, state)
     for index in convolutions:
@@ -70,6 +69,6 @@ def _open_with_gradients(assignment: Assignment, index: int) -> Group:
             origin, _ = program.origin(operand)
             readers = {user for value in (operand, origin) for user in program.users(value)}
             for user in sorted(readers - program.forward):
-                if program.mnemonics[user] == _MNEMONIC:
+                if program.kinds[user] is ConvolutionOp:
                     assignment.claim(group, user)
     return group

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
+from cgc.cirh.facts import Elements, Samples
+from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import Program, elements
-from cgc.kernels.work import RANDOM
 
 FAMILY = "dropout"
-_USES = frozenset({"Mul", "Select", "Div"})
-_SCALES = frozenset({"Mul", "Div"})
-_CONSTANT = frozenset({"Const", "BroadcastInDim"})
+_RANDOM = ops_where(lambda op: op.FACTS.samples is Samples.DRAWN and op.FACTS.elements is Elements.MADE)
+_USES = frozenset({ops.MulOp, ops.SelectOp, ops.DivOp})
+_SCALES = frozenset({ops.MulOp, ops.DivOp})
+_CONSTANT = frozenset({ops.ConstOp, ops.BroadcastInDimOp})
 
 
 def match(assignment: Assignment) -> None:
     """Opens a kernel for each tensor of random numbers."""
     program = assignment.program
-    for index, mnemonic in enumerate(program.mnemonics):
-        if mnemonic in RANDOM and assignment.is_free(index) and program.elements(index) > 1:
+    for index, kind in enumerate(program.kinds):
+        if kind in _RANDOM and assignment.is_free(index) and program.elements(index) > 1:
             _claim_mask(assignment, assignment.open(FAMILY, index), index)
 
 
@@ -36,7 +39,7 @@ def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
             assignment.claim(group, user)
             mask.update(program.ops[user].results)
             pending = sorted({*pending, *program.user_indices(user)})
-        elif program.mnemonics[user] in _USES:
+        elif program.kinds[user] in _USES:
             assignment.claim(group, user)
             _claim_scaling(assignment, group, user)
 
@@ -45,7 +48,7 @@ def _claim_scaling(assignment: Assignment, group: Group, use: int) -> None:
     """The multiplication by 1 / (1 - rate) next to a use of the mask, before or after it."""
     program = assignment.program
     for neighbour in (*program.producers(use), *program.user_indices(use)):
-        if program.mnemonics[neighbour] not in _SCALES:
+        if program.kinds[neighbour] not in _SCALES:
             continue
         if any(_is_constant(program, operand) for operand in program.ops[neighbour].operands):
             assignment.claim(group, neighbour)
@@ -53,4 +56,4 @@ def _claim_scaling(assignment: Assignment, group: Group, use: int) -> None:
 
 def _is_constant(program: Program, value: SSAValue) -> bool:
     producer = program.producer(value)
-    return elements(value) == 1 or (producer is not None and program.mnemonics[producer] in _CONSTANT)
+    return elements(value) == 1 or (producer is not None and program.kinds[producer] in _CONSTANT)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.fully_connected import FAMILY as FULLY_CONNECTED
 from cgc.kernels.program import elements
 
 FAMILY = "embedding"
-_SCALES = frozenset({"Mul", "Div"})
+_SCALES = frozenset({ops.MulOp, ops.DivOp})
 
 
 def match(assignment: Assignment) -> None:
@@ -20,7 +21,7 @@ def match(assignment: Assignment) -> None:
     """
     program = assignment.program
     by_table: dict[SSAValue, Group] = {}
-    lookups = [index for index, mnemonic in enumerate(program.mnemonics) if mnemonic == "Gather"]
+    lookups = [index for index, kind in enumerate(program.kinds) if kind is ops.GatherOp]
     for index in sorted(lookups, key=lambda index: index not in program.forward):
         if not assignment.is_free(index):
             continue
@@ -41,13 +42,13 @@ def _tied(assignment: Assignment, table: SSAValue) -> Group | None:
     """The fully connected kernel whose weights a table is."""
     program = assignment.program
     for user in program.users(table):
-        readers = [user, *program.user_indices(user)] if program.mnemonics[user] == "Cast" else [user]
+        readers = [user, *program.user_indices(user)] if program.kinds[user] is ops.CastOp else [user]
         for reader in readers:
             owner = assignment.owner(reader)
             if (
                 owner is not None
                 and owner.family == FULLY_CONNECTED
-                and program.mnemonics[reader] == "MatMul"
+                and program.kinds[reader] is ops.MatMulOp
             ):
                 owner.sizes["lookup"] = 1
                 return owner
@@ -61,7 +62,7 @@ def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
         return
     near = program.users_through_casts(index)
     for member in sorted(group.members):
-        if program.mnemonics[member] == "ScatterNd":
+        if program.kinds[member] is ops.ScatterNdOp:
             origin, _ = program.origin(program.ops[member].operands[1])
             producer = program.producer(origin)
             near += [] if producer is None or producer in program.forward else [producer]
@@ -69,5 +70,5 @@ def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
         constant = any(
             program.producer(operand) in program.constant for operand in program.ops[user].operands
         )
-        if program.mnemonics[user] in _SCALES and constant:
+        if program.kinds[user] in _SCALES and constant:
             assignment.claim(group, user)

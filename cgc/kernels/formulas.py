@@ -10,28 +10,29 @@ from heapq import heappop, heappush
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.kernels.assignment import Assignment, single
-from cgc.kernels.program import Program, elements
+from cgc.kernels.program import RELABELS, Program, elements
 from cgc.passes.values import constant_splat
 
 _CURVES = frozenset(
-    {"Tanh", "Sigmoid", "Erf", "Exp", "Expm1", "Log", "Log1p", "Pow", "Softplus", "Elu"}
-    | {"Relu", "LeakyRelu", "HardSigmoid", "Max", "Min", "Clamp"}
+    {ops.ReluOp, ops.LeakyReluOp, ops.HardSigmoidOp, ops.EluOp, ops.SoftplusOp, ops.SigmoidOp, ops.TanhOp}
+    | {ops.ErfOp, ops.ExpOp, ops.Expm1Op, ops.LogOp, ops.Log1pOp, ops.PowOp}
+    | {ops.MaxOp, ops.MinOp, ops.ClampOp}
 )
 """What makes more of a formula than a scale and a shift."""
 
 _MOST_CURVES = 3
 """In a formula; Mish has an exponential, a logarithm and a tanh. What has more is no activation."""
 
-_GRADIENTS = frozenset({"TanhGrad", "SigmoidGrad", "SoftplusGrad", "EluGrad", "ReluGrad", "LeakyReluGrad"})
-_SUMS = frozenset({"Add", "Sub"})
-_POINTWISE = (
-    _CURVES
-    | _GRADIENTS
-    | _SUMS
-    | {"Mul", "Div", "Neg", "Abs", "Sign", "Sqrt", "Rsqrt", "Reciprocal", "Compare", "Select"}
-    | {"Cast", "Reshape"}
+_GRADIENTS = frozenset(
+    {ops.ReluGradOp, ops.LeakyReluGradOp, ops.EluGradOp}
+    | {ops.SoftplusGradOp, ops.SigmoidGradOp, ops.TanhGradOp}
 )
+_SUMS = frozenset({ops.AddOp, ops.SubOp})
+_SCALES = frozenset({ops.MulOp, ops.DivOp, ops.NegOp, ops.ReciprocalOp, ops.SqrtOp, ops.RsqrtOp})
+_CHOICES = frozenset({ops.AbsOp, ops.SignOp, ops.CompareOp, ops.SelectOp})
+_POINTWISE = _CURVES | _GRADIENTS | _SUMS | _SCALES | _CHOICES | RELABELS
 
 
 def formulas(assignment: Assignment) -> list[list[int]]:
@@ -39,7 +40,7 @@ def formulas(assignment: Assignment) -> list[list[int]]:
     found: list[list[int]] = []
     taken: set[int] = set()
     for index in assignment.free():
-        if index in taken or assignment.program.mnemonics[index] not in _CURVES:
+        if index in taken or assignment.program.kinds[index] not in _CURVES:
             continue
         members = _formula(assignment, index)
         if members is not None and members.isdisjoint(taken):
@@ -55,12 +56,12 @@ def _formula(assignment: Assignment, curve: int) -> set[int] | None:
         return None
     region = _Region(assignment, stream)
     region.grow(forward=True)
-    curves = [index for index in region.members if assignment.program.mnemonics[index] in _CURVES]
+    curves = [index for index in region.members if assignment.program.kinds[index] in _CURVES]
     if curve not in curves or len(curves) > _MOST_CURVES or len(region.leaving()) > 1:
         return None
     region.grow(forward=False)
     free = assignment.free()
-    sums = {index for index in free if assignment.program.mnemonics[index] in _SUMS}
+    sums = {index for index in free if assignment.program.kinds[index] in _SUMS}
     others = region.members | sums
     return region.members if all(assignment.stands_alone(index, others) for index in region.members) else None
 
@@ -143,7 +144,7 @@ class _Region:
 def _is_pointwise(assignment: Assignment, index: int, *, forward: bool) -> bool:
     """Whether a free op of a pass makes each element from those of its operands at the same place."""
     program = assignment.program
-    if program.mnemonics[index] not in _POINTWISE or not assignment.is_free(index):
+    if program.kinds[index] not in _POINTWISE or not assignment.is_free(index):
         return False
     if (index in program.forward) != forward or not program.is_per_sample(index):
         return False

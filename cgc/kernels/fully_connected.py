@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.cirh.composite import COMPOSITES, CompositeOp
+from cgc.cirh.composite import CompositeOp
+from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, Group, single
-from cgc.kernels.program import Program, elements
+from cgc.kernels.program import PASS_THROUGH, RELABELS, Program, elements
 
 FAMILY = "fully_connected"
-ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Softplus", "HardSigmoid"})
+ACTIVATIONS = ops_where(lambda op: op.FACTS.activation) - {ops.GeluOp}
 """Activations that the lines after the core compute; GELU has its own kernel, as in published reports."""
 
-_OWN_GRADIENTS = frozenset(f"{name}Grad" for name in ACTIVATIONS)
-GRADIENTS = _OWN_GRADIENTS | {"GeluGrad"}
-_SAME_ELEMENTS = frozenset({"Reshape", "Cast"})
-_COMPOSITES = frozenset(name for name, (activation, _) in COMPOSITES.items() if activation in ACTIVATIONS)
-_WITH_BIAS = _COMPOSITES | {"BiasAdd", "Add"}
+GRADIENTS = ops_where(lambda op: op.FACTS.gradient_of is not None and op.FACTS.gradient_of.FACTS.activation)
+_OWN_GRADIENTS = frozenset(op for op in GRADIENTS if op.FACTS.gradient_of in ACTIVATIONS)
+_SUMS = frozenset({ops.BiasAddOp, ops.AddOp})
 
 
 def match(assignment: Assignment) -> None:
     """Opens a kernel for each matrix product with a state tensor, and gives it all of that layer."""
     program = assignment.program
-    for index, mnemonic in enumerate(program.mnemonics):
-        if mnemonic != "MatMul" or not assignment.is_free(index):
+    for index, kind in enumerate(program.kinds):
+        if kind is not ops.MatMulOp or not assignment.is_free(index):
             continue
         weights = _weights(assignment, index)
         if weights is None:
             continue
         group = assignment.open(FAMILY, index)
         states = [weights, *claim_epilogue(assignment, group, index)]
-        claim_products(assignment, group, weights, "MatMul")
+        claim_products(assignment, group, weights, ops.MatMulOp)
         for state in states:
             assignment.claim_update(group, state)
 
@@ -52,15 +52,15 @@ def _weights(assignment: Assignment, index: int) -> SSAValue | None:
     return assignment.program.origin(assignment.program.ops[index].operands[position])[0]
 
 
-def claim_products(assignment: Assignment, group: Group, weights: SSAValue, product: str) -> None:
+def claim_products(assignment: Assignment, group: Group, weights: SSAValue, product: type[CirhOp]) -> None:
     """The product with the same weights for the delta, and the casts and transposes of the weights."""
     program = assignment.program
     pending = program.users(weights)
     while pending:
         index = pending.pop()
-        if program.mnemonics[index] == product:
+        if program.kinds[index] is product:
             assignment.claim(group, index)
-        elif program.mnemonics[index] in ("Cast", "Transpose", "Reshape") and assignment.claim(group, index):
+        elif program.kinds[index] in PASS_THROUGH and assignment.claim(group, index):
             pending += program.user_indices(index)
 
 
@@ -68,21 +68,19 @@ def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSA
     """Walks from the product over reshapes, casts, bias and one activation; returns the bias tensors."""
     program = assignment.program
     biases: list[SSAValue] = []
-    activations = ACTIVATIONS | _COMPOSITES
     while (following := single(set(program.user_indices(index)) & program.forward)) is not None:
-        mnemonic = program.mnemonics[following]
-        if mnemonic == "Composite":
-            mnemonic = _composite(program.ops[following])
-        bias = _bias(assignment, following) if mnemonic in _WITH_BIAS else None
+        kind, is_last = program.kinds[following], _activation(program.ops[following]) in ACTIVATIONS
+        with_bias = kind in _SUMS or (kind is CompositeOp and is_last)
+        bias = _bias(assignment, following) if with_bias else None
         if bias is not None and assignment.is_free(following):
             biases.append(bias[0])
             for on_the_way in bias[1]:
                 assignment.claim(group, on_the_way)
-        elif mnemonic not in _SAME_ELEMENTS | activations or not assignment.is_free(following):
+        elif not (kind in RELABELS or is_last) or not assignment.is_free(following):
             break
         assignment.claim(group, following)
         index = following
-        if mnemonic in activations:
+        if is_last:
             break
     _claim_activation_gradient(assignment, group)
     return biases
@@ -102,15 +100,15 @@ def _claim_activation_gradient(assignment: Assignment, group: Group) -> None:
     program = assignment.program
     for member in sorted(group.members):
         for user in program.user_indices(member):
-            if program.mnemonics[user] in _OWN_GRADIENTS:
+            if program.kinds[user] in _OWN_GRADIENTS:
                 assignment.claim(group, user)
 
 
 def constant_shaped(program: Program, index: int) -> bool:
     """Whether an op only spreads something smaller or constant, such as a mask that layers share."""
-    return program.mnemonics[index] in ("BroadcastInDim", "Const") or index in program.constant
+    return program.kinds[index] in (ops.BroadcastInDimOp, ops.ConstOp) or index in program.constant
 
 
-def _composite(op: CirhOp) -> str:
-    """The function of a composite as if it were an op's name, "BiasRelu"."""
-    return op.function if isinstance(op, CompositeOp) else ""
+def _activation(op: CirhOp) -> type[CirhOp]:
+    """The activation that an op is, or is a sum with; the op's own class where it is another op."""
+    return op.activation if isinstance(op, CompositeOp) else type(op)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.layer_norm import LayerNormGradOp, LayerNormOp
 from cgc.cirh.ops import ReduceOp
@@ -13,8 +14,8 @@ from cgc.kernels.naming import layer_path
 from cgc.passes.values import constant_splat
 
 FAMILY = "layer_norm"
-_ROOTS = frozenset({"Sqrt", "Rsqrt"})
-_AFFINE = frozenset({"Mul", "BiasAdd"})
+_ROOTS = frozenset({ops.SqrtOp, ops.RsqrtOp})
+_AFFINE = frozenset({ops.MulOp, ops.BiasAddOp})
 
 
 def match(assignment: Assignment) -> None:
@@ -62,15 +63,15 @@ def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormO
     program, value = assignment.program, op.y
     while constant_splat(op.scale) is not None:
         following = single(set(program.users(value)) & program.forward)
-        if following is None or program.mnemonics[following] not in _AFFINE:
+        if following is None or program.kinds[following] not in _AFFINE:
             return
         factor = next(other for other in reversed(program.ops[following].operands) if other is not value)
         if not assignment.is_free(following) or not _claim_vector(assignment, group, factor):
             return
         assignment.claim(group, following)
-        if program.mnemonics[following] == "Mul":
+        if program.kinds[following] is ops.MulOp:
             for user in {*program.users(value), *program.users(factor)} - program.forward:
-                if program.mnemonics[user] == "Mul":
+                if program.kinds[user] is ops.MulOp:
                     assignment.claim(group, user)
         value = program.ops[following].results[0]
 
@@ -78,7 +79,7 @@ def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormO
 def _match_unfused(assignment: Assignment) -> None:
     """A layer whose free ops take two means along a row and a root of the mean of squares."""
     program = assignment.program
-    roots = [index for index in assignment.free() if program.mnemonics[index] in _ROOTS]
+    roots = [index for index in assignment.free() if program.kinds[index] in _ROOTS]
     layers = {
         path: index for index in roots if index in program.forward and (path := layer_path(program, index))
     }

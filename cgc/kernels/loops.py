@@ -6,18 +6,17 @@ from collections.abc import Iterable
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh.optimizer import OptimizerOp
 from cgc.kernels.assignment import Assignment, Group, update_region
 from cgc.kernels.control import FAMILY as CONTROL
 from cgc.kernels.generated import generate
 from cgc.kernels.naming import LayerPath, layer_path
 from cgc.kernels.nest_schedule import GeneratedKernel
-from cgc.kernels.program import Program
-from cgc.kernels.work import FREE, OPTIMIZERS
+from cgc.kernels.program import FREE, RELABELS, Program
 
 MAX_FUSED_OPS = 64
 """Ops of one generated kernel; a longer chain is cut, so that the pieces run in a pipeline."""
 
-_RELABELS = frozenset({"Reshape", "Cast"})
 _WHOLE_LAYERS = frozenset({"dropout", "loss"})
 
 
@@ -45,7 +44,7 @@ def _follow_producers(assignment: Assignment) -> None:
     """Reshapes and casts belong to the kernel whose result they relabel."""
     program = assignment.program
     for index in assignment.free():
-        if program.mnemonics[index] in _RELABELS:
+        if program.kinds[index] in RELABELS:
             producer = program.producer(program.ops[index].operands[0])
             owner = None if producer is None else assignment.owner(producer)
             if owner is not None and owner.family != CONTROL:
@@ -59,7 +58,7 @@ def _follow_users(assignment: Assignment) -> None:
     """
     program = assignment.program
     for index in reversed(assignment.free()):
-        if program.mnemonics[index] in FREE | _RELABELS:
+        if program.kinds[index] in FREE | RELABELS:
             owners = [owner for user in program.user_indices(index) if (owner := assignment.owner(user))]
             shared_scalar = program.elements(index) == 1 and any(owner is not owners[0] for owner in owners)
             if owners and not shared_scalar:
@@ -78,7 +77,7 @@ def _collect_scalars(assignment: Assignment) -> None:
 
 def _open_fused(assignment: Assignment) -> None:
     program = assignment.program
-    working = [index for index in assignment.free() if program.mnemonics[index] not in FREE]
+    working = [index for index in assignment.free() if program.kinds[index] not in FREE]
     clusters = _Clusters(working)
     for state in program.replacements:
         _join_update(clusters, program, state)
@@ -94,7 +93,7 @@ def _open_fused(assignment: Assignment) -> None:
             for member in members:
                 assignment.claim(joined, member)
             continue
-        updates_only = {program.mnemonics[index] for index in members} <= OPTIMIZERS
+        updates_only = all(isinstance(program.ops[index], OptimizerOp) for index in members)
         family = "optimizer" if updates_only else "elementwise"  # `generate_all` knows better
         group = assignment.open(family, members[0], generated=not updates_only)
         group.updates = _updates(program, members)

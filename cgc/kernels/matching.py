@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 
+from cgc.cirh import ops
 from cgc.errors import KernelGraphError
 from cgc.kernels import (
     activation,
@@ -92,7 +93,7 @@ def match_kernels(module: ModuleOp) -> KernelGraph:
 
 def _first_op(program: Program, group: Group) -> int:
     """Position of a kernel's first op that works on samples, else of its first op."""
-    working = [index for index in group.members if program.mnemonics[index] != "Const"]
+    working = [index for index in group.members if program.kinds[index] is not ops.ConstOp]
     return min([index for index in working if program.is_per_sample(index)] or working or group.members)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cgc.cirh import ops
 from cgc.kernels.assignment import Assignment
 
 FAMILY = "matmul"
@@ -10,8 +11,8 @@ FAMILY = "matmul"
 def match(assignment: Assignment) -> None:
     """Opens a kernel for each product that is left; backward products that share an operand join it."""
     program = assignment.program
-    for index, mnemonic in enumerate(program.mnemonics):
-        if mnemonic != "MatMul" or not assignment.is_free(index):
+    for index, kind in enumerate(program.kinds):
+        if kind is not ops.MatMulOp or not assignment.is_free(index):
             continue
         group = assignment.open(FAMILY, index)
         if index not in program.forward:
@@ -20,5 +21,5 @@ def match(assignment: Assignment) -> None:
             origin, _ = program.origin(operand)
             readers = {user for value in (operand, origin) for user in program.users(value)}
             for user in sorted(readers - program.forward):
-                if program.mnemonics[user] == "MatMul":
+                if program.kinds[user] is ops.MatMulOp:
                     assignment.claim(group, user)

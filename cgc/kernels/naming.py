@@ -8,9 +8,13 @@ from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
+from cgc.cirh.base import mnemonic
+from cgc.cirh.nn import CrossEntropyOp
+from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Group
-from cgc.kernels.program import Program
-from cgc.kernels.work import LOSSES, rows_of
+from cgc.kernels.program import FREE, RELABELS, Program
+from cgc.kernels.work import rows_of
 
 _SHORT = {
     "convolution": "conv",
@@ -25,7 +29,10 @@ _PUBLISHED = {
 }
 """Kinds of kernels that published reports number, whatever the layer is called."""
 
-_INNER = frozenset({"moments", "batchnorm", "Tensordot", "xentropy", "random_uniform", *LOSSES})
+_INNER = frozenset(
+    {"moments", "batchnorm", "Tensordot", "xentropy", "random_uniform"}
+    | {mnemonic(op) for op in ops_where(lambda op: issubclass(op, CrossEntropyOp))}
+)
 """Name scopes that frameworks open inside a layer."""
 
 _ALWAYS_PLAIN = frozenset({"control", "optimizer"})
@@ -84,9 +91,9 @@ def _published(program: Program, group: Group) -> str:
 def _made_by_product(program: Program, value: SSAValue) -> bool:
     """Whether a value comes from a matrix product, and not from a convolution as in images."""
     index = program.producer(program.origin(value)[0])
-    while index is not None and program.mnemonics[index] in ("BiasAdd", "Add"):
+    while index is not None and program.kinds[index] in (ops.BiasAddOp, ops.AddOp):
         index = program.producer(program.origin(program.ops[index].operands[0])[0])
-    return index is not None and program.mnemonics[index] == "MatMul"
+    return index is not None and program.kinds[index] is ops.MatMulOp
 
 
 def _wanted(program: Program, group: Group) -> tuple[str, bool]:
@@ -98,12 +105,7 @@ def _wanted(program: Program, group: Group) -> tuple[str, bool]:
     path = layer_path(program, group.anchor)
     if path:
         return ".".join(re.sub(r"[^\w-]", "_", scope) for scope in path), False
-    working = {program.mnemonics[index] for index in group.members} - {
-        "Const",
-        "Reshape",
-        "BroadcastInDim",
-        "Cast",
-    }
+    working = {program.kinds[index] for index in group.members} - FREE - RELABELS
     if group.generated and len(working) == 1:
-        return working.pop().lower(), True
+        return mnemonic(working.pop()).lower(), True
     return _SHORT.get(group.family, group.family), True

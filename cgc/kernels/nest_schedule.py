@@ -102,7 +102,7 @@ def timed(kernel: GeneratedKernel) -> Iterator[Timed]:
 
 def _sample_loop(nest: LoopNest, known: set[int], batch: int) -> int | None:
     """The outermost loop that the samples of a tensor are counted with."""
-    makes_samples = nest.call is not None and "Random" in nest.call
+    makes_samples = any(kind == "random" for kind, _ in nest.work)
     for access in nest.accesses:
         if access.value not in known and not makes_samples:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cgc.cirh import ops
 from cgc.cirh.ops import BroadcastInDimOp, ReduceOp
 from cgc.cirh.pool import PoolOp, WindowOp
 from cgc.cirh.types import shape_of, tensor_of
@@ -52,7 +53,7 @@ def _claim_spread_gradient(assignment: Assignment, group: Group, op: ReduceOp) -
             continue
         if spread.operands[0] in program.per_sample_values and assignment.claim(group, index):
             for user in program.user_indices(index):
-                if program.mnemonics[user] in ("Div", "Mul") and len(program.producers(user)) == 2:
+                if program.kinds[user] in (ops.DivOp, ops.MulOp) and len(program.producers(user)) == 2:
                     assignment.claim(group, user)
 
 
@@ -61,13 +62,13 @@ def _claim_gradients(
 ) -> None:
     """The gradients of the same windows: of MAX they read x; of AVG only the name says whose they are."""
     program = assignment.program
-    gradient = "MaxPoolGrad" if pool.pool_type == "MAX" else "AvgPoolGrad"
+    gradient = ops.MaxPoolGradOp if pool.pool_type == "MAX" else ops.AvgPoolGradOp
     path = layer_path(program, group.anchor)
     for index, op in others:
         same = op.properties.items() <= pool.properties.items()
-        if program.mnemonics[index] != gradient or not same:
+        if program.kinds[index] is not gradient or not same:
             continue
-        if gradient == "MaxPoolGrad":
+        if gradient is ops.MaxPoolGradOp:
             its_own = op.operands[0] is pool.x
         else:
             its_own = bool(path) and path == layer_path(program, index)

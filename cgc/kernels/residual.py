@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment
 from cgc.kernels.program import Program, elements
 
 FAMILY = "add"
 POSITIONS = "pos_encoding"
-_SUMS = frozenset({"Add", "Sub"})
+_SUMS = frozenset({ops.AddOp, ops.SubOp})
 
 
 def match(assignment: Assignment) -> None:
@@ -19,7 +20,7 @@ def match(assignment: Assignment) -> None:
     sums = [
         index
         for index in assignment.free()
-        if program.mnemonics[index] in _SUMS and program.ops[index].results[0] in program.per_sample_values
+        if program.kinds[index] in _SUMS and program.ops[index].results[0] in program.per_sample_values
     ]
     for index in sums:
         code = _position_code(program, index)
@@ -74,7 +75,7 @@ def _position_code(program: Program, index: int) -> SSAValue | None:
 def _table(program: Program, code: SSAValue) -> tuple[SSAValue, list[int]]:
     """The table that a position code is, or is the rows of a shorter sequence of; the ops between."""
     producer = program.producer(code)
-    if producer is None or program.mnemonics[producer] != "Slice":
+    if producer is None or program.kinds[producer] is not ops.SliceOp:
         return code, []
     table, path = program.origin(program.ops[producer].operands[0])
     return table, [producer, *path]

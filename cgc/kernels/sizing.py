@@ -8,22 +8,19 @@ from fractions import Fraction
 from xdsl.ir import SSAValue
 
 from cgc.cirh.convolution import ConvolutionOp
+from cgc.cirh.nn import CrossEntropyOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.convolution import convolution_sizes
 from cgc.kernels.fully_connected import weight_operand
 from cgc.kernels.memory import resident_bytes, stash_bytes_per_sample, update_bytes
-from cgc.kernels.program import Program, elements
+from cgc.kernels.program import PRODUCTS, Program, elements
 from cgc.kernels.stream_cost import image_lines, line_cycles
 from cgc.kernels.work import (
-    FREE,
-    LOSSES,
-    MOVES,
-    PRODUCTS,
+    ON_THE_WAY,
     element_bytes,
     op_millicycles,
-    reductions,
     rows_of,
     stream_millicycles,
 )
@@ -158,7 +155,7 @@ def _matmul_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
 def _matmul(assignment: Assignment, group: Group) -> dict[str, int]:
     program = assignment.program
     rows, inputs, outputs = _matmul_sizes(assignment, group)
-    products = [index for index in group.members if program.mnemonics[index] in PRODUCTS]
+    products = [index for index in group.members if program.kinds[index] in PRODUCTS]
     streamed = op_work(program, _epilogue(program, group))
     return {
         "rows": rows,
@@ -180,7 +177,7 @@ def _epilogue(program: Program, group: Group) -> set[int]:
     return {
         index
         for index in group.members - group.updates
-        if program.is_per_sample(index) and program.mnemonics[index] not in MOVES | FREE | PRODUCTS | {"Cast"}
+        if program.is_per_sample(index) and program.kinds[index] not in ON_THE_WAY | PRODUCTS
     }
 
 
@@ -209,7 +206,7 @@ def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:
     """Whether a loss reads a result of the forward pass, at once or through casts and reshapes."""
     program = assignment.program
     return any(
-        owner is not None and owner.family == "loss" and program.mnemonics[user] in LOSSES
+        owner is not None and owner.family == "loss" and isinstance(program.ops[user], CrossEntropyOp)
         for index in group.members & program.forward
         for user in program.user_indices(index)
         if (owner := assignment.owner(user)) is not group
@@ -258,7 +255,7 @@ def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
         "rows": rows,
         "row_elements": row_elements,
         "starts": int(bool(samples & program.forward)) + int(bool(samples - program.forward)),
-        "reductions": sum(reductions(program, index) for index in samples),
+        "reductions": sum(program.ops[index].row_reductions() for index in samples),
         "work_millicycles": -(-work // batch),
         "step_millicycles": op_work(program, group.members - samples),
         "streamed_elements": max((-(-elements(value) // batch) for value in border), default=0),
@@ -268,9 +265,7 @@ def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
 
 def op_work(program: Program, indices: Iterable[int]) -> int:
     """Thousandths of a cycle of some ops in a step, products left out."""
-    return sum(
-        op_millicycles(program, index) for index in indices if program.mnemonics[index] not in PRODUCTS
-    )
+    return sum(op_millicycles(program, index) for index in indices if program.kinds[index] not in PRODUCTS)
 
 
 def _widest(program: Program, group: Group) -> SSAValue | None:

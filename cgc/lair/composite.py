@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from xdsl.ir.affine import AffineMap
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.composite import COMPOSITES
 from cgc.cirh.nn import PADDING_LABEL
@@ -187,13 +188,13 @@ def layer_norm_grad(
 
 def bias_activation(builder: Builder, op: CompositeOp, x: Array, bias: Array) -> Array:
     """The activation of x plus bias."""
-    name, approximation = COMPOSITES[op.function]
+    activation, approximation = COMPOSITES[op.function]
     reads = [Read(x, identity(x.rank)), Read(bias, affine_map(x.rank, [dim(x.rank - 1)]))]
-    if name == "Gelu":
+    if activation is ops.GeluOp:
         return builder.parallel(
             x.shape, reads, x.dtype, lambda element, term: gelu(element + term, approximation == "TANH")
         )
-    formula = FORMULAS[f"cirh.{name}"]
+    formula = FORMULAS[activation]
     return builder.parallel(x.shape, reads, x.dtype, lambda element, term: formula(op, element + term))
 
 
@@ -207,14 +208,14 @@ def _with_moments(builder: Builder, x: Array, moments: Sequence[Array], body: Bo
     return builder.parallel(x.shape, reads, x.dtype, body)
 
 
-RULES: dict[str, Rule] = {
-    "cirh.Softmax": softmax,
-    "cirh.LogSoftmax": log_softmax,
-    "cirh.SoftmaxCrossEntropyWithLogits": softmax_cross_entropy,
-    "cirh.SparseSoftmaxCrossEntropyWithLogits": sparse_softmax_cross_entropy,
-    "cirh.SoftmaxGrad": softmax_grad,
-    "cirh.L2Norm": l2_norm,
-    "cirh.LayerNorm": layer_norm,
-    "cirh.LayerNormGrad": layer_norm_grad,
-    "cirh.Composite": bias_activation,
+RULES: dict[type[CirhOp], Rule] = {
+    ops.SoftmaxOp: softmax,
+    ops.LogSoftmaxOp: log_softmax,
+    ops.SoftmaxCrossEntropyWithLogitsOp: softmax_cross_entropy,
+    ops.SparseSoftmaxCrossEntropyWithLogitsOp: sparse_softmax_cross_entropy,
+    ops.SoftmaxGradOp: softmax_grad,
+    ops.L2NormOp: l2_norm,
+    ops.LayerNormOp: layer_norm,
+    ops.LayerNormGradOp: layer_norm_grad,
+    ops.CompositeOp: bias_activation,
 }

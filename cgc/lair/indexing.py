@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from xdsl.ir import Block
 
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import (
     GatherNdOp,
     GatherOp,
@@ -129,14 +131,14 @@ def matrix_band_part(builder: Builder, op: MatrixBandPartOp, x: Array) -> Array:
     return indexed(builder, op, [Read(x, identity(x.rank))], body)
 
 
-RULES: dict[str, Rule] = {
-    "cirh.OneHot": one_hot,
-    "cirh.Gather": gather,
-    "cirh.GatherNd": gather_nd,
-    "cirh.StridedSlice": strided_slice,
-    "cirh.StridedSliceGrad": strided_slice_grad,
-    "cirh.unpad": unpad,
-    "cirh.Split": split,
-    "cirh.Repeat": repeat,
-    "cirh.MatrixBandPart": matrix_band_part,
+RULES: dict[type[CirhOp], Rule] = {
+    ops.OneHotOp: one_hot,
+    ops.GatherOp: gather,
+    ops.GatherNdOp: gather_nd,
+    ops.StridedSliceOp: strided_slice,
+    ops.StridedSliceGradOp: strided_slice_grad,
+    ops.UnpadOp: unpad,
+    ops.SplitOp: split,
+    ops.RepeatOp: repeat,
+    ops.MatrixBandPartOp: matrix_band_part,
 }

@@ -10,6 +10,7 @@ from xdsl.dialects.tensor import ExtractOp
 from xdsl.ir import Block
 from xdsl.ir.affine import AffineExpr, AffineMap
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import (
     ArangeOp,
@@ -287,21 +288,21 @@ _REDUCTIONS: dict[str, tuple[Callable[[Scalar, Scalar], Scalar], Callable[[str],
 }
 """reduce_kind -> how to combine, and the value to start from."""
 
-RULES: dict[str, Rule] = {
-    "cirh.Reshape": reshape,
-    "cirh.Transpose": transpose,
-    "cirh.BroadcastInDim": broadcast_in_dim,
-    "cirh.Slice": slice_,
-    "cirh.pad": pad,
-    "cirh.Concat": concat,
-    "cirh.Arange": arange,
-    "cirh.Reduce": reduce,
-    "cirh.BiasAdd": bias_add,
-    "cirh.BiasAddGrad": bias_add_grad,
-    "cirh.ReduceBias": reduce_bias,
-    "cirh.ArgMax": argmax,
-    "cirh.CumSum": scan(lambda total, element: total + element, 0),
-    "cirh.CumProd": scan(lambda total, element: total * element, 1),
-    "cirh.MatMul": matmul,
-    "cirh.DotGeneral": dot_general,
+RULES: dict[type[CirhOp], Rule] = {
+    ops.ReshapeOp: reshape,
+    ops.TransposeOp: transpose,
+    ops.BroadcastInDimOp: broadcast_in_dim,
+    ops.SliceOp: slice_,
+    ops.PadOp: pad,
+    ops.ConcatOp: concat,
+    ops.ArangeOp: arange,
+    ops.ReduceOp: reduce,
+    ops.BiasAddOp: bias_add,
+    ops.BiasAddGradOp: bias_add_grad,
+    ops.ReduceBiasOp: reduce_bias,
+    ops.ArgMaxOp: argmax,
+    ops.CumSumOp: scan(lambda total, element: total + element, 0),
+    ops.CumProdOp: scan(lambda total, element: total * element, 1),
+    ops.MatMulOp: matmul,
+    ops.DotGeneralOp: dot_general,
 }

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.ops import ops_where
+from cgc.kernels.family import Family
 from cgc.kernels.program import FREE, RELABELS, Program, elements
 
 _T = TypeVar("_T")
@@ -33,7 +34,7 @@ class Group:
         sizes: what its rule knows for the cost function, see there.
     """
 
-    family: str
+    family: Family
     anchor: int
     members: set[int] = field(default_factory=set)
     updates: set[int] = field(default_factory=set)
@@ -49,7 +50,7 @@ class Assignment:
         self.groups: list[Group] = []
         self._owner: list[Group | None] = [None] * len(program.ops)
 
-    def open(self, family: str, anchor: int, generated: bool = False) -> Group:
+    def open(self, family: Family, anchor: int, generated: bool = False) -> Group:
         """Starts a kernel with its anchor op."""
         group = Group(family, anchor, generated=generated)
         self.groups.append(group)

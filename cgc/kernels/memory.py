@@ -10,9 +10,6 @@ from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import PRODUCTS, Program, elements
 from cgc.kernels.work import element_bytes
 
-_ROW_FAMILIES = frozenset({"layer_norm", "nlin", "add", "dropout", "pos_encoding", "loss"})
-"""Their stash lies with the kernels beside them that have weights: 48 PEs of a layer norm hold no sample."""
-
 
 def resident_bytes(assignment: Assignment, group: Group) -> int:
     """Bytes of state, of a gradient for each tensor that is updated, and of large constants in a kernel."""
@@ -76,7 +73,7 @@ def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
     where that is the input of the activation, its output is computed again. So are scores of an attention,
     from queries and keys.
     """
-    if group.family in _ROW_FAMILIES:
+    if not group.family.keeps_samples:
         return 0
     program = assignment.program
     readers: dict[SSAValue, set[int]] = {}
@@ -114,7 +111,7 @@ def _is_made_again(assignment: Assignment, value: SSAValue) -> bool:
     program = assignment.program
     producer = program.producer(value)
     owner = None if producer is None else assignment.owner(producer)
-    if owner is None or owner.family != "nlin":
+    if owner is None or not owner.family.computes_again:
         return False
     read = {operand for index in owner.members & program.forward for operand in program.ops[index].operands}
     return any(_readers_in_activations(assignment, operand) for operand in read - {value})
@@ -128,7 +125,7 @@ def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]
         for user in program.users(value)
         if user not in program.forward
         and (owner := assignment.owner(user)) is not None
-        and owner.family == "nlin"
+        and owner.family.computes_again
     }
 
 

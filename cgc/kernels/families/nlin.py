@@ -1,7 +1,8 @@
-"""Activations that a program writes out: what becomes of each element of one stream, and its gradient.
+"""Activations that stand alone: GELU, written-out ones, what no fully connected layer takes with it.
 
-`0.5 * x * (1 + tanh(...))` is a GELU in whatever order, precision and constants it is written. Its kernel
-runs the ops as they are, so that every number is rounded where the program rounds it.
+Those that a program writes out are formulas: `0.5 * x * (1 + tanh(...))` is a GELU in whatever order,
+precision and constants it is written. Its kernel runs the ops as they are, so that every number is rounded
+where the program rounds it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ from heapq import heappop, heappush
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
+from cgc.cirh.composite import CompositeOp
+from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, single
+from cgc.kernels.products import GRADIENTS
 from cgc.kernels.program import RELABELS, Program, elements
+from cgc.kernels.row_cost import row_family
 from cgc.passes.values import constant_splat
+
+_ALONE = ops_where(lambda op: op.FACTS.activation) | {CompositeOp}
 
 _CURVES = frozenset(
     {ops.ReluOp, ops.LeakyReluOp, ops.HardSigmoidOp, ops.EluOp, ops.SoftplusOp, ops.SigmoidOp, ops.TanhOp}
@@ -35,7 +42,35 @@ _CHOICES = frozenset({ops.AbsOp, ops.SignOp, ops.CompareOp, ops.SelectOp})
 _POINTWISE = _CURVES | _GRADIENTS | _SUMS | _SCALES | _CHOICES | RELABELS
 
 
-def formulas(assignment: Assignment) -> list[list[int]]:
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each activation of samples whose neighbours all have kernels, with its gradient.
+
+    Those that a program writes out take as long as those that are one op.
+    """
+    program = assignment.program
+    for index, op in enumerate(program.ops):
+        if program.kinds[index] not in _ALONE or not assignment.is_free(index):
+            continue
+        if not program.is_per_sample(index) or not assignment.stands_alone(index):
+            continue
+        group = assignment.open(FAMILY, index)
+        for value in (op.operands[0], op.results[0]):
+            for user in program.users(value):
+                if program.kinds[user] in GRADIENTS and user not in program.forward:
+                    assignment.claim(group, user)
+        if isinstance(op, CompositeOp):
+            state, path = program.origin(op.bias)
+            for on_the_way in path:
+                assignment.claim(group, on_the_way)
+            if state in program.state:
+                assignment.claim_update(group, state)
+    for members in _formulas(assignment):
+        group = assignment.open(FAMILY, members[0])
+        for index in members:
+            assignment.claim(group, index)
+
+
+def _formulas(assignment: Assignment) -> list[list[int]]:
     """The ops of each written-out activation, ascending, where all neighbours of it have kernels."""
     found: list[list[int]] = []
     taken: set[int] = set()
@@ -155,3 +190,12 @@ def _is_pointwise(assignment: Assignment, index: int, *, forward: bool) -> bool:
 def _variables(program: Program, index: int) -> list[SSAValue]:
     """The operands of an op that are no number."""
     return [operand for operand in program.ops[index].operands if constant_splat(operand) is None]
+
+
+FAMILY = row_family(
+    name="nlin",
+    doc="an activation that stands alone, such as GELU, and its gradient",
+    match=match,
+    has_images=True,
+    computes_again=True,
+)

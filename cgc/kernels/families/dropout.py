@@ -9,8 +9,8 @@ from cgc.cirh.facts import Elements, Samples
 from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import Program, elements
+from cgc.kernels.row_cost import row_family
 
-FAMILY = "dropout"
 _RANDOM = ops_where(lambda op: op.FACTS.samples is Samples.DRAWN and op.FACTS.elements is Elements.MADE)
 _USES = frozenset({ops.MulOp, ops.SelectOp, ops.DivOp})
 _SCALES = frozenset({ops.MulOp, ops.DivOp})
@@ -57,3 +57,11 @@ def _claim_scaling(assignment: Assignment, group: Group, use: int) -> None:
 def _is_constant(program: Program, value: SSAValue) -> bool:
     producer = program.producer(value)
     return elements(value) == 1 or (producer is not None and program.kinds[producer] in _CONSTANT)
+
+
+FAMILY = row_family(
+    name="dropout",
+    doc="random numbers, the mask, and its use forward and backward",
+    match=match,
+    takes_layer=True,
+)

@@ -1,4 +1,4 @@
-"""Sums of two streams: residual connections, gradients that meet, position codes."""
+"""Sums with a position code: the same for every sample, constant or learned."""
 
 from __future__ import annotations
 
@@ -7,52 +7,17 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment
+from cgc.kernels.families.add import sums_of_samples
 from cgc.kernels.program import Program, elements
-
-FAMILY = "add"
-POSITIONS = "pos_encoding"
-_SUMS = frozenset({ops.AddOp, ops.SubOp})
+from cgc.kernels.row_cost import row_family
 
 
 def match(assignment: Assignment) -> None:
-    """Opens a kernel for each sum of a stream with a position code, and of two streams between kernels."""
-    program = assignment.program
-    sums = [
-        index
-        for index in assignment.free()
-        if program.kinds[index] in _SUMS and program.ops[index].results[0] in program.per_sample_values
-    ]
-    for index in sums:
-        code = _position_code(program, index)
+    """Opens a kernel for each sum of a stream with a position code."""
+    for index in sums_of_samples(assignment):
+        code = _position_code(assignment.program, index)
         if code is not None:
             _claim_positions(assignment, index, code)
-    others = frozenset(sums)
-    for index in sums:
-        _claim_inner(assignment, index)
-        if (
-            assignment.is_free(index)
-            and _joins_streams(program, index)
-            and assignment.stands_alone(index, others)
-        ):
-            assignment.open(FAMILY, index)
-
-
-def _claim_inner(assignment: Assignment, index: int) -> None:
-    """A sum of two results of one kernel is part of it."""
-    program = assignment.program
-    owners = {
-        None if producer is None else assignment.owner(producer)
-        for producer in map(program.producer, program.ops[index].operands)
-    }
-    if assignment.is_free(index) and len(owners) == 1 and (owner := owners.pop()) is not None:
-        assignment.claim(owner, index)
-
-
-def _joins_streams(program: Program, index: int) -> bool:
-    operands = program.ops[index].operands
-    return (
-        all(operand in program.per_sample_values for operand in operands) and operands[0] is not operands[1]
-    )
 
 
 def _position_code(program: Program, index: int) -> SSAValue | None:
@@ -83,7 +48,7 @@ def _table(program: Program, code: SSAValue) -> tuple[SSAValue, list[int]]:
 
 def _claim_positions(assignment: Assignment, index: int, code: SSAValue) -> None:
     program = assignment.program
-    group = assignment.open(POSITIONS, index)
+    group = assignment.open(FAMILY, index)
     for operand in program.ops[index].operands:
         value, path = program.origin_through_broadcast(operand)
         if value is code:
@@ -97,3 +62,11 @@ def _claim_positions(assignment: Assignment, index: int, code: SSAValue) -> None
     else:
         for made in program.ancestors([code]):
             assignment.claim(group, made)
+
+
+FAMILY = row_family(
+    name="pos_encoding",
+    doc="sum with a position code, and its update where it is learned",
+    match=match,
+    one_way=True,
+)

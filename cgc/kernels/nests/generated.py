@@ -20,7 +20,7 @@ from cgc.cirh.ops import BroadcastInDimOp, ConstOp
 from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.text import print_module
 from cgc.kernels.graph import KernelGraph
-from cgc.kernels.nest_schedule import GeneratedKernel
+from cgc.kernels.nests.schedule import GeneratedKernel
 from cgc.kernels.program import Program
 from cgc.lair.cse import LairCsePass
 from cgc.lair.dce import LairDcePass

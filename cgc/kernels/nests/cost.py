@@ -27,7 +27,7 @@ from cgc.kernels.configurations import (
     whole_cycles,
     with_copies,
 )
-from cgc.kernels.nest_schedule import GeneratedKernel, Timed, timed
+from cgc.kernels.nests.schedule import GeneratedKernel, Timed, timed
 from cgc.kernels.stream_cost import image_lines, line_cycles
 from cgc.lair.nest import Access, LoopNest
 from cgc.lair.polyhedra import footprint, is_injective

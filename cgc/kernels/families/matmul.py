@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cgc.cirh import ops
 from cgc.kernels.assignment import Assignment
-
-FAMILY = "matmul"
+from cgc.kernels.family import Naming
+from cgc.kernels.matmul_cost import product_family
 
 
 def match(assignment: Assignment) -> None:
@@ -23,3 +23,12 @@ def match(assignment: Assignment) -> None:
             for user in sorted(readers - program.forward):
                 if program.kinds[user] is ops.MatMulOp:
                     assignment.claim(group, user)
+
+
+FAMILY = product_family(
+    name="matmul",
+    doc="product of two activations and its gradients",
+    match=match,
+    label=lambda _program, _group: "matmul",
+    naming=Naming.BY_LAYER,
+)

@@ -14,9 +14,10 @@ from xdsl.ir import SSAValue
 from cgc.cirh.convolution import ConvolutionOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group
-from cgc.kernels.fully_connected import claim_epilogue, claim_products, weight_operand
-
-FAMILY = "convolution"
+from cgc.kernels.family import Naming
+from cgc.kernels.matmul_cost import product_family
+from cgc.kernels.products import claim_epilogue, claim_products, weight_operand
+from cgc.kernels.sizing import product_figures
 
 
 def match(assignment: Assignment) -> None:
@@ -72,3 +73,35 @@ def _open_with_gradients(assignment: Assignment, index: int) -> Group:
                 if program.kinds[user] is ConvolutionOp:
                     assignment.claim(group, user)
     return group
+
+
+def _sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
+    op = assignment.program.ops[group.anchor]
+    assert isinstance(op, ConvolutionOp)
+    return convolution_sizes(op, assignment.program.batch_size)
+
+
+def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
+    """Those of a product; a line of the image streams at one start, and copies share the lines."""
+    op = assignment.program.ops[group.anchor]
+    assert isinstance(op, ConvolutionOp)
+    rows = _sizes(assignment, group)[0]
+    line = min(rows, max(1, max(shape_of(value)[-2] for value in (op.lhs, op.result))))
+    return {
+        **product_figures(assignment, group, _sizes),
+        "rows_per_start": line,
+        "copies": -(-rows // line),
+    }
+
+
+FAMILY = product_family(
+    name="convolution",
+    doc="convolution, bias, activation, their gradients and weight update",
+    match=match,
+    figures=_figures,
+    rows=lambda assignment, group: _sizes(assignment, group)[0],
+    has_images=True,
+    has_weights=True,
+    label=lambda _program, _group: "conv",
+    naming=Naming.BY_LAYER,
+)

@@ -8,16 +8,20 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.optimizer import OptimizerOp
 from cgc.kernels.assignment import Assignment, Group, update_region
-from cgc.kernels.control import FAMILY as CONTROL
-from cgc.kernels.generated import generate
+from cgc.kernels.families.control import FAMILY as CONTROL
+from cgc.kernels.families.data_movement import FAMILY as DATA_MOVEMENT
+from cgc.kernels.families.elementwise import FAMILY as ELEMENTWISE
+from cgc.kernels.families.optimizer import FAMILY as OPTIMIZER
+from cgc.kernels.families.reduction import FAMILY as REDUCTION
 from cgc.kernels.naming import LayerPath, layer_path
-from cgc.kernels.nest_schedule import GeneratedKernel
+from cgc.kernels.nests.generated import generate
+from cgc.kernels.nests.schedule import GeneratedKernel
 from cgc.kernels.program import FREE, RELABELS, Program
 
 MAX_FUSED_OPS = 64
 """Ops of one generated kernel; a longer chain is cut, so that the pieces run in a pipeline."""
 
-_WHOLE_LAYERS = frozenset({"dropout", "loss"})
+_GENERATED = {family.name: family for family in (ELEMENTWISE, REDUCTION, DATA_MOVEMENT)}
 
 
 def match(assignment: Assignment) -> None:
@@ -35,7 +39,7 @@ def generate_all(assignment: Assignment) -> dict[int, GeneratedKernel]:
     for group in assignment.groups:
         if group.generated:
             kernel = generate(assignment.program, sorted(group.members))
-            group.family = kernel.family
+            group.family = _GENERATED[kernel.family]
             found[group.anchor] = kernel
     return found
 
@@ -47,7 +51,7 @@ def _follow_producers(assignment: Assignment) -> None:
         if program.kinds[index] in RELABELS:
             producer = program.producer(program.ops[index].operands[0])
             owner = None if producer is None else assignment.owner(producer)
-            if owner is not None and owner.family != CONTROL:
+            if owner is not None and owner.family is not CONTROL:
                 assignment.claim(owner, index)
 
 
@@ -67,7 +71,7 @@ def _follow_users(assignment: Assignment) -> None:
 
 def _collect_scalars(assignment: Assignment) -> None:
     """Shared scalars, and constants that only the step's results read, run with the scalars of the step."""
-    group = next((found for found in assignment.groups if found.family == CONTROL), None)
+    group = next((found for found in assignment.groups if found.family is CONTROL), None)
     for index in assignment.free():
         if group is None:
             group = assignment.open(CONTROL, index)
@@ -94,7 +98,7 @@ def _open_fused(assignment: Assignment) -> None:
                 assignment.claim(joined, member)
             continue
         updates_only = all(isinstance(program.ops[index], OptimizerOp) for index in members)
-        family = "optimizer" if updates_only else "elementwise"  # `generate_all` knows better
+        family = OPTIMIZER if updates_only else ELEMENTWISE  # `generate_all` knows better
         group = assignment.open(family, members[0], generated=not updates_only)
         group.updates = _updates(program, members)
         for member in members:
@@ -115,7 +119,7 @@ def _group_of_layer(assignment: Assignment, index: int) -> Group | None:
     """The dropout or loss kernel of the layer that an op belongs to: what is left of it goes there."""
     path = layer_path(assignment.program, index)
     for group in assignment.groups:
-        if path and group.family in _WHOLE_LAYERS and layer_path(assignment.program, group.anchor) == path:
+        if path and group.family.takes_layer and layer_path(assignment.program, group.anchor) == path:
             return group
     return None
 

@@ -11,9 +11,9 @@ from cgc.cirh.ops import ReduceOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.naming import layer_path
+from cgc.kernels.row_cost import row_family
 from cgc.passes.values import constant_splat
 
-FAMILY = "layer_norm"
 _ROOTS = frozenset({ops.SqrtOp, ops.RsqrtOp})
 _AFFINE = frozenset({ops.MulOp, ops.BiasAddOp})
 
@@ -111,3 +111,10 @@ def _is_mean_of_rows(op: CirhOp) -> bool:
     if not isinstance(op, ReduceOp) or op.reduce_kind != "MEAN":
         return False
     return tuple(op.dimensions) == (len(shape_of(op.operands[0])) - 1,)
+
+
+FAMILY = row_family(
+    name="layer_norm",
+    doc="layer normalization, its gradient, update of gamma and beta",
+    match=match,
+)

@@ -7,9 +7,8 @@ from cgc.cirh.ops import BroadcastInDimOp, ReduceOp
 from cgc.cirh.pool import PoolOp, WindowOp
 from cgc.cirh.types import shape_of, tensor_of
 from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.loop_cost import loop_family
 from cgc.kernels.naming import layer_path
-
-FAMILY = "pooling"
 
 
 def match(assignment: Assignment) -> None:
@@ -75,3 +74,12 @@ def _claim_gradients(
             its_own = its_own and tensor_of(op.results[0]) == tensor_of(pool.x)
         if its_own:
             assignment.claim(group, index)
+
+
+FAMILY = loop_family(
+    name="pooling",
+    doc="largest elements or means of windows, and the gradient",
+    match=match,
+    has_images=True,
+    label="pool",
+)

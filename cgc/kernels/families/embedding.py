@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.kernels.assignment import Assignment, Group
-from cgc.kernels.fully_connected import FAMILY as FULLY_CONNECTED
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.configurations import Configurations, line_ladder, whole_cycles
+from cgc.kernels.core_cost import width_factor
+from cgc.kernels.families.fully_connected import FAMILY as FULLY_CONNECTED
+from cgc.kernels.family import Family
 from cgc.kernels.program import elements
+from cgc.kernels.row_cost import PARAMETERS
+from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
 
-FAMILY = "embedding"
 _SCALES = frozenset({ops.MulOp, ops.DivOp})
 
 
@@ -47,7 +56,7 @@ def _tied(assignment: Assignment, table: SSAValue) -> Group | None:
             owner = assignment.owner(reader)
             if (
                 owner is not None
-                and owner.family == FULLY_CONNECTED
+                and owner.family is FULLY_CONNECTED
                 and program.kinds[reader] is ops.MatMulOp
             ):
                 owner.sizes["lookup"] = 1
@@ -72,3 +81,41 @@ def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
         )
         if program.kinds[user] in _SCALES and constant:
             assignment.claim(group, user)
+
+
+_LONGEST_LINE = 800
+
+
+def _configurations(parameters: Mapping[str, int]) -> Configurations:
+    """All rectangles from a ladder of lengths; more PEs do not make a lookup faster, they only hold more."""
+    ladder = line_ladder(_LONGEST_LINE)
+    width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
+    pes = width * height
+    factor = width_factor(parameters) * parameters["passes"] / 2 * parameters["rows"]
+    update = parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
+    cycles = factor * coefficient("lookup_row") + update
+    groups = math.ceil(parameters["row_elements"] / coefficient("stream_group"))
+    wire = factor * coefficient("lookup_wire") * parameters["row_elements"] / groups
+    return Configurations(
+        width=width,
+        height=height,
+        compute_cycles=whole_cycles(cycles),
+        transmission_cycles=whole_cycles(np.full(width.shape, wire)),
+        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + parameters["resident_bytes"] / pes).astype(
+            np.int64
+        ),
+        busy_pe_cycles=coefficient("emb_busy") * cycles * pes,
+    )
+
+
+FAMILY = Family(
+    name="embedding",
+    doc="rows of a table, and the update of the table",
+    match=match,
+    cost=_configurations,
+    parameters=PARAMETERS,
+    figures=row_figures,
+    rows=widest_rows,
+    fastest=ROWS_AT_THEIR_FASTEST,
+    label=lambda _program, _group: "emb",
+)

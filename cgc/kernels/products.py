@@ -1,4 +1,4 @@
-"""Fully connected layers: product with weights, bias, activation, their gradients, the weight update."""
+"""What layers with a product share: weights, the bias and activation behind it, all of their gradients."""
 
 from __future__ import annotations
 
@@ -11,29 +11,12 @@ from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.program import PASS_THROUGH, RELABELS, Program, elements
 
-FAMILY = "fully_connected"
 ACTIVATIONS = ops_where(lambda op: op.FACTS.activation) - {ops.GeluOp}
 """Activations that the lines after the core compute; GELU has its own kernel, as in published reports."""
 
 GRADIENTS = ops_where(lambda op: op.FACTS.gradient_of is not None and op.FACTS.gradient_of.FACTS.activation)
 _OWN_GRADIENTS = frozenset(op for op in GRADIENTS if op.FACTS.gradient_of in ACTIVATIONS)
 _SUMS = frozenset({ops.BiasAddOp, ops.AddOp})
-
-
-def match(assignment: Assignment) -> None:
-    """Opens a kernel for each matrix product with a state tensor, and gives it all of that layer."""
-    program = assignment.program
-    for index, kind in enumerate(program.kinds):
-        if kind is not ops.MatMulOp or not assignment.is_free(index):
-            continue
-        weights = _weights(assignment, index)
-        if weights is None:
-            continue
-        group = assignment.open(FAMILY, index)
-        states = [weights, *claim_epilogue(assignment, group, index)]
-        claim_products(assignment, group, weights, ops.MatMulOp)
-        for state in states:
-            assignment.claim_update(group, state)
 
 
 def weight_operand(assignment: Assignment, index: int) -> int | None:
@@ -43,13 +26,6 @@ def weight_operand(assignment: Assignment, index: int) -> int | None:
         if program.origin(program.ops[index].operands[position])[0] in program.state:
             return position
     return None
-
-
-def _weights(assignment: Assignment, index: int) -> SSAValue | None:
-    position = weight_operand(assignment, index)
-    if position is None:
-        return None
-    return assignment.program.origin(assignment.program.ops[index].operands[position])[0]
 
 
 def claim_products(assignment: Assignment, group: Group, weights: SSAValue, product: type[CirhOp]) -> None:

@@ -7,10 +7,9 @@ from xdsl.ir import SSAValue
 from cgc.cirh.batch_norm import FusedBatchNormGradOp, FusedBatchNormOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, update_region
-from cgc.kernels.fully_connected import claim_epilogue
+from cgc.kernels.loop_cost import loop_family
+from cgc.kernels.products import claim_epilogue
 from cgc.kernels.program import Program
-
-FAMILY = "normalization"
 
 
 def match(assignment: Assignment) -> None:
@@ -53,3 +52,12 @@ def _moving_averages(program: Program, op: FusedBatchNormOp) -> list[SSAValue]:
         for state in program.replacements
         if shape_of(state) == shape_of(op.saved_mean) and moments.intersection(update_region(program, state))
     ]
+
+
+FAMILY = loop_family(
+    name="normalization",
+    doc="batch normalization, an activation, their gradients, update of the vectors",
+    match=match,
+    has_images=True,
+    label="norm",
+)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.kernels.assignment import Assignment
+from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.family import Naming
+from cgc.kernels.loop_cost import loop_family
 from cgc.kernels.program import Program, elements
+from cgc.kernels.sizing import loop_figures
 
-FAMILY = "control"
 _MAX_ELEMENTS = 8
 """Seeds and other small vectors count as scalars up to this size."""
 
@@ -35,3 +37,17 @@ def _is_small(program: Program, value: SSAValue) -> bool:
         program.ops[index].operands if index is not None and program.kinds[index] is ops.ConcatOp else [value]
     )
     return all(elements(part) <= _MAX_ELEMENTS for part in joint)
+
+
+def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
+    """Those of loops; there is no row that several PEs could share."""
+    return {**loop_figures(assignment, group), "row_elements": 1}
+
+
+FAMILY = loop_family(
+    name="control",
+    doc="scalars of the step: learning rate, counters, scales",
+    match=match,
+    figures=_figures,
+    naming=Naming.PLAIN,
+)

@@ -1,12 +1,10 @@
-"""Reductions, matrix products and biases."""
+"""Matrix products and biases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from numpy.typing import DTypeLike
-from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
@@ -19,7 +17,6 @@ from cgc.cirh.base import (
     CirhOp,
     IntParameter,
     IntsParameter,
-    TextParameter,
     Value,
     bool_attr,
     int_attr,
@@ -28,121 +25,12 @@ from cgc.cirh.base import (
 )
 from cgc.cirh.facts import Facts, Fp16, Samples, mixes, pointwise
 from cgc.cirh.types import (
-    BOOL,
-    FLOATS,
-    INTEGERS,
     NUMBERS,
-    ElementType,
     Tensor,
     shape_of,
     tensor_of,
     tensor_type,
 )
-
-REDUCE_DTYPES = {
-    "ADD": NUMBERS,
-    "MUL": NUMBERS,
-    "MAX": NUMBERS,
-    "MIN": NUMBERS,
-    "AND": BOOL | INTEGERS,
-    "OR": BOOL | INTEGERS,
-    "MEAN": FLOATS,
-}
-"""reduce_kind -> element types it is defined for."""
-
-
-@irdl_op_definition
-class ReduceOp(CirhOp):
-    """Reduction over `dimensions`; an empty list reduces nothing."""
-
-    name = "cirh.Reduce"
-    FACTS: ClassVar[Facts] = mixes(ends_update=True)
-    x = operand_def()
-    result = result_def()
-    reduce_kind_attr = prop_def(StringAttr, prop_name="reduce_kind")
-    dimensions_attr = prop_def(INTS, prop_name="dimensions")
-    keep_dims_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="keep_dims")
-    reduce_kind = TextParameter("reduce_kind")
-    dimensions = IntsParameter("dimensions")
-    keep_dims = BoolParameter("keep_dims")
-
-    def __init__(
-        self, x: Value, reduce_kind: str, dimensions: Sequence[int], keep_dims: bool = False
-    ) -> None:
-        source = operand_type(x)
-        rank = len(source.get_shape())
-        dimensions = sorted(dim + rank if dim < 0 else dim for dim in dimensions)
-        super().__init__(
-            [x],
-            [self.infer(source, reduce_kind, dimensions, keep_dims)],
-            {
-                "reduce_kind": StringAttr(reduce_kind),
-                "dimensions": ints_attr(dimensions),
-                "keep_dims": bool_attr(keep_dims),
-            },
-        )
-
-    @classmethod
-    def infer(cls, x: Tensor, reduce_kind: str, dimensions: Sequence[int], keep_dims: bool) -> Tensor:
-        """Result type: x without the dimensions, or with size 1 in their place."""
-        if reduce_kind not in REDUCE_DTYPES:
-            cls.fail(f"reduce_kind is {reduce_kind!r}, expected one of {', '.join(REDUCE_DTYPES)}")
-        cls.require_dtype("x", x, REDUCE_DTYPES[reduce_kind])
-        shape = x.get_shape()
-        reduced = set(dimensions)
-        if list(dimensions) != sorted(reduced) or not reduced <= set(range(len(shape))):
-            cls.fail(f"dimensions is {tuple(dimensions)}, expected rising dimensions of {x}")
-        sizes = [
-            1 if dim in reduced else size for dim, size in enumerate(shape) if keep_dims or dim not in reduced
-        ]
-        return tensor_type(sizes, x.element_type)
-
-    def row_reductions(self) -> int:
-        """One, unless it reduces over samples alone."""
-        return int(any(axis > 0 for axis in self.dimensions))
-
-    def sample_operands(self) -> Sequence[SSAValue]:
-        """x, unless it reduces over samples."""
-        return () if 0 in self.dimensions else (self.x,)
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.x), self.reduce_kind, self.dimensions, self.keep_dims),)
-
-
-@irdl_op_definition
-class ArgMaxOp(CirhOp):
-    """Position of the first largest element along `axis`, as i64 or i32."""
-
-    name = "cirh.ArgMax"
-    FACTS: ClassVar[Facts] = mixes()
-    x = operand_def()
-    result = result_def()
-    axis_attr = prop_def(INT, prop_name="axis")
-    axis = IntParameter("axis")
-
-    def __init__(self, x: Value, axis: int, dtype: DTypeLike | ElementType = "int64") -> None:
-        source = operand_type(x)
-        axis = axis + len(source.get_shape()) if axis < 0 else axis
-        super().__init__([x], [self.infer(source, axis, dtype)], {"axis": int_attr(axis)})
-
-    @classmethod
-    def infer(cls, x: Tensor, axis: int, dtype: DTypeLike | ElementType) -> Tensor:
-        """Result type: x without dimension `axis`, of integers."""
-        shape = x.get_shape()
-        cls.require_dtype("x", x, NUMBERS)
-        cls.require_axis(axis, len(shape))
-        if shape[axis] == 0:
-            cls.fail(f"dimension {axis} of {x} is empty, expected one element or more")
-        result = tensor_type([*shape[:axis], *shape[axis + 1 :]], dtype)
-        cls.require_dtype("result", result, frozenset({"int32", "int64"}))
-        return result
-
-    def row_reductions(self) -> int:
-        """The search for the largest element."""
-        return 1
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.x), self.axis, tensor_of(self.result).element_type),)
 
 
 @irdl_op_definition

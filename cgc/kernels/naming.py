@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from cgc.cirh.base import mnemonic
-from cgc.cirh.nn import CrossEntropyOp
 from cgc.cirh.ops import ops_where
+from cgc.cirh.softmax import CrossEntropyOp
 from cgc.kernels.assignment import Group
 from cgc.kernels.family import Naming
 from cgc.kernels.program import FREE, RELABELS, Program

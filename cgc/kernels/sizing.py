@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from xdsl.ir import SSAValue
 
-from cgc.cirh.nn import CrossEntropyOp
+from cgc.cirh.softmax import CrossEntropyOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.memory import resident_bytes, stash_bytes_per_sample, update_bytes

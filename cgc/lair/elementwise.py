@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import (
-    AdamOp,
-    AdamWOp,
     CastOp,
     CompareOp,
-    GeluGradOp,
-    LeakyReluGradOp,
-    LeakyReluOp,
-    MomentumOp,
 )
 from cgc.cirh.types import tensor_of
 from cgc.lair.scalar import FLOAT_NAMES, Scalar, dtype_of
-
-Formula = Callable[..., Scalar | Sequence[Scalar]]
-"""(op, elements of its operands) -> elements of its results."""
+from cgc.lair.structure import Formula
 
 
 def _function(name: str) -> Formula:
@@ -58,64 +49,6 @@ def _is_finite(_op: CirhOp, x: Scalar) -> Scalar:
     return x.abs().compare("LT", math.inf)
 
 
-def sigmoid(x: Scalar) -> Scalar:
-    """`1 / (1 + exp(-x))`."""
-    return x.constant(1) / ((-x).apply("exp") + 1)
-
-
-def _softplus(_op: CirhOp, x: Scalar) -> Scalar:
-    return x.max(0) + (-x.abs()).apply("exp").apply("log1p")
-
-
-def _relu_grad(_op: CirhOp, grad: Scalar, features: Scalar) -> Scalar:
-    return features.compare("GT", 0).select(grad, 0)
-
-
-def _leaky_relu(op: LeakyReluOp, x: Scalar) -> Scalar:
-    return x.compare("GT", 0).select(x, x * op.alpha)
-
-
-def _leaky_relu_grad(op: LeakyReluGradOp, grad: Scalar, features: Scalar) -> Scalar:
-    return features.compare("GT", 0).select(grad, grad * op.alpha)
-
-
-def _elu(_op: CirhOp, x: Scalar) -> Scalar:
-    return x.compare("GT", 0).select(x, x.min(0).apply("expm1"))
-
-
-def _elu_grad(_op: CirhOp, grad: Scalar, outputs: Scalar) -> Scalar:
-    return outputs.compare("LT", 0).select(grad * (outputs + 1), grad)
-
-
-def gelu(x: Scalar, approximate: bool) -> Scalar:
-    """`x * Phi(x)`, or its tanh formula."""
-    if approximate:
-        return x * 0.5 * (_gelu_inner(x).apply("tanh") + 1)
-    return x * 0.5 * ((x * math.sqrt(0.5)).apply("erf") + 1)
-
-
-def _gelu_grad(op: GeluGradOp, grad: Scalar, x: Scalar) -> Scalar:
-    if op.approximate:
-        tanh = _gelu_inner(x).apply("tanh")
-        slope = (x * x * (3 * 0.044715) + 1) * math.sqrt(2 / math.pi)
-        return grad * ((tanh + 1) * 0.5 + x * 0.5 * (x.constant(1) - tanh * tanh) * slope)
-    distribution = ((x * math.sqrt(0.5)).apply("erf") + 1) * 0.5
-    density = (x * x * -0.5).apply("exp") * (1 / math.sqrt(2 * math.pi))
-    return grad * (distribution + x * density)
-
-
-def _gelu_inner(x: Scalar) -> Scalar:
-    return (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-
-
-def _hard_sigmoid(_op: CirhOp, x: Scalar) -> Scalar:
-    return (x * (1 / 6) + 0.5).max(0).min(1)
-
-
-def _hard_sigmoid_grad(_op: CirhOp, grad: Scalar, features: Scalar) -> Scalar:
-    return features.abs().compare("LT", 3).select(grad * (1 / 6), 0)
-
-
 def _compare(op: CompareOp, x: Scalar, y: Scalar) -> Scalar:
     return x.compare(op.direction, y)
 
@@ -147,66 +80,6 @@ def _truncated(x: Scalar, target: str) -> Scalar:
     grown = nearest.to("float32").abs().compare("GT", x.abs())
     bits = nearest.bits_as("int16")
     return grown.select(bits - 1, bits).bits_as(target)
-
-
-def _gradient_descent(_op: CirhOp, param: Scalar, lr: Scalar, grad: Scalar) -> Scalar:
-    return param - grad * lr
-
-
-def _momentum(
-    op: MomentumOp, param: Scalar, accum: Scalar, lr: Scalar, grad: Scalar, momentum: Scalar
-) -> Sequence[Scalar]:
-    new = accum * momentum + grad
-    step = grad * lr + new * momentum * lr if op.use_nesterov else new * lr
-    return param - step, new
-
-
-def _adam(
-    op: AdamOp | AdamWOp,
-    param: Scalar,
-    m: Scalar,
-    v: Scalar,
-    beta1_power: Scalar,
-    beta2_power: Scalar,
-    lr: Scalar,
-    beta1: Scalar,
-    beta2: Scalar,
-    epsilon: Scalar,
-    grad: Scalar,
-) -> Sequence[Scalar]:
-    one = param.constant(1)
-    rate = lr * (one - beta2_power).apply("sqrt") / (one - beta1_power)
-    new_m = m + (grad - m) * (one - beta1)
-    new_v = v + (grad * grad - v) * (one - beta2)
-    direction = grad * (one - beta1) + beta1 * new_m if op.use_nesterov else new_m
-    return param - direction * rate / (new_v.apply("sqrt") + epsilon), new_m, new_v
-
-
-def _adam_w(op: AdamWOp, param: Scalar, m: Scalar, v: Scalar, *rest: Scalar) -> Sequence[Scalar]:
-    *hyperparameters, weight_decay = rest
-    lr = hyperparameters[2]
-    return _adam(op, param - param * (lr * weight_decay), m, v, *hyperparameters)
-
-
-def _rms_prop(
-    _op: CirhOp,
-    param: Scalar,
-    ms: Scalar,
-    mom: Scalar,
-    lr: Scalar,
-    rho: Scalar,
-    momentum: Scalar,
-    epsilon: Scalar,
-    grad: Scalar,
-) -> Sequence[Scalar]:
-    new_ms = ms + (grad * grad - ms) * (rho.constant(1) - rho)
-    new_mom = mom * momentum + grad * lr / (new_ms + epsilon).apply("sqrt")
-    return param - new_mom, new_ms, new_mom
-
-
-def _adagrad(_op: CirhOp, param: Scalar, accum: Scalar, lr: Scalar, grad: Scalar) -> Sequence[Scalar]:
-    new = accum + grad * grad
-    return param - grad * lr * new.apply("rsqrt"), new
 
 
 FORMULAS: dict[type[CirhOp], Formula] = {
@@ -241,33 +114,17 @@ FORMULAS: dict[type[CirhOp], Formula] = {
     ops.CeilOp: _function("ceil"),
     ops.RoundOp: _function("round"),
     ops.ErfOp: _function("erf"),
-    ops.ReluOp: lambda _op, x: x.max(0),
-    ops.EluOp: _elu,
-    ops.SoftplusOp: _softplus,
     ops.NotOp: _not,
-    ops.GeluOp: lambda op, x: gelu(x, op.approximate),
-    ops.LeakyReluOp: _leaky_relu,
-    ops.HardSigmoidOp: _hard_sigmoid,
     ops.IsFiniteOp: _is_finite,
-    ops.ReluGradOp: _relu_grad,
-    ops.LeakyReluGradOp: _leaky_relu_grad,
-    ops.GeluGradOp: _gelu_grad,
-    ops.SoftplusGradOp: lambda _op, grad, features: grad * sigmoid(features),
-    ops.SigmoidGradOp: lambda _op, outputs, grad: grad * outputs * (outputs.constant(1) - outputs),
-    ops.TanhGradOp: lambda _op, outputs, grad: grad * (outputs.constant(1) - outputs * outputs),
-    ops.EluGradOp: _elu_grad,
-    ops.HardSigmoidGradOp: _hard_sigmoid_grad,
     ops.CompareOp: _compare,
     ops.SelectOp: lambda _op, condition, on_true, on_false: condition.select(on_true, on_false),
     ops.ClampOp: lambda _op, x, low, high: x.max(low).min(high),
     ops.CastOp: _cast,
     ops.ExtSIOp: _extend_signed,
     ops.ExtUIOp: _extend_unsigned,
-    ops.GradientDescentOp: _gradient_descent,
-    ops.MomentumOp: _momentum,
-    ops.AdamOp: _adam,
-    ops.AdamWOp: _adam_w,
-    ops.RMSPropOp: _rms_prop,
-    ops.AdagradOp: _adagrad,
 }
-"""All operands have the shape of the results, or rank 0."""
+
+
+def sigmoid(x: Scalar) -> Scalar:
+    """`1 / (1 + exp(-x))`."""
+    return x.constant(1) / ((-x).apply("exp") + 1)

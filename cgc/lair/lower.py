@@ -17,14 +17,38 @@ from cgc.cirh.dense import dense_attr
 from cgc.cirh.ops import ConstOp
 from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.errors import LoweringError
-from cgc.lair import composite, indexing, structure
+from cgc.lair import (
+    activation,
+    composite,
+    constant,
+    elementwise,
+    indexing,
+    layer_norm,
+    linear,
+    optimizer,
+    reduction,
+    shape,
+    softmax,
+)
 from cgc.lair.build import Array, Builder
-from cgc.lair.elementwise import FORMULAS
 from cgc.lair.extern import declaration
 from cgc.lair.scalar import FMOD, dtype_of, lair_tensor, scalar_type
 from cgc.lowering.dtypes import narrowed
 
-RULES = structure.RULES | indexing.RULES | composite.RULES
+FORMULAS = elementwise.FORMULAS | activation.FORMULAS | optimizer.FORMULAS
+"""Ops that treat every element by itself."""
+
+RULES = (
+    shape.RULES
+    | constant.RULES
+    | indexing.RULES
+    | linear.RULES
+    | reduction.RULES
+    | softmax.RULES
+    | layer_norm.RULES
+    | composite.RULES
+)
+"""Ops that are loop nests of their own."""
 
 
 def lower_group(

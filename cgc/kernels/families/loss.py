@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.nn import CrossEntropyOp
+from cgc.cirh.softmax import CrossEntropyOp
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from cgc.cirh.nn import PADDING_LABEL
+from cgc.cirh import ops
 from cgc.cirh.ops import (
     LogSoftmaxOp,
     SoftmaxCrossEntropyWithLogitsOp,
@@ -18,6 +18,8 @@ from cgc.cirh.ops import (
     SoftmaxOp,
     SparseSoftmaxCrossEntropyWithLogitsOp,
 )
+from cgc.cirh.softmax import PADDING_LABEL
+from cgc.lowering.table import Table
 
 
 def softmax(op: SoftmaxOp, x: jax.Array) -> jax.Array:
@@ -87,3 +89,12 @@ def _normalised(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Arra
     shifted = wide - jnp.max(wide, axis, keepdims=True, initial=-np.inf)  # a row may have no elements
     powers = lax.exp(shifted)
     return shifted, powers, jnp.sum(powers, axis, keepdims=True)
+
+
+LOWERINGS: Table = {
+    ops.SoftmaxOp: softmax,
+    ops.SoftmaxGradOp: softmax_grad,
+    ops.LogSoftmaxOp: log_softmax,
+    ops.SparseSoftmaxCrossEntropyWithLogitsOp: sparse_softmax_cross_entropy,
+    ops.SoftmaxCrossEntropyWithLogitsOp: softmax_cross_entropy,
+}

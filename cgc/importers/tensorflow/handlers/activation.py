@@ -1,12 +1,12 @@
-"""Activation functions that are no single CIRH op, and the gradients of all of them."""
+"""Activation functions and their gradients."""
 
 from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Maker, dtype_of
+from cgc.importers.tensorflow.handlers.elementwise import unary
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 # Klambauer et al. 2017, to the digits that TensorFlow uses.
@@ -73,28 +73,10 @@ def _softsign_grad(node: NodeContext) -> SSAValue:
     return node.emit.div(dy, node.emit.mul(base, base))
 
 
-def _softmax(node: NodeContext) -> SSAValue:
-    x = node.x(0)
-    return node.emit.emit(ops.SoftmaxOp(x, len(shape_of(x)) - 1))
-
-
-def _log_softmax(node: NodeContext) -> SSAValue:
-    x = node.x(0)
-    return node.emit.emit(ops.LogSoftmaxOp(x, len(shape_of(x)) - 1))
-
-
-def _sparse_cross_entropy(node: NodeContext) -> tuple[SSAValue, ...]:
-    return node.emit.emit_all(ops.SparseSoftmaxCrossEntropyWithLogitsOp(node.x(0), node.x(1)))
-
-
-def _cross_entropy(node: NodeContext) -> tuple[SSAValue, ...]:
-    e = node.emit
-    shape = tuple(node.op.outputs[1].shape.as_list())
-    logits, labels = (e.broadcast(x, shape) for x in node.all())
-    return e.emit_all(ops.SoftmaxCrossEntropyWithLogitsOp(logits, labels))
-
-
 TABLE: Table = {
+    "Relu": unary(ops.ReluOp),
+    "Elu": unary(ops.EluOp),
+    "Softplus": unary(ops.SoftplusOp),
     # Operands in TensorFlow's order, which is CIRH's: (dy, x), (dy, y) or (y, dy).
     "ReluGrad": _two(ops.ReluGradOp),
     "EluGrad": _two(ops.EluGradOp),
@@ -109,8 +91,4 @@ TABLE: Table = {
     "SeluGrad": _selu_grad,
     "Softsign": _softsign,
     "SoftsignGrad": _softsign_grad,
-    "Softmax": _softmax,
-    "LogSoftmax": _log_softmax,
-    "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
-    "SoftmaxCrossEntropyWithLogits": _cross_entropy,
 }

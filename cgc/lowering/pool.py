@@ -16,9 +16,12 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.ops import AvgPoolGradOp, MaxPoolGradOp, PoolOp
 from cgc.cirh.pool import WindowOp
+from cgc.lowering import volumes
 from cgc.lowering.dtypes import result_shape
+from cgc.lowering.table import Table
 from cgc.lowering.taps import Sizes, taps, transposed
 
 
@@ -118,3 +121,10 @@ def _first_largest(elements: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]
         place = jnp.where(element > best, i, place)
         best = lax.max(best, element)
     return best, place
+
+
+LOWERINGS: Table = {
+    ops.PoolOp: volumes.on_volumes(pool, volumes.pool),
+    ops.MaxPoolGradOp: volumes.on_volumes(max_pool_grad, volumes.max_pool_grad),
+    ops.AvgPoolGradOp: volumes.on_volumes(avg_pool_grad, volumes.avg_pool_grad),
+}

@@ -10,9 +10,11 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import ArgMaxOp, CumProdOp, CumSumOp, NthOrderStatisticOp, ReduceOp, TopKOp
 from cgc.lowering.dtypes import result_dtype, result_shape
+from cgc.lowering.table import Table
 
 
 def reduce(op: ReduceOp, x: jax.Array) -> jax.Array:
@@ -85,4 +87,15 @@ _REDUCTIONS: dict[str, Callable[[Any, tuple[int, ...]], jax.Array]] = {
     "AND": lax.reduce_and,
     "OR": lax.reduce_or,
     "MEAN": _mean,
+}
+
+
+LOWERINGS: Table = {
+    ops.ReduceOp: reduce,
+    ops.ArgMaxOp: argmax,
+    ops.CumSumOp: cumsum,
+    ops.CumProdOp: cumprod,
+    ops.NthOrderStatisticOp: nth_order_statistic,
+    ops.TopKOp: top_k,
+    ops.L2NormOp: l2_norm,
 }

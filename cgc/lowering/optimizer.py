@@ -9,8 +9,10 @@ from __future__ import annotations
 import jax
 from jax import lax
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import AdamOp, AdamWOp, MomentumOp
+from cgc.lowering.table import Table
 
 
 def gradient_descent(_op: CirhOp, param: jax.Array, lr: jax.Array, grad: jax.Array) -> jax.Array:
@@ -92,3 +94,13 @@ def adagrad(
     """(param, accum); without epsilon, the accumulator starts above zero."""
     accum = accum + grad * grad
     return param - grad * lr * lax.rsqrt(accum), accum
+
+
+LOWERINGS: Table = {
+    ops.GradientDescentOp: gradient_descent,
+    ops.MomentumOp: momentum,
+    ops.AdamOp: adam,
+    ops.AdamWOp: adam_w,
+    ops.RMSPropOp: rms_prop,
+    ops.AdagradOp: adagrad,
+}

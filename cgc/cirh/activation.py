@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from cgc.cirh.base import (
     FLOAT,
@@ -224,7 +224,10 @@ class TanhGradOp(OutputsGradOp):
 
 @irdl_op_definition
 class EluGradOp(CirhOp):
-    """`grad` where outputs > 0, else `grad * (outputs + 1)`."""
+    """`grad` where outputs > 0, else `grad * (outputs + 1)`: the outputs are those of `Elu`.
+
+    With `from_features` the second operand is what `Elu` was applied to, and the factor `exp(features)`.
+    """
 
     name = "cirh.EluGrad"
     FACTS: ClassVar[Facts] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=EluOp)
@@ -232,8 +235,21 @@ class EluGradOp(CirhOp):
     outputs = operand_def()
     result = result_def()
 
-    def __init__(self, grad: Value, outputs: Value) -> None:
-        super().__init__([grad, outputs], [self.infer(operand_type(grad), operand_type(outputs))])
+    from_features_attr = opt_prop_def(UnitAttr, prop_name="from_features")
+
+    def __init__(self, grad: Value, outputs: Value, from_features: bool = False) -> None:
+        result = self.infer(operand_type(grad), operand_type(outputs))
+        super().__init__([grad, outputs], [result], {"from_features": UnitAttr()} if from_features else {})
+
+    @property
+    def from_features(self) -> bool:
+        """Whether the second operand is what `Elu` was applied to."""
+        return self.from_features_attr is not None
+
+    @property
+    def work(self) -> Work:
+        """An exponential of features, none of outputs."""
+        return TRANSCENDENTAL if self.from_features else self.FACTS.work
 
     @classmethod
     def infer(cls, grad: Tensor, outputs: Tensor) -> Tensor:

@@ -36,8 +36,9 @@ def _elu(_op: CirhOp, x: Scalar) -> Scalar:
     return x.compare("GT", 0).select(x, x.min(0).apply("expm1"))
 
 
-def _elu_grad(_op: CirhOp, grad: Scalar, outputs: Scalar) -> Scalar:
-    return outputs.compare("LT", 0).select(grad * (outputs + 1), grad)
+def _elu_grad(op: ops.EluGradOp, grad: Scalar, x: Scalar) -> Scalar:
+    slope = x.min(0).apply("exp") if op.from_features else x + 1
+    return x.compare("LT", 0).select(grad * slope, grad)
 
 
 def gelu(x: Scalar, approximate: bool) -> Scalar:

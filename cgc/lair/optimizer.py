@@ -41,11 +41,14 @@ def _adam(
     grad: Scalar,
 ) -> Sequence[Scalar]:
     one = param.constant(1)
-    rate = lr * (one - beta2_power).apply("sqrt") / (one - beta1_power)
     new_m = m + (grad - m) * (one - beta1)
     new_v = v + (grad * grad - v) * (one - beta2)
     direction = grad * (one - beta1) + beta1 * new_m if op.use_nesterov else new_m
-    return param - direction * rate / (new_v.apply("sqrt") + epsilon), new_m, new_v
+    if op.corrected_epsilon:
+        rate, root = lr / (one - beta1_power), (new_v / (one - beta2_power)).apply("sqrt")
+    else:
+        rate, root = lr * (one - beta2_power).apply("sqrt") / (one - beta1_power), new_v.apply("sqrt")
+    return param - direction * rate / (root + epsilon), new_m, new_v
 
 
 def _adam_w(op: AdamWOp, param: Scalar, m: Scalar, v: Scalar, *rest: Scalar) -> Sequence[Scalar]:

@@ -52,9 +52,10 @@ def elu(_op: CirhOp, x: jax.Array) -> jax.Array:
     return lax.select(lax.gt(x, like(x, 0)), x, negative)
 
 
-def elu_grad(_op: EluGradOp, grad: jax.Array, outputs: jax.Array) -> jax.Array:
-    """Gradient of elu from its *outputs*, as in TensorFlow."""
-    return lax.select(lax.lt(outputs, like(outputs, 0)), grad * (outputs + like(outputs, 1)), grad)
+def elu_grad(op: EluGradOp, grad: jax.Array, x: jax.Array) -> jax.Array:
+    """Gradient of elu from its outputs, or from its features."""
+    slope = lax.exp(lax.min(x, like(x, 0))) if op.from_features else x + like(x, 1)
+    return lax.select(lax.lt(x, like(x, 0)), grad * slope, grad)
 
 
 def sigmoid_grad(_op: SigmoidGradOp, outputs: jax.Array, grad: jax.Array) -> jax.Array:

@@ -43,13 +43,16 @@ def adam(
     epsilon: jax.Array,
     grad: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(param, m, v); epsilon is added to the root of the uncorrected v ("epsilon hat" of the paper)."""
+    """(param, m, v)."""
     one = lax.full_like(beta1, 1)
-    rate = lr * lax.sqrt(one - beta2_power) / (one - beta1_power)
     m = m + (grad - m) * (one - beta1)
     v = v + (grad * grad - v) * (one - beta2)
     direction = grad * (one - beta1) + beta1 * m if op.use_nesterov else m
-    return param - (direction * rate) / (lax.sqrt(v) + epsilon), m, v
+    if op.corrected_epsilon:
+        rate, root = lr / (one - beta1_power), lax.sqrt(v / (one - beta2_power))
+    else:
+        rate, root = lr * lax.sqrt(one - beta2_power) / (one - beta1_power), lax.sqrt(v)
+    return param - (direction * rate) / (root + epsilon), m, v
 
 
 def adam_w(

@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks.contest_graphs import contest_graphs
 from benchmarks.harness import Row, table
+from cgc.contest.format import parse_graph
+from cgc.contest.model import ContestGraph
+from cgc.contest.solve import Result, solve
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
-from cgc.placement.ispd.format import parse_graph
-from cgc.placement.ispd.model import ContestGraph
-from cgc.placement.ispd.solve import Result, solve
 from cgc.placement.shapes import kernel_shapes
 from cgc.placement.targets import areas, targets_from
 from cs_toolkit.fabric import load_fabric

@@ -34,6 +34,9 @@ from cgc.manifest import (
 from cgc.publishing import NAME_PREFIX, DirectoryLock, directory_lock, publish_directory
 from cs_toolkit.step import StepExecutable, StepInterface
 
+_SOURCE_SUFFIXES = (".py", ".mlir", ".j2", ".js")
+_BESIDE_THE_COMPILER = ("contest", "importers", "tools")
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -154,19 +157,24 @@ def find_older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> tuple[P
 
 @functools.cache
 def tool_version() -> str:
-    """The compiler's version: a digest of its sources, so that no change of it reuses what it made before.
-
-    The importers are left out: what they produce, the module, is in the key itself.
-    """
+    """The compiler's version: a digest of its sources, so that no change of it reuses what it made before."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    sources = (path for path in root.rglob("*") if path.suffix in (".py", ".mlir", ".j2", ".css", ".js"))
-    for path in sorted(sources):
-        relative = path.relative_to(root)
-        if relative.parts[0] not in ("importers", "tools"):
-            digest.update(f"{relative.as_posix()}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for relative in compiler_sources():
+        digest.update(f"{relative.as_posix()}\0".encode())
+        digest.update(hashlib.sha256((root / relative).read_bytes()).digest())
     return f"cgc-{digest.hexdigest()[:16]}"
+
+
+def compiler_sources() -> list[Path]:
+    """The files that decide what a compilation gives, relative to this package, sorted.
+
+    The importers are left out: what they produce, the module, is in the key itself. So are the colours of
+    the report's page, and programs beside the compiler.
+    """
+    root = Path(__file__).parent
+    sources = (path.relative_to(root) for path in root.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
+    return sorted(path for path in sources if path.parts[0] not in _BESIDE_THE_COMPILER)
 
 
 def tool_versions() -> dict[str, str]:

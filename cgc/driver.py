@@ -279,7 +279,7 @@ def _kernels_of(module: ModuleOp, options: CompileOptions, stages: _Stages) -> t
 def _files(
     module: ModuleOp, graph: KernelGraph, report: CompileReport, executable: bytes
 ) -> dict[str, bytes]:
-    from cgc.kernels.generated import lair_text
+    from cgc.kernels.nests.generated import lair_text
     from cgc.report import plan_json, render_html, render_text, report_json
 
     deltat = report.performance.overall.deltat_cycles

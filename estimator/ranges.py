@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import INPUT_NAME, OUTPUT_NAME, arguments_and_results, graph_function
-from cgc.cirh.nn import PADDING_LABEL
+from cgc.cirh.softmax import PADDING_LABEL
 from cgc.cirh.ops import (
     BroadcastInDimOp,
     CastOp,

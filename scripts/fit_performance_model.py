@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cgc.kernels import coefficients
-from cgc.kernels.attention_cost import attention_configurations
 from cgc.kernels.coefficients import Coefficient, coefficient
+from cgc.kernels.families.attention import attention_configurations
 from cgc.performance.published import KernelRow, kernel_rows, overall_rows
 
 TARGET = Path(__file__).resolve().parent.parent / "cgc" / "kernels" / "fitted.py"

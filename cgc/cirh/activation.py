@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from cgc.cirh.base import (
     FLOAT,
@@ -18,7 +18,8 @@ from cgc.cirh.base import (
     float_attr,
     operand_type,
 )
-from cgc.cirh.elementwise import UnaryOp
+from cgc.cirh.elementwise import SigmoidOp, TanhOp, UnaryOp
+from cgc.cirh.facts import TRANSCENDENTAL, Facts, Fp16, Work, pointwise
 from cgc.cirh.types import FLOATS, SIGNED, Tensor, tensor_of
 
 
@@ -27,6 +28,7 @@ class ReluOp(UnaryOp):
     """`max(x, 0)`."""
 
     name = "cirh.Relu"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True, activation=True)
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -35,6 +37,7 @@ class EluOp(UnaryOp):
     """`x` where x > 0, else `exp(x) - 1`."""
 
     name = "cirh.Elu"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -42,6 +45,7 @@ class SoftplusOp(UnaryOp):
     """`log(1 + exp(x))`."""
 
     name = "cirh.Softplus"
+    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=2), fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -49,6 +53,7 @@ class HardSigmoidOp(UnaryOp):
     """`min(max(x / 6 + 1 / 2, 0), 1)`."""
 
     name = "cirh.HardSigmoid"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -56,6 +61,7 @@ class GeluOp(UnaryOp):
     """`x * Phi(x)`; with `approximation = "TANH"` the tanh formula."""
 
     name = "cirh.Gelu"
+    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=1, simple=6), fp16=Fp16.FOLLOWS, activation=True)
     approximation_attr = prop_def(StringAttr, prop_name="approximation")
     approximation = TextParameter("approximation")
 
@@ -77,6 +83,7 @@ class LeakyReluOp(UnaryOp):
     """`x` where x > 0, else `alpha * x`."""
 
     name = "cirh.LeakyRelu"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, activation=True)
     alpha_attr = prop_def(FLOAT, prop_name="alpha")
     alpha = FloatParameter("alpha")
 
@@ -115,6 +122,7 @@ class ReluGradOp(FeaturesGradOp):
     """`grad` where features > 0, else 0."""
 
     name = "cirh.ReluGrad"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True, gradient_of=ReluOp, signs_only=True)
 
 
 @irdl_op_definition
@@ -122,6 +130,7 @@ class LeakyReluGradOp(FeaturesGradOp):
     """`grad` where features > 0, else `alpha * grad`."""
 
     name = "cirh.LeakyReluGrad"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, gradient_of=LeakyReluOp)
     alpha_attr = prop_def(FLOAT, prop_name="alpha")
     alpha = FloatParameter("alpha")
 
@@ -140,6 +149,9 @@ class GeluGradOp(FeaturesGradOp):
     """`grad` times the derivative of `Gelu` at features."""
 
     name = "cirh.GeluGrad"
+    FACTS: ClassVar[Facts] = pointwise(
+        Work(transcendental=2, simple=10), fp16=Fp16.FOLLOWS, gradient_of=GeluOp
+    )
     approximation_attr = prop_def(StringAttr, prop_name="approximation")
     approximation = TextParameter("approximation")
 
@@ -162,6 +174,7 @@ class SoftplusGradOp(FeaturesGradOp):
     """`grad * sigmoid(features)`."""
 
     name = "cirh.SoftplusGrad"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, gradient_of=SoftplusOp)
 
 
 @irdl_op_definition
@@ -169,6 +182,7 @@ class HardSigmoidGradOp(FeaturesGradOp):
     """`grad / 6` where -3 < features < 3, else 0."""
 
     name = "cirh.HardSigmoidGrad"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, gradient_of=HardSigmoidOp)
 
 
 class OutputsGradOp(CirhOp):
@@ -197,6 +211,7 @@ class SigmoidGradOp(OutputsGradOp):
     """`grad * outputs * (1 - outputs)`."""
 
     name = "cirh.SigmoidGrad"
+    FACTS: ClassVar[Facts] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=SigmoidOp)
 
 
 @irdl_op_definition
@@ -204,19 +219,37 @@ class TanhGradOp(OutputsGradOp):
     """`grad * (1 - outputs**2)`."""
 
     name = "cirh.TanhGrad"
+    FACTS: ClassVar[Facts] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=TanhOp)
 
 
 @irdl_op_definition
 class EluGradOp(CirhOp):
-    """`grad` where outputs > 0, else `grad * (outputs + 1)`."""
+    """`grad` where outputs > 0, else `grad * (outputs + 1)`: the outputs are those of `Elu`.
+
+    With `from_features` the second operand is what `Elu` was applied to, and the factor `exp(features)`.
+    """
 
     name = "cirh.EluGrad"
+    FACTS: ClassVar[Facts] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=EluOp)
     grad = operand_def()
     outputs = operand_def()
     result = result_def()
 
-    def __init__(self, grad: Value, outputs: Value) -> None:
-        super().__init__([grad, outputs], [self.infer(operand_type(grad), operand_type(outputs))])
+    from_features_attr = opt_prop_def(UnitAttr, prop_name="from_features")
+
+    def __init__(self, grad: Value, outputs: Value, from_features: bool = False) -> None:
+        result = self.infer(operand_type(grad), operand_type(outputs))
+        super().__init__([grad, outputs], [result], {"from_features": UnitAttr()} if from_features else {})
+
+    @property
+    def from_features(self) -> bool:
+        """Whether the second operand is what `Elu` was applied to."""
+        return self.from_features_attr is not None
+
+    @property
+    def work(self) -> Work:
+        """An exponential of features, none of outputs."""
+        return TRANSCENDENTAL if self.from_features else self.FACTS.work
 
     @classmethod
     def infer(cls, grad: Tensor, outputs: Tensor) -> Tensor:

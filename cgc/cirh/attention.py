@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_operand_def
@@ -19,6 +20,7 @@ from cgc.cirh.base import (
     float_attr,
     operand_type,
 )
+from cgc.cirh.facts import Facts, Fp16, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
 
 
@@ -46,6 +48,7 @@ class AttentionOp(CirhOp):
     """
 
     name = "cirh.Attention"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, ends_update=True)
     query = operand_def()
     key = operand_def()
     value = operand_def()
@@ -127,6 +130,7 @@ class AttentionGradOp(CirhOp):
     """Gradients of `Attention` by query, key and value, from the probabilities that it gave."""
 
     name = "cirh.AttentionGrad"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, ends_update=True, gradient_of=AttentionOp)
     grad = operand_def()
     query = operand_def()
     key = operand_def()

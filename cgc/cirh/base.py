@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self, TypeAlias, overload
+from typing import Any, ClassVar, NoReturn, Self, TypeAlias, overload
 
 from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IntegerAttr, StringAttr, f32, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -14,7 +14,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from cgc.cirh.types import Tensor, checked_tensor, dtype_name, tensor_of
+from cgc.cirh.facts import Elements, Facts, Order, Samples, Work
+from cgc.cirh.types import Tensor, checked_tensor, dtype_name, element_count, shape_of, tensor_of
 from cgc.errors import InvalidOpError
 
 Value: TypeAlias = SSAValue | Operation
@@ -140,8 +141,12 @@ class CirhOp(IRDLOperation, ABC):
     Every concrete op has a constructor that infers the result types, a classmethod `infer` with the shape and
     type rule, and checks itself against that rule in `verify_`. Attributes of the op are properties of the IR
     and are read as Python values (`op.transpose_a -> bool`).
+
+    Attributes:
+        FACTS: what the passes and the kernel library ask of the op, see `cgc.cirh.facts`.
     """
 
+    FACTS: ClassVar[Facts]
     traits = traits_def(Pure())
 
     def __init__(
@@ -223,6 +228,33 @@ class CirhOp(IRDLOperation, ABC):
             cls.fail(f"axis is {axis}, expected 0 <= axis < {rank}, the rank")
 
     @property
+    def work(self) -> Work:
+        """How often each of `worked_elements` needs each kind of work."""
+        return self.FACTS.work
+
+    def worked_elements(self) -> int:
+        """Elements that the work is done on.
+
+        Those of the largest result, and of the largest operand where an element comes from many. A sort
+        visits them once for each doubling of the sorted runs, a scatter visits its updates.
+        """
+        if self.FACTS.order is Order.SCATTERS:
+            return element_count(tensor_of(self.operands[-1]))
+        if self.FACTS.order is Order.SORTS:
+            last = (shape_of(self.operands[0]) or (1,))[-1]
+            return element_count(tensor_of(self.operands[0])) * max(1, (last - 1).bit_length())
+        values = [*self.results, *(self.operands if self.FACTS.elements is Elements.MIXED else ())]
+        return max((element_count(tensor_of(value)) for value in values), default=0)
+
+    def row_reductions(self) -> int:
+        """Sums and maxima along a row of a sample that the op takes; over samples alone there is none."""
+        return 0
+
+    def sample_operands(self) -> Sequence[SSAValue]:
+        """The operands whose samples the results have, see `Samples`."""
+        return () if self.FACTS.samples in (Samples.SUMMED, Samples.NONE) else self.operands
+
+    @property
     def node_name(self) -> str | None:
         """The framework's name for the node this op comes from, if known (`cs.name`)."""
         return _text(self.attributes.get(NODE_NAME))
@@ -279,6 +311,11 @@ class CirhOp(IRDLOperation, ABC):
         except VerifyException as error:
             parser.raise_error(str(error), start, end)
         return op
+
+
+def mnemonic(op_type: type[CirhOp]) -> str:
+    """The name of an op without that of the dialect, "MatMul"."""
+    return op_type.name.removeprefix("cirh.")
 
 
 def attribute_names(op_type: type[CirhOp]) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from xdsl.dialects.builtin import StringAttr
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
@@ -17,6 +19,7 @@ from cgc.cirh.base import (
     float_attr,
     operand_type,
 )
+from cgc.cirh.facts import Facts, Fp16, Samples, Work, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
 from cgc.cirh.window import NHWC
 
@@ -44,6 +47,10 @@ class BatchNormOp(CirhOp):
             cls.require_same(name, vector, "the channels of x", expected)
         return expected
 
+    def row_reductions(self) -> int:
+        """Two sums over the batch in training; outside of it the gradient takes one."""
+        return 2 if self.is_training else int(self.FACTS.gradient_of is not None)
+
     def verify_(self) -> None:
         """Checks the data format, then the types."""
         if self.data_format != NHWC:
@@ -62,6 +69,9 @@ class FusedBatchNormOp(BatchNormOp):
     """
 
     name = "cirh.FusedBatchNorm"
+    FACTS: ClassVar[Facts] = mixes(
+        Work(simple=5), fp16=Fp16.FOLLOWS, samples=Samples.FIRST, activations=1, ends_update=True
+    )
     x = operand_def()
     scale = operand_def()
     offset = operand_def()
@@ -115,6 +125,14 @@ class FusedBatchNormGradOp(BatchNormOp):
     """
 
     name = "cirh.FusedBatchNormGrad"
+    FACTS: ClassVar[Facts] = mixes(
+        Work(simple=7),
+        fp16=Fp16.FOLLOWS,
+        samples=Samples.FIRST,
+        activations=2,
+        ends_update=True,
+        gradient_of=FusedBatchNormOp,
+    )
     grad = operand_def()
     x = operand_def()
     scale = operand_def()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.irdl import irdl_op_definition, prop_def, result_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import ConstantLike, Pure
 
-from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
+from cgc.cirh.base import INT, CirhOp, IntParameter, int_attr
 from cgc.cirh.dense import canonical_dense, dense_array, dense_attr, dense_splat, parse_dense, print_dense
+from cgc.cirh.facts import NO_WORK, STREAM, Facts, made
 from cgc.cirh.types import (
-    ANY,
-    INTEGERS,
     NUMBERS,
     AnyArray,
     ElementType,
@@ -35,6 +34,7 @@ class ConstOp(CirhOp):
     """A constant tensor. Takes a dense attribute; `from_array` and `splat` take Python values."""
 
     name = "cirh.Const"
+    FACTS: ClassVar[Facts] = made(NO_WORK)
     traits = traits_def(Pure(), ConstantLike())
     result = result_def()
     value = prop_def(DenseIntOrFPElementsAttr)
@@ -103,6 +103,7 @@ class ArangeOp(CirhOp):
     """
 
     name = "cirh.Arange"
+    FACTS: ClassVar[Facts] = made(STREAM)
     result = result_def()
     start_attr = prop_def(INT, prop_name="start")
     step_attr = prop_def(INT, prop_name="step")
@@ -134,41 +135,3 @@ class ArangeOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.result), self.start, self.step),)
-
-
-@irdl_op_definition
-class OneHotOp(CirhOp):
-    """`on` where the position along the new axis is the index, else `off`; out of range gives `off`."""
-
-    name = "cirh.OneHot"
-    indices = operand_def()
-    on = operand_def()
-    off = operand_def()
-    result = result_def()
-    depth_attr = prop_def(INT, prop_name="depth")
-    axis_attr = prop_def(INT, prop_name="axis")
-    depth = IntParameter("depth")
-    axis = IntParameter("axis")
-
-    def __init__(self, indices: Value, on: Value, off: Value, depth: int, axis: int = -1) -> None:
-        source = operand_type(indices)
-        axis = axis + len(source.get_shape()) + 1 if axis < 0 else axis
-        result = self.infer(source, operand_type(on), operand_type(off), depth, axis)
-        super().__init__([indices, on, off], [result], {"depth": int_attr(depth), "axis": int_attr(axis)})
-
-    @classmethod
-    def infer(cls, indices: Tensor, on: Tensor, off: Tensor, depth: int, axis: int) -> Tensor:
-        """Result type: the shape of indices with `depth` inserted at `axis`, elements of `on`."""
-        cls.require_dtype("indices", indices, INTEGERS)
-        cls.require_dtype("on", on, ANY)
-        cls.require_scalar("on", on)
-        cls.require_scalar("off", off, on)
-        shape = indices.get_shape()
-        cls.require_axis(axis, len(shape) + 1)
-        if depth < 0:
-            cls.fail(f"depth is {depth}, expected 0 or more")
-        return tensor_type([*shape[:axis], depth, *shape[axis:]], on.element_type)
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        on, off = tensor_of(self.on), tensor_of(self.off)
-        return (self.infer(tensor_of(self.indices), on, off, self.depth, self.axis),)

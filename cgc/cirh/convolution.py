@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import (
@@ -19,6 +21,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
+from cgc.cirh.facts import Facts, Fp16, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
 from cgc.cirh.window import data_format_of, require_space, require_window, window_counts
 
@@ -37,6 +40,7 @@ class ConvolutionOp(CirhOp):
     """
 
     name = "cirh.Convolution"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
@@ -138,6 +142,10 @@ class ConvolutionOp(CirhOp):
         expected = cls.infer(x, kernel, stride, padding, dilation, groups)
         cls.require_same("the gradient", grad, "the forward convolution", expected)
         return result
+
+    def sample_operands(self) -> Sequence[SSAValue]:
+        """Both, unless it is the gradient of the kernel, which adds up over samples."""
+        return () if self.conv_pass_direction == "BWD_KERNEL" else self.operands
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         left, right = tensor_of(self.lhs), tensor_of(self.rhs)

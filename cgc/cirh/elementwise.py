@@ -19,6 +19,7 @@ from cgc.cirh.base import (
     bool_attr,
     operand_type,
 )
+from cgc.cirh.facts import DIVIDE, SIMPLE, TRANSCENDENTAL, Elements, Facts, Fp16, Samples, Work, pointwise
 from cgc.cirh.types import (
     ANY,
     BOOL,
@@ -63,6 +64,7 @@ class AddOp(BinaryOp):
     """Sum: `lhs + rhs`. Integers wrap."""
 
     name = "cirh.Add"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
     traits = traits_def(Commutative())
 
 
@@ -71,6 +73,7 @@ class SubOp(BinaryOp):
     """Difference: `lhs - rhs`. Integers wrap."""
 
     name = "cirh.Sub"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
 
 
 @irdl_op_definition
@@ -78,6 +81,7 @@ class MulOp(BinaryOp):
     """Product: `lhs * rhs`. Integers wrap."""
 
     name = "cirh.Mul"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
     traits = traits_def(Commutative())
 
 
@@ -86,6 +90,7 @@ class DivOp(BinaryOp):
     """Quotient of floats: `lhs / rhs`. Integers have `FloorDiv`."""
 
     name = "cirh.Div"
+    FACTS: ClassVar[Facts] = pointwise(DIVIDE, fp16=Fp16.FOLLOWS)
     DTYPES: ClassVar[frozenset[str]] = FLOATS
 
 
@@ -94,6 +99,7 @@ class PowOp(BinaryOp):
     """Power: `lhs ** rhs`."""
 
     name = "cirh.Pow"
+    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=2))
 
 
 @irdl_op_definition
@@ -101,6 +107,7 @@ class MaxOp(BinaryOp):
     """Larger of both; NaN where either is NaN. Not commutative: of 0.0 and -0.0 either may come out."""
 
     name = "cirh.Max"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
 
 
 @irdl_op_definition
@@ -108,6 +115,7 @@ class MinOp(BinaryOp):
     """Smaller of both; NaN where either is NaN. Not commutative: of 0.0 and -0.0 either may come out."""
 
     name = "cirh.Min"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
 
 
 @irdl_op_definition
@@ -115,6 +123,7 @@ class FloorDivOp(BinaryOp):
     """Quotient rounded toward minus infinity."""
 
     name = "cirh.FloorDiv"
+    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -122,6 +131,7 @@ class FloorModOp(BinaryOp):
     """Remainder with the sign of the divisor, as Python's `%`."""
 
     name = "cirh.FloorMod"
+    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -129,6 +139,7 @@ class Atan2Op(BinaryOp):
     """Angle of the point (rhs, lhs) in radians."""
 
     name = "cirh.Atan2"
+    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=2))
     DTYPES: ClassVar[frozenset[str]] = FLOATS
 
 
@@ -137,6 +148,7 @@ class AndOp(BinaryOp):
     """Logical and of i1, bitwise and of integers."""
 
     name = "cirh.And"
+    FACTS: ClassVar[Facts] = pointwise()
     traits = traits_def(Commutative())
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
@@ -146,6 +158,7 @@ class OrOp(BinaryOp):
     """Logical or of i1, bitwise or of integers."""
 
     name = "cirh.Or"
+    FACTS: ClassVar[Facts] = pointwise()
     traits = traits_def(Commutative())
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
@@ -155,6 +168,7 @@ class XorOp(BinaryOp):
     """Exclusive or of i1, bitwise exclusive or of integers."""
 
     name = "cirh.Xor"
+    FACTS: ClassVar[Facts] = pointwise()
     traits = traits_def(Commutative())
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
@@ -185,6 +199,7 @@ class NegOp(UnaryOp):
     """Negation: `-x`."""
 
     name = "cirh.Neg"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -193,6 +208,7 @@ class AbsOp(UnaryOp):
     """Absolute value."""
 
     name = "cirh.Abs"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -201,6 +217,7 @@ class ExpOp(UnaryOp):
     """Exponential."""
 
     name = "cirh.Exp"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -208,6 +225,7 @@ class Expm1Op(UnaryOp):
     """`exp(x) - 1`, accurate near 0."""
 
     name = "cirh.Expm1"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -215,6 +233,7 @@ class LogOp(UnaryOp):
     """Natural logarithm."""
 
     name = "cirh.Log"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -222,6 +241,7 @@ class Log1pOp(UnaryOp):
     """`log(1 + x)`, accurate near 0."""
 
     name = "cirh.Log1p"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -229,6 +249,7 @@ class SqrtOp(UnaryOp):
     """Square root."""
 
     name = "cirh.Sqrt"
+    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -236,6 +257,7 @@ class RsqrtOp(UnaryOp):
     """`1 / sqrt(x)`."""
 
     name = "cirh.Rsqrt"
+    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -243,6 +265,7 @@ class ReciprocalOp(UnaryOp):
     """`1 / x`."""
 
     name = "cirh.Reciprocal"
+    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -250,6 +273,7 @@ class SinOp(UnaryOp):
     """Sine of radians."""
 
     name = "cirh.Sin"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -257,6 +281,7 @@ class CosOp(UnaryOp):
     """Cosine of radians."""
 
     name = "cirh.Cos"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -264,6 +289,7 @@ class TanhOp(UnaryOp):
     """Hyperbolic tangent."""
 
     name = "cirh.Tanh"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -271,6 +297,7 @@ class SigmoidOp(UnaryOp):
     """`1 / (1 + exp(-x))`."""
 
     name = "cirh.Sigmoid"
+    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=1, divide=1), fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -278,6 +305,7 @@ class SignOp(UnaryOp):
     """-1, 0 or 1; NaN for NaN."""
 
     name = "cirh.Sign"
+    FACTS: ClassVar[Facts] = pointwise()
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -286,6 +314,7 @@ class FloorOp(UnaryOp):
     """Rounds toward minus infinity."""
 
     name = "cirh.Floor"
+    FACTS: ClassVar[Facts] = pointwise()
 
 
 @irdl_op_definition
@@ -293,6 +322,7 @@ class CeilOp(UnaryOp):
     """Rounds toward plus infinity."""
 
     name = "cirh.Ceil"
+    FACTS: ClassVar[Facts] = pointwise()
 
 
 @irdl_op_definition
@@ -300,6 +330,7 @@ class RoundOp(UnaryOp):
     """Rounds to the nearest integer, halves to the even one."""
 
     name = "cirh.Round"
+    FACTS: ClassVar[Facts] = pointwise()
 
 
 @irdl_op_definition
@@ -307,6 +338,7 @@ class ErfOp(UnaryOp):
     """Error function."""
 
     name = "cirh.Erf"
+    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -314,6 +346,7 @@ class NotOp(UnaryOp):
     """Logical not of i1, bitwise complement of integers."""
 
     name = "cirh.Not"
+    FACTS: ClassVar[Facts] = pointwise()
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
 
@@ -322,6 +355,7 @@ class IsFiniteOp(UnaryOp):
     """True where x is neither infinite nor NaN."""
 
     name = "cirh.IsFinite"
+    FACTS: ClassVar[Facts] = pointwise()
 
     @classmethod
     def infer(cls, x: Tensor) -> Tensor:
@@ -335,6 +369,7 @@ class CompareOp(CirhOp):
     """Comparison of each pair of elements; any comparison with NaN but NE is false."""
 
     name = "cirh.Compare"
+    FACTS: ClassVar[Facts] = pointwise()
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
@@ -363,6 +398,7 @@ class SelectOp(CirhOp):
     """`on_true` where cond, else `on_false`; one shape."""
 
     name = "cirh.Select"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     cond = operand_def()
     on_true = operand_def()
     on_false = operand_def()
@@ -390,6 +426,7 @@ class ClampOp(CirhOp):
     """`min(max(x, minimum), maximum)`; the bounds have rank 0."""
 
     name = "cirh.Clamp"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     x = operand_def()
     minimum = operand_def()
     maximum = operand_def()
@@ -416,6 +453,9 @@ class CastOp(CirhOp):
     """Conversion to another element type; floats become integers by dropping the fraction, i1 by != 0."""
 
     name = "cirh.Cast"
+    FACTS: ClassVar[Facts] = Facts(
+        elements=Elements.CONVERTED, work=SIMPLE, fp16=Fp16.NEVER, samples=Samples.KEPT
+    )
     x = operand_def()
     result = result_def()
     truncate_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="Truncate")
@@ -465,6 +505,9 @@ class ExtSIOp(ExtendOp):
     """Integers of more bits, filled with the highest bit of x: its value if x is read as signed."""
 
     name = "cirh.ExtSI"
+    FACTS: ClassVar[Facts] = Facts(
+        elements=Elements.CONVERTED, work=SIMPLE, fp16=Fp16.NEVER, samples=Samples.KEPT
+    )
 
 
 @irdl_op_definition
@@ -472,6 +515,9 @@ class ExtUIOp(ExtendOp):
     """Integers of more bits, filled with zeros: the value of x if it is read as unsigned."""
 
     name = "cirh.ExtUI"
+    FACTS: ClassVar[Facts] = Facts(
+        elements=Elements.CONVERTED, work=SIMPLE, fp16=Fp16.NEVER, samples=Samples.KEPT
+    )
 
 
 @irdl_op_definition
@@ -479,6 +525,7 @@ class FscaleOp(CirhOp):
     """`x * 2**exponent`, which changes the exponent alone; exponent is a rank-0 i32."""
 
     name = "cirh.Fscale"
+    FACTS: ClassVar[Facts] = pointwise()
     x = operand_def()
     exponent = operand_def()
     result = result_def()

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_result_def
+from xdsl.irdl import (
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+)
 
 from cgc.cirh.base import (
     INT,
@@ -17,7 +23,17 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
-from cgc.cirh.types import ANY, BOOL, INTEGERS, NUMBERS, Tensor, element_count, tensor_of, tensor_type
+from cgc.cirh.facts import Elements, Facts, mixes, moves
+from cgc.cirh.types import (
+    ANY,
+    BOOL,
+    INTEGERS,
+    NUMBERS,
+    Tensor,
+    element_count,
+    tensor_of,
+    tensor_type,
+)
 
 
 def strided_shape(
@@ -66,6 +82,7 @@ class StridedSliceOp(StridedOp):
     """
 
     name = "cirh.StridedSlice"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
 
@@ -86,6 +103,7 @@ class StridedSliceGradOp(StridedOp):
     """Zeros with grad at the positions that the strided slice of such a tensor takes."""
 
     name = "cirh.StridedSliceGrad"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED, gradient_of=StridedSliceOp)
     grad = operand_def()
     result = result_def()
 
@@ -125,6 +143,7 @@ class UnpadOp(CirhOp):
     """x without the `low[i]` first and the `high[i]` last elements of dimension i."""
 
     name = "cirh.unpad"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     low_attr = prop_def(INTS, prop_name="low")
@@ -158,6 +177,7 @@ class GatherNdOp(CirhOp):
     """Slices of x by coordinates, as `tf.gather_nd`: indices `[..., K]` name the first K dimensions of x."""
 
     name = "cirh.GatherNd"
+    FACTS: ClassVar[Facts] = moves(Elements.LOOKED_UP)
     x = operand_def()
     indices = operand_def()
     result = result_def()
@@ -191,6 +211,7 @@ class MatrixBandPartOp(CirhOp):
     """
 
     name = "cirh.MatrixBandPart"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     num_lower_attr = prop_def(INT, prop_name="num_lower")
@@ -215,41 +236,11 @@ class MatrixBandPartOp(CirhOp):
 
 
 @irdl_op_definition
-class SplitOp(CirhOp):
-    """x cut along `axis` into pieces of the given sizes, one result each; the inverse of `Concat`."""
-
-    name = "cirh.Split"
-    x = operand_def()
-    pieces = var_result_def()
-    axis_attr = prop_def(INT, prop_name="axis")
-    sizes_attr = prop_def(INTS, prop_name="sizes")
-    axis = IntParameter("axis")
-    sizes = IntsParameter("sizes")
-
-    def __init__(self, x: Value, sizes: Sequence[int], axis: int) -> None:
-        source = operand_type(x)
-        axis = axis + len(source.get_shape()) if axis < 0 else axis
-        types = self.infer(source, sizes, axis)
-        super().__init__([x], types, {"axis": int_attr(axis), "sizes": ints_attr(sizes)})
-
-    @classmethod
-    def infer(cls, x: Tensor, sizes: Sequence[int], axis: int) -> tuple[Tensor, ...]:
-        """Result types: x with each of the sizes along `axis`."""
-        shape = x.get_shape()
-        cls.require_axis(axis, len(shape))
-        if not sizes or min(sizes) < 0 or sum(sizes) != shape[axis]:
-            cls.fail(f"sizes is {tuple(sizes)}, expected a sum of {shape[axis]}, dimension {axis} of {x}")
-        return tuple(tensor_type([*shape[:axis], n, *shape[axis + 1 :]], x.element_type) for n in sizes)
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return self.infer(tensor_of(self.x), self.sizes, self.axis)
-
-
-@irdl_op_definition
 class RepeatOp(CirhOp):
     """Every element along `axis` `repeats` times, one copy after the other, as `numpy.repeat`."""
 
     name = "cirh.Repeat"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -284,6 +275,7 @@ class ConditionalArangeOp(CirhOp):
     """
 
     name = "cirh.ConditionalArange"
+    FACTS: ClassVar[Facts] = mixes()
     condition = operand_def()
     result = result_def()
     start_attr = prop_def(INT, prop_name="start")
@@ -309,3 +301,137 @@ class ConditionalArangeOp(CirhOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.condition), self.start, self.fill),)
+
+
+@irdl_op_definition
+class GatherOp(CirhOp):
+    """Slices of x along `axis` picked by integer indices, as `tf.gather`; indices must be in range."""
+
+    name = "cirh.Gather"
+    FACTS: ClassVar[Facts] = moves(Elements.LOOKED_UP)
+    x = operand_def()
+    indices = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    axis = IntParameter("axis")
+
+    def __init__(self, x: Value, indices: Value, axis: int = 0) -> None:
+        source = operand_type(x)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        super().__init__(
+            [x, indices], [self.infer(source, operand_type(indices), axis)], {"axis": int_attr(axis)}
+        )
+
+    @classmethod
+    def infer(cls, x: Tensor, indices: Tensor, axis: int) -> Tensor:
+        """Result type: the shape of x with dimension `axis` replaced by the shape of indices."""
+        cls.require_dtype("indices", indices, INTEGERS)
+        shape = x.get_shape()
+        cls.require_axis(axis, len(shape))
+        result = tensor_type([*shape[:axis], *indices.get_shape(), *shape[axis + 1 :]], x.element_type)
+        if not shape[axis] and element_count(result):
+            cls.fail(f"x has type {x}, expected elements to pick along dimension {axis}")
+        return result
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), tensor_of(self.indices), self.axis),)
+
+
+@irdl_op_definition
+class OneHotOp(CirhOp):
+    """`on` where the position along the new axis is the index, else `off`; out of range gives `off`."""
+
+    name = "cirh.OneHot"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    indices = operand_def()
+    on = operand_def()
+    off = operand_def()
+    result = result_def()
+    depth_attr = prop_def(INT, prop_name="depth")
+    axis_attr = prop_def(INT, prop_name="axis")
+    depth = IntParameter("depth")
+    axis = IntParameter("axis")
+
+    def __init__(self, indices: Value, on: Value, off: Value, depth: int, axis: int = -1) -> None:
+        source = operand_type(indices)
+        axis = axis + len(source.get_shape()) + 1 if axis < 0 else axis
+        result = self.infer(source, operand_type(on), operand_type(off), depth, axis)
+        super().__init__([indices, on, off], [result], {"depth": int_attr(depth), "axis": int_attr(axis)})
+
+    @classmethod
+    def infer(cls, indices: Tensor, on: Tensor, off: Tensor, depth: int, axis: int) -> Tensor:
+        """Result type: the shape of indices with `depth` inserted at `axis`, elements of `on`."""
+        cls.require_dtype("indices", indices, INTEGERS)
+        cls.require_dtype("on", on, ANY)
+        cls.require_scalar("on", on)
+        cls.require_scalar("off", off, on)
+        shape = indices.get_shape()
+        cls.require_axis(axis, len(shape) + 1)
+        if depth < 0:
+            cls.fail(f"depth is {depth}, expected 0 or more")
+        return tensor_type([*shape[:axis], depth, *shape[axis:]], on.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        on, off = tensor_of(self.on), tensor_of(self.off)
+        return (self.infer(tensor_of(self.indices), on, off, self.depth, self.axis),)
+
+
+@irdl_op_definition
+class SliceOp(CirhOp):
+    """`x[start:limit:stride]` in every dimension; strides are positive."""
+
+    name = "cirh.Slice"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    x = operand_def()
+    result = result_def()
+    start_indices_attr = prop_def(INTS, prop_name="start_indices")
+    limit_indices_attr = prop_def(INTS, prop_name="limit_indices")
+    strides_attr = prop_def(INTS, prop_name="strides")
+    start_indices = IntsParameter("start_indices")
+    limit_indices = IntsParameter("limit_indices")
+    strides = IntsParameter("strides")
+
+    def __init__(
+        self,
+        x: Value,
+        start_indices: Sequence[int],
+        limit_indices: Sequence[int],
+        strides: Sequence[int] | None = None,
+    ) -> None:
+        strides = [1] * len(start_indices) if strides is None else strides
+        result = self.infer(operand_type(x), start_indices, limit_indices, strides)
+        super().__init__(
+            [x],
+            [result],
+            {
+                "start_indices": ints_attr(start_indices),
+                "limit_indices": ints_attr(limit_indices),
+                "strides": ints_attr(strides),
+            },
+        )
+
+    @classmethod
+    def infer(
+        cls, x: Tensor, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int]
+    ) -> Tensor:
+        """Result type: `ceil((limit - start) / stride)` in every dimension."""
+        shape = x.get_shape()
+        if {len(start_indices), len(limit_indices), len(strides)} != {len(shape)}:
+            cls.fail(
+                f"got {len(start_indices)} start_indices, {len(limit_indices)} limit_indices and "
+                f"{len(strides)} strides, expected {len(shape)} of each for {x}"
+            )
+        sizes = []
+        for dim, (size, start, limit, stride) in enumerate(
+            zip(shape, start_indices, limit_indices, strides, strict=True)
+        ):
+            if not 0 <= start <= limit <= size or stride < 1:
+                cls.fail(
+                    f"dimension {dim} has start {start}, limit {limit}, stride {stride}; "
+                    f"expected 0 <= start <= limit <= {size} and a stride of 1 or more"
+                )
+            sizes.append(-(-(limit - start) // stride))
+        return tensor_type(sizes, x.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.start_indices, self.limit_indices, self.strides),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import (
@@ -15,6 +17,7 @@ from cgc.cirh.base import (
     int_attr,
     operand_type,
 )
+from cgc.cirh.facts import Facts, Fp16, Samples, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
 
 
@@ -30,6 +33,10 @@ class SampleNormOp(CirhOp):
     epsilon_attr = prop_def(FLOAT, prop_name="epsilon")
     epsilon = FloatParameter("epsilon")
 
+    def row_reductions(self) -> int:
+        """Mean and variance."""
+        return 2
+
 
 class SampleNormGradOp(CirhOp):
     """Base of the gradients by x, scale and offset."""
@@ -42,6 +49,10 @@ class SampleNormGradOp(CirhOp):
     x_backprop = result_def()
     scale_backprop = result_def()
     offset_backprop = result_def()
+
+    def row_reductions(self) -> int:
+        """The means of the gradient, and of it times the normalized elements."""
+        return 2
 
 
 def _vector_type(op: type[CirhOp], x: Tensor, scale: Tensor) -> Tensor:
@@ -68,6 +79,7 @@ class LayerNormOp(SampleNormOp):
     """
 
     name = "cirh.LayerNorm"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, activations=1, ends_update=True)
 
     def __init__(self, x: Value, scale: Value, offset: Value, epsilon: float = 1e-3) -> None:
         operands = [x, scale, offset]
@@ -90,6 +102,9 @@ class LayerNormGradOp(SampleNormGradOp):
     """Gradients of `LayerNorm` by x, scale and offset, from the moments that it saved."""
 
     name = "cirh.LayerNormGrad"
+    FACTS: ClassVar[Facts] = mixes(
+        fp16=Fp16.FOLLOWS, samples=Samples.FIRST, activations=2, ends_update=True, gradient_of=LayerNormOp
+    )
 
     def __init__(self, grad: Value, x: Value, scale: Value, mean: Value, rstd: Value) -> None:
         operands = [grad, x, scale, mean, rstd]
@@ -127,6 +142,7 @@ class GroupNormOp(SampleNormOp):
     """
 
     name = "cirh.GroupNorm"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, activations=1, ends_update=True)
     num_groups_attr = prop_def(INT, prop_name="num_groups")
     num_groups = IntParameter("num_groups")
 
@@ -154,6 +170,9 @@ class GroupNormGradOp(SampleNormGradOp):
     """Gradients of `GroupNorm` by x, scale and offset, from the moments that it saved."""
 
     name = "cirh.GroupNormGrad"
+    FACTS: ClassVar[Facts] = mixes(
+        fp16=Fp16.FOLLOWS, samples=Samples.FIRST, activations=2, ends_update=True, gradient_of=GroupNormOp
+    )
     num_groups_attr = prop_def(INT, prop_name="num_groups")
     num_groups = IntParameter("num_groups")
 

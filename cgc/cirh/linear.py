@@ -1,11 +1,11 @@
-"""Reductions, matrix products and biases."""
+"""Matrix products and biases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from numpy.typing import DTypeLike
-from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import (
@@ -17,105 +17,20 @@ from cgc.cirh.base import (
     CirhOp,
     IntParameter,
     IntsParameter,
-    TextParameter,
     Value,
     bool_attr,
     int_attr,
     ints_attr,
     operand_type,
 )
-from cgc.cirh.types import BOOL, FLOATS, INTEGERS, NUMBERS, ElementType, Tensor, tensor_of, tensor_type
-
-REDUCE_DTYPES = {
-    "ADD": NUMBERS,
-    "MUL": NUMBERS,
-    "MAX": NUMBERS,
-    "MIN": NUMBERS,
-    "AND": BOOL | INTEGERS,
-    "OR": BOOL | INTEGERS,
-    "MEAN": FLOATS,
-}
-"""reduce_kind -> element types it is defined for."""
-
-
-@irdl_op_definition
-class ReduceOp(CirhOp):
-    """Reduction over `dimensions`; an empty list reduces nothing."""
-
-    name = "cirh.Reduce"
-    x = operand_def()
-    result = result_def()
-    reduce_kind_attr = prop_def(StringAttr, prop_name="reduce_kind")
-    dimensions_attr = prop_def(INTS, prop_name="dimensions")
-    keep_dims_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="keep_dims")
-    reduce_kind = TextParameter("reduce_kind")
-    dimensions = IntsParameter("dimensions")
-    keep_dims = BoolParameter("keep_dims")
-
-    def __init__(
-        self, x: Value, reduce_kind: str, dimensions: Sequence[int], keep_dims: bool = False
-    ) -> None:
-        source = operand_type(x)
-        rank = len(source.get_shape())
-        dimensions = sorted(dim + rank if dim < 0 else dim for dim in dimensions)
-        super().__init__(
-            [x],
-            [self.infer(source, reduce_kind, dimensions, keep_dims)],
-            {
-                "reduce_kind": StringAttr(reduce_kind),
-                "dimensions": ints_attr(dimensions),
-                "keep_dims": bool_attr(keep_dims),
-            },
-        )
-
-    @classmethod
-    def infer(cls, x: Tensor, reduce_kind: str, dimensions: Sequence[int], keep_dims: bool) -> Tensor:
-        """Result type: x without the dimensions, or with size 1 in their place."""
-        if reduce_kind not in REDUCE_DTYPES:
-            cls.fail(f"reduce_kind is {reduce_kind!r}, expected one of {', '.join(REDUCE_DTYPES)}")
-        cls.require_dtype("x", x, REDUCE_DTYPES[reduce_kind])
-        shape = x.get_shape()
-        reduced = set(dimensions)
-        if list(dimensions) != sorted(reduced) or not reduced <= set(range(len(shape))):
-            cls.fail(f"dimensions is {tuple(dimensions)}, expected rising dimensions of {x}")
-        sizes = [
-            1 if dim in reduced else size for dim, size in enumerate(shape) if keep_dims or dim not in reduced
-        ]
-        return tensor_type(sizes, x.element_type)
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.x), self.reduce_kind, self.dimensions, self.keep_dims),)
-
-
-@irdl_op_definition
-class ArgMaxOp(CirhOp):
-    """Position of the first largest element along `axis`, as i64 or i32."""
-
-    name = "cirh.ArgMax"
-    x = operand_def()
-    result = result_def()
-    axis_attr = prop_def(INT, prop_name="axis")
-    axis = IntParameter("axis")
-
-    def __init__(self, x: Value, axis: int, dtype: DTypeLike | ElementType = "int64") -> None:
-        source = operand_type(x)
-        axis = axis + len(source.get_shape()) if axis < 0 else axis
-        super().__init__([x], [self.infer(source, axis, dtype)], {"axis": int_attr(axis)})
-
-    @classmethod
-    def infer(cls, x: Tensor, axis: int, dtype: DTypeLike | ElementType) -> Tensor:
-        """Result type: x without dimension `axis`, of integers."""
-        shape = x.get_shape()
-        cls.require_dtype("x", x, NUMBERS)
-        cls.require_axis(axis, len(shape))
-        if shape[axis] == 0:
-            cls.fail(f"dimension {axis} of {x} is empty, expected one element or more")
-        result = tensor_type([*shape[:axis], *shape[axis + 1 :]], dtype)
-        cls.require_dtype("result", result, frozenset({"int32", "int64"}))
-        return result
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.x), self.axis, tensor_of(self.result).element_type),)
+from cgc.cirh.facts import Facts, Fp16, Samples, mixes, pointwise
+from cgc.cirh.types import (
+    NUMBERS,
+    Tensor,
+    shape_of,
+    tensor_of,
+    tensor_type,
+)
 
 
 @irdl_op_definition
@@ -123,6 +38,7 @@ class MatMulOp(CirhOp):
     """Matrix product over the last two dimensions; leading (batch) dimensions of both are equal."""
 
     name = "cirh.MatMul"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     a = operand_def()
     b = operand_def()
     result = result_def()
@@ -159,6 +75,12 @@ class MatMulOp(CirhOp):
             )
         return tensor_type([*left[:-2], rows, columns], a.element_type)
 
+    def sample_operands(self) -> Sequence[SSAValue]:
+        """Of a product of two matrices, whose rows may be samples: a, unless it is summed over its rows."""
+        if len(shape_of(self.result)) > 2:
+            return self.operands
+        return () if self.transpose_a else (self.a,)
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.a), tensor_of(self.b), self.transpose_a, self.transpose_b),)
 
@@ -171,6 +93,7 @@ class DotGeneralOp(CirhOp):
     """
 
     name = "cirh.DotGeneral"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
@@ -241,6 +164,12 @@ class DotGeneralOp(CirhOp):
             )
         return [shape[dim] for dim in batching], [n for dim, n in enumerate(shape) if dim not in used]
 
+    def sample_operands(self) -> Sequence[SSAValue]:
+        """lhs, whose first dimension is that of the result, unless it is summed; with batches both."""
+        if self.lhs_batching_dimensions:
+            return self.operands
+        return () if 0 in self.lhs_contracting_dimensions else (self.lhs,)
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (
             self.infer(
@@ -259,6 +188,7 @@ class BiasAddOp(CirhOp):
     """x plus a 1-d bias along the last dimension."""
 
     name = "cirh.BiasAdd"
+    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
     x = operand_def()
     bias = operand_def()
     result = result_def()
@@ -286,6 +216,7 @@ class BiasAddGradOp(CirhOp):
     """Sum of grad over all dimensions but the last."""
 
     name = "cirh.BiasAddGrad"
+    FACTS: ClassVar[Facts] = mixes(samples=Samples.SUMMED, ends_update=True, gradient_of=BiasAddOp)
     grad = operand_def()
     result = result_def()
 
@@ -309,6 +240,7 @@ class ReduceBiasOp(CirhOp):
     """Sum of grad over all dimensions but `dim`: the gradient of a bias along that dimension."""
 
     name = "cirh.ReduceBias"
+    FACTS: ClassVar[Facts] = mixes(samples=Samples.SUMMED, ends_update=True)
     grad = operand_def()
     result = result_def()
     dim_attr = prop_def(INT, prop_name="dim")

@@ -1,12 +1,18 @@
-"""Optimizer updates with TensorFlow's arithmetic. Hyperparameters are rank-0 operands of param's dtype."""
+"""Optimizer updates. Hyperparameters are rank-0 operands of param's dtype.
+
+What frameworks compute differently is an attribute; without it the arithmetic is TensorFlow's.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Attribute
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from cgc.cirh.base import BOOLEAN, FALSE, BoolParameter, CirhOp, Value, bool_attr, operand_type
+from cgc.cirh.facts import Facts, Work, pointwise
 from cgc.cirh.types import FLOATS, Tensor, tensor_of
 
 
@@ -48,6 +54,7 @@ class GradientDescentOp(OptimizerOp):
     """`param - lr * grad`."""
 
     name = "cirh.GradientDescent"
+    FACTS: ClassVar[Facts] = pointwise(Work(simple=2))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "grad"})
     param = operand_def()
     lr = operand_def()
@@ -66,6 +73,7 @@ class MomentumOp(OptimizerOp):
     """
 
     name = "cirh.Momentum"
+    FACTS: ClassVar[Facts] = pointwise(Work(simple=4))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "accum", "grad"})
     param = operand_def()
     accum = operand_def()
@@ -97,22 +105,35 @@ class AdamBaseOp(OptimizerOp):
     new_v = result_def()
     use_nesterov_attr = prop_def(BOOLEAN, default_value=FALSE, prop_name="use_nesterov")
     use_nesterov = BoolParameter("use_nesterov")
+    corrected_attr = opt_prop_def(UnitAttr, prop_name="corrected_epsilon")
 
-    def _build(self, use_nesterov: bool, **operands: Value) -> None:
+    @property
+    def corrected_epsilon(self) -> bool:
+        """Whether epsilon is added to the root of the corrected v, as in the paper and in PyTorch."""
+        return self.corrected_attr is not None
+
+    def _build(self, use_nesterov: bool, corrected_epsilon: bool, **operands: Value) -> None:
         types = self.infer(3, **_types(**operands))
-        CirhOp.__init__(self, list(operands.values()), types, {"use_nesterov": bool_attr(use_nesterov)})
+        properties: dict[str, Attribute] = {"use_nesterov": bool_attr(use_nesterov)}
+        if corrected_epsilon:
+            properties["corrected_epsilon"] = UnitAttr()
+        CirhOp.__init__(self, list(operands.values()), types, properties)
 
 
 @irdl_op_definition
 class AdamOp(AdamBaseOp):
-    """Adam as `ResourceApplyAdam` computes it.
+    """Adam as `ResourceApplyAdam` computes it, with `corrected_epsilon` as `torch.optim.Adam` does.
 
     `alpha = lr * sqrt(1 - beta2_power) / (1 - beta1_power)`; `m' = m + (grad - m) * (1 - beta1)`;
     `v' = v + (grad**2 - v) * (1 - beta2)`; `param' = param - alpha * m' / (sqrt(v') + epsilon)`.
     With `use_nesterov` the numerator is `m' * beta1 + (1 - beta1) * grad`.
+
+    That epsilon is the paper's "epsilon hat". With `corrected_epsilon` it is that of Algorithm 1 (Kingma and
+    Ba 2015): `param' = param - lr / (1 - beta1_power) * m' / (sqrt(v' / (1 - beta2_power)) + epsilon)`.
     """
 
     name = "cirh.Adam"
+    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=12))
     param = operand_def()
     m = operand_def()
     v = operand_def()
@@ -137,9 +158,11 @@ class AdamOp(AdamBaseOp):
         epsilon: Value,
         grad: Value,
         use_nesterov: bool = False,
+        corrected_epsilon: bool = False,
     ) -> None:
         self._build(
             use_nesterov,
+            corrected_epsilon,
             param=param,
             m=m,
             v=v,
@@ -161,6 +184,7 @@ class AdamWOp(AdamBaseOp):
     """
 
     name = "cirh.AdamW"
+    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=14))
     param = operand_def()
     m = operand_def()
     v = operand_def()
@@ -187,9 +211,11 @@ class AdamWOp(AdamBaseOp):
         grad: Value,
         weight_decay: Value,
         use_nesterov: bool = False,
+        corrected_epsilon: bool = False,
     ) -> None:
         self._build(
             use_nesterov,
+            corrected_epsilon,
             param=param,
             m=m,
             v=v,
@@ -213,6 +239,7 @@ class RMSPropOp(OptimizerOp):
     """
 
     name = "cirh.RMSProp"
+    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=8))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "ms", "mom", "grad"})
     param = operand_def()
     ms = operand_def()
@@ -248,6 +275,7 @@ class AdagradOp(OptimizerOp):
     """`accum' = accum + grad**2`; `param' = param - lr * grad / sqrt(accum')`."""
 
     name = "cirh.Adagrad"
+    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=4))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "accum", "grad"})
     param = operand_def()
     accum = operand_def()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import INTS, CirhOp, IntsParameter, TextParameter, Value, ints_attr, operand_type
-from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
+from cgc.cirh.facts import Facts, Fp16, Work, mixes
+from cgc.cirh.types import FLOATS, Tensor, element_count, tensor_of, tensor_type
 from cgc.cirh.window import data_format_of, require_space, require_window, window_counts
 
 POOL_TYPES = ("MAX", "AVG")
@@ -59,6 +62,12 @@ class WindowOp(CirhOp):
             "strides": ints_attr(strides),
         }
 
+    def worked_elements(self) -> int:
+        """The elements of all windows: of the result forward, of the last operand backward."""
+        forward = self.FACTS.gradient_of is None
+        pooled = self.results[0] if forward else self.operands[-1]
+        return element_count(tensor_of(pooled)) * math.prod(self.ksize)
+
     def verify_(self) -> None:
         """Checks the data format, then the types."""
         expected = data_format_of(tensor_of(self.operands[0]))
@@ -76,6 +85,7 @@ class PoolOp(WindowOp):
     """
 
     name = "cirh.Pool"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS)
     x = operand_def()
     result = result_def()
     pool_type_attr = prop_def(StringAttr, prop_name="pool_type")
@@ -121,6 +131,7 @@ class MaxPoolGradOp(WindowOp):
     """
 
     name = "cirh.MaxPoolGrad"
+    FACTS: ClassVar[Facts] = mixes(Work(simple=2), fp16=Fp16.FOLLOWS, gradient_of=PoolOp)
     x = operand_def()
     grad = operand_def()
     result = result_def()
@@ -156,6 +167,7 @@ class AvgPoolGradOp(WindowOp):
     """Gradient of AVG pooling: each grad is spread evenly over the elements of its window."""
 
     name = "cirh.AvgPoolGrad"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, gradient_of=PoolOp)
     grad = operand_def()
     result = result_def()
 

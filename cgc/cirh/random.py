@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
+from cgc.cirh.facts import Facts, Samples, Work, drawn, mixes
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
 
 _FLOAT32 = frozenset({"float32"})
@@ -43,6 +45,7 @@ class RandomUniformOp(SeededRandomOp):
     """Uniform numbers in [0, 1)."""
 
     name = "cirh.RandomUniform"
+    FACTS: ClassVar[Facts] = drawn(Work(random=1))
 
 
 @irdl_op_definition
@@ -50,6 +53,7 @@ class RandomNormalOp(SeededRandomOp):
     """Numbers of the normal distribution with mean 0 and standard deviation 1."""
 
     name = "cirh.RandomNormal"
+    FACTS: ClassVar[Facts] = drawn(Work(random=1, transcendental=2))
 
 
 @irdl_op_definition
@@ -57,6 +61,7 @@ class RandomMultinomialOp(CirhOp):
     """Draws classes with the probabilities `softmax(logits)`: `[B, C]` gives `[B, num_samples]` of i32."""
 
     name = "cirh.RandomMultinomial"
+    FACTS: ClassVar[Facts] = mixes(Work(random=1), samples=Samples.DRAWN)
     step = operand_def()
     logits = operand_def()
     result = result_def()
@@ -97,6 +102,7 @@ class StatelessRandomUniformOp(CirhOp):
     """Uniform numbers in [0, 1) of a key of two integers, which the program itself keeps and advances."""
 
     name = "cirh.StatelessRandomUniform"
+    FACTS: ClassVar[Facts] = drawn(Work(random=1))
     key = operand_def()
     result = result_def()
 

@@ -7,11 +7,20 @@ tensor has a row for. What is computed for such rows has no meaning, and `Scatte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 from numpy.typing import DTypeLike
 from xdsl.dialects.builtin import StringAttr
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
-from cgc.cirh.base import CirhOp, TextParameter, Value, operand_type
+from cgc.cirh.base import (
+    CirhOp,
+    TextParameter,
+    Value,
+    operand_type,
+)
+from cgc.cirh.facts import STREAM, Facts, Order, Samples, Work, mixes
 from cgc.cirh.types import ANY, INTEGERS, NUMBERS, ElementType, Tensor, tensor_of, tensor_type
 
 PADDING_INDEX = 2**31 - 1
@@ -31,6 +40,9 @@ class UniqueOp(CirhOp):
     """
 
     name = "cirh.Unique"
+    FACTS: ClassVar[Facts] = mixes(
+        Work(stream=1, simple=1), samples=Samples.NONE, ends_update=True, order=Order.SORTS
+    )
     x = operand_def()
     values = result_def()
     idx = result_def()
@@ -63,6 +75,7 @@ class ScatterOp(CirhOp):
     """
 
     name = "cirh.Scatter"
+    FACTS: ClassVar[Facts] = mixes(STREAM, samples=Samples.NONE, order=Order.SCATTERS)
     x = operand_def()
     indices = operand_def()
     updates = operand_def()
@@ -92,3 +105,43 @@ class ScatterOp(CirhOp):
     def _infer_results(self) -> tuple[Tensor, ...]:
         indices, updates = tensor_of(self.indices), tensor_of(self.updates)
         return (self.infer(tensor_of(self.x), indices, updates, self.reduce_kind),)
+
+
+@irdl_op_definition
+class ScatterNdOp(CirhOp):
+    """Rows of updates combined into a zero tensor at the rows that indices name.
+
+    Rows with an index out of range are dropped, as `UnsortedSegmentSum` does. The gradient of an embedding.
+    """
+
+    name = "cirh.ScatterNd"
+    FACTS: ClassVar[Facts] = mixes(STREAM, samples=Samples.SUMMED, ends_update=True, order=Order.SCATTERS)
+    indices = operand_def()
+    updates = operand_def()
+    result = result_def()
+    reduce_kind_attr = prop_def(StringAttr, prop_name="reduce_kind")
+    reduce_kind = TextParameter("reduce_kind")
+
+    def __init__(
+        self, indices: Value, updates: Value, shape: Sequence[int], reduce_kind: str = "ADD"
+    ) -> None:
+        result = self.infer(operand_type(indices), operand_type(updates), shape, reduce_kind)
+        super().__init__([indices, updates], [result], {"reduce_kind": StringAttr(reduce_kind)})
+
+    @classmethod
+    def infer(cls, indices: Tensor, updates: Tensor, shape: Sequence[int], reduce_kind: str) -> Tensor:
+        """Result type: `shape`, whose dimensions after the first are those of updates."""
+        cls.require_dtype("indices", indices, INTEGERS)
+        cls.require_dtype("updates", updates, NUMBERS)
+        if reduce_kind != "ADD":
+            cls.fail(f"reduce_kind is {reduce_kind!r}, expected 'ADD'")
+        rows = indices.get_shape()
+        if len(rows) != 1 or updates.get_shape()[:1] != rows:
+            cls.fail(f"indices has type {indices} and updates {updates}, expected [N] and [N, ...]")
+        if not shape or tuple(shape[1:]) != updates.get_shape()[1:]:
+            cls.fail(f"result shape is {tuple(shape)}, expected (rows, *{updates.get_shape()[1:]})")
+        return tensor_type(shape, updates.element_type)
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        shape = tensor_of(self.result).get_shape()
+        return (self.infer(tensor_of(self.indices), tensor_of(self.updates), shape, self.reduce_kind),)

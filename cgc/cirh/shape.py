@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
-from xdsl.dialects.builtin import StringAttr
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, var_operand_def
+from xdsl.irdl import (
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    var_operand_def,
+    var_result_def,
+)
 
 from cgc.cirh.base import (
     INT,
@@ -15,13 +22,17 @@ from cgc.cirh.base import (
     CirhOp,
     IntParameter,
     IntsParameter,
-    TextParameter,
     Value,
     int_attr,
     ints_attr,
     operand_type,
 )
-from cgc.cirh.types import INTEGERS, NUMBERS, Tensor, element_count, tensor_of, tensor_type
+from cgc.cirh.facts import Elements, Facts, moves
+from cgc.cirh.types import (
+    Tensor,
+    tensor_of,
+    tensor_type,
+)
 
 
 @irdl_op_definition
@@ -29,6 +40,7 @@ class ReshapeOp(CirhOp):
     """The same elements in row-major order with another shape."""
 
     name = "cirh.Reshape"
+    FACTS: ClassVar[Facts] = moves(Elements.KEPT)
     x = operand_def()
     result = result_def()
 
@@ -54,6 +66,7 @@ class TransposeOp(CirhOp):
     """Permuted dimensions: dimension i of the result is dimension `permutation[i]` of x."""
 
     name = "cirh.Transpose"
+    FACTS: ClassVar[Facts] = moves(Elements.PERMUTED)
     x = operand_def()
     result = result_def()
     permutation_attr = prop_def(INTS, prop_name="permutation")
@@ -80,6 +93,7 @@ class BroadcastInDimOp(CirhOp):
     """Repeats x: dimension i of x becomes dimension `broadcast_dimensions[i]` of the result."""
 
     name = "cirh.BroadcastInDim"
+    FACTS: ClassVar[Facts] = moves(Elements.REPEATED)
     x = operand_def()
     result = result_def()
     broadcast_dimensions_attr = prop_def(INTS, prop_name="broadcast_dimensions")
@@ -119,6 +133,7 @@ class ConcatOp(CirhOp):
     """Tensors one after the other along `axis`."""
 
     name = "cirh.Concat"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     xs = var_operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -152,70 +167,11 @@ class ConcatOp(CirhOp):
 
 
 @irdl_op_definition
-class SliceOp(CirhOp):
-    """`x[start:limit:stride]` in every dimension; strides are positive."""
-
-    name = "cirh.Slice"
-    x = operand_def()
-    result = result_def()
-    start_indices_attr = prop_def(INTS, prop_name="start_indices")
-    limit_indices_attr = prop_def(INTS, prop_name="limit_indices")
-    strides_attr = prop_def(INTS, prop_name="strides")
-    start_indices = IntsParameter("start_indices")
-    limit_indices = IntsParameter("limit_indices")
-    strides = IntsParameter("strides")
-
-    def __init__(
-        self,
-        x: Value,
-        start_indices: Sequence[int],
-        limit_indices: Sequence[int],
-        strides: Sequence[int] | None = None,
-    ) -> None:
-        strides = [1] * len(start_indices) if strides is None else strides
-        result = self.infer(operand_type(x), start_indices, limit_indices, strides)
-        super().__init__(
-            [x],
-            [result],
-            {
-                "start_indices": ints_attr(start_indices),
-                "limit_indices": ints_attr(limit_indices),
-                "strides": ints_attr(strides),
-            },
-        )
-
-    @classmethod
-    def infer(
-        cls, x: Tensor, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int]
-    ) -> Tensor:
-        """Result type: `ceil((limit - start) / stride)` in every dimension."""
-        shape = x.get_shape()
-        if {len(start_indices), len(limit_indices), len(strides)} != {len(shape)}:
-            cls.fail(
-                f"got {len(start_indices)} start_indices, {len(limit_indices)} limit_indices and "
-                f"{len(strides)} strides, expected {len(shape)} of each for {x}"
-            )
-        sizes = []
-        for dim, (size, start, limit, stride) in enumerate(
-            zip(shape, start_indices, limit_indices, strides, strict=True)
-        ):
-            if not 0 <= start <= limit <= size or stride < 1:
-                cls.fail(
-                    f"dimension {dim} has start {start}, limit {limit}, stride {stride}; "
-                    f"expected 0 <= start <= limit <= {size} and a stride of 1 or more"
-                )
-            sizes.append(-(-(limit - start) // stride))
-        return tensor_type(sizes, x.element_type)
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.x), self.start_indices, self.limit_indices, self.strides),)
-
-
-@irdl_op_definition
 class PadOp(CirhOp):
     """x with `low[i]` and `high[i]` elements of `value` before and after dimension i."""
 
     name = "cirh.pad"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
     value = operand_def()
     result = result_def()
@@ -245,72 +201,32 @@ class PadOp(CirhOp):
 
 
 @irdl_op_definition
-class GatherOp(CirhOp):
-    """Slices of x along `axis` picked by integer indices, as `tf.gather`; indices must be in range."""
+class SplitOp(CirhOp):
+    """x cut along `axis` into pieces of the given sizes, one result each; the inverse of `Concat`."""
 
-    name = "cirh.Gather"
+    name = "cirh.Split"
+    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
     x = operand_def()
-    indices = operand_def()
-    result = result_def()
+    pieces = var_result_def()
     axis_attr = prop_def(INT, prop_name="axis")
+    sizes_attr = prop_def(INTS, prop_name="sizes")
     axis = IntParameter("axis")
+    sizes = IntsParameter("sizes")
 
-    def __init__(self, x: Value, indices: Value, axis: int = 0) -> None:
+    def __init__(self, x: Value, sizes: Sequence[int], axis: int) -> None:
         source = operand_type(x)
         axis = axis + len(source.get_shape()) if axis < 0 else axis
-        super().__init__(
-            [x, indices], [self.infer(source, operand_type(indices), axis)], {"axis": int_attr(axis)}
-        )
+        types = self.infer(source, sizes, axis)
+        super().__init__([x], types, {"axis": int_attr(axis), "sizes": ints_attr(sizes)})
 
     @classmethod
-    def infer(cls, x: Tensor, indices: Tensor, axis: int) -> Tensor:
-        """Result type: the shape of x with dimension `axis` replaced by the shape of indices."""
-        cls.require_dtype("indices", indices, INTEGERS)
+    def infer(cls, x: Tensor, sizes: Sequence[int], axis: int) -> tuple[Tensor, ...]:
+        """Result types: x with each of the sizes along `axis`."""
         shape = x.get_shape()
         cls.require_axis(axis, len(shape))
-        result = tensor_type([*shape[:axis], *indices.get_shape(), *shape[axis + 1 :]], x.element_type)
-        if not shape[axis] and element_count(result):
-            cls.fail(f"x has type {x}, expected elements to pick along dimension {axis}")
-        return result
+        if not sizes or min(sizes) < 0 or sum(sizes) != shape[axis]:
+            cls.fail(f"sizes is {tuple(sizes)}, expected a sum of {shape[axis]}, dimension {axis} of {x}")
+        return tuple(tensor_type([*shape[:axis], n, *shape[axis + 1 :]], x.element_type) for n in sizes)
 
     def _infer_results(self) -> tuple[Tensor, ...]:
-        return (self.infer(tensor_of(self.x), tensor_of(self.indices), self.axis),)
-
-
-@irdl_op_definition
-class ScatterNdOp(CirhOp):
-    """Rows of updates combined into a zero tensor at the rows that indices name.
-
-    Rows with an index out of range are dropped, as `UnsortedSegmentSum` does. The gradient of an embedding.
-    """
-
-    name = "cirh.ScatterNd"
-    indices = operand_def()
-    updates = operand_def()
-    result = result_def()
-    reduce_kind_attr = prop_def(StringAttr, prop_name="reduce_kind")
-    reduce_kind = TextParameter("reduce_kind")
-
-    def __init__(
-        self, indices: Value, updates: Value, shape: Sequence[int], reduce_kind: str = "ADD"
-    ) -> None:
-        result = self.infer(operand_type(indices), operand_type(updates), shape, reduce_kind)
-        super().__init__([indices, updates], [result], {"reduce_kind": StringAttr(reduce_kind)})
-
-    @classmethod
-    def infer(cls, indices: Tensor, updates: Tensor, shape: Sequence[int], reduce_kind: str) -> Tensor:
-        """Result type: `shape`, whose dimensions after the first are those of updates."""
-        cls.require_dtype("indices", indices, INTEGERS)
-        cls.require_dtype("updates", updates, NUMBERS)
-        if reduce_kind != "ADD":
-            cls.fail(f"reduce_kind is {reduce_kind!r}, expected 'ADD'")
-        rows = indices.get_shape()
-        if len(rows) != 1 or updates.get_shape()[:1] != rows:
-            cls.fail(f"indices has type {indices} and updates {updates}, expected [N] and [N, ...]")
-        if not shape or tuple(shape[1:]) != updates.get_shape()[1:]:
-            cls.fail(f"result shape is {tuple(shape)}, expected (rows, *{updates.get_shape()[1:]})")
-        return tensor_type(shape, updates.element_type)
-
-    def _infer_results(self) -> tuple[Tensor, ...]:
-        shape = tensor_of(self.result).get_shape()
-        return (self.infer(tensor_of(self.indices), tensor_of(self.updates), shape, self.reduce_kind),)
+        return self.infer(tensor_of(self.x), self.sizes, self.axis)

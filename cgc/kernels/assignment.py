@@ -8,27 +8,17 @@ from typing import TypeVar
 
 from xdsl.ir import SSAValue
 
-from cgc.kernels.program import Program, elements
+from cgc.cirh import ops
+from cgc.cirh.ops import ops_where
+from cgc.kernels.family import Family
+from cgc.kernels.program import FREE, RELABELS, Program, elements
 
 _T = TypeVar("_T")
 
-_BESIDES = frozenset({"Const", "BroadcastInDim", "Cast", "Reshape"})
+_BESIDES = FREE | RELABELS
 """Ops that do not count as neighbours: they have no work of their own."""
 
-_GRADIENT_SOURCES = frozenset(
-    {
-        "LayerNormGrad",
-        "GroupNormGrad",
-        "MatMul",
-        "Convolution",
-        "Reduce",
-        "BiasAddGrad",
-        "FusedBatchNorm",
-        "FusedBatchNormGrad",
-        "ScatterNd",
-        "Unique",
-    }
-)
+_GRADIENT_SOURCES = ops_where(lambda op: op.FACTS.ends_update)
 
 
 @dataclass(eq=False)
@@ -44,7 +34,7 @@ class Group:
         sizes: what its rule knows for the cost function, see there.
     """
 
-    family: str
+    family: Family
     anchor: int
     members: set[int] = field(default_factory=set)
     updates: set[int] = field(default_factory=set)
@@ -60,7 +50,7 @@ class Assignment:
         self.groups: list[Group] = []
         self._owner: list[Group | None] = [None] * len(program.ops)
 
-    def open(self, family: str, anchor: int, generated: bool = False) -> Group:
+    def open(self, family: Family, anchor: int, generated: bool = False) -> Group:
         """Starts a kernel with its anchor op."""
         group = Group(family, anchor, generated=generated)
         self.groups.append(group)
@@ -98,7 +88,7 @@ class Assignment:
                 seen.add(near)
                 if self._owner[near] is not None or near in others:
                     continue
-                if self.program.mnemonics[near] not in _BESIDES:
+                if self.program.kinds[near] not in _BESIDES:
                     return False
                 if near not in self.program.constant:
                     pending.append(near)
@@ -107,7 +97,7 @@ class Assignment:
     def claim_update(self, group: Group, state: SSAValue) -> None:
         """Gives a kernel the ops that compute the new value of a parameter and of its optimizer state."""
         for index in update_region(self.program, state):
-            if self.claim(group, index) and self.program.mnemonics[index] not in _GRADIENT_SOURCES:
+            if self.claim(group, index) and self.program.kinds[index] not in _GRADIENT_SOURCES:
                 group.updates.add(index)
 
 
@@ -138,10 +128,10 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
         if index in found or elements(value) not in sizes or value in program.per_sample_values:
             continue
         found.add(index)
-        if program.mnemonics[index] == "Scatter":
+        if program.kinds[index] is ops.ScatterOp:
             _, indices, updates = program.ops[index].operands
             sizes |= {elements(indices), elements(updates)} - {0, 1}
-        if program.mnemonics[index] == "pad":
+        if program.kinds[index] is ops.PadOp:
             sizes |= {elements(program.ops[index].operands[0])} - {0, 1}
         pending += [operand for operand in _updated_from(program, index) if elements(operand) in sizes]
     return sorted(found)
@@ -150,10 +140,10 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
 def _updated_from(program: Program, index: int) -> list[SSAValue]:
     """The operands of an op of an update that belong to the update themselves."""
     operands = list(program.ops[index].operands)
-    if program.mnemonics[index] not in _GRADIENT_SOURCES:
+    if program.kinds[index] not in _GRADIENT_SOURCES:
         return operands
     # rows of equal number are summed: finding these numbers is part of the update, the rows are not
-    return operands[:1] if program.mnemonics[index] == "ScatterNd" else []
+    return operands[:1] if program.kinds[index] is ops.ScatterNdOp else []
 
 
 def single(candidates: Iterable[_T]) -> _T | None:

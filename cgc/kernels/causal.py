@@ -8,13 +8,13 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.constant import ConstOp
 from cgc.cirh.types import AnyArray, shape_of
-from cgc.kernels.program import Program, elements
-from cgc.kernels.work import PRODUCTS
+from cgc.kernels.program import PRODUCTS, Program, elements
 from cgc.passes.evaluate import evaluate
 
-_OTHER_SCORES = PRODUCTS | {"Attention", "Softmax"}
+_OTHER_SCORES = PRODUCTS | {ops.AttentionOp, ops.SoftmaxOp}
 
 
 def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAValue], size: int) -> bool:
@@ -40,7 +40,7 @@ def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAVal
             mask = _computed(program, value, size)
             if mask is not None and _hides_what_follows(mask.reshape(size, size)):
                 return True
-        elif shape_of(value)[-2:] == (size, size) and program.mnemonics[index] not in _OTHER_SCORES:
+        elif shape_of(value)[-2:] == (size, size) and program.kinds[index] not in _OTHER_SCORES:
             pending += program.ops[index].operands
     return False
 

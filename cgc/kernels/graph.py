@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cgc.errors import KernelGraphError
-from cgc.kernels.nest_schedule import GeneratedKernel
+from cgc.kernels.nests.schedule import GeneratedKernel
 
 
 @dataclass(frozen=True)

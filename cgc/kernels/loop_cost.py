@@ -8,10 +8,11 @@ of one lane may share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
     SAMPLES_OFFERED,
@@ -23,7 +24,9 @@ from cgc.kernels.configurations import (
     whole_cycles,
     with_copies,
 )
-from cgc.kernels.stream_cost import line_cycles, reserve
+from cgc.kernels.family import Family, Naming, Rule
+from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, loop_figures, widest_rows
+from cgc.kernels.stream_cost import LINES, line_cycles, reserve
 
 PARAMETERS = frozenset(
     {
@@ -82,3 +85,30 @@ def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
     useful = width * height <= max(pieces, held // 1024)
     useful |= (width == 1) & (height == 1)
     return with_copies(width[useful], height[useful], parameters["rows"])
+
+
+def loop_family(
+    *,
+    name: str,
+    doc: str,
+    match: Rule | None = None,
+    figures: Callable[[Assignment, Group], dict[str, int]] = loop_figures,
+    has_images: bool = False,
+    label: str | None = None,
+    naming: Naming = Naming.BY_LAYER,
+) -> Family:
+    """A family whose kernels run loops over the elements of a row; without `label` the name is in names."""
+    return Family(
+        name=name,
+        doc=doc,
+        match=match,
+        cost=loop_configurations,
+        parameters=PARAMETERS,
+        optional=LINES,
+        figures=figures,
+        rows=widest_rows,
+        fastest=ROWS_AT_THEIR_FASTEST,
+        has_images=has_images,
+        label=lambda _program, _group: label or name,
+        naming=naming,
+    )

@@ -4,53 +4,17 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 
+from cgc.cirh import ops
 from cgc.errors import KernelGraphError
-from cgc.kernels import (
-    activation,
-    attention,
-    branches,
-    control,
-    convolution,
-    dropout,
-    embedding,
-    fully_connected,
-    layer_norm,
-    loops,
-    loss,
-    matmul,
-    normalization,
-    pooling,
-    ranges,
-    residual,
-    statistics,
-)
 from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.families import RULES
+from cgc.kernels.families.control import FAMILY as CONTROL
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.kernels.naming import kernel_names
-from cgc.kernels.nest_schedule import GeneratedKernel
+from cgc.kernels.nests.groups import generate_all
+from cgc.kernels.nests.schedule import GeneratedKernel
 from cgc.kernels.program import Program, elements
 from cgc.kernels.sizing import edge_values, parameters, samples_in_flight
-
-RULES = (
-    attention.match,
-    fully_connected.match,
-    convolution.match,
-    layer_norm.match,
-    normalization.match,
-    pooling.match,
-    loss.match,
-    embedding.match,
-    ranges.match,
-    matmul.match,
-    dropout.match,
-    branches.match,
-    activation.match,
-    residual.match,
-    statistics.match,
-    control.match,
-    loops.match,
-)
-"""Match rules in order; an op goes to the first rule that takes it, and the last one takes what is left."""
 
 
 def match_kernels(module: ModuleOp) -> KernelGraph:
@@ -72,10 +36,10 @@ def match_kernels(module: ModuleOp) -> KernelGraph:
             "func.func @graph has no ops, expected at least one: the step returns its arguments as they are"
         )
     assignment = Assignment(program)
-    for rule in RULES:
-        rule(assignment)
+    for match in RULES:
+        match(assignment)
     assignment.groups.sort(key=lambda group: _first_op(program, group))
-    generated = loops.generate_all(assignment)
+    generated = generate_all(assignment)
     values = edge_values(assignment)
     in_flight = samples_in_flight(assignment, values)
     names = kernel_names(program, assignment.groups)
@@ -92,7 +56,7 @@ def match_kernels(module: ModuleOp) -> KernelGraph:
 
 def _first_op(program: Program, group: Group) -> int:
     """Position of a kernel's first op that works on samples, else of its first op."""
-    working = [index for index in group.members if program.mnemonics[index] != "Const"]
+    working = [index for index in group.members if program.kinds[index] is not ops.ConstOp]
     return min([index for index in working if program.is_per_sample(index)] or working or group.members)
 
 
@@ -103,7 +67,7 @@ def _kernel(
     members = tuple(sorted(group.members))
     return Kernel(
         name=name,
-        family=group.family,
+        family=group.family.name,
         parameters=parameters(assignment, group),
         ops=tuple(program.ops[index].name for index in members),
         op_indices=members,
@@ -116,7 +80,7 @@ def _kernel(
 
 def _source(program: Program, group: Group) -> str | None:
     """The line of the anchor, else of the first op that has one; scalars come from all over the program."""
-    if group.family == control.FAMILY:
+    if group.family is CONTROL:
         return None
     lines = [program.ops[index].source for index in (group.anchor, *sorted(group.members))]
     return next((line for line in lines if line is not None), None)

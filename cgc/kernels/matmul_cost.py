@@ -6,10 +6,11 @@ Geometry and cycle counts are those recovered from published compile reports, se
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
     Configurations,
@@ -27,6 +28,9 @@ from cgc.kernels.core_cost import (
     tile_wire_cycles,
     width_factor,
 )
+from cgc.kernels.family import Family, Naming, Rule
+from cgc.kernels.program import Program
+from cgc.kernels.sizing import product_figures, product_rows
 from cgc.kernels.stream_cost import LINES, line_cycles, reserve
 
 PARAMETERS = frozenset(
@@ -167,3 +171,39 @@ def _memory(
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
     held = coefficient("code_bytes") * area + copies * (parameters["resident_bytes"] + pes * buffers)
     return pooled_memory(coefficient("code_bytes") + worked * share + buffers, held, area)
+
+
+def product_family(
+    *,
+    name: str,
+    doc: str,
+    match: Rule,
+    figures: Callable[[Assignment, Group], dict[str, int]] = product_figures,
+    rows: Callable[[Assignment, Group], int] = product_rows,
+    has_images: bool = False,
+    has_weights: bool = False,
+    label: Callable[[Program, Group], str],
+    naming: Naming = Naming.NUMBERED,
+) -> Family:
+    """A family whose kernels are a product over a rectangle, with what is beside it on the lines around."""
+    return Family(
+        name=name,
+        doc=doc,
+        match=match,
+        cost=matmul_configurations,
+        parameters=PARAMETERS,
+        optional=OPTIONAL,
+        figures=figures,
+        rows=rows,
+        fastest=_FASTEST,
+        has_images=has_images,
+        has_weights=has_weights,
+        label=label,
+        naming=naming,
+    )
+
+
+_FASTEST = (
+    ": {inputs:,} inputs and {outputs:,} outputs are spread as finely as starts and sums allow, more PEs do "
+    "not help. Fewer outputs (a smaller vocabulary, fewer channels) or fewer rows do."
+)

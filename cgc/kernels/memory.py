@@ -7,14 +7,8 @@ from xdsl.ir import SSAValue
 from cgc.cirh.constant import ConstOp
 from cgc.cirh.types import shape_of, size_bytes, tensor_of
 from cgc.kernels.assignment import Assignment, Group
-from cgc.kernels.program import Program, elements
-from cgc.kernels.work import PRODUCTS, element_bytes
-
-_ROW_FAMILIES = frozenset({"layer_norm", "nlin", "add", "dropout", "pos_encoding", "loss"})
-"""Their stash lies with the kernels beside them that have weights: 48 PEs of a layer norm hold no sample."""
-
-_SIGNS_ONLY = frozenset({"ReluGrad"})
-"""Gradients that need one bit of an element of the forward pass."""
+from cgc.kernels.program import PRODUCTS, Program, elements
+from cgc.kernels.work import element_bytes
 
 
 def resident_bytes(assignment: Assignment, group: Group) -> int:
@@ -57,7 +51,7 @@ def _gradient_element_bytes(program: Program, group: Group, state: SSAValue) -> 
     sums = [
         element_bytes(result)
         for index in group.members
-        if program.mnemonics[index] in PRODUCTS
+        if program.kinds[index] in PRODUCTS
         for result in program.ops[index].results
         if result not in program.per_sample_values and elements(result) == elements(state)
     ]
@@ -79,7 +73,7 @@ def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
     where that is the input of the activation, its output is computed again. So are scores of an attention,
     from queries and keys.
     """
-    if group.family in _ROW_FAMILIES:
+    if not group.family.keeps_samples:
         return 0
     program = assignment.program
     readers: dict[SSAValue, set[int]] = {}
@@ -117,7 +111,7 @@ def _is_made_again(assignment: Assignment, value: SSAValue) -> bool:
     program = assignment.program
     producer = program.producer(value)
     owner = None if producer is None else assignment.owner(producer)
-    if owner is None or owner.family != "nlin":
+    if owner is None or not owner.family.computes_again:
         return False
     read = {operand for index in owner.members & program.forward for operand in program.ops[index].operands}
     return any(_readers_in_activations(assignment, operand) for operand in read - {value})
@@ -131,14 +125,14 @@ def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]
         for user in program.users(value)
         if user not in program.forward
         and (owner := assignment.owner(user)) is not None
-        and owner.family == "nlin"
+        and owner.family.computes_again
     }
 
 
 def _stashed_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:
     """Bytes per sample of one tensor; bits where its readers need no more."""
     tensor = tensor_of(value)
-    signs = all(program.mnemonics[reader] in _SIGNS_ONLY for reader in readers)
+    signs = all(program.ops[reader].FACTS.signs_only for reader in readers)
     if signs or str(tensor.element_type) == "i1":
         return -(-elements(value) // (8 * program.batch_size))
     return -(-size_bytes(tensor) // program.batch_size)

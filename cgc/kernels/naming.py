@@ -6,30 +6,18 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from xdsl.ir import SSAValue
-
+from cgc.cirh.base import mnemonic
+from cgc.cirh.ops import ops_where
+from cgc.cirh.softmax import CrossEntropyOp
 from cgc.kernels.assignment import Group
-from cgc.kernels.program import Program
-from cgc.kernels.work import LOSSES, rows_of
+from cgc.kernels.family import Naming
+from cgc.kernels.program import FREE, RELABELS, Program
 
-_SHORT = {
-    "convolution": "conv",
-    "normalization": "norm",
-    "pooling": "pool",
-    "data_movement": "move",
-}
-_PUBLISHED = {
-    "fully_connected": "fc",
-    "embedding": "emb",
-    **{kind: kind for kind in ("attention", "layer_norm", "nlin", "add", "dropout", "pos_encoding", "loss")},
-}
-"""Kinds of kernels that published reports number, whatever the layer is called."""
-
-_INNER = frozenset({"moments", "batchnorm", "Tensordot", "xentropy", "random_uniform", *LOSSES})
+_INNER = frozenset(
+    {"moments", "batchnorm", "Tensordot", "xentropy", "random_uniform"}
+    | {mnemonic(op) for op in ops_where(lambda op: issubclass(op, CrossEntropyOp))}
+)
 """Name scopes that frameworks open inside a layer."""
-
-_ALWAYS_PLAIN = frozenset({"control", "optimizer"})
-
 
 LayerPath: TypeAlias = tuple[str, ...] | None
 """Name scopes of a layer from the outermost in; None where an op has no name."""
@@ -70,40 +58,15 @@ def kernel_names(program: Program, groups: Sequence[Group]) -> list[str]:
     return names
 
 
-def _published(program: Program, group: Group) -> str:
-    """The name of a kind in published reports; a table that is weights as well is one kernel, `emb_fc`."""
-    if group.sizes.get("lookup"):
-        return "emb_fc"
-    if group.family == "loss":
-        logits = program.ops[group.anchor].operands[0]
-        of_tokens = rows_of(logits, program.batch_size)[0] > 1 and _made_by_product(program, logits)
-        return "mlm_loss" if of_tokens else "loss"
-    return _PUBLISHED[group.family]
-
-
-def _made_by_product(program: Program, value: SSAValue) -> bool:
-    """Whether a value comes from a matrix product, and not from a convolution as in images."""
-    index = program.producer(program.origin(value)[0])
-    while index is not None and program.mnemonics[index] in ("BiasAdd", "Add"):
-        index = program.producer(program.origin(program.ops[index].operands[0])[0])
-    return index is not None and program.mnemonics[index] == "MatMul"
-
-
 def _wanted(program: Program, group: Group) -> tuple[str, bool]:
     """The base of a name, and whether it is a family's name that wants a number."""
-    if group.family in _ALWAYS_PLAIN:
-        return group.family, False
-    if group.family in _PUBLISHED:
-        return _published(program, group), True
+    label = group.family.label(program, group)
+    if group.family.naming is not Naming.BY_LAYER:
+        return label, group.family.naming is Naming.NUMBERED
     path = layer_path(program, group.anchor)
     if path:
         return ".".join(re.sub(r"[^\w-]", "_", scope) for scope in path), False
-    working = {program.mnemonics[index] for index in group.members} - {
-        "Const",
-        "Reshape",
-        "BroadcastInDim",
-        "Cast",
-    }
+    working = {program.kinds[index] for index in group.members} - FREE - RELABELS
     if group.generated and len(working) == 1:
-        return working.pop().lower(), True
-    return _SHORT.get(group.family, group.family), True
+        return mnemonic(working.pop()).lower(), True
+    return label, True

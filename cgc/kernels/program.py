@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from cgc.cirh.base import CirhOp
+from cgc.cirh.facts import NO_WORK, Elements, Samples
 from cgc.cirh.interface import (
     INPUT_NAME,
     MODE,
@@ -19,16 +20,24 @@ from cgc.cirh.interface import (
     arguments_and_results,
     graph_function,
 )
+from cgc.cirh.ops import BroadcastInDimOp, ops_where
 from cgc.cirh.types import element_count, shape_of, size_bytes, tensor_of
 from cgc.errors import KernelGraphError
 
 LOSS = "output_loss"
 """Name of the output that is minimized."""
 
-_PASS_THROUGH = frozenset({"Cast", "Transpose", "Reshape"})
-_SUMS_OVER_SAMPLES = frozenset({"BiasAddGrad", "ScatterNd", "Scatter", "Unique", "Const", "Arange"})
-_FIRST_RESULT_ONLY = frozenset({"FusedBatchNorm", "FusedBatchNormGrad", "LayerNormGrad", "GroupNormGrad"})
-"""Ops that make one tensor of samples, and sums over all samples beside it."""
+FREE = ops_where(lambda op: op.FACTS.work == NO_WORK)
+"""Ops without work: a constant is loaded once, the others only change which index an element has."""
+
+RELABELS = ops_where(lambda op: op.FACTS.elements.relabels)
+"""Ops whose results are their operands under another shape or type."""
+
+PASS_THROUGH = RELABELS | ops_where(lambda op: op.FACTS.elements is Elements.PERMUTED)
+"""Ops whose results are their operands under another shape, type or order of dimensions."""
+
+PRODUCTS = ops_where(lambda op: op.FACTS.product)
+"""Ops whose multiplications the formulas of their kernels count."""
 
 
 class Program:
@@ -36,7 +45,7 @@ class Program:
 
     Attributes:
         ops: all ops but the return.
-        mnemonics: op names without "cirh.".
+        kinds: their classes.
         batch_size: samples of a step: the commonest leading dimension of the batch inputs, 1 without any.
         input_bytes_per_sample: of all batch inputs, rounded up.
         state: names of the state arguments.
@@ -48,7 +57,7 @@ class Program:
         arguments, results = arguments_and_results(function)
         block = function.body.block
         self.ops: tuple[CirhOp, ...] = tuple(_checked(op) for op in list(block.ops)[:-1])
-        self.mnemonics = tuple(op.name.removeprefix("cirh.") for op in self.ops)
+        self.kinds: tuple[type[CirhOp], ...] = tuple(map(type, self.ops))
         mode = function.attributes.get(MODE)
         self.mode = mode.data if isinstance(mode, StringAttr) else "train"
         returned = list(_last(block.ops).operands)
@@ -93,7 +102,7 @@ class Program:
         found, pending = set(), [index]
         while pending:
             for user in self.user_indices(pending.pop()):
-                if self.mnemonics[user] in ("Cast", "Reshape"):
+                if self.kinds[user] in RELABELS:
                     pending.append(user)
                 else:
                     found.add(user)
@@ -111,7 +120,7 @@ class Program:
     def origin(self, value: SSAValue) -> tuple[SSAValue, list[int]]:
         """Follows casts, transposes and reshapes back; returns where they start and the ops on the way."""
         path: list[int] = []
-        while (index := self.producer(value)) is not None and self.mnemonics[index] in _PASS_THROUGH:
+        while (index := self.producer(value)) is not None and self.kinds[index] in PASS_THROUGH:
             path.append(index)
             value = self.ops[index].operands[0]
         return value, path
@@ -120,7 +129,7 @@ class Program:
         """`origin`, and once more behind a broadcast: of a vector or table in a larger shape."""
         value, path = self.origin(value)
         index = self.producer(value)
-        if index is not None and self.mnemonics[index] == "BroadcastInDim":
+        if index is not None and isinstance(self.ops[index], BroadcastInDimOp):
             value, before = self.origin(self.ops[index].operands[0])
             path = [*path, index, *before]
         return value, path
@@ -169,7 +178,7 @@ class Program:
         found: set[SSAValue] = {value for value in self.inputs if self._leads_with_batch(value)}
         for index, op in enumerate(self.ops):
             if self._keeps_samples(index, found):
-                made = op.results[:1] if self.mnemonics[index] in _FIRST_RESULT_ONLY else op.results
+                made = op.results[:1] if op.FACTS.samples is Samples.FIRST else op.results
                 found.update(result for result in made if self._leads_with_batch(result))
         return frozenset(found)
 
@@ -183,18 +192,9 @@ class Program:
         return bool(shape) and shape[0] >= self.batch_size and shape[0] % self.batch_size == 0
 
     def _keeps_samples(self, index: int, known: set[SSAValue]) -> bool:
-        op, mnemonic = self.ops[index], self.mnemonics[index]
-        if mnemonic.startswith(("Random", "StatelessRandom")):
-            return True
-        if mnemonic in _SUMS_OVER_SAMPLES:
-            return False
-        if mnemonic == "MatMul" and len(shape_of(op.results[0])) == 2:
-            return op.operands[0] in known and not getattr(op, "transpose_a", False)
-        if getattr(op, "conv_pass_direction", None) == "BWD_KERNEL":
-            return False
-        if mnemonic == "Reduce" and 0 in getattr(op, "dimensions", ()):
-            return False
-        return any(operand in known for operand in op.operands)
+        op = self.ops[index]
+        drawn = op.FACTS.samples is Samples.DRAWN
+        return drawn or any(operand in known for operand in op.sample_operands())
 
 
 def _is_trained(state: str | None) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -27,7 +28,9 @@ from cgc.kernels.configurations import (
     whole_cycles,
 )
 from cgc.kernels.core_cost import width_factor
-from cgc.kernels.stream_cost import line_cycles, reserve
+from cgc.kernels.family import Family, Rule
+from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
+from cgc.kernels.stream_cost import LINES, line_cycles, reserve
 
 PARAMETERS = frozenset(
     {
@@ -118,3 +121,41 @@ def _optional(kind: str, part: str, default: float = 0.0) -> float:
     """A coefficient of a kind; what its rows do not show is left out of the table."""
     found = COEFFICIENTS.get(f"{kind}_{part}")
     return default if found is None else found.value
+
+
+def row_family(
+    *,
+    name: str,
+    doc: str,
+    match: Rule,
+    one_way: bool = False,
+    has_images: bool = False,
+    computes_again: bool = False,
+    takes_layer: bool = False,
+) -> Family:
+    """A family whose kernels work on rows, with coefficients of its own: those with its name before theirs.
+
+    Args:
+        name: of the family.
+        doc: what its kernels do.
+        match: its rule.
+        one_way: its figures are those of one pass; it has no other.
+        has_images: see `Family`.
+        computes_again: see `Family`.
+        takes_layer: see `Family`.
+    """
+    return Family(
+        name=name,
+        doc=doc,
+        match=match,
+        cost=row_configurations(name),
+        parameters=PARAMETERS,
+        optional=LINES,
+        figures=partial(row_figures, one_way=one_way),
+        rows=widest_rows,
+        fastest=ROWS_AT_THEIR_FASTEST,
+        has_images=has_images,
+        keeps_samples=False,
+        computes_again=computes_again,
+        takes_layer=takes_layer,
+    )

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from xdsl.ir import SSAValue
 
-from cgc.cirh.convolution import ConvolutionOp
+from cgc.cirh.softmax import CrossEntropyOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group
-from cgc.kernels.coefficients import coefficient
-from cgc.kernels.convolution import convolution_sizes
-from cgc.kernels.fully_connected import weight_operand
 from cgc.kernels.memory import resident_bytes, stash_bytes_per_sample, update_bytes
-from cgc.kernels.program import Program, elements
+from cgc.kernels.products import weight_operand
+from cgc.kernels.program import PRODUCTS, Program, elements
 from cgc.kernels.stream_cost import image_lines, line_cycles
 from cgc.kernels.work import (
-    FREE,
-    LOSSES,
-    MOVES,
-    PRODUCTS,
+    ON_THE_WAY,
     element_bytes,
     op_millicycles,
-    reductions,
     rows_of,
     stream_millicycles,
 )
 
-MATMUL_FAMILIES = frozenset({"fully_connected", "matmul", "convolution"})
-ROW_FAMILIES = frozenset({"layer_norm", "nlin", "add", "dropout", "pos_encoding", "loss", "embedding"})
-_ONE_WAY = frozenset({"add", "pos_encoding"})
-"""Kernels whose figures are those of one pass; they have no other."""
-
-_IMAGE_FAMILIES = frozenset(
-    {"convolution", "normalization", "pooling", "data_movement", "add", "nlin", "loss"}
-)
 _MAX_PASSES = 3
+Sizes = Callable[[Assignment, Group], tuple[int, int, int]]
+"""Rows per sample, inputs and outputs of a product."""
+
+ROWS_AT_THEIR_FASTEST = (
+    ", {row_elements:,} elements a row: its start, and the least that a PE works on, remain however many PEs "
+    "share it. Fewer rows, or less work on a row, make it faster."
+)
+"""`Family.fastest` of families that work on rows."""
 
 
 def parameters(assignment: Assignment, group: Group) -> dict[str, int]:
@@ -49,27 +43,13 @@ def parameters(assignment: Assignment, group: Group) -> dict[str, int]:
     stash = stash_bytes_per_sample(assignment, group)
     if group.generated:  # its loop nests tell the rest
         return {"batch": assignment.program.batch_size, "stash_bytes": stash}
-    common = {
+    return {
         "batch": assignment.program.batch_size,
         "resident_bytes": resident_bytes(assignment, group),
         "stash_bytes": stash,
+        **group.family.figures(assignment, group),
+        **(_lines(assignment.program, group) if group.family.has_images else {}),
     }
-    if group.family in MATMUL_FAMILIES:
-        return {**common, **_matmul(assignment, group), "update_bytes": update_bytes(assignment, group)}
-    if group.family == "attention":
-        return {**common, **_attention(assignment, group), "update_bytes": update_bytes(assignment, group)}
-    figures = _row if group.family in ROW_FAMILIES else _loop
-    return {**common, **figures(assignment, group), **_lines(assignment.program, group)}
-
-
-def rows_per_sample(assignment: Assignment, group: Group) -> int:
-    """Rows of a sample that stream through a kernel one after the other."""
-    if group.family in MATMUL_FAMILIES:
-        return _matmul_sizes(assignment, group)[0]
-    if group.family == "attention":
-        return group.sizes["rows"]
-    value = _widest(assignment.program, group)
-    return 1 if value is None else rows_of(value, assignment.program.batch_size)[0]
 
 
 def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]:
@@ -121,13 +101,12 @@ def _delays(assignment: Assignment) -> list[Fraction]:
     A kernel of one row a sample, such as a classifier behind a sequence, is as large as its weights need and
     done long before the next sample comes: it holds back no more than a row of the longest kernel.
     """
-    rows = [rows_per_sample(assignment, group) for group in assignment.groups]
+    rows = [group.family.rows(assignment, group) for group in assignment.groups]
     most = max(rows)
+    held = [group.family.delay(group) for group in assignment.groups]
     return [
-        Fraction(coefficient("attention_delay"))
-        if group.family == "attention" and not group.sizes["causal"]
-        else Fraction(1, own if own > 1 else most)
-        for group, own in zip(assignment.groups, rows, strict=True)
+        Fraction(1, own if own > 1 else most) if waits is None else Fraction(waits)
+        for waits, own in zip(held, rows, strict=True)
     ]
 
 
@@ -137,12 +116,10 @@ def _first_forward(program: Program, group: Group) -> int:
     return min(working, default=len(program.ops))
 
 
-def _matmul_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
-    """Rows per sample, inputs, outputs of the product that anchors a kernel."""
+def product_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
+    """Rows per sample, inputs, outputs of the matrix product that anchors a kernel."""
     program = assignment.program
     op = program.ops[group.anchor]
-    if isinstance(op, ConvolutionOp):
-        return convolution_sizes(op, program.batch_size)
     result = shape_of(op.results[0])
     batch = program.batch_size
     total = elements(op.results[0])
@@ -155,10 +132,16 @@ def _matmul_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
     return max(1, -(-total // max(1, outputs) // batch)), max(1, inner), max(1, outputs)
 
 
-def _matmul(assignment: Assignment, group: Group) -> dict[str, int]:
+def product_rows(assignment: Assignment, group: Group) -> int:
+    """Rows of a sample that stream through a matrix product."""
+    return product_sizes(assignment, group)[0]
+
+
+def product_figures(assignment: Assignment, group: Group, sizes: Sizes = product_sizes) -> dict[str, int]:
+    """Parameters of `cgc.kernels.matmul_cost`; `sizes` are those of the product."""
     program = assignment.program
-    rows, inputs, outputs = _matmul_sizes(assignment, group)
-    products = [index for index in group.members if program.mnemonics[index] in PRODUCTS]
+    rows, inputs, outputs = sizes(assignment, group)
+    products = [index for index in group.members if program.kinds[index] in PRODUCTS]
     streamed = op_work(program, _epilogue(program, group))
     return {
         "rows": rows,
@@ -171,7 +154,7 @@ def _matmul(assignment: Assignment, group: Group) -> dict[str, int]:
         "reload": int(weight_operand(assignment, group.anchor) is None),
         "loss_outputs": int(_feeds_a_loss(assignment, group)),
         "lookup": group.sizes.get("lookup", 0),
-        **_image(program, group, rows),
+        "update_bytes": update_bytes(assignment, group),
     }
 
 
@@ -180,23 +163,12 @@ def _epilogue(program: Program, group: Group) -> set[int]:
     return {
         index
         for index in group.members - group.updates
-        if program.is_per_sample(index) and program.mnemonics[index] not in MOVES | FREE | PRODUCTS | {"Cast"}
+        if program.is_per_sample(index) and program.kinds[index] not in ON_THE_WAY | PRODUCTS
     }
-
-
-def _image(program: Program, group: Group, rows: int) -> dict[str, int]:
-    """Of a convolution: positions of a line of the image, which stream at one start, and lines to share."""
-    op = program.ops[group.anchor]
-    if not isinstance(op, ConvolutionOp):
-        return {}
-    line = min(rows, max(1, max(shape_of(value)[-2] for value in (op.lhs, op.result))))
-    return {"rows_per_start": line, "copies": -(-rows // line), **_lines(program, group)}
 
 
 def _lines(program: Program, group: Group) -> dict[str, int]:
     """Lines of the images of a sample and elements of a line, of the slowest stream to or from a kernel."""
-    if group.family not in _IMAGE_FAMILIES:
-        return {}
     streams = (
         image_lines(shape_of(value), program.batch_size)
         for value in _border(program, group)
@@ -209,18 +181,21 @@ def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:
     """Whether a loss reads a result of the forward pass, at once or through casts and reshapes."""
     program = assignment.program
     return any(
-        owner is not None and owner.family == "loss" and program.mnemonics[user] in LOSSES
+        isinstance(program.ops[user], CrossEntropyOp)
         for index in group.members & program.forward
         for user in program.user_indices(index)
-        if (owner := assignment.owner(user)) is not group
+        if assignment.owner(user) is not group
     )
 
 
-def _attention(assignment: Assignment, group: Group) -> dict[str, int]:
-    return {**group.sizes, "step_millicycles": op_work(assignment.program, group.updates)}
+def widest_rows(assignment: Assignment, group: Group) -> int:
+    """Rows of a sample of the largest tensor that a kernel reads or writes."""
+    value = _widest(assignment.program, group)
+    return 1 if value is None else rows_of(value, assignment.program.batch_size)[0]
 
 
-def _row(assignment: Assignment, group: Group) -> dict[str, int]:
+def row_figures(assignment: Assignment, group: Group, *, one_way: bool = False) -> dict[str, int]:
+    """Parameters of `cgc.kernels.row_cost`; with `one_way` the figures are those of the only pass."""
     program = assignment.program
     widest = _widest(program, group)
     streams = (
@@ -233,13 +208,14 @@ def _row(assignment: Assignment, group: Group) -> dict[str, int]:
     return {
         "rows": rows,
         "row_elements": max(1, row_elements),
-        "passes": 2 if samples - program.forward or group.family in _ONE_WAY else 1,
+        "passes": 2 if samples - program.forward or one_way else 1,
         "element_bytes": min((element_bytes(value) for value in streams), default=4),
         "step_millicycles": op_work(program, group.updates),
     }
 
 
-def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
+def loop_figures(assignment: Assignment, group: Group) -> dict[str, int]:
+    """Parameters of `cgc.kernels.loop_cost`."""
     program = assignment.program
     batch = program.batch_size
     samples = {index for index in group.members - group.updates if program.is_per_sample(index)}
@@ -247,8 +223,6 @@ def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
     border = _border(program, group)
     if widest is None:
         rows, row_elements = 1, max(1, max((program.elements(index) for index in group.members), default=1))
-        if group.family == "control":
-            row_elements = 1
     else:
         rows, row_elements = rows_of(widest, batch)
     work = op_work(program, samples) + sum(
@@ -258,7 +232,7 @@ def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
         "rows": rows,
         "row_elements": row_elements,
         "starts": int(bool(samples & program.forward)) + int(bool(samples - program.forward)),
-        "reductions": sum(reductions(program, index) for index in samples),
+        "reductions": sum(program.ops[index].row_reductions() for index in samples),
         "work_millicycles": -(-work // batch),
         "step_millicycles": op_work(program, group.members - samples),
         "streamed_elements": max((-(-elements(value) // batch) for value in border), default=0),
@@ -268,9 +242,7 @@ def _loop(assignment: Assignment, group: Group) -> dict[str, int]:
 
 def op_work(program: Program, indices: Iterable[int]) -> int:
     """Thousandths of a cycle of some ops in a step, products left out."""
-    return sum(
-        op_millicycles(program, index) for index in indices if program.mnemonics[index] not in PRODUCTS
-    )
+    return sum(op_millicycles(program, index) for index in indices if program.kinds[index] not in PRODUCTS)
 
 
 def _widest(program: Program, group: Group) -> SSAValue | None:

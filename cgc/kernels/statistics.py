@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cgc.kernels.assignment import Assignment
-from cgc.kernels.control import FAMILY as CONTROL
+from cgc.kernels.families.control import FAMILY as CONTROL
 from cgc.kernels.program import elements
 
 _SMALL = 8
@@ -18,5 +18,5 @@ def match(assignment: Assignment) -> None:
             continue
         producer = program.producer(max(operands, key=elements))
         owner = None if producer is None else assignment.owner(producer)
-        if owner is not None and owner.family != CONTROL and assignment.claim(owner, index):
+        if owner is not None and owner.family is not CONTROL and assignment.claim(owner, index):
             owner.updates.add(index)

@@ -7,7 +7,7 @@ tensors, with bodies of `arith`, `math` and `tensor.extract` on scalars.
     fuse, cse, dce   the passes `lair-fuse`, `lair-cse`, `lair-dce`
     nest        func.func -> loop nests as plain data: extents, access maps, work of a point
     polyhedra   sets of iterations, images of tiles, dependences, counted by islpy
-                (`cgc.kernels.nest_cost` makes cycles and memory of them)
+                (`cgc.kernels.nests.cost` makes cycles and memory of them)
     interpret   what a function computes, in numpy
 
 Conventions beyond MLIR's own:

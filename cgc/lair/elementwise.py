@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import (
-    AdamOp,
-    AdamWOp,
     CastOp,
     CompareOp,
-    GeluGradOp,
-    LeakyReluGradOp,
-    LeakyReluOp,
-    MomentumOp,
 )
 from cgc.cirh.types import tensor_of
 from cgc.lair.scalar import FLOAT_NAMES, Scalar, dtype_of
-
-Formula = Callable[..., Scalar | Sequence[Scalar]]
-"""(op, elements of its operands) -> elements of its results."""
+from cgc.lair.structure import Formula
 
 
 def _function(name: str) -> Formula:
@@ -57,64 +49,6 @@ def _is_finite(_op: CirhOp, x: Scalar) -> Scalar:
     return x.abs().compare("LT", math.inf)
 
 
-def sigmoid(x: Scalar) -> Scalar:
-    """`1 / (1 + exp(-x))`."""
-    return x.constant(1) / ((-x).apply("exp") + 1)
-
-
-def _softplus(_op: CirhOp, x: Scalar) -> Scalar:
-    return x.max(0) + (-x.abs()).apply("exp").apply("log1p")
-
-
-def _relu_grad(_op: CirhOp, grad: Scalar, features: Scalar) -> Scalar:
-    return features.compare("GT", 0).select(grad, 0)
-
-
-def _leaky_relu(op: LeakyReluOp, x: Scalar) -> Scalar:
-    return x.compare("GT", 0).select(x, x * op.alpha)
-
-
-def _leaky_relu_grad(op: LeakyReluGradOp, grad: Scalar, features: Scalar) -> Scalar:
-    return features.compare("GT", 0).select(grad, grad * op.alpha)
-
-
-def _elu(_op: CirhOp, x: Scalar) -> Scalar:
-    return x.compare("GT", 0).select(x, x.min(0).apply("expm1"))
-
-
-def _elu_grad(_op: CirhOp, grad: Scalar, outputs: Scalar) -> Scalar:
-    return outputs.compare("LT", 0).select(grad * (outputs + 1), grad)
-
-
-def gelu(x: Scalar, approximate: bool) -> Scalar:
-    """`x * Phi(x)`, or its tanh formula."""
-    if approximate:
-        return x * 0.5 * (_gelu_inner(x).apply("tanh") + 1)
-    return x * 0.5 * ((x * math.sqrt(0.5)).apply("erf") + 1)
-
-
-def _gelu_grad(op: GeluGradOp, grad: Scalar, x: Scalar) -> Scalar:
-    if op.approximate:
-        tanh = _gelu_inner(x).apply("tanh")
-        slope = (x * x * (3 * 0.044715) + 1) * math.sqrt(2 / math.pi)
-        return grad * ((tanh + 1) * 0.5 + x * 0.5 * (x.constant(1) - tanh * tanh) * slope)
-    distribution = ((x * math.sqrt(0.5)).apply("erf") + 1) * 0.5
-    density = (x * x * -0.5).apply("exp") * (1 / math.sqrt(2 * math.pi))
-    return grad * (distribution + x * density)
-
-
-def _gelu_inner(x: Scalar) -> Scalar:
-    return (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-
-
-def _hard_sigmoid(_op: CirhOp, x: Scalar) -> Scalar:
-    return (x * (1 / 6) + 0.5).max(0).min(1)
-
-
-def _hard_sigmoid_grad(_op: CirhOp, grad: Scalar, features: Scalar) -> Scalar:
-    return features.abs().compare("LT", 3).select(grad * (1 / 6), 0)
-
-
 def _compare(op: CompareOp, x: Scalar, y: Scalar) -> Scalar:
     return x.compare(op.direction, y)
 
@@ -148,125 +82,49 @@ def _truncated(x: Scalar, target: str) -> Scalar:
     return grown.select(bits - 1, bits).bits_as(target)
 
 
-def _gradient_descent(_op: CirhOp, param: Scalar, lr: Scalar, grad: Scalar) -> Scalar:
-    return param - grad * lr
-
-
-def _momentum(
-    op: MomentumOp, param: Scalar, accum: Scalar, lr: Scalar, grad: Scalar, momentum: Scalar
-) -> Sequence[Scalar]:
-    new = accum * momentum + grad
-    step = grad * lr + new * momentum * lr if op.use_nesterov else new * lr
-    return param - step, new
-
-
-def _adam(
-    op: AdamOp | AdamWOp,
-    param: Scalar,
-    m: Scalar,
-    v: Scalar,
-    beta1_power: Scalar,
-    beta2_power: Scalar,
-    lr: Scalar,
-    beta1: Scalar,
-    beta2: Scalar,
-    epsilon: Scalar,
-    grad: Scalar,
-) -> Sequence[Scalar]:
-    one = param.constant(1)
-    rate = lr * (one - beta2_power).apply("sqrt") / (one - beta1_power)
-    new_m = m + (grad - m) * (one - beta1)
-    new_v = v + (grad * grad - v) * (one - beta2)
-    direction = grad * (one - beta1) + beta1 * new_m if op.use_nesterov else new_m
-    return param - direction * rate / (new_v.apply("sqrt") + epsilon), new_m, new_v
-
-
-def _adam_w(op: AdamWOp, param: Scalar, m: Scalar, v: Scalar, *rest: Scalar) -> Sequence[Scalar]:
-    *hyperparameters, weight_decay = rest
-    lr = hyperparameters[2]
-    return _adam(op, param - param * (lr * weight_decay), m, v, *hyperparameters)
-
-
-def _rms_prop(
-    _op: CirhOp,
-    param: Scalar,
-    ms: Scalar,
-    mom: Scalar,
-    lr: Scalar,
-    rho: Scalar,
-    momentum: Scalar,
-    epsilon: Scalar,
-    grad: Scalar,
-) -> Sequence[Scalar]:
-    new_ms = ms + (grad * grad - ms) * (rho.constant(1) - rho)
-    new_mom = mom * momentum + grad * lr / (new_ms + epsilon).apply("sqrt")
-    return param - new_mom, new_ms, new_mom
-
-
-def _adagrad(_op: CirhOp, param: Scalar, accum: Scalar, lr: Scalar, grad: Scalar) -> Sequence[Scalar]:
-    new = accum + grad * grad
-    return param - grad * lr * new.apply("rsqrt"), new
-
-
-FORMULAS: dict[str, Formula] = {
-    "cirh.Add": lambda _op, x, y: x + y,
-    "cirh.Sub": lambda _op, x, y: x - y,
-    "cirh.Mul": lambda _op, x, y: x * y,
-    "cirh.Div": lambda _op, x, y: x / y,
-    "cirh.Pow": _power,
-    "cirh.Max": lambda _op, x, y: x.max(y),
-    "cirh.Min": lambda _op, x, y: x.min(y),
-    "cirh.FloorDiv": _floor_div,
-    "cirh.FloorMod": floor_mod,
-    "cirh.Atan2": _function("atan2"),
-    "cirh.And": lambda _op, x, y: x & y,
-    "cirh.Or": lambda _op, x, y: x | y,
-    "cirh.Xor": lambda _op, x, y: x ^ y,
-    "cirh.Neg": lambda _op, x: -x,
-    "cirh.Abs": lambda _op, x: x.abs(),
-    "cirh.Exp": _function("exp"),
-    "cirh.Expm1": _function("expm1"),
-    "cirh.Log": _function("log"),
-    "cirh.Log1p": _function("log1p"),
-    "cirh.Sqrt": _function("sqrt"),
-    "cirh.Rsqrt": _function("rsqrt"),
-    "cirh.Reciprocal": lambda _op, x: x.constant(1) / x,
-    "cirh.Sin": _function("sin"),
-    "cirh.Cos": _function("cos"),
-    "cirh.Tanh": _function("tanh"),
-    "cirh.Sigmoid": lambda _op, x: sigmoid(x),
-    "cirh.Sign": _sign,
-    "cirh.Floor": _function("floor"),
-    "cirh.Ceil": _function("ceil"),
-    "cirh.Round": _function("round"),
-    "cirh.Erf": _function("erf"),
-    "cirh.Relu": lambda _op, x: x.max(0),
-    "cirh.Elu": _elu,
-    "cirh.Softplus": _softplus,
-    "cirh.Not": _not,
-    "cirh.Gelu": lambda op, x: gelu(x, op.approximate),
-    "cirh.LeakyRelu": _leaky_relu,
-    "cirh.HardSigmoid": _hard_sigmoid,
-    "cirh.IsFinite": _is_finite,
-    "cirh.ReluGrad": _relu_grad,
-    "cirh.LeakyReluGrad": _leaky_relu_grad,
-    "cirh.GeluGrad": _gelu_grad,
-    "cirh.SoftplusGrad": lambda _op, grad, features: grad * sigmoid(features),
-    "cirh.SigmoidGrad": lambda _op, outputs, grad: grad * outputs * (outputs.constant(1) - outputs),
-    "cirh.TanhGrad": lambda _op, outputs, grad: grad * (outputs.constant(1) - outputs * outputs),
-    "cirh.EluGrad": _elu_grad,
-    "cirh.HardSigmoidGrad": _hard_sigmoid_grad,
-    "cirh.Compare": _compare,
-    "cirh.Select": lambda _op, condition, on_true, on_false: condition.select(on_true, on_false),
-    "cirh.Clamp": lambda _op, x, low, high: x.max(low).min(high),
-    "cirh.Cast": _cast,
-    "cirh.ExtSI": _extend_signed,
-    "cirh.ExtUI": _extend_unsigned,
-    "cirh.GradientDescent": _gradient_descent,
-    "cirh.Momentum": _momentum,
-    "cirh.Adam": _adam,
-    "cirh.AdamW": _adam_w,
-    "cirh.RMSProp": _rms_prop,
-    "cirh.Adagrad": _adagrad,
+FORMULAS: dict[type[CirhOp], Formula] = {
+    ops.AddOp: lambda _op, x, y: x + y,
+    ops.SubOp: lambda _op, x, y: x - y,
+    ops.MulOp: lambda _op, x, y: x * y,
+    ops.DivOp: lambda _op, x, y: x / y,
+    ops.PowOp: _power,
+    ops.MaxOp: lambda _op, x, y: x.max(y),
+    ops.MinOp: lambda _op, x, y: x.min(y),
+    ops.FloorDivOp: _floor_div,
+    ops.FloorModOp: floor_mod,
+    ops.Atan2Op: _function("atan2"),
+    ops.AndOp: lambda _op, x, y: x & y,
+    ops.OrOp: lambda _op, x, y: x | y,
+    ops.XorOp: lambda _op, x, y: x ^ y,
+    ops.NegOp: lambda _op, x: -x,
+    ops.AbsOp: lambda _op, x: x.abs(),
+    ops.ExpOp: _function("exp"),
+    ops.Expm1Op: _function("expm1"),
+    ops.LogOp: _function("log"),
+    ops.Log1pOp: _function("log1p"),
+    ops.SqrtOp: _function("sqrt"),
+    ops.RsqrtOp: _function("rsqrt"),
+    ops.ReciprocalOp: lambda _op, x: x.constant(1) / x,
+    ops.SinOp: _function("sin"),
+    ops.CosOp: _function("cos"),
+    ops.TanhOp: _function("tanh"),
+    ops.SigmoidOp: lambda _op, x: sigmoid(x),
+    ops.SignOp: _sign,
+    ops.FloorOp: _function("floor"),
+    ops.CeilOp: _function("ceil"),
+    ops.RoundOp: _function("round"),
+    ops.ErfOp: _function("erf"),
+    ops.NotOp: _not,
+    ops.IsFiniteOp: _is_finite,
+    ops.CompareOp: _compare,
+    ops.SelectOp: lambda _op, condition, on_true, on_false: condition.select(on_true, on_false),
+    ops.ClampOp: lambda _op, x, low, high: x.max(low).min(high),
+    ops.CastOp: _cast,
+    ops.ExtSIOp: _extend_signed,
+    ops.ExtUIOp: _extend_unsigned,
 }
-"""All operands have the shape of the results, or rank 0."""
+
+
+def sigmoid(x: Scalar) -> Scalar:
+    """`1 / (1 + exp(-x))`."""
+    return x.constant(1) / ((-x).apply("exp") + 1)

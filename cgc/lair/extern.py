@@ -25,6 +25,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Region, TypeAttribute
 
 from cgc.cirh.base import CirhOp
+from cgc.cirh.facts import Order
 from cgc.cirh.ops import ALL_OPS
 from cgc.cirh.types import shape_of
 from cgc.errors import LoweringError
@@ -42,9 +43,6 @@ WORK_OF_A_POINT: dict[str, tuple[tuple[str, int], ...]] = {
     "sort": (("simple", 1), ("stream", 1)),
 }
 """The kinds of `lair.work`, as numbers of the kinds of work in `cgc.kernels.coefficients`."""
-
-_SORTS = frozenset({"Unique", "TopK", "NthOrderStatistic", "FusedTopK", "NonZero", "MaskFromTopK"})
-_SCATTERS = frozenset({"ScatterNd", "Scatter"})
 
 
 def declaration(
@@ -78,16 +76,15 @@ def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
     A sort of n elements is log2(n) merges of n. A scatter visits its updates. All others visit the largest
     tensor that they read or write.
     """
-    mnemonic = op.name.removeprefix("cirh.")
-    if mnemonic in _SORTS:
+    if op.FACTS.order is Order.SORTS:
         shape = shape_of(op.operands[0])
         last = shape[-1] if shape else 1
         return (*shape, max(1, (last - 1).bit_length())), "sort"
-    if mnemonic in _SCATTERS:
+    if op.FACTS.order is Order.SCATTERS:
         return shape_of(op.operands[-1]), "scatter"
     shapes = [shape_of(value) for value in (*op.results, *op.operands)]
     largest = max(shapes, key=math.prod, default=())
-    return largest, "random" if "Random" in mnemonic else "simple"
+    return largest, "random" if op.FACTS.work.random else "simple"
 
 
 def carried_loops(work: str, loops: int) -> tuple[int, ...]:

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from xdsl.ir import Block
 
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import (
     GatherNdOp,
     GatherOp,
     MatrixBandPartOp,
     OneHotOp,
     RepeatOp,
-    SplitOp,
+    SliceOp,
     StridedSliceGradOp,
     StridedSliceOp,
     UnpadOp,
@@ -21,7 +23,7 @@ from cgc.cirh.types import shape_of
 from cgc.lair.affine import affine_map, dim, identity
 from cgc.lair.build import Array, Builder, Read
 from cgc.lair.scalar import Scalar, loop_index
-from cgc.lair.structure import Rule, extract, indexed, missing, moved, moved_to, written
+from cgc.lair.structure import Rule, extract, indexed, missing, moved, written
 
 
 def one_hot(builder: Builder, op: OneHotOp, indices: Array, on: Array, off: Array) -> Array:
@@ -99,16 +101,6 @@ def unpad(builder: Builder, op: UnpadOp, x: Array) -> Array:
     return moved(builder, op, x, [dim(d) + low for d, low in enumerate(op.low)])
 
 
-def split(builder: Builder, op: SplitOp, x: Array) -> Sequence[Array]:
-    """Each piece from its begin on."""
-    pieces, begin = [], 0
-    for size, result in zip(op.sizes, op.results, strict=True):
-        places = [dim(d) + begin if d == op.axis else dim(d) for d in range(x.rank)]
-        pieces.append(moved_to(builder, shape_of(result), x, places))
-        begin += size
-    return pieces
-
-
 def repeat(builder: Builder, op: RepeatOp, x: Array) -> Array:
     """Place i of the result is place `i / repeats` of x."""
     return moved(builder, op, x, [dim(d) // op.repeats if d == op.axis else dim(d) for d in range(x.rank)])
@@ -129,14 +121,20 @@ def matrix_band_part(builder: Builder, op: MatrixBandPartOp, x: Array) -> Array:
     return indexed(builder, op, [Read(x, identity(x.rank))], body)
 
 
-RULES: dict[str, Rule] = {
-    "cirh.OneHot": one_hot,
-    "cirh.Gather": gather,
-    "cirh.GatherNd": gather_nd,
-    "cirh.StridedSlice": strided_slice,
-    "cirh.StridedSliceGrad": strided_slice_grad,
-    "cirh.unpad": unpad,
-    "cirh.Split": split,
-    "cirh.Repeat": repeat,
-    "cirh.MatrixBandPart": matrix_band_part,
+def slice_(builder: Builder, op: SliceOp, x: Array) -> Array:
+    """`start + stride * i` in every dimension."""
+    bounds = zip(op.start_indices, op.strides, strict=True)
+    return moved(builder, op, x, [dim(d) * stride + start for d, (start, stride) in enumerate(bounds)])
+
+
+RULES: dict[type[CirhOp], Rule] = {
+    ops.OneHotOp: one_hot,
+    ops.GatherOp: gather,
+    ops.GatherNdOp: gather_nd,
+    ops.StridedSliceOp: strided_slice,
+    ops.StridedSliceGradOp: strided_slice_grad,
+    ops.UnpadOp: unpad,
+    ops.SliceOp: slice_,
+    ops.RepeatOp: repeat,
+    ops.MatrixBandPartOp: matrix_band_part,
 }

@@ -12,19 +12,43 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue, TypeAttribute
 from xdsl.passes import ModulePass
 
-from cgc.cirh.base import CirhOp
+from cgc.cirh.base import CirhOp, mnemonic
 from cgc.cirh.dense import dense_attr
 from cgc.cirh.ops import ConstOp
 from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.errors import LoweringError
-from cgc.lair import composite, indexing, structure
+from cgc.lair import (
+    activation,
+    composite,
+    constant,
+    elementwise,
+    indexing,
+    layer_norm,
+    linear,
+    optimizer,
+    reduction,
+    shape,
+    softmax,
+)
 from cgc.lair.build import Array, Builder
-from cgc.lair.elementwise import FORMULAS
 from cgc.lair.extern import declaration
 from cgc.lair.scalar import FMOD, dtype_of, lair_tensor, scalar_type
 from cgc.lowering.dtypes import narrowed
 
-RULES = structure.RULES | indexing.RULES | composite.RULES
+FORMULAS = elementwise.FORMULAS | activation.FORMULAS | optimizer.FORMULAS
+"""Ops that treat every element by itself."""
+
+RULES = (
+    shape.RULES
+    | constant.RULES
+    | indexing.RULES
+    | linear.RULES
+    | reduction.RULES
+    | softmax.RULES
+    | layer_norm.RULES
+    | composite.RULES
+)
+"""Ops that are loop nests of their own."""
 
 
 def lower_group(
@@ -131,14 +155,14 @@ class _Lowering:
 
     def _lowered(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
         if all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
-            if op.name in FORMULAS and _is_pointwise(op):
+            if type(op) in FORMULAS and _is_pointwise(op):
                 dtypes = [dtype_of(tensor_of(result)) for result in op.results]
-                formula = FORMULAS[op.name]
+                formula = FORMULAS[type(op)]
                 return self._builder.pointwise_results(
                     operands, dtypes, lambda *elements: formula(op, *elements)
                 )
-            if op.name in RULES:
-                made = RULES[op.name](self._builder, op, *operands)
+            if type(op) in RULES:
+                made = RULES[type(op)](self._builder, op, *operands)
                 return [made] if isinstance(made, Array) else made
         return self._call(op, operands)
 
@@ -148,7 +172,7 @@ class _Lowering:
         types = [
             lair_tensor(shape_of(result), dtype) for result, dtype in zip(op.results, dtypes, strict=True)
         ]
-        name = f"{op.name.removeprefix('cirh.')}_{len(self._declared)}"
+        name = f"{mnemonic(type(op))}_{len(self._declared)}"
         arguments: list[TypeAttribute] = [tensor_of(operand.value) for operand in operands]
         self._declared.append(declaration(name, op, arguments, types))
         call = CallOp(name, [operand.value for operand in operands], types)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import jax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.ops import AttentionGradOp, AttentionOp
 from cgc.lowering.linear import batched_product
-from cgc.lowering.losses import softmax_grad_of, softmax_of
+from cgc.lowering.softmax import softmax_grad_of, softmax_of
+from cgc.lowering.table import Table
 
 
 def attention(
@@ -43,3 +45,9 @@ def attention_grad(
     scaled = (dscores * jnp.float32(op.scale)).astype(query.dtype)
     dquery, dkey = batched_product(scaled, key), batched_product(scaled, query, transpose_a=True)
     return dquery.astype(query.dtype), dkey.astype(query.dtype), dvalue.astype(query.dtype)
+
+
+LOWERINGS: Table = {
+    ops.AttentionOp: attention,
+    ops.AttentionGradOp: attention_grad,
+}

@@ -8,7 +8,9 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.ops import FusedBatchNormGradOp, FusedBatchNormOp
+from cgc.lowering.table import Table
 
 
 def fused_batch_norm(
@@ -56,3 +58,9 @@ def fused_batch_norm_grad(
         wide = wide - offset_backprop / count - centered * (inverse * scale_backprop / count)
     x_backprop = wide * (scale * inverse)
     return x_backprop.astype(x.dtype), scale_backprop.astype(dtype), offset_backprop.astype(dtype)
+
+
+LOWERINGS: Table = {
+    ops.FusedBatchNormOp: fused_batch_norm,
+    ops.FusedBatchNormGradOp: fused_batch_norm_grad,
+}

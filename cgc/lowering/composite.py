@@ -7,9 +7,11 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import CompositeOp
-from cgc.lowering import elementwise, linear
+from cgc.lowering import activation, linear
+from cgc.lowering.table import Table
 
 
 def composite(op: CompositeOp, x: jax.Array, bias: jax.Array) -> jax.Array:
@@ -18,12 +20,17 @@ def composite(op: CompositeOp, x: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 _ACTIVATIONS: dict[str, Callable[[CirhOp, jax.Array], jax.Array]] = {
-    "BiasRelu": elementwise.relu,
-    "BiasGelu": lambda _, x: elementwise.gelu_of(x, approximate=False),
-    "BiasGeluTanh": lambda _, x: elementwise.gelu_of(x, approximate=True),
+    "BiasRelu": activation.relu,
+    "BiasGelu": lambda _, x: activation.gelu_of(x, approximate=False),
+    "BiasGeluTanh": lambda _, x: activation.gelu_of(x, approximate=True),
     "BiasTanh": lambda _, x: lax.tanh(x),
     "BiasSigmoid": lambda _, x: lax.logistic(x),
-    "BiasElu": elementwise.elu,
-    "BiasSoftplus": elementwise.softplus,
-    "BiasHardSigmoid": elementwise.hard_sigmoid,
+    "BiasElu": activation.elu,
+    "BiasSoftplus": activation.softplus,
+    "BiasHardSigmoid": activation.hard_sigmoid,
+}
+
+
+LOWERINGS: Table = {
+    ops.CompositeOp: composite,
 }

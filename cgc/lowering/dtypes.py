@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
+from jax import lax
 from numpy.typing import DTypeLike, NDArray
 from xdsl.ir import Operation
 
@@ -48,3 +50,8 @@ def narrowed(values: NDArray[np.generic], what: str) -> NDArray[np.generic]:
             f"32 bits, so values must lie in [{limits.min}, {limits.max}]"
         )
     return values.astype(target)
+
+
+def like(x: jax.Array, value: float) -> jax.Array:
+    """A constant of the shape and type of `x`."""
+    return lax.full_like(x, value)

@@ -6,17 +6,21 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.ops import (
     ConditionalArangeOp,
     GatherNdOp,
+    GatherOp,
     MatrixBandPartOp,
+    OneHotOp,
     RepeatOp,
-    SplitOp,
+    SliceOp,
     StridedSliceGradOp,
     StridedSliceOp,
     UnpadOp,
 )
 from cgc.lowering.dtypes import result_shape
+from cgc.lowering.table import Table
 
 
 def strided_slice(op: StridedSliceOp, x: jax.Array) -> jax.Array:
@@ -82,11 +86,6 @@ def matrix_band_part(op: MatrixBandPartOp, x: jax.Array) -> jax.Array:
     return lax.select((below <= lower) & (-below <= upper), x, jnp.zeros_like(x))
 
 
-def split(op: SplitOp, x: jax.Array) -> tuple[jax.Array, ...]:
-    """The pieces along an axis."""
-    return tuple(lax.split(x, op.sizes, op.axis))
-
-
 def repeat(op: RepeatOp, x: jax.Array) -> jax.Array:
     """Each element along an axis several times in a row."""
     spread = lax.broadcast_in_dim(
@@ -101,3 +100,52 @@ def conditional_arange(op: ConditionalArangeOp, condition: jax.Array) -> jax.Arr
     """How many places before hold, plus `start`, where the condition holds; `fill` elsewhere."""
     counts = lax.cumsum(condition.astype(jnp.int32), condition.ndim - 1)
     return jnp.where(condition, counts - 1 + op.start, op.fill).astype(jnp.int32)
+
+
+def one_hot(op: OneHotOp, indices: jax.Array, on: jax.Array, off: jax.Array) -> jax.Array:
+    """`on` where the position along the axis is the index, `off` elsewhere and for indices out of range."""
+    shape = result_shape(op)
+    positions = lax.broadcasted_iota(jnp.int32, shape, op.axis)
+    wanted = lax.broadcast_in_dim(
+        indices.astype(jnp.int32), shape, tuple(d for d in range(len(shape)) if d != op.axis)
+    )
+    return lax.select(lax.eq(positions, wanted), lax.broadcast(on, shape), lax.broadcast(off, shape))
+
+
+def gather(op: GatherOp, x: jax.Array, indices: jax.Array) -> jax.Array:
+    """`x[:, ..., indices, ...]` along an axis: shape x[:axis] + indices + x[axis+1:].
+
+    TensorFlow refuses indices out of range on a CPU. A device cannot stop in the middle of a step; it
+    answers NaN (the smallest value for integers), which the check of the loss reports.
+    """
+    if 0 in result_shape(op):  # maybe there is nothing to pick from
+        return jnp.zeros(result_shape(op), x.dtype)
+    axis, batch = op.axis, indices.ndim
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=tuple(d if d < axis else d + batch - 1 for d in range(x.ndim) if d != axis),
+        collapsed_slice_dims=(axis,),
+        start_index_map=(axis,),
+    )
+    sizes = tuple(1 if d == axis else size for d, size in enumerate(x.shape))
+    return lax.gather(
+        x, lax.expand_dims(indices, (batch,)), numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP
+    )
+
+
+def slice_(op: SliceOp, x: jax.Array) -> jax.Array:
+    """`x[start:limit:stride]` in every dimension."""
+    return lax.slice(x, op.start_indices, op.limit_indices, op.strides)
+
+
+LOWERINGS: Table = {
+    ops.OneHotOp: one_hot,
+    ops.GatherOp: gather,
+    ops.GatherNdOp: gather_nd,
+    ops.StridedSliceOp: strided_slice,
+    ops.StridedSliceGradOp: strided_slice_grad,
+    ops.UnpadOp: unpad,
+    ops.SliceOp: slice_,
+    ops.RepeatOp: repeat,
+    ops.MatrixBandPartOp: matrix_band_part,
+    ops.ConditionalArangeOp: conditional_arange,
+}

@@ -8,9 +8,11 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import GroupNormGradOp, GroupNormOp, LayerNormOp
 from cgc.lowering.dtypes import result_shape
+from cgc.lowering.table import Table
 
 
 def layer_norm(op: LayerNormOp, x: jax.Array, scale: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
@@ -77,3 +79,11 @@ def _vectors(grad: jax.Array, normalized: jax.Array, scale: jax.Array) -> tuple[
     """Gradients by scale and offset: sums over all dimensions but the last."""
     axes = tuple(range(grad.ndim - 1))
     return jnp.sum(grad * normalized, axes).astype(scale.dtype), jnp.sum(grad, axes).astype(scale.dtype)
+
+
+LOWERINGS: Table = {
+    ops.LayerNormOp: layer_norm,
+    ops.LayerNormGradOp: layer_norm_grad,
+    ops.GroupNormOp: group_norm,
+    ops.GroupNormGradOp: group_norm_grad,
+}

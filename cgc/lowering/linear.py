@@ -10,8 +10,10 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import DotGeneralOp, MatMulOp, ReduceBiasOp
+from cgc.lowering.table import Table
 
 
 def matmul(op: MatMulOp, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -62,3 +64,12 @@ def bias_add_grad(_op: CirhOp, grad: jax.Array) -> jax.Array:
 def reduce_bias(op: ReduceBiasOp, grad: jax.Array) -> jax.Array:
     """`grad` summed over all dimensions but one."""
     return jnp.sum(grad, tuple(dim for dim in range(grad.ndim) if dim != op.dim), dtype=grad.dtype)
+
+
+LOWERINGS: Table = {
+    ops.MatMulOp: matmul,
+    ops.DotGeneralOp: dot_general,
+    ops.BiasAddOp: bias_add,
+    ops.BiasAddGradOp: bias_add_grad,
+    ops.ReduceBiasOp: reduce_bias,
+}

@@ -59,30 +59,6 @@ class _Places(NamedTuple):
 _CB16 = _Places.of(-30, 33, CB16_MANTISSA_BITS)
 _FLOAT16 = _Places.of(-14, 17, 10)
 
-_EXACT = frozenset(
-    {
-        "cirh.Reshape",
-        "cirh.Transpose",
-        "cirh.BroadcastInDim",
-        "cirh.Concat",
-        "cirh.Slice",
-        "cirh.pad",
-        "cirh.Gather",
-        "cirh.Select",
-        "cirh.Max",
-        "cirh.Min",
-        "cirh.Neg",
-        "cirh.Abs",
-        "cirh.Relu",
-        "cirh.ReluGrad",
-        "cirh.OneHot",
-        "cirh.Split",
-        "cirh.StridedSlice",
-        "cirh.Repeat",
-    }
-)
-"""Ops whose results are elements of their operands, or their negatives: nothing to round."""
-
 
 def round_to_cb16(x: jax.Array, truncate: bool = False) -> jax.Array:
     """The nearest cbfloat16 of each float32, ties to even, as float32; towards zero with `truncate`."""
@@ -164,7 +140,7 @@ def _lower_cb16(op: CirhOp, operands: Sequence[jax.Array]) -> tuple[jax.Array, .
         (x,) = operands
         return (round_to_cb16(x.astype(jnp.float32), op.truncate),)
     values = lower(op, *operands)
-    if op.name in _EXACT:
+    if op.FACTS.exact:
         return values
     return tuple(
         round_to_cb16(value.astype(jnp.float32)) if _is_half(result) else value

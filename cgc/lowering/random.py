@@ -7,9 +7,11 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.ops import RandomMultinomialOp, RandomNormalOp, RandomUniformOp, StatelessRandomUniformOp
 from cgc.lowering import counter_random
 from cgc.lowering.dtypes import result_shape
+from cgc.lowering.table import Table
 
 Key = tuple[jax.Array, jax.Array]
 
@@ -47,3 +49,11 @@ def _key(seed: int, op_seed: int) -> Key:
 
 def _stream(step: jax.Array) -> jax.Array:
     return lax.convert_element_type(step, jnp.uint32)
+
+
+LOWERINGS: Table = {
+    ops.RandomUniformOp: random_uniform,
+    ops.RandomNormalOp: random_normal,
+    ops.RandomMultinomialOp: random_multinomial,
+    ops.StatelessRandomUniformOp: stateless_random_uniform,
+}

@@ -8,9 +8,11 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh import ops
 from cgc.cirh.ops import ScatterNdOp, ScatterOp, UniqueOp
 from cgc.cirh.rows import PADDING_INDEX
 from cgc.lowering.dtypes import result_dtype, result_shape
+from cgc.lowering.table import Table
 
 
 def unique(op: UniqueOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -61,4 +63,11 @@ _SCATTERS: dict[str, Callable[..., jax.Array]] = {
     "MUL": lax.scatter_mul,
     "MAX": lax.scatter_max,
     "MIN": lax.scatter_min,
+}
+
+
+LOWERINGS: Table = {
+    ops.ScatterNdOp: scatter_nd,
+    ops.UniqueOp: unique,
+    ops.ScatterOp: scatter,
 }

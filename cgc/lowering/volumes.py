@@ -21,8 +21,8 @@ from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import AvgPoolGradOp, ConvolutionOp, MaxPoolGradOp, PoolOp
 from cgc.cirh.pool import WindowOp
 from cgc.cirh.types import shape_of, tensor_type
-from cgc.lowering.convolution import convolution as convolution_of_images
 from cgc.lowering.dtypes import result_shape
+from cgc.lowering.images import convolution as convolution_of_images
 from cgc.lowering.taps import transposed
 
 Sizes = Sequence[int]

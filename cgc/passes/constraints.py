@@ -130,6 +130,11 @@ def counts_up(places: SSAValue, table: SSAValue) -> bool:
     return wanted.start >= 0 and 0 < wanted.stop <= shape_of(table)[0] and list(wanted) == rows.tolist()
 
 
+def has_epsilon_hat(op: ops.AdamOp) -> bool:
+    """Whether an Adam adds epsilon to the root of the uncorrected v."""
+    return not op.corrected_epsilon
+
+
 def repeats_scalar(op: ops.BroadcastInDimOp) -> bool:
     """Whether a broadcast repeats a single number."""
     return not shape_of(op.x)
@@ -321,6 +326,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         repeats_rows,
         is_same_along_rows,
         repeats_vector,
+        has_epsilon_hat,
         repeats_scalar,
         makes_rows_channels,
         makes_channels_rows,

@@ -13,38 +13,27 @@ pooling, and ops that only move elements. Everything else stays float32:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from cgc.cirh.base import CirhOp
+from cgc.cirh.facts import Elements, Fp16, Samples
 from cgc.cirh.interface import MODE, OUTPUT_NAME, alias_of, arguments_and_results
+from cgc.cirh.ops import ops_where
 from cgc.cirh.types import element_type, tensor_of
 
+PRODUCTS = ops_where(lambda op: op.FACTS.fp16 is Fp16.STARTS)
+MOVES = ops_where(lambda op: op.FACTS.elements.only_moves and op.FACTS.elements is not Elements.LOOKED_UP)
+"""Ops that only move elements; not lookups, which read few elements of the table that would be narrowed."""
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(f"cirh.{mnemonic}" for mnemonic in text.split())
-
-
-PRODUCTS = _names("MatMul DotGeneral Convolution Attention AttentionGrad")
-MOVES = _names("Reshape Transpose BroadcastInDim Concat Slice pad Split Repeat StridedSlice StridedSliceGrad")
-NORMS = _names("FusedBatchNorm LayerNorm GroupNorm")
-NORM_GRADIENTS = _names("FusedBatchNormGrad LayerNormGrad GroupNormGrad")
-FOLLOWERS = (
-    MOVES
-    | NORMS
-    | NORM_GRADIENTS
-    | _names("Add Sub Mul Div Max Min Neg Abs Select Clamp Gather BiasAdd Softmax SoftmaxGrad")
-    | _names("Relu LeakyRelu Elu Sigmoid HardSigmoid Tanh Gelu Softplus Composite Pool")
-    | _names("ReluGrad LeakyReluGrad EluGrad SigmoidGrad HardSigmoidGrad TanhGrad GeluGrad SoftplusGrad")
-    | _names("MaxPoolGrad AvgPoolGrad")
-)
-_SUMS_OF_SAMPLES = _names("BiasAddGrad ScatterNd")
-_ENDS_OF_UPDATES = PRODUCTS | NORMS | NORM_GRADIENTS | _SUMS_OF_SAMPLES | _names("Reduce L2Norm")
-
-_ACTIVATIONS_OF_NORMS = {**dict.fromkeys(NORMS, 1), **dict.fromkeys(NORM_GRADIENTS, 2)}
-"""How many operands of a norm are activations; the others, and all results but the first, stay float32."""
+FOLLOWERS = ops_where(lambda op: op.FACTS.fp16 is Fp16.FOLLOWS)
+_LOOKUPS = ops_where(lambda op: op.FACTS.elements is Elements.LOOKED_UP)
+_NORM_GRADIENTS = ops_where(lambda op: op.FACTS.activations is not None and op.FACTS.gradient_of is not None)
+_GRADIENT_SUMS = _NORM_GRADIENTS | ops_where(lambda op: op.FACTS.samples is Samples.SUMMED)
+_ENDS_OF_UPDATES = ops_where(lambda op: op.FACTS.ends_update)
 
 _F32 = element_type("float32")
 
@@ -54,15 +43,15 @@ def is_float32(value: SSAValue) -> bool:
     return tensor_of(value).element_type == _F32
 
 
-def narrow_operands(op: Operation) -> list[int]:
+def narrow_operands(op: CirhOp) -> list[int]:
     """Positions of the operands that an op of the region takes in 16 bits."""
-    operands = list(op.operands)[: _ACTIVATIONS_OF_NORMS.get(op.name)]
+    operands = list(op.operands)[: op.FACTS.activations]
     return [index for index, operand in enumerate(operands) if is_float32(operand)]
 
 
-def narrow_results(op: Operation) -> list[SSAValue]:
+def narrow_results(op: CirhOp) -> list[SSAValue]:
     """The results that an op of the region gives in 16 bits."""
-    results = list(op.results)[: 1 if op.name in _ACTIVATIONS_OF_NORMS else None]
+    results = list(op.results)[: None if op.FACTS.activations is None else 1]
     return [result for result in results if is_float32(result)]
 
 
@@ -70,7 +59,7 @@ def fp16_region(function: FuncOp) -> list[CirhOp]:
     """The float32 ops of a step that shall be computed in 16 bits, in order; none that are already."""
     ops = [op for op in function.body.block.ops if isinstance(op, CirhOp)]
     kept = _end_of_network(function, ops) | _updates(function)
-    useful = _leading_to(ops, PRODUCTS | NORM_GRADIENTS | _SUMS_OF_SAMPLES)
+    useful = _leading_to(ops, PRODUCTS | _GRADIENT_SUMS)
     region = _between(ops, kept, useful)
     _add_embeddings(ops, kept, region)
     _add_moves(ops, region)
@@ -83,8 +72,8 @@ def _between(ops: Sequence[CirhOp], kept: set[Operation], useful: set[Operation]
     narrow: set[SSAValue] = set()
     for op in ops:
         operands = [op.operands[index] for index in narrow_operands(op)]
-        follows = op.name in FOLLOWERS and op in useful and op not in kept
-        if operands and (op.name in PRODUCTS or (follows and not narrow.isdisjoint(operands))):
+        follows = type(op) in FOLLOWERS and op in useful and op not in kept
+        if operands and (type(op) in PRODUCTS or (follows and not narrow.isdisjoint(operands))):
             region.add(op)
             narrow.update(narrow_results(op))
     return region
@@ -92,8 +81,8 @@ def _between(ops: Sequence[CirhOp], kept: set[Operation], useful: set[Operation]
 
 def _add_embeddings(ops: Sequence[CirhOp], kept: set[Operation], region: set[CirhOp]) -> None:
     """Adds what lies between the lookup of embeddings and the first product."""
-    lookups = [op for op in ops if op.name == "cirh.Gather" and op not in region]
-    embedded = _closure(lookups, _users, lambda op: op.name in FOLLOWERS) - set(lookups)
+    lookups = [op for op in ops if type(op) in _LOOKUPS and op not in region]
+    embedded = _closure(lookups, _users, lambda op: type(op) in FOLLOWERS) - set(lookups)
     for op in reversed(ops):
         if op in embedded and op not in kept and _is_used_in(op, region):
             region.add(op)
@@ -102,7 +91,7 @@ def _add_embeddings(ops: Sequence[CirhOp], kept: set[Operation], region: set[Cir
 def _add_moves(ops: Sequence[CirhOp], region: set[CirhOp]) -> None:
     """Adds moves of values that are used in 16 bits alone: rounding is the same before and after."""
     for op in reversed(ops):
-        if op.name in MOVES and op not in region and narrow_results(op) and _is_used_in(op, region):
+        if type(op) in MOVES and op not in region and narrow_results(op) and _is_used_in(op, region):
             region.add(op)
 
 
@@ -116,11 +105,11 @@ def _is_used_in(op: CirhOp, region: set[CirhOp]) -> bool:
 
 def _end_of_network(function: FuncOp, ops: Sequence[CirhOp]) -> set[Operation]:
     """Ops between the last products and the outputs, and from there to the first products after them."""
-    products = {op for op in ops if op.name in PRODUCTS}
+    products = {op for op in ops if type(op) in PRODUCTS}
     after_products = _closure(products, _users, lambda _: True) - products
 
     def is_after(op: Operation) -> bool:
-        return op in after_products and op.name not in PRODUCTS
+        return op in after_products and type(op) not in PRODUCTS
 
     forward = _closure(filter(is_after, _makers_of_outputs(function)), _makers, is_after)
     return _closure(forward, _users, is_after)
@@ -148,15 +137,15 @@ def _updates(function: FuncOp) -> set[Operation]:
     aliases = [index for argument in arguments if (index := alias_of(argument)) is not None]
     values = [] if returned is None else [returned.operands[index] for index in aliases]
     makers = [value.owner for value in values if isinstance(value.owner, Operation)]
-    inside = [op for op in makers if op.name not in _ENDS_OF_UPDATES]
-    return _closure(inside, _makers, lambda op: op.name not in _ENDS_OF_UPDATES)
+    inside = [op for op in makers if type(op) not in _ENDS_OF_UPDATES]
+    return _closure(inside, _makers, lambda op: type(op) not in _ENDS_OF_UPDATES)
 
 
-def _leading_to(ops: Sequence[CirhOp], names: frozenset[str]) -> set[Operation]:
-    """Ops with one of these names among the users of their results, or the users of those."""
+def _leading_to(ops: Sequence[CirhOp], kinds: AbstractSet[type[Operation]]) -> set[Operation]:
+    """Ops with one of these kinds among the users of their results, or the users of those."""
     found: set[Operation] = set()
     for op in reversed(ops):
-        if any(user.name in names or user in found for user in _users(op)):
+        if any(type(user) in kinds or user in found for user in _users(op)):
             found.add(op)
     return found
 

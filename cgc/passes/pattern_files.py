@@ -28,6 +28,7 @@ from xdsl.dialects.builtin import Builtin
 from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.parser import Parser
 
+from cgc.cirh import ops
 from cgc.passes.constraints import CONSTRAINTS
 from cgc.passes.matching import CompiledPattern, compile_pattern
 
@@ -58,19 +59,19 @@ _STEPS = 3
 """So far from the root the names of ops are compared before a pattern is parsed."""
 
 ALWAYS = frozenset(
-    f"cirh.{name}"
-    for name in [
-        "Add",
-        "Sub",
-        "Mul",
-        "Neg",
-        "Const",
-        "Reshape",
-        "Transpose",
-        "BroadcastInDim",
-        "MatMul",
-        "Select",
-    ]
+    op.name
+    for op in (
+        ops.AddOp,
+        ops.SubOp,
+        ops.MulOp,
+        ops.NegOp,
+        ops.ConstOp,
+        ops.ReshapeOp,
+        ops.TransposeOp,
+        ops.BroadcastInDimOp,
+        ops.MatMulOp,
+        ops.SelectOp,
+    )
 )
 """Ops that may come up in any program on the way, because simplification makes them."""
 

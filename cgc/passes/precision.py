@@ -24,7 +24,7 @@ from cgc.precision import rounded_to_cb16
 
 _FORMATS: dict[str, HalfFormat] = {"mixed_float16": "float16", "cbfloat16": "cbfloat16"}
 _F16, _F32 = element_type("float16"), element_type("float32")
-_SUMS = frozenset({"cirh.Add", "cirh.Sub"})
+_SUMS = (ops.AddOp, ops.SubOp)
 
 _LARGEST_MASK: dict[HalfFormat, float] = {"float16": 2.0**15, "cbfloat16": 2.0**31}
 """Half of the range: with a score it is still finite, and its exponential is 0 as that of any larger mask."""
@@ -104,17 +104,17 @@ def _narrow_result(result: SSAValue, narrow_uses: Mapping[tuple[CirhOp, int], bo
 
 def _is_mask(op: Operation, index: int) -> bool:
     """Whether an operand is added to the scores of an attention, as it is or moved."""
-    if op.name == "cirh.Attention":
-        return index == 3 and bool(getattr(op, "has_bias", False))
+    if isinstance(op, ops.AttentionOp):
+        return index == 3 and op.has_bias
     uses = [use for result in op.results for use in result.uses]
-    if op.name in _SUMS:
+    if isinstance(op, _SUMS):
         return all(_leads_to_softmax(use.operation) for use in uses)
-    return op.name in MOVES and all(_is_mask(use.operation, use.index) for use in uses)
+    return type(op) in MOVES and all(_is_mask(use.operation, use.index) for use in uses)
 
 
 def _leads_to_softmax(op: Operation) -> bool:
     users = [use.operation for result in op.results for use in result.uses]
-    return op.name == "cirh.Softmax" or (op.name in MOVES and all(map(_leads_to_softmax, users)))
+    return isinstance(op, ops.SoftmaxOp) or (type(op) in MOVES and all(map(_leads_to_softmax, users)))
 
 
 def _has_constant_beyond(value: SSAValue, limit: float) -> bool:

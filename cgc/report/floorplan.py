@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cgc.kernels.families.control import FAMILY as CONTROL
 from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
 from cgc.report.labels import Box, Label, place_labels
 from cgc.report.model import CompileReport, KernelReport
 from cs_toolkit.fabric import Fabric
 
-CONTROL_FAMILY = "control"
 BINS = 10
 """Colours of the utilization scale, each a tenth of it."""
 
@@ -223,7 +223,7 @@ def _arrows(
     found = []
     for edge in edges:
         src, dst = order[edge.src], order[edge.dst]
-        control = CONTROL_FAMILY in (kernels[src].kernel.family, kernels[dst].kernel.family)
+        control = CONTROL.name in (kernels[src].kernel.family, kernels[dst].kernel.family)
         kind = "control" if control else "forward" if src < dst else "backward"
         start, end = tiles[src].box, tiles[dst].box
         arrow = Arrow(src, dst, kind, _curve(start, end), edge.elements_per_sample)

@@ -8,9 +8,9 @@ import numpy as np
 
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configuration
+from cgc.kernels.families import FAMILIES
 from cgc.kernels.graph import Kernel, KernelGraph
-from cgc.kernels.nest_cost import nest_shares
-from cgc.kernels.sizing import MATMUL_FAMILIES
+from cgc.kernels.nests.cost import nest_shares
 from cgc.performance.model import Performance
 from cgc.placement.model import Placement
 from cgc.placement.shapes import KernelShapes
@@ -147,22 +147,8 @@ def _work(kernel: Kernel, layout: Configuration) -> str:
     sizes, rows = kernel.parameters, max(1, kernel.parameters.get("rows", 1))
     cycles = f"{layout.compute_cycles:,} cycles"
     each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
-    if kernel.family in MATMUL_FAMILIES:
-        return (
-            f"At its fastest layout {kernel.name} takes {each}: {sizes['inputs']:,} inputs and "
-            f"{sizes['outputs']:,} outputs are spread as finely as starts and sums allow, more PEs do not "
-            "help. Fewer outputs (a smaller vocabulary, fewer channels) or fewer rows do."
-        )
-    if kernel.family == "attention":
-        return (
-            f"At its fastest layout {kernel.name} takes {each}: every row looks at {sizes['keys']:,} keys "
-            f"with {sizes['heads']:,} heads. Shorter sequences or fewer heads help, more PEs do not."
-        )
-    return (
-        f"At its fastest layout {kernel.name} takes {each}, {sizes.get('row_elements', 1):,} elements a row: "
-        "its start, and the least that a PE works on, remain however many PEs share it. Fewer rows, or less "
-        "work on a row, make it faster."
-    )
+    reason = FAMILIES[kernel.family].fastest.format_map(sizes)
+    return f"At its fastest layout {kernel.name} takes {each}{reason}"
 
 
 def _slowest_loops(kernel: Kernel, layout: Configuration) -> str:

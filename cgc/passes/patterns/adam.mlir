@@ -212,6 +212,7 @@ pdl.pattern @adam_w : benefit(1) {
   %decayed = pdl.result 0 of %decayed_op
   pdl.apply_native_constraint "used_once"(%decayed : !pdl.value)
   %adam = pdl.operation "cirh.Adam"(%decayed, %m, %v, %beta1_power, %beta2_power, %lr, %beta1, %beta2, %epsilon, %grad : !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value, !pdl.value) {"use_nesterov" = %nesterov}
+  pdl.apply_native_constraint "has_epsilon_hat"(%adam : !pdl.operation)
   pdl.rewrite %adam {
     %weight_decay = pdl.apply_native_rewrite "scalar"(%decay_value : !pdl.value) : !pdl.value  // if !folded
     %weight_decay = pdl.apply_native_rewrite "ratio"(%decay_value, %lr : !pdl.value, !pdl.value) : !pdl.value  // if folded

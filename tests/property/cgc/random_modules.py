@@ -19,8 +19,8 @@ from cgc.cirh.activation import FeaturesGradOp, OutputsGradOp
 from cgc.cirh.base import CirhOp
 from cgc.cirh.composite import COMPOSITES
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
-from cgc.cirh.nn import AxisOp
 from cgc.cirh.random import SeededRandomOp
+from cgc.cirh.softmax import AxisOp
 from cgc.cirh.text import print_module
 from cgc.cirh.types import (
     ANY,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cgc import artifact
 from cgc.artifact import (
     Artifact,
     artifact_key,
     artifact_lock,
     artifact_path,
+    compiler_sources,
     file_entries,
     open_artifact,
     publish,
@@ -132,6 +135,21 @@ def test_key_changes_with_jax_and_with_the_compilers_own_code(monkeypatch):
         assert artifact_key("module", {}, {}) != base
     monkeypatch.setattr("cgc.artifact.tool_version", lambda: "cgc-0000000000000000")
     assert artifact_key("module", {}, {}) != base
+
+
+def test_the_key_digests_what_decides_a_compilation_and_nothing_else():
+    sources = {path.as_posix() for path in compiler_sources()}
+    assert {"artifact.py", "placement/place.py", "passes/patterns/adam.mlir", "cirh/base.py"} <= sources
+    assert "report/compile_report.html.j2" in sources
+    assert not [path for path in sources if path.startswith(("contest/", "importers/", "tools/"))]
+    assert not [path for path in sources if path.endswith(".css")]
+
+
+def test_the_compiler_does_not_use_what_its_key_leaves_out():
+    left_out = re.compile(r"^\s*(?:from|import) cgc\.(contest|tools)\b", re.MULTILINE)
+    root = Path(artifact.__file__).parent
+    users = [path.as_posix() for path in compiler_sources() if left_out.search((root / path).read_text())]
+    assert users == []
 
 
 def test_opening_an_artifact_needs_neither_jax_nor_a_framework(write):

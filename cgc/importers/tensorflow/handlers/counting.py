@@ -11,7 +11,7 @@ from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.indexing import scatter_rows
+from cgc.importers.tensorflow.handlers.rows import scatter_rows
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

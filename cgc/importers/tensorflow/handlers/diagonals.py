@@ -1,4 +1,4 @@
-"""Diagonals and triangles of the matrices in the last two dimensions."""
+"""Diagonals of the matrices in the last two dimensions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table
-
-
-def _band_part(node: NodeContext) -> SSAValue:
-    (lower,), (upper,) = node.ints(1, "num_lower"), node.ints(2, "num_upper")
-    return node.emit.emit(ops.MatrixBandPartOp(node.x(0), lower, upper))
 
 
 def _diag(node: NodeContext) -> SSAValue:
@@ -85,7 +80,6 @@ def _require_main_diagonal(node: NodeContext, position: int) -> None:
 
 
 TABLE: Table = {
-    "MatrixBandPart": _band_part,
     **dict.fromkeys(("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3"), _diag),
     **dict.fromkeys(("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3"), _diag_part),
     "DiagPart": _tensor_diag_part,

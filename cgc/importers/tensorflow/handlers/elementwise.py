@@ -51,9 +51,6 @@ _UNARY: dict[str, Maker] = {
     "Round": ops.RoundOp,
     "Rint": ops.RoundOp,
     "Erf": ops.ErfOp,
-    "Relu": ops.ReluOp,
-    "Elu": ops.EluOp,
-    "Softplus": ops.SoftplusOp,
     "LogicalNot": ops.NotOp,
     "Invert": ops.NotOp,
     "IsFinite": ops.IsFiniteOp,
@@ -73,7 +70,8 @@ def _binary(op_type: Maker) -> Handler:
     return lambda node: node.emit.binary(op_type, node.x(0), node.x(1))
 
 
-def _unary(op_type: Maker) -> Handler:
+def unary(op_type: Maker) -> Handler:
+    """The handler of an operation with one operand that is an op of CIRH."""
     return lambda node: node.emit.unary(op_type, node.x(0))
 
 
@@ -239,7 +237,7 @@ def _filled(value: float) -> Handler:
 
 TABLE: Table = {
     **{name: _binary(op_type) for name, op_type in _BINARY.items()},
-    **{name: _unary(op_type) for name, op_type in _UNARY.items() if name not in _ROUNDING},
+    **{name: unary(op_type) for name, op_type in _UNARY.items() if name not in _ROUNDING},
     **{name: _rounding(op_type) for name, op_type in _UNARY.items() if name in _ROUNDING},
     **{name: _comparison(direction) for name, direction in _COMPARISONS.items()},
     "LogicalAnd": _logical(ops.AndOp, decides=False),

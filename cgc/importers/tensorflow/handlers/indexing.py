@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.rows import INDEX_DTYPES
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow import slicing
-from cgc.importers.tensorflow.emit import Emitter, dtype_of
+from cgc.importers.tensorflow.emit import Emitter, Shape
 from cgc.importers.tensorflow.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.shapes import reverse
-from cgc.importers.tensorflow.node import NodeContext, PaddedRows, Table, Value
+from cgc.importers.tensorflow.handlers.shape import reverse
+from cgc.importers.tensorflow.node import NodeContext, Table
 from cgc.importers.tensorflow.slicing import AxisRange, Slicing
 
 
@@ -144,31 +144,6 @@ def take_padded(e: Emitter, x: SSAValue, indices: SSAValue) -> SSAValue:
     return e.take(x, e.binary(ops.MinOp, indices, last), 0)
 
 
-def _unique(node: NodeContext) -> tuple[Value, Value]:
-    """The different values, padded to as many as there are values, and the place of each among them."""
-    x = node.x(0)
-    if dtype_of(x) not in INDEX_DTYPES or len(shape_of(x)) != 1:
-        raise RefusedError(
-            Kind.USAGE,
-            f"it is applied to {dtype_of(x)}{list(shape_of(x))}, expected int32 or int64 of rank 1",
-        )
-    values, places = node.emit.emit_all(ops.UniqueOp(x, node.out_dtype(1)))
-    return PaddedRows(values, values), places
-
-
-def _unsorted_segment_sum(node: NodeContext) -> SSAValue:
-    e, data, ids = node.emit, node.x(0), node.x(1)
-    (count,) = node.ints(2, "number of segments")
-    return scatter_rows(e, ids, data, (count, *shape_of(data)[len(shape_of(ids)) :]))
-
-
-def scatter_rows(e: Emitter, indices: SSAValue, updates: SSAValue, shape: Sequence[int]) -> SSAValue:
-    """Rows added into zeros at `indices`, which may have any rank."""
-    count = math.prod(shape_of(indices))
-    flat = e.reshape(indices, (count,))
-    return e.emit(ops.ScatterNdOp(flat, e.reshape(updates, (count, *shape[1:])), tuple(shape)))
-
-
 def _one_hot(node: NodeContext) -> SSAValue:
     (depth,) = node.ints(1, "depth")
     indices, on, off = node.x(0), node.x(2), node.x(3)
@@ -177,13 +152,58 @@ def _one_hot(node: NodeContext) -> SSAValue:
     return node.emit.emit(ops.OneHotOp(indices, on, off, depth, rank if axis < 0 else axis))
 
 
-def _range(node: NodeContext) -> SSAValue:
-    """A range that is too long to be folded."""
-    start, limit, step = (node.static(i, what) for i, what in enumerate(("start", "limit", "delta")))
-    values = np.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
-    if start.dtype.kind not in "iu":
-        return node.emit.constant(values)
-    return node.emit.emit(ops.ArangeOp(len(values), int(start), int(step), node.out_dtype()))
+def _band_part(node: NodeContext) -> SSAValue:
+    (lower,), (upper,) = node.ints(1, "num_lower"), node.ints(2, "num_upper")
+    return node.emit.emit(ops.MatrixBandPartOp(node.x(0), lower, upper))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What `indices` of shape [..., depth] name in a tensor.
+
+    Attributes:
+        numbers: int32 of shape [count]; the number of each row.
+        table: shape of the tensor as [rows, ...].
+        batch: leading axes of the indices.
+    """
+
+    numbers: SSAValue
+    table: Shape
+    batch: Shape
+
+    @property
+    def updates(self) -> Shape:
+        """Shape of as many rows as are named."""
+        return (math.prod(self.batch), *self.table[1:])
+
+
+def named_rows(e: Emitter, indices: SSAValue, shape: Sequence[int]) -> Rows:
+    """What indices of several numbers each name: the leading axes are one axis of rows, numbered through."""
+    *batch, depth = shape_of(indices)
+    if depth > len(shape):
+        raise RefusedError(
+            Kind.USAGE, f"indices name {depth} axes each, the tensor of shape {list(shape)} has {len(shape)}"
+        )
+    leading, rest = shape[:depth], shape[depth:]
+    strides = np.asarray([math.prod(leading[axis + 1 :]) for axis in range(depth)], np.int32)
+    flat = e.cast(e.reshape(indices, (math.prod(batch), depth)), "int32")
+    numbers = e.reduce("ADD", e.mul(flat, e.constant(strides)), [1])
+    return Rows(numbers, (math.prod(leading), *rest), tuple(batch))
+
+
+def gather_nd(e: Emitter, x: SSAValue, indices: SSAValue) -> SSAValue:
+    """tf.gather_nd without batch dimensions."""
+    rows = named_rows(e, indices, shape_of(x))
+    taken = e.take(e.reshape(x, rows.table), rows.numbers, 0)
+    return e.reshape(taken, (*rows.batch, *rows.table[1:]))
+
+
+def _gather_nd(node: NodeContext) -> SSAValue:
+    return gather_nd(node.emit, node.x(0), node.x(1))
+
+
+def _resource_gather_nd(node: NodeContext) -> SSAValue:
+    return gather_nd(node.emit, node.read(), node.x(1))
 
 
 TABLE: Table = {
@@ -192,8 +212,8 @@ TABLE: Table = {
     "StridedSliceGrad": _strided_slice_grad,
     "Gather": _gather,
     "GatherV2": _gather_v2,
-    "Unique": _unique,
-    "UnsortedSegmentSum": _unsorted_segment_sum,
     "OneHot": _one_hot,
-    "Range": _range,
+    "MatrixBandPart": _band_part,
+    "GatherNd": _gather_nd,
+    "ResourceGatherNd": _resource_gather_nd,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from cgc.importers.tensorflow.emit import Array
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table, Value
 
@@ -25,11 +24,6 @@ DROPPED = frozenset(
     }
 )
 """Op types that act on the host only; they and what only they need are left out of a step."""
-
-
-def _const(node: NodeContext) -> Array:
-    array: Array = tf.make_ndarray(node.attr("value"))
-    return array
 
 
 def _identity(node: NodeContext) -> Value:
@@ -57,7 +51,6 @@ def _placeholder(node: NodeContext) -> Value:
 
 
 TABLE: Table = {
-    "Const": _const,
     "Placeholder": _placeholder,
     **dict.fromkeys(
         (

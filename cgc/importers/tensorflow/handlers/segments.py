@@ -12,7 +12,7 @@ from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.indexing import scatter_rows
+from cgc.importers.tensorflow.handlers.rows import scatter_rows
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 _POWERS = {"Sum": 0.0, "Mean": 1.0, "SqrtN": 0.5}

@@ -17,7 +17,7 @@ from cgc.cirh.types import shape_of
 from cgc.importers.tensorflow.emit import Array, Shape
 from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.folding import FOLD_LIMIT
-from cgc.importers.tensorflow.handlers.shapes import cut
+from cgc.importers.tensorflow.handlers.shape import cut
 from cgc.importers.tensorflow.node import NodeContext, Table, Value
 from cgc.importers.tensorflow.variants import MISSING, Either, Missing, Optional, TensorList
 

@@ -51,4 +51,28 @@ builtin.module {
     %new = cirh.Sub %param, %step : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
     func.return %new, %m2, %v2 : tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
   }
+  // An Adam whose epsilon is TensorFlow's takes the decay in; that of the paper would lose where its epsilon is.
+  // CHECK: @epsilon_hat
+  // CHECK: cirh.AdamW
+  func.func @epsilon_hat(%param: tensor<3x2xf32>, %m: tensor<3x2xf32>, %v: tensor<3x2xf32>, %grad: tensor<3x2xf32>, %p1: tensor<f32>, %p2: tensor<f32>, %rate: tensor<f32>, %b1: tensor<f32>, %b2: tensor<f32>, %eps: tensor<f32>) -> (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>) {
+    %factor = cirh.Const dense<1.000000e-02> : tensor<f32>
+    %part = cirh.Mul %rate, %factor : (tensor<f32>, tensor<f32>) -> tensor<f32>
+    %rates = cirh.BroadcastInDim %part {broadcast_dimensions = array<i64>} : (tensor<f32>) -> tensor<3x2xf32>
+    %decay = cirh.Mul %param, %rates : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %decayed = cirh.Sub %param, %decay : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %new, %m2, %v2 = cirh.Adam %decayed, %m, %v, %p1, %p2, %rate, %b1, %b2, %eps, %grad {use_nesterov = false} : (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<3x2xf32>) -> (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>)
+    func.return %new, %m2, %v2 : tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+  }
+  // CHECK: @epsilon_of_the_paper
+  // CHECK-NOT: cirh.AdamW
+  // CHECK: cirh.Adam {{.*}} corrected_epsilon}
+  func.func @epsilon_of_the_paper(%param: tensor<3x2xf32>, %m: tensor<3x2xf32>, %v: tensor<3x2xf32>, %grad: tensor<3x2xf32>, %p1: tensor<f32>, %p2: tensor<f32>, %rate: tensor<f32>, %b1: tensor<f32>, %b2: tensor<f32>, %eps: tensor<f32>) -> (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>) {
+    %factor = cirh.Const dense<1.000000e-02> : tensor<f32>
+    %part = cirh.Mul %rate, %factor : (tensor<f32>, tensor<f32>) -> tensor<f32>
+    %rates = cirh.BroadcastInDim %part {broadcast_dimensions = array<i64>} : (tensor<f32>) -> tensor<3x2xf32>
+    %decay = cirh.Mul %param, %rates : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %decayed = cirh.Sub %param, %decay : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
+    %new, %m2, %v2 = cirh.Adam %decayed, %m, %v, %p1, %p2, %rate, %b1, %b2, %eps, %grad {use_nesterov = false, corrected_epsilon} : (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<3x2xf32>) -> (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>)
+    func.return %new, %m2, %v2 : tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+  }
 }

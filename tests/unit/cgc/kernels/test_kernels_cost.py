@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cgc.errors import KernelGraphError
-from cgc.kernels import Kernel
+from cgc.kernels import Kernel, families
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configuration, Configurations, ceil_div, useful_splits
 from cgc.kernels.families import FAMILIES, configurations
+from cgc.kernels.family import Family
 from cgc.performance.published import KernelRow, kernel_rows
 
 LAYER = {
@@ -254,7 +258,7 @@ def test_useful_splits_have_every_largest_part_once(size: int) -> None:
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (Kernel("k", "magic", {}), "kernel k: family is 'magic', expected one of fully_connected"),
+        (Kernel("k", "magic", {}), "kernel k: family is 'magic', expected one of attention, fully_connected"),
         (Kernel("k", "elementwise", {"rows": 1}), "parameters batch, element_bytes"),
         (Kernel("k", "elementwise", {**LOOP, "rows": 0}), "parameter rows is 0, expected a positive size"),
         (Kernel("k", "elementwise", {**LOOP, "stash_bytes": -1}), "parameter stash_bytes is -1"),
@@ -267,6 +271,17 @@ def test_kernels_without_usable_sizes_are_refused(kernel: Kernel, message: str) 
 
 def test_every_family_says_what_it_does() -> None:
     assert all(family.doc for family in FAMILIES.values())
+
+
+def test_a_family_is_a_file_of_its_name_and_stands_in_the_order() -> None:
+    """Its rule, cost, memory and label are found in one place, and no file is forgotten in the order."""
+    folder = Path(families.__file__).parent
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert files == set(FAMILIES)
+    for name, family in FAMILIES.items():
+        assert import_module(f"{families.__name__}.{name}").FAMILY is family
+        assert family.match is None or family.match.__module__ == f"{families.__name__}.{name}"
+    assert len(FAMILIES) == sum(isinstance(entry, Family) for entry in families.ORDER)
 
 
 IMAGE = {"rows_per_start": 256, "copies": 256, "lines": 256, "line_elements": 256 * 32}

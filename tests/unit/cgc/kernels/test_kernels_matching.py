@@ -11,7 +11,6 @@ from cgc.cirh.optimizer import OptimizerOp
 from cgc.cirh.text import parse_module
 from cgc.errors import KernelGraphError
 from cgc.kernels import Kernel, KernelGraph, match_kernels
-from cgc.kernels.work import _PER_ELEMENT, OPTIMIZERS
 from cgc.placement import place
 from cs_toolkit.fabric import load_fabric
 
@@ -321,13 +320,14 @@ def test_a_number_that_two_kernels_repeat_is_not_held_repeated() -> None:
 
 def test_all_optimizers_have_their_work_counted() -> None:
     """One that is not known would count as one simple operation for each element."""
-    mnemonics = {
-        kind.name.removeprefix("cirh.")
+    optimizers = ops.ops_where(lambda op: issubclass(op, OptimizerOp))
+    kinds = {
+        kind
         for kind in vars(ops).values()
         if isinstance(kind, type) and issubclass(kind, OptimizerOp) and "name" in vars(kind)
     }
-    assert "AdamW" in mnemonics
-    assert mnemonics == OPTIMIZERS
-    assert set(_PER_ELEMENT) >= OPTIMIZERS
+    assert ops.AdamWOp in kinds
+    assert kinds == optimizers
+    assert all(op.FACTS.work.simple > 1 for op in optimizers)
     # The decay is a product and a difference more.
-    assert _PER_ELEMENT["AdamW"]["simple"] == _PER_ELEMENT["Adam"]["simple"] + 2
+    assert ops.AdamWOp.FACTS.work == ops.AdamOp.FACTS.work.with_simple(2)

@@ -80,6 +80,7 @@ CASES: list[tuple[str, Make, Sequence[Values]]] = [
             "ReluGrad EluGrad LeakyReluGrad SigmoidGrad TanhGrad GeluGrad SoftplusGrad HardSigmoidGrad"
         )
     ],
+    ("elu gradient of features", lambda g, x: ops.EluGradOp(g, x, from_features=True), (X, Y)),
     ("gelu tanh", lambda x: ops.GeluOp(x, approximate=True), (X,)),
     ("gelu tanh gradient", lambda g, x: ops.GeluGradOp(g, x, approximate=True), (X, Y)),
     ("pow", ops.PowOp, (POSITIVE, Y)),
@@ -186,6 +187,7 @@ CASES: list[tuple[str, Make, Sequence[Values]]] = [
     ("momentum", lambda *v: ops.MomentumOp(*v, use_nesterov=True), (X, Y, ONE, Y, HALF_ONE)),
     ("adam", ops.AdamOp, (X, Y, POSITIVE, *RATES, Y)),
     ("adam nesterov", lambda *v: ops.AdamOp(*v, use_nesterov=True), (X, Y, POSITIVE, *RATES, Y)),
+    ("adam of the paper", lambda *v: ops.AdamOp(*v, corrected_epsilon=True), (X, Y, POSITIVE, *RATES, Y)),
     ("adam decay", ops.AdamWOp, (X, Y, POSITIVE, *RATES, Y, HALF_ONE)),
     ("rms", ops.RMSPropOp, (X, POSITIVE, Y, *RATES[2:], Y)),
     ("adagrad", ops.AdagradOp, (X, POSITIVE, ONE, Y)),

@@ -14,7 +14,7 @@ from xdsl.utils.test_value import create_ssa_value
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_type, tensor_type
-from cgc.lowering import convolution
+from cgc.lowering import images
 from cgc.lowering.jax_table import lower
 
 Array = Any
@@ -97,7 +97,7 @@ def test_gradient_by_the_kernel_of_large_images(
     channels: Any, padding: Any, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_WORK", "_CACHED", "_LARGE"):
-        monkeypatch.setattr(convolution, limit, 0)
+        monkeypatch.setattr(images, limit, 0)
     inputs, outputs = channels
     x = rng.normal(size=(3, 16, 14, inputs)).astype(np.float32)
     top, bottom, left, right = padding

@@ -1,0 +1,180 @@
+"""Softmax and the cross entropies."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Attribute
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
+
+from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
+from cgc.cirh.facts import Facts, Fp16, Work, mixes
+from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
+
+PADDING_LABEL = -1
+"""The class number of positions that are padding; sequences of variable length are filled up with it."""
+
+
+class AxisOp(CirhOp):
+    """Base of `Op(x) {axis} -> result` of the type of x."""
+
+    x = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    axis = IntParameter("axis")
+
+    def __init__(self, x: Value, axis: int = -1) -> None:
+        source = operand_type(x)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        super().__init__([x], [self.infer(source, axis)], {"axis": int_attr(axis)})
+
+    @classmethod
+    def infer(cls, x: Tensor, axis: int) -> Tensor:
+        """Result type: the type of x."""
+        cls.require_dtype("x", x, FLOATS)
+        cls.require_axis(axis, len(x.get_shape()))
+        return x
+
+    def row_reductions(self) -> int:
+        """The largest element and the sum of the exponentials."""
+        return 2
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.x), self.axis),)
+
+
+@irdl_op_definition
+class SoftmaxOp(AxisOp):
+    """`exp(x) / sum(exp(x))` along `axis`."""
+
+    name = "cirh.Softmax"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=4), fp16=Fp16.FOLLOWS)
+
+
+@irdl_op_definition
+class LogSoftmaxOp(AxisOp):
+    """`x - log(sum(exp(x)))` along `axis`."""
+
+    name = "cirh.LogSoftmax"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=4))
+
+
+@irdl_op_definition
+class SoftmaxGradOp(CirhOp):
+    """Gradient of `Softmax` from its result: `(grad - sum(grad * probabilities)) * probabilities`."""
+
+    name = "cirh.SoftmaxGrad"
+    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, gradient_of=SoftmaxOp)
+    probabilities = operand_def()
+    grad = operand_def()
+    result = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    axis = IntParameter("axis")
+
+    def __init__(self, probabilities: Value, grad: Value, axis: int = -1) -> None:
+        source = operand_type(probabilities)
+        axis = axis + len(source.get_shape()) if axis < 0 else axis
+        result = self.infer(source, operand_type(grad), axis)
+        super().__init__([probabilities, grad], [result], {"axis": int_attr(axis)})
+
+    @classmethod
+    def infer(cls, probabilities: Tensor, grad: Tensor, axis: int) -> Tensor:
+        """Result type: the type of both operands."""
+        cls.require_dtype("probabilities", probabilities, FLOATS)
+        cls.require_same("grad", grad, "probabilities", probabilities)
+        cls.require_axis(axis, len(probabilities.get_shape()))
+        return probabilities
+
+    def row_reductions(self) -> int:
+        """The sum of the products."""
+        return 1
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.probabilities), tensor_of(self.grad), self.axis),)
+
+
+class CrossEntropyOp(CirhOp):
+    """Base of the ops that give a loss for each row of logits, and its gradient by the logits."""
+
+    def row_reductions(self) -> int:
+        """The largest element and the sum of the exponentials."""
+        return 2
+
+
+@irdl_op_definition
+class SparseSoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
+    """Cross entropy of logits `[..., C]` and class numbers `[...]`, and its gradient by the logits.
+
+    Results: loss `[...]`, backprop `softmax(logits) - onehot(labels)` `[..., C]`. A row whose label is
+    `PADDING_LABEL` does not count: 0 in both. Any other label out of range gives NaN in both, or with
+    `ignore_out_of_range` 0 in both.
+    """
+
+    name = "cirh.SparseSoftmaxCrossEntropyWithLogits"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=6))
+    logits = operand_def()
+    labels = operand_def()
+    loss = result_def()
+    backprop = result_def()
+    axis_attr = prop_def(INT, prop_name="axis")
+    ignore_attr = opt_prop_def(UnitAttr, prop_name="ignore_out_of_range")
+    axis = IntParameter("axis")
+
+    def __init__(self, logits: Value, labels: Value, ignore_out_of_range: bool = False) -> None:
+        source = operand_type(logits)
+        axis = len(source.get_shape()) - 1
+        properties: dict[str, Attribute] = {"axis": int_attr(axis)}
+        if ignore_out_of_range:
+            properties["ignore_out_of_range"] = UnitAttr()
+        super().__init__([logits, labels], self.infer(source, operand_type(labels), axis), properties)
+
+    @property
+    def ignore_out_of_range(self) -> bool:
+        """Whether rows with any label out of range do not count."""
+        return self.ignore_attr is not None
+
+    @classmethod
+    def infer(cls, logits: Tensor, labels: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """Result types: loss of the shape of labels, backprop of the type of logits."""
+        cls.require_dtype("logits", logits, FLOATS)
+        cls.require_dtype("labels", labels, INTEGERS)
+        shape = logits.get_shape()
+        if not shape or labels.get_shape() != shape[:-1]:
+            cls.fail(f"logits has type {logits} and labels {labels}, expected [..., C] and [...]")
+        if axis != len(shape) - 1:
+            cls.fail(f"axis is {axis}, expected {len(shape) - 1}, the last dimension of {logits}")
+        return tensor_type(shape[:-1], logits.element_type), logits
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return self.infer(tensor_of(self.logits), tensor_of(self.labels), self.axis)
+
+
+@irdl_op_definition
+class SoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
+    """Cross entropy of logits and class probabilities, both `[..., C]`, and its gradient by the logits.
+
+    Results: loss `[...]`, backprop `softmax(logits) - labels` `[..., C]`.
+    """
+
+    name = "cirh.SoftmaxCrossEntropyWithLogits"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=6))
+    logits = operand_def()
+    labels = operand_def()
+    loss = result_def()
+    backprop = result_def()
+
+    def __init__(self, logits: Value, labels: Value) -> None:
+        super().__init__([logits, labels], self.infer(operand_type(logits), operand_type(labels)))
+
+    @classmethod
+    def infer(cls, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Result types: loss without the last dimension, backprop of the type of logits."""
+        cls.require_dtype("logits", logits, FLOATS)
+        cls.require_same("labels", labels, "logits", logits)
+        if not logits.get_shape():
+            cls.fail(f"logits has type {logits}, expected rank 1 or more")
+        return tensor_type(logits.get_shape()[:-1], logits.element_type), logits
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return self.infer(tensor_of(self.logits), tensor_of(self.labels))

@@ -1,0 +1,228 @@
+"""The execution arguments that a kernel may take where adapters cost.
+
+A label of a kernel are its execution arguments with the rectangle and the time that follow. Of the numbers
+that an adapter joins, h' and w' are shared with every neighbour, the first c' with the sources, the last k'
+with the targets. So the best label need not be the smallest one, other than for time and area alone; a menu
+lists those of a kernel that may be useful at one target time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cgc.contest.model import COPIES, ContestGraph, Convolution, Kernel, Splits
+from cgc.contest.score import LAST_CONVOLUTION
+from cgc.kernels.configurations import useful_splits
+from cgc.placement.engine.tree import NEVER, Floats, Ints
+
+_AREA_SLACK, _SPARE_SHARE = 1.5, 0.2
+"""Labels may take this much more than the smallest area at their target where they match others, or this
+share of what the fabric has for each kernel."""
+
+_OUTPUTS_SLACK, _SPARE_OUTPUTS = 1.5, 8
+_MOST_LABELS = 4_000
+
+
+class Label(NamedTuple):
+    """Execution arguments of a kernel, with its rectangle (not rotated) and its time."""
+
+    splits: Splits
+    first: int
+    last: int
+    width: int
+    height: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Menu:
+    """Labels of kernels with the same convolutions; an element of each array is a label.
+
+    Attributes:
+        rows: h'.
+        columns: w'.
+        first: c' of the first convolution.
+        last: k' of the convolution that makes the output.
+        inputs: c', labels x convolutions.
+        outputs: k', likewise.
+        width: tiles in x, not rotated.
+        height: tiles in y, not rotated.
+        time: cycles per sample.
+    """
+
+    rows: Ints
+    columns: Ints
+    first: Ints
+    last: Ints
+    inputs: Ints
+    outputs: Ints
+    width: Ints
+    height: Ints
+    time: Floats
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Label:
+        splits = Splits(
+            int(self.rows[index]),
+            int(self.columns[index]),
+            tuple(int(number) for number in self.inputs[index]),
+            tuple(int(number) for number in self.outputs[index]),
+        )
+        return Label(
+            splits,
+            int(self.first[index]),
+            int(self.last[index]),
+            int(self.width[index]),
+            int(self.height[index]),
+            float(self.time[index]),
+        )
+
+
+class _Layouts:
+    """Layouts of a kernel under construction: h', w' and by convolution c' and k'."""
+
+    def __init__(self, rows: Ints, columns: Ints, inputs: Ints, outputs: Ints) -> None:
+        self.rows, self.columns, self.inputs, self.outputs = rows, columns, inputs, outputs
+
+    @property
+    def height(self) -> Ints:
+        height: Ints = self.rows * self.columns * (self.inputs.max(axis=1) + 1)
+        return height
+
+    @property
+    def width(self) -> Ints:
+        width: Ints = np.minimum(COPIES * self.outputs.sum(axis=1), NEVER)
+        return width
+
+    def where(self, mask: NDArray[np.bool_] | Ints) -> _Layouts:
+        return _Layouts(self.rows[mask], self.columns[mask], self.inputs[mask], self.outputs[mask])
+
+    def with_numbers(self, values: Ints, index: int, outputs: bool) -> _Layouts:
+        """Every layout with every value of one c' or k'."""
+        chosen = np.repeat(np.arange(len(self.rows)), len(values))
+        found = self.where(chosen)
+        (found.outputs if outputs else found.inputs)[:, index] = np.tile(values, len(self.rows))
+        return found
+
+    def sensible(self, graph: ContestGraph) -> _Layouts:
+        """Those that fit on the fabric and are not much larger than the smallest one."""
+        width, height = self.width, self.height
+        short, long = np.minimum(width, height), np.maximum(width, height)
+        fits = (short <= min(graph.width, graph.height)) & (long <= max(graph.width, graph.height))
+        area = np.where(fits, width * height, NEVER * NEVER)
+        least = int(area.min(initial=NEVER * NEVER))
+        spare = _SPARE_SHARE * graph.width * graph.height / len(graph.kernels)
+        return self.where(fits & (area <= max(_AREA_SLACK * least, spare)))
+
+
+def label_of(kernel: Kernel, splits: Splits) -> Label:
+    """The label of given execution arguments."""
+    performance = kernel.performance(splits)
+    last = splits.outputs[LAST_CONVOLUTION[kernel.kind]]
+    return Label(splits, splits.inputs[0], last, performance.width, performance.height, performance.time)
+
+
+def menu(kernel: Kernel, graph: ContestGraph, target: float) -> Menu:
+    """The labels of a kernel that keep a target time and the memory limit; empty where there are none."""
+    convolutions = kernel.convolutions
+    last = LAST_CONVOLUTION[kernel.kind]
+    found = _smallest(convolutions, graph, target)
+    if len(convolutions) > 1:
+        values = useful_splits(convolutions[0].inputs)
+        found = found.with_numbers(values, 0, outputs=False)
+        found = found.where(found.inputs[:, 0] <= found.inputs[:, 1:].max(axis=1))
+        found.outputs[:, 0] = _needed(
+            convolutions[0], found.rows, found.columns, found.inputs[:, 0], graph, target
+        )
+        found = found.sensible(graph)
+    least = found.outputs[:, last]
+    values = useful_splits(convolutions[last].outputs)
+    wider = [found]
+    for value in values.tolist():
+        more = (least < value) & (value <= np.maximum(_OUTPUTS_SLACK * least, least + _SPARE_OUTPUTS))
+        copy = found.where(more)
+        copy.outputs[:, last] = value
+        wider.append(copy)
+    found = _joined(wider).sensible(graph)
+    return _menu(kernel, found.where(_best(found)))
+
+
+def _best(found: _Layouts) -> Ints:
+    area = found.width * found.height
+    return np.argsort(area, kind="stable")[:_MOST_LABELS]
+
+
+def _joined(parts: Sequence[_Layouts]) -> _Layouts:
+    return _Layouts(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.columns for part in parts]),
+        np.concatenate([part.inputs for part in parts]),
+        np.concatenate([part.outputs for part in parts]),
+    )
+
+
+def _smallest(convolutions: Sequence[Convolution], graph: ContestGraph, target: float) -> _Layouts:
+    """By h', w' and height: every c' as large as the height has room for, every k' the least possible."""
+    limit = max(graph.width, graph.height)
+    pairs = np.stack(
+        np.meshgrid(
+            useful_splits(max(conv.rows for conv in convolutions)),
+            useful_splits(max(conv.columns for conv in convolutions)),
+        ),
+        axis=-1,
+    ).reshape(-1, 2)
+    pairs = pairs[pairs.prod(axis=1) <= limit // 2]
+    channels = np.unique(np.concatenate([useful_splits(conv.inputs) for conv in convolutions]))
+    which, tallest = (grid.ravel() for grid in np.meshgrid(np.arange(len(pairs)), channels, indexing="ij"))
+    rows, columns = pairs[which].T
+    fits = rows * columns * (tallest + 1) <= limit
+    rows, columns, tallest = rows[fits], columns[fits], tallest[fits]
+    inputs = np.stack([np.minimum(tallest, conv.inputs) for conv in convolutions], axis=1)
+    outputs = np.stack(
+        [
+            _needed(conv, rows, columns, inputs[:, number], graph, target)
+            for number, conv in enumerate(convolutions)
+        ],
+        axis=1,
+    )
+    return _Layouts(rows, columns, inputs, outputs).sensible(graph)
+
+
+def _needed(
+    conv: Convolution, rows: Ints, columns: Ints, inputs: Ints, graph: ContestGraph, target: float
+) -> Ints:
+    """The least k' that keeps target and memory, `NEVER` where none does."""
+    points = -(-conv.rows // rows) * -(-conv.columns // columns) * -(-conv.inputs // inputs)
+    channels = np.floor(np.minimum(target / (points * conv.passes), conv.outputs) + 1e-9).astype(np.int64)
+    for_time = np.where(channels < 1, NEVER, -(-conv.outputs // np.maximum(channels, 1)))
+    words = conv.inputs / inputs * conv.filter_rows * conv.filter_columns
+    words = (words + conv.activations / (rows * columns)) * conv.outputs
+    for_memory = np.ceil(words / graph.memlimit * (1 + 1e-9)).astype(np.int64)
+    needed = np.maximum(for_time, for_memory)
+    return np.where(needed > conv.outputs, NEVER, needed)
+
+
+def _menu(kernel: Kernel, found: _Layouts) -> Menu:
+    time = np.zeros(len(found.rows))
+    for number, conv in enumerate(kernel.convolutions):
+        points = -(-conv.rows // found.rows) * -(-conv.columns // found.columns)
+        channels = -(-conv.inputs // found.inputs[:, number]) * -(-conv.outputs // found.outputs[:, number])
+        time = np.maximum(time, points.astype(np.float64) * channels * conv.passes)
+    return Menu(
+        rows=found.rows,
+        columns=found.columns,
+        first=found.inputs[:, 0],
+        last=found.outputs[:, LAST_CONVOLUTION[kernel.kind]],
+        inputs=found.inputs,
+        outputs=found.outputs,
+        width=found.width,
+        height=found.height,
+        time=time,
+    )

@@ -1,0 +1,210 @@
+"""Annealing of floorplan and execution arguments together, where adapters cost."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cgc.contest.agreement import adapters, links, mismatches, own_cost
+from cgc.contest.labels import Label, Menu
+from cgc.contest.model import ContestGraph
+from cgc.placement.engine.anneal import Stop
+from cgc.placement.engine.moves import MOVES, replaced
+from cgc.placement.engine.problem import Problem, Weights
+from cgc.placement.engine.tree import NEVER, Box, Ints, Node
+
+FIXED_TARGET = 1.0
+"""Stands for every time, as all rectangles are fixed."""
+
+_LABEL_SHARE = 0.35
+_LABEL_HEAT = 0.7
+_STEEPNESS = (4.0, 20.0)
+"""How dear it is not to fit, at the beginning and at the end."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A floorplan with the label of every kernel.
+
+    Attributes:
+        tree: the cuts.
+        box: what they are made in.
+        labels: by kernel.
+        objective: adapters included, the centres in the middle of the pieces.
+    """
+
+    tree: Node
+    box: Box
+    labels: tuple[Label, ...]
+    objective: float
+
+
+class _Rectangle:
+    """A rectangle, turned or not, as a curve of the placement engine."""
+
+    def __init__(self, curve: Ints) -> None:
+        self._curve = curve
+
+    def heights(self, target: float) -> Ints:
+        return self._curve
+
+
+def _curve(graph: ContestGraph, label: Label) -> Ints:
+    """The least extent of a label's rectangle, turned or not, in one direction by that in the other."""
+    short, long = sorted((label.width, label.height))
+    curve = np.full(max(graph.width, graph.height) + 1, NEVER, dtype=np.int64)
+    curve[short:] = long
+    curve[long:] = short
+    return curve
+
+
+def joint_problem(graph: ContestGraph, labels: Sequence[Label]) -> Problem:
+    """A problem of the placement engine with the rectangles of labels; its one target is `FIXED_TARGET`."""
+    edges = [(edge.source, edge.target) for edge in graph.edges]
+    curves = [_Rectangle(_curve(graph, label)) for label in labels]
+    return Problem(graph.width, graph.height, curves, edges, Weights(1.0, graph.wlength))
+
+
+class Joint:
+    """Kernels whose rectangles follow from labels that change.
+
+    A tree remembers the curves of its pieces, so where a label changes the tree gets new nodes from that
+    kernel up, and where the change is rejected the old tree still has the old curves.
+
+    Args:
+        graph: the graph.
+        labels: to begin with, by kernel.
+        menus: labels to change to, by kernel.
+        rng: source of the changes.
+
+    Attributes:
+        problem: the rectangles of the present labels.
+        labels: the present ones.
+    """
+
+    def __init__(
+        self, graph: ContestGraph, labels: Sequence[Label], menus: Sequence[Menu], rng: random.Random
+    ) -> None:
+        self._graph = graph
+        self._menus = menus
+        self._rng = rng
+        self._draws = np.random.default_rng(rng.getrandbits(32))
+        self._links = links(graph)
+        self.labels = list(labels)
+        self.problem = joint_problem(graph, labels)
+        self._shapes = self.problem.shapes(FIXED_TARGET)
+        time = max(label.time for label in labels)
+        self._costs = [
+            own_cost(graph, menu, len(near), time) for menu, near in zip(menus, self._links, strict=True)
+        ]
+
+    def anneal(self, tree: Node, moves: int, heat: float, stop: Stop) -> Matched | None:
+        """Changes cuts and labels at random; better ones, and sometimes worse ones, are changed further.
+
+        Args:
+            tree: where to start; it need not fit.
+            moves: how many changes to try.
+            heat: rise of the objective, as a share, that is accepted in 37 % of the cases at the beginning.
+            stop: whether time is up.
+
+        Returns:
+            The best floorplan seen that fits.
+        """
+        kinds, shares = [move for move, _ in MOVES], [share for _, share in MOVES]
+        tree = _copied(tree)
+        steepness = _STEEPNESS[0]
+        current = self.estimate(tree, steepness)
+        best = self._fitting(tree, math.inf)
+        if math.isinf(current):
+            return best
+        scale = heat * max(current, 1.0)
+        for number in range(moves):
+            if stop():
+                break
+            progress = number / moves
+            if number % 256 == 0:
+                steepness = _STEEPNESS[0] * (_STEEPNESS[1] / _STEEPNESS[0]) ** progress
+                current = self.estimate(tree, steepness)
+            before: list[tuple[int, Label]] = []
+            if self._rng.random() < _LABEL_SHARE:
+                changed, before = self._relabelled(tree, 0.05**progress)
+            else:
+                changed = self._rng.choices(kinds, shares)[0](tree, self._rng, self.problem.neighbours)
+            if changed is None:
+                continue
+            estimate = self.estimate(changed, steepness)
+            rise = estimate - current
+            if rise > 0 and self._rng.random() >= math.exp(-rise / (scale * 0.05**progress)):
+                for index, label in before:
+                    self._set(index, label)
+                continue
+            tree, current = changed, estimate
+            if best is None or estimate < best.objective * 1.02:
+                best = self._fitting(tree, best.objective if best else math.inf) or best
+        return best
+
+    def _relabelled(self, tree: Node, cooling: float) -> tuple[Node | None, list[tuple[int, Label]]]:
+        """A tree with new labels of a few neighbours, and the labels before; they are set already."""
+        rng = self._rng
+        index = rng.randrange(len(self.labels))
+        before: list[tuple[int, Label]] = []
+        for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
+            heat = self._graph.wadapter * max(0.05, cooling) * rng.random() * _LABEL_HEAT
+            label = self._drawn(index, heat)
+            if label is not None and label != self.labels[index]:
+                before.append((index, self.labels[index]))
+                self._set(index, label)
+                tree = replaced(tree, index, _fresh)
+            near = self.problem.neighbours[index]
+            if not near:
+                break
+            index = rng.choice(near)
+        return (tree if before else None), before[::-1]
+
+    def _drawn(self, index: int, heat: float) -> Label | None:
+        """A label that suits those of the neighbours."""
+        menu = self._menus[index]
+        if not len(menu):
+            return None
+        graph = self._graph
+        time = max(label.time for label in self.labels)
+        total = self._costs[index] + graph.wadapter * adapters(menu, self._links[index], self.labels)
+        total += graph.wdeltat * np.maximum(0.0, menu.time - time)
+        total += heat * self._draws.gumbel(size=len(total))
+        return menu[int(np.argmin(total))]
+
+    def _set(self, index: int, label: Label) -> None:
+        self.labels[index] = label
+        self._shapes.heights[index] = _curve(self._graph, label)
+
+    def _fixed_cost(self) -> float:
+        """Cost of the adapters; sets the weight of the time to that of the labels."""
+        graph = self._graph
+        time = max(label.time for label in self.labels)
+        self.problem.weights = Weights(graph.wdeltat * time, graph.wlength)
+        return graph.wadapter * mismatches(graph, self.labels)
+
+    def estimate(self, tree: Node, steepness: float) -> float:
+        """The objective at which a tree would about fit, see `Problem.estimate`."""
+        fixed = self._fixed_cost()
+        return fixed + self.problem.estimate(tree, FIXED_TARGET, steepness)
+
+    def _fitting(self, tree: Node, limit: float) -> Matched | None:
+        fixed = self._fixed_cost()
+        plan = self.problem.floorplan(tree, FIXED_TARGET)
+        if plan is None or fixed + plan.objective >= limit:
+            return None
+        return Matched(tree, plan.box, tuple(self.labels), fixed + plan.objective)
+
+
+def _fresh(leaf: Node) -> Node:
+    return Node(leaf.leaf)
+
+
+def _copied(node: Node) -> Node:
+    """A tree that remembers nothing."""
+    return Node(node.leaf, node.stacked, tuple(_copied(child) for child in node.children))

@@ -1,0 +1,463 @@
+"""Attention layers: projections, softmax of the products, the projection behind, all of their gradients.
+
+The blocks share one rectangle, as in published reports (GPT-2 small: projections of 24 x 96 PEs, output
+24 x 32, forward core 1536, backward core 3072 PEs in 52 x 169):
+
+    +-----------------------+----------+      projections   a x 3b   rows of length `inputs`
+    |      projections      |          |      output        a x b
+    +--------+--------------+ backward |      forward core  a x f    the products with keys and values
+    | output | forward core |   core   |      backward core 2a x f   twice as many products
+    +--------+--------------+----------+
+
+with 9 columns and 4 lines of adapters and fans. What the blocks do not fill of the rectangle is idle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.attention import AttentionGradOp, AttentionOp
+from cgc.cirh.types import shape_of
+from cgc.kernels.assignment import Assignment, Group, single
+from cgc.kernels.causal import is_causal
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.configurations import (
+    Configurations,
+    Floats,
+    Ints,
+    ceil_div,
+    line_ladder,
+    pooled_memory,
+    useful_splits,
+    whole_cycles,
+)
+from cgc.kernels.core_cost import pass_share, tile_cycles, tile_wire_cycles, width_factor
+from cgc.kernels.family import Family
+from cgc.kernels.memory import update_bytes
+from cgc.kernels.products import claim_epilogue, claim_products, constant_shaped, weight_operand
+from cgc.kernels.program import PASS_THROUGH, RELABELS, Program, elements
+from cgc.kernels.sizing import op_work
+from cgc.kernels.work import element_bytes
+from cgc.passes.values import constant_splat
+
+_SCORES = RELABELS | frozenset(
+    {ops.AddOp, ops.SubOp, ops.MulOp, ops.DivOp, ops.MaxOp, ops.MinOp, ops.ClampOp}
+    | {ops.SelectOp, ops.SoftmaxOp}
+)
+_ON_THE_WAY = PASS_THROUGH | frozenset(
+    {ops.BiasAddOp, ops.AddOp, ops.MulOp, ops.SliceOp, ops.StridedSliceOp, ops.SplitOp}
+)
+
+
+@dataclass(frozen=True)
+class _Core:
+    """The middle of an attention: the op that anchors it, what it reads, what it gives.
+
+    Attributes:
+        anchor: position of the attention, or of the softmax where it was not fused.
+        query: `[..., L, D]`.
+        key: `[..., S, D]`.
+        value: `[..., S, E]`.
+        context: `[..., L, E]`.
+        members: ops that belong to it.
+    """
+
+    anchor: int
+    query: SSAValue
+    key: SSAValue
+    value: SSAValue
+    context: SSAValue
+    members: frozenset[int]
+
+
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each attention with its projections, and for each softmax between two products."""
+    program = assignment.program
+    for index, kind in enumerate(program.kinds):
+        if not assignment.is_free(index) or index not in program.forward:
+            continue
+        core = None
+        if kind is ops.AttentionOp:
+            core = _fused(program, index)
+        elif kind is ops.SoftmaxOp:
+            core = _unfused(assignment, index)
+        if core is not None:
+            _claim_layer(assignment, core)
+
+
+def _fused(program: Program, index: int) -> _Core:
+    op = program.ops[index]
+    assert isinstance(op, AttentionOp)
+    members = {index}
+    for user in program.users(op.query):
+        gradient = program.ops[user]
+        if isinstance(gradient, AttentionGradOp) and gradient.key is op.key and gradient.value is op.value:
+            members.add(user)
+    if op.keep is not None:
+        members |= _made_for(program, op.keep, members)
+    return _Core(index, op.query, op.key, op.value, op.context, frozenset(members))
+
+
+def _made_for(program: Program, mask: SSAValue, users: set[int]) -> set[int]:
+    """The random numbers of a mask and the ops that make it of them, where nobody else reads it."""
+    found: set[int] = set()
+    pending = [mask]
+    while pending:
+        value = pending.pop()
+        index = program.producer(value)
+        if index is None or index in found or elements(value) != elements(mask) or index in program.constant:
+            continue
+        if set(program.user_indices(index)) <= users | found:
+            found.add(index)
+            pending += program.ops[index].operands
+    return found
+
+
+def _unfused(assignment: Assignment, index: int) -> _Core | None:
+    """A softmax whose operand comes from a product of two activations, and whose result goes into another."""
+    program = assignment.program
+    scores = shape_of(program.ops[index].results[0])
+    if len(scores) < 3:
+        return None
+    before = _walk(assignment, index, scores, forward=False)
+    after = _walk(assignment, index, scores, forward=True)
+    if before is None or after is None:
+        return None
+    query, key = program.ops[before].operands
+    probabilities, value = program.ops[after].operands
+    if shape_of(probabilities) != scores:
+        return None
+    members = _of_these_scores(assignment, {before, index, after}, scores)
+    return _Core(index, query, key, value, program.ops[after].results[0], frozenset(members))
+
+
+def _walk(assignment: Assignment, start: int, scores: tuple[int, ...], forward: bool) -> int | None:
+    """The product at the other end of a chain of elementwise ops on the scores, None where there is none."""
+    program = assignment.program
+    pending, seen = [start], {start}
+    while pending:
+        index = pending.pop(0)
+        near = program.user_indices(index) if forward else program.producers(index)
+        for other in near:
+            if other in seen or other not in program.forward or not assignment.is_free(other):
+                continue
+            seen.add(other)
+            if program.kinds[other] is ops.MatMulOp and weight_operand(assignment, other) is None:
+                return other
+            if program.kinds[other] in _SCORES and shape_of(program.ops[other].results[0]) == scores:
+                pending.append(other)
+    return None
+
+
+def _of_these_scores(assignment: Assignment, core: set[int], scores: tuple[int, ...]) -> set[int]:
+    """All free ops that read or write a tensor of the scores' shape that comes from the core."""
+    program = assignment.program
+    found, pending = set(core), list(core)
+    while pending:
+        index = pending.pop()
+        op = program.ops[index]
+        near = [
+            user
+            for result in op.results
+            if shape_of(result) == scores and not constant_shaped(program, index)
+            for user in program.users(result)
+        ]
+        near += [
+            producer
+            for operand in op.operands
+            if shape_of(operand) == scores
+            and (producer := program.producer(operand)) is not None
+            and not constant_shaped(program, producer)
+        ]
+        new = {other for other in near if other not in found and assignment.is_free(other)}
+        found |= new
+        pending += new
+    return found
+
+
+def _claim_layer(assignment: Assignment, core: _Core) -> None:
+    group = assignment.open(FAMILY, core.anchor)
+    read = [operand for index in core.members for operand in assignment.program.ops[index].operands]
+    masks = assignment.program.constants_behind(read)
+    for index in sorted(core.members | masks):
+        assignment.claim(group, index)
+    projections = [
+        _claim_projection(assignment, group, value) for value in (core.query, core.key, core.value)
+    ]
+    outputs = _claim_output(assignment, group, core.context)
+    _claim_between(assignment, group)
+    program = assignment.program
+    *leading, rows, depth = shape_of(core.query)
+    heads = max(1, math.prod(leading) // program.batch_size)
+    products = {product for product in projections if product is not None}
+    first = min(products, default=None)
+    inputs = shape_of(program.ops[first].operands[0])[-1] if first is not None else heads * depth
+    trained = any(index not in program.forward for index in group.members - group.updates)
+    keys = shape_of(core.key)[-2]
+    beside = [value for value in read if value not in (core.query, core.key, core.value)]
+    group.sizes = {
+        "rows": max(1, rows),
+        "keys": max(1, keys),
+        "causal": int(rows == keys and is_causal(program, core.members, beside, rows)),
+        "heads": heads,
+        "inputs": max(1, inputs),
+        "width": max(1, heads * depth),
+        "projections": sum(product is not None for product in projections),
+        "outputs": outputs,
+        "passes": 3 if trained else 1,
+        "element_bytes": element_bytes(core.query),
+    }
+
+
+def _claim_projection(assignment: Assignment, group: Group, value: SSAValue) -> int | None:
+    """The product with weights that makes queries, keys or values, with its bias; None without one."""
+    program = assignment.program
+    path: list[int] = []
+    while (index := program.producer(value)) is not None and index in program.forward:
+        if program.kinds[index] is ops.MatMulOp:
+            break
+        if program.kinds[index] not in _ON_THE_WAY or assignment.owner(index) not in (None, group):
+            return None
+        path.append(index)
+        value = program.ops[index].operands[0]
+    if (
+        index is None
+        or program.kinds[index] is not ops.MatMulOp
+        or assignment.owner(index) not in (None, group)
+    ):
+        return None
+    position = weight_operand(assignment, index)
+    if position is None:
+        return None
+    for on_the_way in path:
+        assignment.claim(group, on_the_way)
+    if assignment.claim(group, index):
+        _claim_weights(assignment, group, index, position, path)
+    return index
+
+
+def _claim_weights(
+    assignment: Assignment, group: Group, index: int, position: int, following: Iterable[int]
+) -> None:
+    """Gradients and updates of a product's weights and of the biases behind it."""
+    program = assignment.program
+    weights = program.origin(program.ops[index].operands[position])[0]
+    claim_products(assignment, group, weights, ops.MatMulOp)
+    states = [weights]
+    for other in following:
+        for operand in program.ops[other].operands[1:]:
+            origin, path = program.origin(operand)
+            if origin in program.state:
+                states.append(origin)
+                for on_the_way in path:
+                    assignment.claim(group, on_the_way)
+    for state in states:
+        assignment.claim_update(group, state)
+
+
+def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> int:
+    """The product with weights behind the heads, with its bias; returns its outputs, 0 without one."""
+    program = assignment.program
+    path: list[int] = []
+    value = context
+    while (index := single(set(program.users(value)) & program.forward)) is not None:
+        if program.kinds[index] is ops.MatMulOp:
+            break
+        if program.kinds[index] not in PASS_THROUGH or not assignment.is_free(index):
+            return 0
+        path.append(index)
+        value = program.ops[index].results[0]
+    if index is None or not assignment.is_free(index):
+        return 0
+    position = weight_operand(assignment, index)
+    if position is None:
+        return 0
+    for on_the_way in (*path, index):
+        assignment.claim(group, on_the_way)
+    _claim_weights(assignment, group, index, position, ())
+    for state in claim_epilogue(assignment, group, index):
+        assignment.claim_update(group, state)
+    return shape_of(program.ops[index].results[0])[-1]
+
+
+def _claim_between(assignment: Assignment, group: Group) -> None:
+    """What brings a member's result to another, scaled as queries are; sums of gradients of one input."""
+    program = assignment.program
+    pending = sorted({user for index in group.members for user in program.user_indices(index)})
+    while pending:
+        index = pending.pop()
+        if not assignment.is_free(index) or index in program.forward or not program.is_per_sample(index):
+            continue
+        if program.kinds[index] not in PASS_THROUGH | {ops.AddOp, ops.MulOp, ops.DivOp}:
+            continue
+        operands = program.ops[index].operands
+        producers = [program.producer(operand) for operand in operands if constant_splat(operand) is None]
+        if all(producer in group.members for producer in producers):
+            assignment.claim(group, index)
+            pending += program.user_indices(index)
+
+
+_PARAMETERS = frozenset(
+    {
+        "rows",  # queries of a sample
+        "keys",  # that a query is compared with
+        "heads",
+        "inputs",  # length of a row before the projections; of the heads where there are none
+        "width",  # of all heads together
+        "projections",  # of query, key and value: how many this kernel computes
+        "outputs",  # length of a row of the result; 0 where this kernel does not project it
+        "passes",  # 3 with gradients, 1 without
+        "element_bytes",  # of the streamed elements
+        "resident_bytes",  # weights, gradients and optimizer state of all PEs together
+        "stash_bytes",  # activations of one sample that wait for its backward pass
+        "step_millicycles",  # weight update: per batch, over all PEs
+        "batch",  # samples of a step
+    }
+)
+_OPTIONAL = frozenset(
+    {
+        "causal",  # 1 where a query sees no later key; such rows wait for nobody
+        "update_bytes",  # of resident_bytes, what only the weight update reads; 0 if left out
+    }
+)
+_LONGEST_CORE = 600
+
+
+def attention_configurations(parameters: Mapping[str, int]) -> Configurations:
+    """All layouts by a, b and f, in the figure of this module."""
+    a, b, f = _layouts(parameters)
+    projections, backward = parameters["projections"], int(parameters["passes"] > 1)
+    output = int(parameters["outputs"] > 0)
+    lower = output * b + f
+    lines = np.where(projections, 2 * a, a)
+    width = np.maximum(projections * b, lower) + backward * -(-2 * a * f // lines)
+    row, wire = _slowest_block(parameters, a, b, f)
+    rows = parameters["rows"]
+    weights = (projections + output) * a * b
+    blocks = 1 + 2 * backward
+    cores = blocks * a * f
+    update = parameters["step_millicycles"] / 1000 / parameters["batch"] / np.maximum(1, weights)
+    busy = coefficient("matmul_busy") * weights * (rows * _projection_row(parameters, a, b) + update)
+    busy += coefficient("attention_busy") * blocks * rows * _products(parameters)
+    width = width + int(coefficient("attention_lines_x"))
+    height = lines + int(coefficient("attention_lines_y"))
+    fullest, held = _memory(parameters, (a, b), weights, weights + cores, width * height)
+    return Configurations(
+        width=width,
+        height=height,
+        compute_cycles=whole_cycles(rows * row + update),
+        transmission_cycles=whole_cycles(rows * wire),
+        memory_per_pe_bytes=fullest,
+        held_bytes=held,
+        busy_pe_cycles=busy,
+    )
+
+
+def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
+    """a, b and f of every layout worth trying: with projections, cores no wider than three times these."""
+    if not parameters["projections"] and not parameters["outputs"]:
+        ladder = line_ladder(_LONGEST_CORE)
+        a, f = (grid.ravel() for grid in np.meshgrid(ladder[ladder <= 200], ladder, indexing="ij"))
+        return a, np.zeros_like(a), f
+    pieces = math.ceil(parameters["inputs"] / coefficient("smallest_piece"))
+    first = useful_splits(parameters["inputs"])
+    second = useful_splits(parameters["width"])
+    second = second[second <= coefficient("matmul_lines_max")]
+    grids = np.meshgrid(first[first <= pieces], second, line_ladder(_LONGEST_CORE), indexing="ij")
+    a, b, f = (grid.ravel() for grid in grids)
+    sensible = f <= 6 * b + 60
+    even = f == f.min()  # once for every a and b: a core that ends where the projections end
+    return (
+        np.concatenate([a[sensible], a[even]]),
+        np.concatenate([b[sensible], b[even]]),
+        np.concatenate([f[sensible], 2 * b[even]]),
+    )
+
+
+def _slowest_block(parameters: Mapping[str, int], a: Ints, b: Ints, f: Ints) -> tuple[Floats, Floats]:
+    """Compute and transmission cycles of a row in the slowest of the blocks."""
+    compute = np.maximum(_core_row(parameters, a * f), _projection_row(parameters, a, b))
+    tile_in, tile_out = _tiles(parameters, a, b)
+    wire = tile_wire_cycles(tile_in, tile_out) * width_factor(parameters) + coefficient("matmul_wire_start")
+    return compute, pass_share(parameters) * wire
+
+
+def _tiles(parameters: Mapping[str, int], a: Ints, b: Ints) -> tuple[Ints, Ints]:
+    """The larger of the tiles of the projections before and after the cores."""
+    lines = np.maximum(b, 1)
+    inputs = max(parameters["inputs"] if parameters["projections"] else 0, parameters["width"])
+    outputs = max(parameters["width"] if parameters["projections"] else 0, parameters["outputs"])
+    return ceil_div(inputs, a), ceil_div(outputs, lines)
+
+
+def _projection_row(parameters: Mapping[str, int], a: Ints, b: Ints) -> Floats:
+    """Compute cycles of a row in a projection; 0 where there is none."""
+    if not parameters["projections"] and not parameters["outputs"]:
+        return np.zeros(a.shape)
+    cycles = width_factor(parameters) * tile_cycles(*_tiles(parameters, a, b)) + coefficient("matmul_start")
+    return pass_share(parameters) * cycles
+
+
+def _products(parameters: Mapping[str, int]) -> int:
+    """Multiplications of a row with keys and values."""
+    return 2 * parameters["keys"] * parameters["width"]
+
+
+def _core_row(parameters: Mapping[str, int], pes: Ints) -> Floats:
+    """Compute cycles of a row in the forward core; the backward one takes as long."""
+    scores = parameters["heads"] * parameters["keys"]
+    work = coefficient("attention_mac") * _products(parameters) + coefficient("attention_exp") * scores
+    cycles: Floats = coefficient("attention_start") + width_factor(parameters) * work / pes
+    return cycles
+
+
+def _memory(
+    parameters: Mapping[str, int], lines: tuple[Ints, Ints], weights: Ints, pes: Ints, area: Ints
+) -> tuple[Ints, Ints]:
+    """Bytes of the fullest PE and of the rectangle.
+
+    Projections work on their own weights; what only the update reads lies anywhere in the rectangle.
+    """
+    tile_in, tile_out = _tiles(parameters, *lines)
+    worked = parameters["resident_bytes"] - parameters.get("update_bytes", 0)
+    buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
+    held = coefficient("code_bytes") * area + np.float64(parameters["resident_bytes"]) + pes * buffers
+    projecting: Ints = np.where(weights > 0, weights, pes)
+    return pooled_memory(coefficient("code_bytes") + worked / projecting + buffers, held, area)
+
+
+def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
+    return {
+        **group.sizes,
+        "step_millicycles": op_work(assignment.program, group.updates),
+        "update_bytes": update_bytes(assignment, group),
+    }
+
+
+def _delay(group: Group) -> float | None:
+    """It waits for the keys of later rows, but where a mask hides these its rows go out as they come."""
+    return None if group.sizes["causal"] else coefficient("attention_delay")
+
+
+FAMILY = Family(
+    name="attention",
+    doc="projections of query, key and value, softmax of products, the projection behind, all gradients",
+    match=match,
+    cost=attention_configurations,
+    parameters=_PARAMETERS,
+    optional=_OPTIONAL,
+    figures=_figures,
+    rows=lambda _assignment, group: group.sizes["rows"],
+    delay=_delay,
+    has_weights=True,
+    fastest=(
+        ": every row looks at {keys:,} keys with {heads:,} heads. Shorter sequences or fewer heads help, "
+        "more PEs do not."
+    ),
+)

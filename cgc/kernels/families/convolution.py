@@ -1,0 +1,107 @@
+"""Convolution layers: convolution with a filter, bias, activation, their gradients, the filter's update.
+
+A convolution runs as a product: each place of the output is a row that streams through, as long as the window
+times the input channels, and the filter is the operand that stays. So the cost is that of a fully connected
+kernel with as many multiplications; what neighbouring windows share is not counted as saved.
+"""
+
+from __future__ import annotations
+
+import math
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh.convolution import ConvolutionOp
+from cgc.cirh.types import shape_of
+from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.family import Naming
+from cgc.kernels.matmul_cost import product_family
+from cgc.kernels.products import claim_epilogue, claim_products, weight_operand
+from cgc.kernels.sizing import product_figures
+
+
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each convolution with a state tensor and all of its layer, then for the others."""
+    program = assignment.program
+    convolutions = [index for index, kind in enumerate(program.kinds) if kind is ConvolutionOp]
+    for index in convolutions:
+        weights = _weights(assignment, index)
+        if weights is None or not assignment.is_free(index):
+            continue
+        group = assignment.open(FAMILY, index)
+        states = [weights, *claim_epilogue(assignment, group, index)]
+        claim_products(assignment, group, weights, ConvolutionOp)
+        for state in states:
+            assignment.claim_update(group, state)
+    for index in convolutions:
+        if assignment.is_free(index):
+            _open_with_gradients(assignment, index)
+
+
+def convolution_sizes(op: ConvolutionOp, batch_size: int) -> tuple[int, int, int]:
+    """Rows per sample, length of a row, and results of a row of the product that a convolution is.
+
+    A row of a grouped convolution is that of one group: each output channel reads no more. The two gradients
+    have as many multiplications as the forward convolution, and its sizes.
+    """
+    kernel = op.result if op.conv_pass_direction == "BWD_KERNEL" else op.rhs
+    output = {"FWD": op.result, "BWD_INPUT": op.lhs, "BWD_KERNEL": op.rhs}[op.conv_pass_direction]
+    *window, results = shape_of(kernel)
+    rows = -(-math.prod(shape_of(output)[:-1]) // batch_size)
+    return max(1, rows), max(1, math.prod(window)), max(1, results)
+
+
+def _weights(assignment: Assignment, index: int) -> SSAValue | None:
+    program = assignment.program
+    op = program.ops[index]
+    if not isinstance(op, ConvolutionOp) or op.conv_pass_direction == "BWD_KERNEL":
+        return None
+    if weight_operand(assignment, index) != 1:
+        return None
+    return program.origin(op.rhs)[0]
+
+
+def _open_with_gradients(assignment: Assignment, index: int) -> Group:
+    """A convolution of two activations; backward ones that share an operand join it."""
+    program = assignment.program
+    group = assignment.open(FAMILY, index)
+    if index in program.forward:
+        for operand in program.ops[index].operands:
+            origin, _ = program.origin(operand)
+            readers = {user for value in (operand, origin) for user in program.users(value)}
+            for user in sorted(readers - program.forward):
+                if program.kinds[user] is ConvolutionOp:
+                    assignment.claim(group, user)
+    return group
+
+
+def _sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
+    op = assignment.program.ops[group.anchor]
+    assert isinstance(op, ConvolutionOp)
+    return convolution_sizes(op, assignment.program.batch_size)
+
+
+def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
+    """Those of a product; a line of the image streams at one start, and copies share the lines."""
+    op = assignment.program.ops[group.anchor]
+    assert isinstance(op, ConvolutionOp)
+    rows = _sizes(assignment, group)[0]
+    line = min(rows, max(1, max(shape_of(value)[-2] for value in (op.lhs, op.result))))
+    return {
+        **product_figures(assignment, group, _sizes),
+        "rows_per_start": line,
+        "copies": -(-rows // line),
+    }
+
+
+FAMILY = product_family(
+    name="convolution",
+    doc="convolution, bias, activation, their gradients and weight update",
+    match=match,
+    figures=_figures,
+    rows=lambda assignment, group: _sizes(assignment, group)[0],
+    has_images=True,
+    has_weights=True,
+    label=lambda _program, _group: "conv",
+    naming=Naming.BY_LAYER,
+)

@@ -1,0 +1,121 @@
+"""Tables whose rows are looked up by number, and their update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.configurations import Configurations, line_ladder, whole_cycles
+from cgc.kernels.core_cost import width_factor
+from cgc.kernels.families.fully_connected import FAMILY as FULLY_CONNECTED
+from cgc.kernels.family import Family
+from cgc.kernels.program import elements
+from cgc.kernels.row_cost import PARAMETERS
+from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
+
+_SCALES = frozenset({ops.MulOp, ops.DivOp})
+
+
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each table; one that a fully connected layer uses as weights is in its kernel.
+
+    A lookup of samples opens it: one of the rows that an update takes, also of the optimizer's state, is part
+    of the update.
+    """
+    program = assignment.program
+    by_table: dict[SSAValue, Group] = {}
+    lookups = [index for index, kind in enumerate(program.kinds) if kind is ops.GatherOp]
+    for index in sorted(lookups, key=lambda index: index not in program.forward):
+        if not assignment.is_free(index):
+            continue
+        table, path = program.origin(program.ops[index].operands[0])
+        if table not in program.state or elements(table) <= 1:
+            continue
+        group = by_table.get(table) or _tied(assignment, table)
+        if group is None:
+            group = assignment.open(FAMILY, index)
+        by_table[table] = group
+        for on_the_way in (index, *path):
+            assignment.claim(group, on_the_way)
+        assignment.claim_update(group, table)
+        _claim_scale(assignment, group, index)
+
+
+def _tied(assignment: Assignment, table: SSAValue) -> Group | None:
+    """The fully connected kernel whose weights a table is."""
+    program = assignment.program
+    for user in program.users(table):
+        readers = [user, *program.user_indices(user)] if program.kinds[user] is ops.CastOp else [user]
+        for reader in readers:
+            owner = assignment.owner(reader)
+            if (
+                owner is not None
+                and owner.family is FULLY_CONNECTED
+                and program.kinds[reader] is ops.MatMulOp
+            ):
+                owner.sizes["lookup"] = 1
+                return owner
+    return None
+
+
+def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
+    """The factor that rows are multiplied with behind a lookup, and its gradient before the update."""
+    program = assignment.program
+    if index not in program.forward:
+        return
+    near = program.users_through_casts(index)
+    for member in sorted(group.members):
+        if program.kinds[member] is ops.ScatterNdOp:
+            origin, _ = program.origin(program.ops[member].operands[1])
+            producer = program.producer(origin)
+            near += [] if producer is None or producer in program.forward else [producer]
+    for user in near:
+        constant = any(
+            program.producer(operand) in program.constant for operand in program.ops[user].operands
+        )
+        if program.kinds[user] in _SCALES and constant:
+            assignment.claim(group, user)
+
+
+_LONGEST_LINE = 800
+
+
+def _configurations(parameters: Mapping[str, int]) -> Configurations:
+    """All rectangles from a ladder of lengths; more PEs do not make a lookup faster, they only hold more."""
+    ladder = line_ladder(_LONGEST_LINE)
+    width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
+    pes = width * height
+    factor = width_factor(parameters) * parameters["passes"] / 2 * parameters["rows"]
+    update = parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
+    cycles = factor * coefficient("lookup_row") + update
+    groups = math.ceil(parameters["row_elements"] / coefficient("stream_group"))
+    wire = factor * coefficient("lookup_wire") * parameters["row_elements"] / groups
+    return Configurations(
+        width=width,
+        height=height,
+        compute_cycles=whole_cycles(cycles),
+        transmission_cycles=whole_cycles(np.full(width.shape, wire)),
+        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + parameters["resident_bytes"] / pes).astype(
+            np.int64
+        ),
+        busy_pe_cycles=coefficient("emb_busy") * cycles * pes,
+    )
+
+
+FAMILY = Family(
+    name="embedding",
+    doc="rows of a table, and the update of the table",
+    match=match,
+    cost=_configurations,
+    parameters=PARAMETERS,
+    figures=row_figures,
+    rows=widest_rows,
+    fastest=ROWS_AT_THEIR_FASTEST,
+    label=lambda _program, _group: "emb",
+)

@@ -1,0 +1,147 @@
+"""Softmax cross entropy with its gradient, the mean over the batch and the scale of the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.softmax import CrossEntropyOp
+from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.configurations import (
+    Configurations,
+    Ints,
+    ceil_div,
+    line_ladder,
+    useful_splits,
+    whole_cycles,
+)
+from cgc.kernels.family import Family
+from cgc.kernels.program import RELABELS, Program, elements
+from cgc.kernels.row_cost import PARAMETERS
+from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
+from cgc.kernels.stream_cost import LINES, line_cycles, reserve
+from cgc.kernels.work import rows_of
+
+_FOLLOWING = RELABELS | frozenset(
+    {ops.ReduceOp, ops.MulOp, ops.DivOp, ops.AddOp, ops.NegOp, ops.BroadcastInDimOp, ops.SelectOp}
+)
+
+
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each cross entropy."""
+    program = assignment.program
+    for index, op in enumerate(program.ops):
+        if isinstance(op, CrossEntropyOp) and assignment.is_free(index):
+            group = assignment.open(FAMILY, index)
+            loss, backprop = op.results
+            _claim_following(assignment, group, program.users(loss), elements(loss))
+            _claim_gradient(assignment, group, program.users(backprop), elements(backprop))
+
+
+def _claim_following(assignment: Assignment, group: Group, users: list[int], limit: int) -> None:
+    """Ops on the losses of the samples, up to the scalar that they are reduced to."""
+    program = assignment.program
+    for user in users:
+        fits = program.kinds[user] in _FOLLOWING and program.elements(user) <= limit
+        if fits and assignment.claim(group, user) and program.elements(user) > 1:
+            _claim_following(assignment, group, program.user_indices(user), limit)
+
+
+def _claim_gradient(assignment: Assignment, group: Group, users: list[int], size: int) -> None:
+    """Elementwise ops on the gradient of the logits, with the ops that bring the scale to its shape."""
+    program = assignment.program
+    for user in users:
+        fits = program.kinds[user] in _FOLLOWING and program.elements(user) == size
+        if not fits or user in program.forward or not assignment.claim(group, user):
+            continue
+        _claim_scale(assignment, group, user)
+        _claim_gradient(assignment, group, program.user_indices(user), size)
+
+
+def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
+    program = assignment.program
+    for producer in program.producers(index):
+        scale = program.kinds[producer] in _FOLLOWING and producer not in program.forward
+        if scale and program.elements(producer) > 1 and assignment.claim(group, producer):
+            _claim_scale(assignment, group, producer)
+
+
+_FOLDS = np.array([1, 2, 4, 8], np.int64)
+_MOST_AT_ONCE = 3000
+
+
+def _configurations(parameters: Mapping[str, int]) -> Configurations:
+    """All numbers of lines; a line is as long as the steps of the loss, and longer where it holds much.
+
+    Where one line has room for all classes, several lines may work on a row each. Logits come in 32 bits
+    whatever the precision of the rest, so that the figures hold as they are.
+    """
+    lines, at_once, folds = _layouts(parameters)
+    piece = ceil_div(parameters["row_elements"], lines)
+    rows = ceil_div(parameters["rows"], at_once) * parameters["passes"] / 2
+    row = coefficient("loss_element") * piece + coefficient("loss_hop") * lines + coefficient("start")
+    long = int(coefficient("loss_lines")) + np.ceil(piece / coefficient("loss_buffer")).astype(np.int64)
+    pes = long * lines * at_once
+    cycles = rows * row + parameters["step_millicycles"] / 1000 / parameters["batch"] / pes
+    wire = rows * coefficient("loss_wire_element") * piece
+    buffers = coefficient("row_buffers") * 4 * piece
+    held = parameters["resident_bytes"] / pes
+    return Configurations(
+        width=long * folds,
+        height=lines * at_once // folds,
+        compute_cycles=whole_cycles(cycles.astype(np.float64)),
+        transmission_cycles=whole_cycles(np.maximum(wire, line_cycles(parameters))),
+        memory_per_pe_bytes=np.ceil(coefficient("code_bytes") + buffers + held).astype(np.int64),
+        busy_pe_cycles=coefficient("loss_busy") * cycles * pes,
+        reserve=reserve(parameters),
+    )
+
+
+def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
+    """Lines of a row, rows that are worked on at once, and how often these lines are folded."""
+    classes = parameters["row_elements"]
+    lines = useful_splits(classes)
+    lines = lines[lines <= coefficient("matmul_lines_max")]
+    at_once = np.ones(1, np.int64)
+    if classes <= coefficient("loss_buffer"):
+        lines = np.ones(1, np.int64)
+        at_once = line_ladder(min(parameters["rows"], _MOST_AT_ONCE))
+    lines, at_once, folds = (grid.ravel() for grid in np.meshgrid(lines, at_once, _FOLDS, indexing="ij"))
+    useful = (lines * at_once) % folds == 0
+    return lines[useful], at_once[useful], folds[useful]
+
+
+def _label(program: Program, group: Group) -> str:
+    """In published reports the loss of a language model is `mlm_loss`: of tokens, behind a product."""
+    logits = program.ops[group.anchor].operands[0]
+    of_tokens = rows_of(logits, program.batch_size)[0] > 1 and _made_by_product(program, logits)
+    return "mlm_loss" if of_tokens else "loss"
+
+
+def _made_by_product(program: Program, value: SSAValue) -> bool:
+    """Whether a value comes from a matrix product, and not from a convolution as in images."""
+    index = program.producer(program.origin(value)[0])
+    while index is not None and program.kinds[index] in (ops.BiasAddOp, ops.AddOp):
+        index = program.producer(program.origin(program.ops[index].operands[0])[0])
+    return index is not None and program.kinds[index] is ops.MatMulOp
+
+
+FAMILY = Family(
+    name="loss",
+    doc="softmax cross entropy, its gradient and the reduction to the loss",
+    match=match,
+    cost=_configurations,
+    parameters=PARAMETERS,
+    optional=LINES,
+    figures=row_figures,
+    rows=widest_rows,
+    fastest=ROWS_AT_THEIR_FASTEST,
+    has_images=True,
+    keeps_samples=False,
+    takes_layer=True,
+    label=_label,
+)

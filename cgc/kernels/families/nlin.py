@@ -1,0 +1,201 @@
+"""Activations that stand alone: GELU, written-out ones, what no fully connected layer takes with it.
+
+Those that a program writes out are formulas: `0.5 * x * (1 + tanh(...))` is a GELU in whatever order,
+precision and constants it is written. Its kernel runs the ops as they are, so that every number is rounded
+where the program rounds it.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.composite import CompositeOp
+from cgc.cirh.ops import ops_where
+from cgc.kernels.assignment import Assignment, single
+from cgc.kernels.products import GRADIENTS
+from cgc.kernels.program import RELABELS, Program, elements
+from cgc.kernels.row_cost import row_family
+from cgc.passes.values import constant_splat
+
+_ALONE = ops_where(lambda op: op.FACTS.activation) | {CompositeOp}
+
+_CURVES = frozenset(
+    {ops.ReluOp, ops.LeakyReluOp, ops.HardSigmoidOp, ops.EluOp, ops.SoftplusOp, ops.SigmoidOp, ops.TanhOp}
+    | {ops.ErfOp, ops.ExpOp, ops.Expm1Op, ops.LogOp, ops.Log1pOp, ops.PowOp}
+    | {ops.MaxOp, ops.MinOp, ops.ClampOp}
+)
+"""What makes more of a formula than a scale and a shift."""
+
+_MOST_CURVES = 3
+"""In a formula; Mish has an exponential, a logarithm and a tanh. What has more is no activation."""
+
+_GRADIENTS = frozenset(
+    {ops.ReluGradOp, ops.LeakyReluGradOp, ops.EluGradOp}
+    | {ops.SoftplusGradOp, ops.SigmoidGradOp, ops.TanhGradOp}
+)
+_SUMS = frozenset({ops.AddOp, ops.SubOp})
+_SCALES = frozenset({ops.MulOp, ops.DivOp, ops.NegOp, ops.ReciprocalOp, ops.SqrtOp, ops.RsqrtOp})
+_CHOICES = frozenset({ops.AbsOp, ops.SignOp, ops.CompareOp, ops.SelectOp})
+_POINTWISE = _CURVES | _GRADIENTS | _SUMS | _SCALES | _CHOICES | RELABELS
+
+
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each activation of samples whose neighbours all have kernels, with its gradient.
+
+    Those that a program writes out take as long as those that are one op.
+    """
+    program = assignment.program
+    for index, op in enumerate(program.ops):
+        if program.kinds[index] not in _ALONE or not assignment.is_free(index):
+            continue
+        if not program.is_per_sample(index) or not assignment.stands_alone(index):
+            continue
+        group = assignment.open(FAMILY, index)
+        for value in (op.operands[0], op.results[0]):
+            for user in program.users(value):
+                if program.kinds[user] in GRADIENTS and user not in program.forward:
+                    assignment.claim(group, user)
+        if isinstance(op, CompositeOp):
+            state, path = program.origin(op.bias)
+            for on_the_way in path:
+                assignment.claim(group, on_the_way)
+            if state in program.state:
+                assignment.claim_update(group, state)
+    for members in _formulas(assignment):
+        group = assignment.open(FAMILY, members[0])
+        for index in members:
+            assignment.claim(group, index)
+
+
+def _formulas(assignment: Assignment) -> list[list[int]]:
+    """The ops of each written-out activation, ascending, where all neighbours of it have kernels."""
+    found: list[list[int]] = []
+    taken: set[int] = set()
+    for index in assignment.free():
+        if index in taken or assignment.program.kinds[index] not in _CURVES:
+            continue
+        members = _formula(assignment, index)
+        if members is not None and members.isdisjoint(taken):
+            found.append(sorted(members))
+            taken |= members
+    return found
+
+
+def _formula(assignment: Assignment, curve: int) -> set[int] | None:
+    """The formula that an op is part of, forward and backward; None if there is no such formula."""
+    stream = _stream(assignment, curve)
+    if stream is None:
+        return None
+    region = _Region(assignment, stream)
+    region.grow(forward=True)
+    curves = [index for index in region.members if assignment.program.kinds[index] in _CURVES]
+    if curve not in curves or len(curves) > _MOST_CURVES or len(region.leaving()) > 1:
+        return None
+    region.grow(forward=False)
+    free = assignment.free()
+    sums = {index for index in free if assignment.program.kinds[index] in _SUMS}
+    others = region.members | sums
+    return region.members if all(assignment.stands_alone(index, others) for index in region.members) else None
+
+
+def _stream(assignment: Assignment, curve: int) -> SSAValue | None:
+    """What a formula is one of: the value that all pointwise ops before an op start from.
+
+    If they start from several, such as a sum of two streams, the value that the op itself reads.
+    """
+    program = assignment.program
+    if not _is_pointwise(assignment, curve, forward=True):
+        return None
+    sources: set[SSAValue] = set()
+    pending, seen = [curve], {curve}
+    while pending:
+        for operand in _variables(program, pending.pop()):
+            index = program.producer(operand)
+            if index is None or not _is_pointwise(assignment, index, forward=True):
+                sources.add(operand)
+            elif index not in seen:
+                seen.add(index)
+                pending.append(index)
+    return single(sources) or single(_variables(program, curve))
+
+
+class _Region:
+    """Ops that grow from a stream along its readers.
+
+    Attributes:
+        members: positions of the ops.
+    """
+
+    def __init__(self, assignment: Assignment, stream: SSAValue) -> None:
+        self.members: set[int] = set()
+        self._assignment = assignment
+        self._known = {stream}
+        self._gradient: SSAValue | None = None
+
+    def grow(self, *, forward: bool) -> None:
+        """Takes in pointwise readers of what is known; backward ones may read one gradient besides."""
+        program = self._assignment.program
+        pending = sorted({user for value in self._known for user in program.users(value)})
+        while pending:
+            index = heappop(pending)
+            if index in self.members or not _is_pointwise(self._assignment, index, forward=forward):
+                continue
+            foreign = set(_variables(program, index)) - self._known
+            if not forward and self._gradient is None:
+                self._gradient = single(foreign)
+            if foreign <= {self._gradient}:
+                self._add(index)
+                for user in program.user_indices(index):
+                    heappush(pending, user)
+        if not forward:
+            self._take_in_scales()
+
+    def _add(self, index: int) -> None:
+        self.members.add(index)
+        self._known.update(self._assignment.program.ops[index].results)
+
+    def _take_in_scales(self) -> None:
+        """What only scales the gradient before the formula reads it."""
+        program = self._assignment.program
+        while self._gradient is not None and (index := program.producer(self._gradient)) is not None:
+            inside = set(program.user_indices(index)) <= self.members
+            if not inside or not _is_pointwise(self._assignment, index, forward=False):
+                return
+            self._gradient = single(set(_variables(program, index)))
+            if self._gradient is not None:
+                self._add(index)
+
+    def leaving(self) -> list[SSAValue]:
+        """The results that forward ops outside read."""
+        program = self._assignment.program
+        outside = program.forward - self.members
+        results = (result for index in self.members for result in program.ops[index].results)
+        return [result for result in results if not outside.isdisjoint(program.users(result))]
+
+
+def _is_pointwise(assignment: Assignment, index: int, *, forward: bool) -> bool:
+    """Whether a free op of a pass makes each element from those of its operands at the same place."""
+    program = assignment.program
+    if program.kinds[index] not in _POINTWISE or not assignment.is_free(index):
+        return False
+    if (index in program.forward) != forward or not program.is_per_sample(index):
+        return False
+    size = program.elements(index)
+    return all(elements(operand) == size for operand in _variables(program, index))
+
+
+def _variables(program: Program, index: int) -> list[SSAValue]:
+    """The operands of an op that are no number."""
+    return [operand for operand in program.ops[index].operands if constant_splat(operand) is None]
+
+
+FAMILY = row_family(
+    name="nlin",
+    doc="an activation that stands alone, such as GELU, and its gradient",
+    match=match,
+    has_images=True,
+    computes_again=True,
+)

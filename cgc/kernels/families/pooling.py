@@ -1,0 +1,85 @@
+"""Pooling layers: pooling over windows or over whole images, and its gradient."""
+
+from __future__ import annotations
+
+from cgc.cirh import ops
+from cgc.cirh.ops import BroadcastInDimOp, ReduceOp
+from cgc.cirh.pool import PoolOp, WindowOp
+from cgc.cirh.types import shape_of, tensor_of
+from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.loop_cost import loop_family
+from cgc.kernels.naming import layer_path
+
+
+def match(assignment: Assignment) -> None:
+    """Opens a kernel for each pooling with its gradient, then for each gradient that is left."""
+    ops = enumerate(assignment.program.ops)
+    windows = [(index, op) for index, op in ops if isinstance(op, WindowOp)]
+    for index, op in windows:
+        if isinstance(op, PoolOp) and assignment.is_free(index):
+            group = assignment.open(FAMILY, index)
+            _claim_gradients(assignment, group, op, [other for other in windows if other[1] is not op])
+    for index, _ in windows:
+        if assignment.is_free(index):
+            assignment.open(FAMILY, index)
+    for index, mean in enumerate(assignment.program.ops):
+        if isinstance(mean, ReduceOp) and _pools_images(assignment, index, mean):
+            _claim_spread_gradient(assignment, assignment.open(FAMILY, index), mean)
+
+
+def _pools_images(assignment: Assignment, index: int, op: ReduceOp) -> bool:
+    """Whether an op of the forward pass takes the mean or the largest over height and width, or a volume."""
+    space = tuple(range(1, len(shape_of(op.x)) - 1))
+    over_space = len(space) in (2, 3) and op.dimensions == space and op.reduce_kind in ("MEAN", "MAX")
+    program = assignment.program
+    return (
+        over_space
+        and assignment.is_free(index)
+        and index in program.forward
+        and op.x in program.per_sample_values
+    )
+
+
+def _claim_spread_gradient(assignment: Assignment, group: Group, op: ReduceOp) -> None:
+    """The gradient of a mean over images: spread over height and width, and divided by their size."""
+    program = assignment.program
+    path = layer_path(program, group.anchor)
+    for index in assignment.free():
+        spread = program.ops[index]
+        if not isinstance(spread, BroadcastInDimOp) or index in program.forward:
+            continue
+        if spread.results[0].type != op.x.type or layer_path(program, index) != path:
+            continue
+        if spread.operands[0] in program.per_sample_values and assignment.claim(group, index):
+            for user in program.user_indices(index):
+                if program.kinds[user] in (ops.DivOp, ops.MulOp) and len(program.producers(user)) == 2:
+                    assignment.claim(group, user)
+
+
+def _claim_gradients(
+    assignment: Assignment, group: Group, pool: PoolOp, others: list[tuple[int, WindowOp]]
+) -> None:
+    """The gradients of the same windows: of MAX they read x; of AVG only the name says whose they are."""
+    program = assignment.program
+    gradient = ops.MaxPoolGradOp if pool.pool_type == "MAX" else ops.AvgPoolGradOp
+    path = layer_path(program, group.anchor)
+    for index, op in others:
+        same = op.properties.items() <= pool.properties.items()
+        if program.kinds[index] is not gradient or not same:
+            continue
+        if gradient is ops.MaxPoolGradOp:
+            its_own = op.operands[0] is pool.x
+        else:
+            its_own = bool(path) and path == layer_path(program, index)
+            its_own = its_own and tensor_of(op.results[0]) == tensor_of(pool.x)
+        if its_own:
+            assignment.claim(group, index)
+
+
+FAMILY = loop_family(
+    name="pooling",
+    doc="largest elements or means of windows, and the gradient",
+    match=match,
+    has_images=True,
+    label="pool",
+)

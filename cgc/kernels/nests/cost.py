@@ -1,0 +1,360 @@
+"""Cost of a generated kernel, from its loop nests.
+
+Each nest spreads one loop over the lines of the rectangle and one over its columns, or one loop over both.
+What a PE computes, holds and receives follows from its tile: iterations from the extents, elements from the
+images of the tile under the access maps. The rows of a sample do not wait for each other, so copies of a line
+may share them, as many as there are rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.configurations import (
+    SAMPLES_OFFERED,
+    Configuration,
+    Configurations,
+    Floats,
+    Ints,
+    line_ladder,
+    whole_cycles,
+    with_copies,
+)
+from cgc.kernels.nests.schedule import GeneratedKernel, Timed, timed
+from cgc.kernels.stream_cost import image_lines, line_cycles
+from cgc.lair.nest import Access, LoopNest
+from cgc.lair.polyhedra import footprint, is_injective
+
+PARAMETERS = frozenset({"batch", "stash_bytes"})
+"""Samples of a step; bytes of activations of one sample that wait for its backward pass."""
+
+_LONGEST_LINE = 1024
+_HOP_CYCLES = 1.0
+"""A router passes one wavelet on in a cycle: the way of a running value from one PE to the next."""
+_CANDIDATES = 3
+_MOST_TILES = 128
+"""Different tiles up to which images are counted one by one; beyond, they are bounded by the iterations."""
+
+
+def nest_configurations(kernel: GeneratedKernel, parameters: Mapping[str, int]) -> Configurations:
+    """Layouts lines x columns, and copies of one line, without those with more PEs than work."""
+    return _configurations(kernel, parameters["stash_bytes"])
+
+
+def nest_shares(
+    kernel: GeneratedKernel, parameters: Mapping[str, int], layout: Configuration
+) -> list[tuple[LoopNest, float]]:
+    """The nests of a kernel, each with its share of the compute cycles of a layout."""
+    layouts = _layouts(kernel, list(timed(kernel)), parameters["stash_bytes"])
+    same = (layouts.width == layout.width) & (layouts.height * layouts.copies == layout.height)
+    nests, _ = _scheduled(kernel, layouts)
+    at = min(np.flatnonzero(same), key=lambda index: sum(cycles[index] for _, cycles in nests))
+    total = sum(float(cycles[at]) for _, cycles in nests)
+    return [(nest.nest, float(cycles[at]) / total) for nest, cycles in nests]
+
+
+@lru_cache(maxsize=1024)
+def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations:
+    layouts = _layouts(kernel, list(timed(kernel)), stash_bytes)
+    nests, state = _scheduled(kernel, layouts)
+    compute, busy = np.zeros(len(layouts.width)), np.zeros(len(layouts.width))
+    for nest, cycles in nests:
+        compute += cycles
+        busy += nest.runs * _busy(nest, layouts)
+    return Configurations(
+        width=layouts.width,
+        height=layouts.height * layouts.copies,
+        compute_cycles=whole_cycles(compute),
+        transmission_cycles=whole_cycles(_wire_cycles(kernel, layouts)),
+        memory_per_pe_bytes=np.ceil(state.memory()).astype(np.int64),
+        busy_pe_cycles=np.minimum(busy, compute * layouts.pes * layouts.copies),
+    )
+
+
+def _scheduled(kernel: GeneratedKernel, layouts: _Layouts) -> tuple[list[tuple[Timed, Floats]], _State]:
+    """The nests with their cycles per sample, for every layout, and where the tensors lie then."""
+    state = _State(kernel, layouts)
+    nests: list[tuple[Timed, Floats]] = []
+    for number, nest in enumerate(timed(kernel)):
+        spread = _best_spread(nest, state)
+        cycles = nest.runs * layouts.share(nest.rows) * spread.cycles
+        nests.append((nest, cycles + _joining_cycles(nest, kernel.batch, layouts)))
+        state.take(number, spread)
+    return nests, state
+
+
+@dataclass(frozen=True)
+class _Layouts:
+    """Rectangles and their copies, one element of each array a layout."""
+
+    width: Ints
+    height: Ints
+    copies: Ints
+
+    @property
+    def pes(self) -> Ints:
+        """PEs of one copy."""
+        return self.width * self.height
+
+    def share(self, rows: int) -> Floats:
+        """Rows of the copy with the most of them, as a share of all."""
+        return -(-rows // self.copies) / rows
+
+
+def _layouts(kernel: GeneratedKernel, schedule: list[Timed], stash_bytes: int) -> _Layouts:
+    """Lines x columns x copies; more PEs than pieces of work only where their memory is needed."""
+    pieces = math.ceil(
+        max((nest.spatial_points for nest in schedule), default=1) / coefficient("smallest_piece")
+    )
+    values = kernel.program.values
+    held = sum(values[number].elements * values[number].element_bytes for number in kernel.resident)
+    ladder = line_ladder(_LONGEST_LINE)
+    width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
+    useful = width * height <= max(pieces, (held + SAMPLES_OFFERED * stash_bytes) // 1024)
+    useful |= (width == 1) & (height == 1)
+    rows = max((nest.rows for nest in schedule), default=1)
+    return _Layouts(*with_copies(width[useful], height[useful], rows))
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """A nest on the rectangle: which loop goes over lines and columns, and what follows.
+
+    Attributes:
+        nest: the loops.
+        lines: the loop over the lines of PEs; None for a nest without a loop to spread.
+        columns: the loop over the columns; the same one is folded over the whole rectangle.
+        cycles: of one run, for every layout.
+        footprints: elements of the fullest PE, for every access and layout.
+    """
+
+    nest: LoopNest
+    lines: int | None
+    columns: int | None
+    cycles: Floats
+    footprints: tuple[Floats, ...]
+
+    def placement(self, access: Access) -> tuple[int | None, int | None]:
+        """The dimensions of a tensor that lie along lines and columns."""
+        if access.map is None:
+            return None, None
+        dims = {
+            expr.position: d for d, expr in enumerate(access.map.results) if isinstance(expr, AffineDimExpr)
+        }
+        first = None if self.lines is None else dims.get(self.lines)
+        second = None if self.columns is None else dims.get(self.columns)
+        return first, second
+
+
+@dataclass
+class _State:
+    """Where the tensors lie and how much of them, while the nests are placed in order.
+
+    Attributes:
+        placement: dimensions along lines and columns, for every tensor that was touched.
+        held: elements of the fullest PE, for every tensor.
+        first, last: the nests between which a tensor is needed.
+    """
+
+    kernel: GeneratedKernel
+    layouts: _Layouts
+    placement: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    held: dict[int, Floats] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+
+    def take(self, number: int, spread: _Spread) -> None:
+        """Remembers what a nest does with its tensors."""
+        for access, elements in zip(spread.nest.accesses, spread.footprints, strict=True):
+            value = access.value
+            self.placement.setdefault(value, spread.placement(access))
+            self.held[value] = np.maximum(self.held.get(value, elements), elements)
+            self.first.setdefault(value, number)
+            self.last[value] = number
+
+    def memory(self) -> Floats:
+        """Bytes of the fullest PE: code, what stays, and the most that is needed at one time."""
+        zero = np.zeros(len(self.layouts.width))
+        base = zero + coefficient("code_bytes")
+        alive: list[Floats] = [zero.copy() for _ in range(1 + max(self.last.values(), default=0))]
+        for value, elements in self.held.items():
+            size = elements * self.kernel.program.values[value].element_bytes
+            if value in self.kernel.resident:
+                base = base + size
+                continue
+            copies = coefficient("row_buffers") if self.kernel.crosses(value) else 1.0
+            for number in range(self.first[value], self.last[value] + 1):
+                alive[number] += copies * size
+        total: Floats = base + np.max(alive, axis=0)
+        return total
+
+
+def _best_spread(nest: Timed, state: _State) -> _Spread:
+    """The spread whose fastest layout is the fastest; the first of equals."""
+    return min((_spread(nest, pair, state) for pair in _pairs(nest)), key=lambda spread: spread.cycles.min())
+
+
+def _pairs(nest: Timed) -> Iterator[tuple[int | None, int | None]]:
+    loops = nest.spatial[:_CANDIDATES]
+    if not loops:
+        yield None, None
+    for first in loops:
+        for second in loops:
+            if first != second:
+                yield first, second
+        yield first, first
+
+
+def _spread(timed_nest: Timed, pair: tuple[int | None, int | None], state: _State) -> _Spread:
+    nest, (lines, columns) = timed_nest.nest, pair
+    tiles = _tiles(timed_nest, lines, columns, state.layouts)
+    points = np.prod(np.array(tiles), axis=0) if tiles else np.ones(len(state.layouts.width))
+    footprints = tuple(_footprint(access, tiles, timed_nest, state) for access in nest.accesses)
+    cycles = coefficient("start") + _point_cycles(nest) * points
+    cycles = cycles + _carrying_cycles(nest, pair, state.layouts)
+    spread = _Spread(nest, lines, columns, cycles, footprints)
+    moved = _moved_elements(spread, state)
+    return _Spread(nest, lines, columns, cycles + coefficient("stream") * moved, footprints)
+
+
+def _tiles(nest: Timed, lines: int | None, columns: int | None, layouts: _Layouts) -> list[Floats]:
+    """Iterations of the fullest PE along every loop; one at a time of the loops in time."""
+    tiles: list[Floats] = []
+    for loop, extent in enumerate(nest.nest.extents):
+        parts = np.ones(len(layouts.width), np.int64)
+        if loop == lines:
+            parts = parts * layouts.height
+        if loop == columns:
+            parts = parts * layouts.width
+        size = 1 if loop in nest.time else extent
+        tiles.append((-(-size // parts)).astype(np.float64))
+    return tiles
+
+
+def _point_cycles(nest: LoopNest) -> float:
+    """Cycles of one iteration."""
+    wide = coefficient("wide_element_factor") if nest.wide else 1.0
+    return sum(
+        times * coefficient(kind) * (wide if kind in ("simple", "stream") else 1.0)
+        for kind, times in nest.work
+    )
+
+
+def _carrying_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layouts: _Layouts) -> Floats:
+    """What running values need that go from PE to PE: a start, and the way."""
+    cycles: Floats = np.zeros(len(layouts.width))
+    for loop, parts in zip(pair, (layouts.height, layouts.width), strict=True):
+        if loop is not None and loop in nest.carried:
+            cycles = cycles + np.where(parts > 1, coefficient("reduction") + _HOP_CYCLES * parts, 0)
+    return cycles
+
+
+def _joining_cycles(nest: Timed, batch: int, layouts: _Layouts) -> Floats:
+    """What a sum over rows needs to go from copy to copy, per sample; over samples as well once a step."""
+    cycles: Floats = np.zeros(len(layouts.width))
+    carried = nest.time.intersection(nest.nest.carried)
+    if nest.rows == 1 or not carried:
+        return cycles
+    times = 1 / batch if carried == nest.time else 1.0
+    way = coefficient("reduction") + _HOP_CYCLES * layouts.copies
+    return np.where(layouts.copies > 1, times * way, cycles)
+
+
+def _moved_elements(spread: _Spread, state: _State) -> Floats:
+    """Elements of one run that come to the fullest PE from elsewhere, or leave it; wide ones count twice.
+
+    Tensors of other kernels are taken in by the nest that touches them first. A tensor of this kernel moves
+    if the nest needs it spread otherwise than it lies.
+    """
+    moved: Floats = np.zeros(len(state.layouts.width))
+    for access, elements in zip(spread.nest.accesses, spread.footprints, strict=True):
+        value = state.kernel.program.values[access.value]
+        arrives = state.kernel.crosses(access.value) and access.value not in state.placement
+        lies = state.placement.get(access.value)
+        elsewhere = lies is not None and lies != spread.placement(access) and value.elements > 1
+        resident = access.value in state.kernel.resident
+        if arrives or (elsewhere and not resident):
+            wide = coefficient("wide_element_factor") if value.element_bytes > 2 else 1.0
+            moved = moved + wide * elements
+    return moved
+
+
+def _footprint(access: Access, tiles: list[Floats], nest: Timed, state: _State) -> Floats:
+    """Elements of a tensor that the fullest PE touches in one run, for every layout."""
+    value = state.kernel.program.values[access.value]
+    if access.map is None:
+        share = (
+            min(1.0, 1 / (nest.runs * state.kernel.batch)) if access.value not in state.kernel.resident else 1
+        )
+        spread: Floats = np.ceil(value.elements * share / state.layouts.pes)
+        return spread
+    elements: Floats = np.ones(len(state.layouts.width))
+    for expr in access.map.results:
+        elements = elements * _image(expr, tiles, nest)
+    iterations = (
+        np.prod([tiles[loop] for loop in access.map.used_dims()], axis=0) if access.map.used_dims() else 1
+    )
+    touched: Floats = np.minimum(elements, iterations)
+    return touched
+
+
+def _image(expr: AffineExpr, tiles: list[Floats], nest: Timed) -> Floats:
+    """Different values of one index over the tiles, for every layout."""
+    if isinstance(expr, AffineDimExpr):
+        return tiles[expr.position]
+    used = sorted(expr.used_dims())
+    if not used:
+        return np.ones_like(tiles[0]) if tiles else np.ones(1)
+    if len(used) == 1 and is_injective(nest.nest.extents, AffineMap(len(tiles), 0, (expr,))):
+        return tiles[used[0]]
+    sizes = np.array([tiles[loop] for loop in used]).astype(np.int64)
+    distinct, place = np.unique(sizes, axis=1, return_inverse=True)
+    if distinct.shape[1] > _MOST_TILES:
+        bound: Floats = np.prod(sizes.astype(np.float64), axis=0)
+        return bound
+    renamed = expr.replace_dims_and_symbols(
+        [
+            AffineExpr.dimension(used.index(loop)) if loop in used else AffineExpr.constant(0)
+            for loop in range(len(tiles))
+        ],
+        (),
+    )
+    mapping = AffineMap(len(used), 0, (renamed,))
+    extents = [1 if loop in nest.time else nest.nest.extents[loop] for loop in used]
+    counts = [
+        footprint(
+            tuple(int(size) for size in column),
+            mapping,
+            tuple(-(-extent // int(size)) for extent, size in zip(extents, column, strict=True)),
+        )
+        for column in distinct.T
+    ]
+    images: Floats = np.array(counts, np.float64)[place.ravel()]
+    return images
+
+
+def _busy(nest: Timed, layouts: _Layouts) -> Floats:
+    """PE cycles of one run over the whole rectangle."""
+    working = np.minimum(layouts.pes, nest.spatial_points)
+    busy: Floats = coefficient("start") * working + _point_cycles(nest.nest) * nest.spatial_points
+    return busy
+
+
+def _wire_cycles(kernel: GeneratedKernel, layouts: _Layouts) -> Floats:
+    """Cycles per sample of the widest stream over the lines of the kernel, or the slowest of images."""
+    most = slowest = 0.0
+    for number, value in enumerate(kernel.program.values):
+        if kernel.crosses(number):
+            wide = coefficient("wide_element_factor") if value.element_bytes > 2 else 1.0
+            most = max(most, wide * -(-value.elements // kernel.batch))
+            sizes = image_lines(value.shape, kernel.batch)
+            slowest = max(slowest, line_cycles({**sizes, "element_bytes": value.element_bytes}))
+    cycles: Floats = np.ceil(most / (layouts.height * layouts.copies))
+    return np.maximum(cycles, slowest)

@@ -1,0 +1,130 @@
+"""Lowerings of pooling, in the forms that XLA compiles well for CPUs.
+
+Measured with the XLA of jax 0.10.2 on two cores, float32, in milliseconds. Gradient of max pooling,
+32 x 56 x 56 x 64 in windows of 2 x 2: 101 as select-and-scatter (what the derivative of reduce_window
+becomes), 1.7 as the comparison of positions below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from cgc.cirh import ops
+from cgc.cirh.ops import AvgPoolGradOp, MaxPoolGradOp, PoolOp
+from cgc.cirh.pool import WindowOp
+from cgc.lowering import volumes
+from cgc.lowering.dtypes import result_shape
+from cgc.lowering.table import Table
+from cgc.lowering.taps import Sizes, taps, transposed
+
+
+def pool(op: PoolOp, x: jax.Array) -> jax.Array:
+    """Largest element or mean of each window."""
+    if op.pool_type == "MAX":
+        return _first_largest(taps(x, op.ksize, op.strides, op.padding, -jnp.inf))[0]
+    return _means(op, x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _means(op: WindowOp, x: jax.Array) -> jax.Array:
+    places = taps(x, op.ksize, op.strides, op.padding)
+    return sum(places[1:], places[0]) * _reciprocal_counts(op, x.shape)
+
+
+def _reciprocal_counts(op: WindowOp, shape: Sizes) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """One over the elements of each window that are no padding, `[1, H', W', 1]`."""
+    counts = []
+    for size, length, stride, low, high in zip(
+        shape[1:3], op.ksize, op.strides, op.padding[::2], op.padding[1::2], strict=True
+    ):
+        starts = np.arange((size + low + high - length) // stride + 1) * stride - low
+        counts.append(np.minimum(starts + length, size) - np.maximum(starts, 0))
+    return (1.0 / np.outer(*counts)[None, :, :, None]).astype(np.float32)
+
+
+def avg_pool_grad(op: AvgPoolGradOp, grad: jax.Array) -> jax.Array:
+    """Every gradient divided by its count and spread over its window."""
+    x = jnp.zeros(result_shape(op), jnp.float32)
+    return transposed(lambda value: _means(op, value), x, grad.astype(jnp.float32)).astype(grad.dtype)
+
+
+def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array:
+    """Every gradient at the first largest element of its window, summed in float32 where windows overlap."""
+    place = _first_largest(taps(x, op.ksize, op.strides, op.padding, -jnp.inf))[1]
+    if op.ksize == op.strides and not any(op.padding) and _tiles(op, x.shape):
+        return _at_place(op.ksize, x.shape, place, grad)
+    spread = partial(_spread, op, x.shape)
+    # XLA fuses nothing into a branch, does not see that both are the same, and removes an optimization
+    # barrier before it fuses: without this every element would search all windows that it is in
+    any_place = lax.slice(place, (0,) * place.ndim, (1,) * place.ndim).reshape(())
+    result: jax.Array = lax.cond(lax.gt(any_place, 0), spread, spread, place, grad.astype(jnp.float32))
+    return result.astype(grad.dtype)
+
+
+def _spread(op: WindowOp, shape: Sizes, place: jax.Array, grad: jax.Array) -> jax.Array:
+    """For windows that overlap: the sums of the gradients, `[N, H, W, C]`.
+
+    The elements of x whose row and column leave the same remainders by the strides are an image each, a sum
+    of few shifted gradients; these are then interleaved.
+    """
+    zero = np.float32(0)
+    reach = [-(-length // stride) for length, stride in zip(op.ksize, op.strides, strict=True)]
+
+    def image(row: int, column: int) -> jax.Array:
+        terms = []
+        for i, j in np.ndindex(*reach):
+            at = row + i * op.strides[0], column + j * op.strides[1]
+            here = at[0] < op.ksize[0] and at[1] < op.ksize[1]
+            own = place == at[0] * op.ksize[1] + at[1] if here else jnp.zeros(place.shape, bool)
+            shift = [(0, 0, 0), (i, reach[0] - 1 - i, 0), (j, reach[1] - 1 - j, 0), (0, 0, 0)]
+            terms.append(lax.pad(jnp.where(own, grad, zero), zero, shift))
+        return sum(terms[1:], terms[0])
+
+    rows = [jnp.stack([image(i, j) for j in range(op.strides[1])], 3) for i in range(op.strides[0])]
+    batch, height, width, _, channels = rows[0].shape
+    whole = jnp.stack(rows, 2).reshape(batch, height * op.strides[0], width * op.strides[1], channels)
+    borders = [
+        (-low, size + low - covered, 0)
+        for size, covered, low in zip(shape[1:3], whole.shape[1:3], op.padding[::2], strict=True)
+    ]
+    return lax.pad(whole, zero, [(0, 0, 0), *borders, (0, 0, 0)])
+
+
+def _tiles(op: WindowOp, shape: Sizes) -> bool:
+    return shape[1] % op.ksize[0] == 0 and shape[2] % op.ksize[1] == 0
+
+
+def _at_place(ksize: Sizes, shape: Sizes, place: jax.Array, grad: jax.Array) -> jax.Array:
+    """For windows that tile x: every element compares its own place with its window's."""
+    batch, height, width, channels = place.shape
+    tiled = (batch, height, ksize[0], width, ksize[1], channels)
+    # a small constant: XLA would take what it computes of the shape of x alone out of the engine's loop, and
+    # read it from memory in each step
+    own = lax.broadcast_in_dim(np.arange(math.prod(ksize), dtype=place.dtype).reshape(ksize), tiled, (2, 4))
+
+    def spread(value: jax.Array) -> jax.Array:
+        return lax.broadcast_in_dim(value, tiled, (0, 1, 3, 5))
+
+    return lax.reshape(jnp.where(own == spread(place), spread(grad), jnp.zeros((), grad.dtype)), shape)
+
+
+def _first_largest(elements: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """The largest element of each window, and which of the window's places has it first."""
+    best, place = elements[0], jnp.zeros(elements[0].shape, jnp.int32)
+    for i, element in enumerate(elements[1:], 1):
+        place = jnp.where(element > best, i, place)
+        best = lax.max(best, element)
+    return best, place
+
+
+LOWERINGS: Table = {
+    ops.PoolOp: volumes.on_volumes(pool, volumes.pool),
+    ops.MaxPoolGradOp: volumes.on_volumes(max_pool_grad, volumes.max_pool_grad),
+    ops.AvgPoolGradOp: volumes.on_volumes(avg_pool_grad, volumes.avg_pool_grad),
+}

@@ -1,0 +1,101 @@
+"""Lowerings of ops that combine elements along dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
+from cgc.cirh.ops import ArgMaxOp, CumProdOp, CumSumOp, NthOrderStatisticOp, ReduceOp, TopKOp
+from cgc.lowering.dtypes import result_dtype, result_shape
+from cgc.lowering.table import Table
+
+
+def reduce(op: ReduceOp, x: jax.Array) -> jax.Array:
+    """ADD MUL MAX MIN AND OR MEAN over dimensions; 16-bit floats are summed in float32, as in TensorFlow."""
+    reduced = _REDUCTIONS[op.reduce_kind](x, op.dimensions)
+    return lax.reshape(reduced, result_shape(op))
+
+
+def argmax(op: ArgMaxOp, x: jax.Array) -> jax.Array:
+    """Position of the largest element along an axis, the first of equals."""
+    return lax.argmax(x, op.axis, result_dtype(op))
+
+
+def cumsum(op: CumSumOp, x: jax.Array) -> jax.Array:
+    """Running sum along an axis; `exclusive` leaves the element itself out, `reverse` starts at the end."""
+    return lax.cumsum(_shifted(x, op.axis, op.reverse) if op.exclusive else x, op.axis, op.reverse)
+
+
+def cumprod(op: CumProdOp, x: jax.Array) -> jax.Array:
+    """Running product along an axis, with the attributes of `cumsum`."""
+    return lax.cumprod(_shifted(x, op.axis, op.reverse, 1) if op.exclusive else x, op.axis, op.reverse)
+
+
+def l2_norm(_op: CirhOp, *xs: jax.Array) -> jax.Array:
+    """The root of the sum of all squares of all tensors, float32."""
+    return lax.sqrt(sum(jnp.sum(lax.square(x.astype(jnp.float32))) for x in xs))
+
+
+def nth_order_statistic(op: NthOrderStatisticOp, x: jax.Array) -> jax.Array:
+    """The n-th smallest, or largest, element along the last dimension; NaN is the largest."""
+    ordered = lax.sort(x, dimension=x.ndim - 1)
+    place = x.shape[-1] - 1 - op.n if op.reverse else op.n
+    return lax.index_in_dim(ordered, place, x.ndim - 1, keepdims=False)
+
+
+def top_k(op: TopKOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(values, indices) of the k largest elements along the last dimension."""
+    values, indices = lax.top_k(x, op.k)
+    return values, indices
+
+
+def _shifted(x: jax.Array, axis: int, reverse: bool, neutral: int = 0) -> jax.Array:
+    """One place towards the far end, with `neutral` moving in: for an exclusive scan."""
+    edge = (-1, 1, 0) if reverse else (1, -1, 0)
+    return lax.pad(
+        x, jnp.asarray(neutral, x.dtype), [edge if d == axis else (0, 0, 0) for d in range(x.ndim)]
+    )
+
+
+def _sum(x: jax.Array, dimensions: tuple[int, ...]) -> jax.Array:
+    return jnp.sum(x, dimensions, dtype=x.dtype)
+
+
+def _product(x: jax.Array, dimensions: tuple[int, ...]) -> jax.Array:
+    return jnp.prod(x, dimensions, dtype=x.dtype)
+
+
+def _mean(x: jax.Array, dimensions: tuple[int, ...]) -> jax.Array:
+    """Sum divided by count, both in float32 for narrower floats."""
+    count = math.prod(x.shape[d] for d in dimensions)
+    total = jnp.sum(x, dimensions, dtype=jnp.float32)
+    return lax.div(total, lax.full_like(total, count)).astype(x.dtype)
+
+
+_REDUCTIONS: dict[str, Callable[[Any, tuple[int, ...]], jax.Array]] = {
+    "ADD": _sum,
+    "MUL": _product,
+    "MAX": jnp.max,
+    "MIN": jnp.min,
+    "AND": lax.reduce_and,
+    "OR": lax.reduce_or,
+    "MEAN": _mean,
+}
+
+
+LOWERINGS: Table = {
+    ops.ReduceOp: reduce,
+    ops.ArgMaxOp: argmax,
+    ops.CumSumOp: cumsum,
+    ops.CumProdOp: cumprod,
+    ops.NthOrderStatisticOp: nth_order_statistic,
+    ops.TopKOp: top_k,
+    ops.L2NormOp: l2_norm,
+}

@@ -1,0 +1,50 @@
+"""An op has one stem: its class, its lowering, its loop nest and its importer lie in files of one name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pytest
+
+import cgc.lair
+import cgc.lowering
+from cgc.cirh.base import CirhOp, mnemonic
+from cgc.cirh.ops import ALL_OPS
+from cgc.lair.lower import FORMULAS, RULES
+from cgc.lowering.jax_table import LOWERINGS
+
+TENSORFLOWS_OWN = {"Max", "Min"}
+"""Names that mean something else in TensorFlow: the largest element along dimensions."""
+
+
+def stem(op: type[CirhOp]) -> str:
+    return op.__module__.rpartition(".")[2]
+
+
+def test_every_op_is_lowered_in_the_file_of_its_stem() -> None:
+    assert LOWERINGS.keys() == set(ALL_OPS)
+    for op in ALL_OPS:
+        assert op in import_module(f"{cgc.lowering.__name__}.{stem(op)}").LOWERINGS, op.name
+
+
+def test_loop_nests_of_an_op_are_in_the_file_of_its_stem() -> None:
+    assert len(FORMULAS) + len(RULES) > 80
+    for table, name in ((FORMULAS, "FORMULAS"), (RULES, "RULES")):
+        for op in table:
+            assert op in getattr(import_module(f"{cgc.lair.__name__}.{stem(op)}"), name), op.name
+
+
+def test_operations_named_as_an_op_are_imported_in_the_file_of_its_stem() -> None:
+    pytest.importorskip("tensorflow")
+    handlers = import_module("cgc.importers.tensorflow.handlers")
+    stems = {mnemonic(op).lower(): stem(op) for op in ALL_OPS if mnemonic(op) not in TENSORFLOWS_OWN}
+    found = 0
+    for module in iter_modules(handlers.__path__):
+        table = getattr(import_module(f"{handlers.__name__}.{module.name}"), "TABLE", {})
+        if any(handlers.HANDLERS.get(name) is not handler for name, handler in table.items()):
+            continue  # of another table: what the same operations do on padded rows
+        for name in table.keys() - TENSORFLOWS_OWN:
+            assert stems.get(name.lower(), module.name) == module.name, name
+            found += name.lower() in stems
+    assert found > 50

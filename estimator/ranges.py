@@ -16,7 +16,6 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import INPUT_NAME, OUTPUT_NAME, arguments_and_results, graph_function
-from cgc.cirh.softmax import PADDING_LABEL
 from cgc.cirh.ops import (
     BroadcastInDimOp,
     CastOp,
@@ -27,6 +26,7 @@ from cgc.cirh.ops import (
     SparseSoftmaxCrossEntropyWithLogitsOp,
     TransposeOp,
 )
+from cgc.cirh.softmax import PADDING_LABEL
 from cgc.cirh.types import element_count, shape_of, tensor_of
 from cs_runtime.ranges import RangeCheck
 

@@ -31,9 +31,10 @@ from input_analyzer.errors import (
     ProgramError,
 )
 from input_analyzer.measure import node
-from input_analyzer.measure.link import END, VARIABLE, Link, Order, short_name
+from input_analyzer.measure.link import END, Link, Order, short_name
 from input_analyzer.measure.shared_memory import remove_segments
 from input_analyzer.measure.traces import users_stack
+from input_rules.handover import TAKER, VARIABLE
 
 POLL_S = 0.05
 LOOK_AROUND_S = 0.2
@@ -113,14 +114,13 @@ class Copy:
         cpus: CPUs that it is pinned to; empty: not pinned.
         pid: what the program says of itself; that of the process we started before it has.
         peak_bytes: most memory that it, with all below it, was seen to use.
-        levels: that memory in bytes by the times, in seconds, at which it was looked at.
         waited_for: it is expected to show signs of life.
         own_part: bytes resident when it was looked at last what its processes share; the part that counts.
         doing: what it has said last that it is doing.
         loaded: its program, and what that imports, has been loaded.
         cpu_s: CPU seconds that it had used when it was looked at last; of one that is not loaded.
         worked: when it was seen to use a CPU while it was loaded.
-        alone: it has no siblings: it examines the input, or compares it with a mended one.
+        alone: it has no siblings: it examines the input, or compares it with a changed one.
     """
 
     index: int
@@ -132,7 +132,6 @@ class Copy:
     host: str
     link: Link | None = None
     peak_bytes: int = 0
-    levels: list[tuple[float, int]] = field(default_factory=list)
     waited_for: bool = True
     own_part: tuple[int, float] = (0, 1.0)
     heard: float = field(default_factory=time.monotonic)
@@ -258,7 +257,8 @@ class Copies:
         words = self._launch.words
         # Errors of TensorFlow come as exceptions; its log would bury the last lines of the program.
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment = {**quiet, **self._launch.environment, VARIABLE: str(file)}
+        told = {VARIABLE: str(file), TAKER: "input_analyzer.measure.session:serve"}
+        environment = {**quiet, **self._launch.environment, **told}
         environment.update(_role(order, environment, order.cpus_per_task or len(cpus) or None))
         with output.open("wb") as sink:
             found = find_command(words[0], environment["PATH"])
@@ -344,7 +344,6 @@ class Copies:
                 copy.cpu_s, copy.worked = usage.cpu_s, time.monotonic()
             used = copy.without_sharing(usage.memory_bytes, pids)
             copy.peak_bytes = max(copy.peak_bytes, used)
-            copy.levels.append((time.monotonic(), used))
             together += used
         now = node.memory()
         limit = self._launch.memory_bytes
@@ -359,7 +358,7 @@ class Copies:
         where = f"; it is here:\n{stack}" if stack else ""
         return HangingInputError(
             f"{what}: {copy.name} on {copy.host} gave no sign of life for {limit} while "
-            f"{copy.doing}; expected a batch now and then: raise --time-limit if it needs longer, or mend "
+            f"{copy.doing}; expected a batch now and then: raise --time-limit if it needs longer, or look "
             f"what it waits for{where}"
         )
 

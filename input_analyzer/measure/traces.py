@@ -7,10 +7,10 @@ import re
 import sys
 import traceback
 from itertools import zip_longest
-from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
-_OURS = tuple(f"{_ROOT / name}/" for name in ("csrun", "estimator", "input_analyzer", "cs_runtime"))
+from input_rules.source_lines import toolkit_folders
+
+_OURS = tuple(f"{folder}/" for folder in toolkit_folders())
 _LIBRARY = f"python{sys.version_info[0]}.{sys.version_info[1]}/"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 
@@ -33,15 +33,6 @@ def users_traceback(error: BaseException) -> str:
             one.__context__ = None  # the same error as a framework has seen it on its way
         waiting += [one.__cause__, one.__context__]
     return _without_framework(_without_operations("".join(whole.format())).rstrip())
-
-
-def users_frames(error: BaseException) -> str:
-    """Where an error was raised, in the user's code, outermost frame first; "" if nowhere."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    return "\n".join(
-        f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n    {frame.line}'
-        for frame in frames
-    )
 
 
 def shows_users_line(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from input_analyzer.analysis import Analysis, Finding, Measurement, Prediction
+from input_analyzer.analysis import Analysis, Measurement, Prediction
 from input_analyzer.report.words import (
     counted,
     from_disk,
@@ -20,13 +20,14 @@ from input_analyzer.report.words import (
     of_target,
     rate,
     share,
-    size,
     subject,
     title,
     training_command,
     unaccounted,
     verdict,
 )
+from input_rules.finding import Finding
+from input_rules.words import size
 
 _SHOWN_LAYOUTS = 12
 _BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")
@@ -52,8 +53,8 @@ def render(analysis: Analysis, console: Console) -> RenderableType:
     parts += [part for finding in analysis.findings for part in _finding(finding, width)]
     if not analysis.findings:
         parts.append(_wrapped(no_findings(analysis), width))
-    if analysis.applied_gain:
-        together = f"All that --apply mends, together: {analysis.applied_gain}"
+    if analysis.gain_together:
+        together = f"All changes that were tried out, together: {analysis.gain_together}"
         parts.append(_wrapped(together, width, "", "  "))
     parts += ["", _layouts(analysis, width)]
     if analysis.notes:
@@ -260,7 +261,7 @@ def _shown(analysis: Analysis) -> list[Prediction]:
     return sorted(kept, key=lambda one: (one.layout.nodes, one.samples_per_s))
 
 
-_FIGURES = "What the figures mean: docs/input-analyzer.md, Figures, or the page of --html=FILE."
+_FIGURES = "What the figures mean: docs/input-analyzer-reference.md, Figures, or the page of --html=FILE."
 
 
 def _recommendation(analysis: Analysis, width: int) -> list[RenderableType]:

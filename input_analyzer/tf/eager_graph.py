@@ -19,11 +19,11 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import op_def_registry
 
-from input_analyzer.errors import WrongTypeError
 from input_analyzer.tf.mapped_data import mapped
-from input_analyzer.tf.origin import Frames, remember, source_of
 from input_analyzer.tf.rebuild import as_dataset
 from input_analyzer.tf.recording import Made, made, recorded
+from input_rules.errors import WrongTypeError
+from input_rules.tf.origin import Frames, remember, source_of
 
 _STATELESS = frozenset({"DummyMemoryCache", "DummySeedGenerator", "DummyIterationCounter"})
 """Resources that hold nothing."""
@@ -60,7 +60,7 @@ def in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[Any, Any
         NeedsEagerError: its dataset holds something that no graph can.
         Exception: whatever the function raises, unchanged.
     """
-    with recorded(), seeds_anew(seed):
+    with recorded(), seeds_alike(seed):
         dataset = make()
     if not isinstance(dataset, tf.data.Dataset):
         raise WrongTypeError(dataset)
@@ -72,8 +72,8 @@ def in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[Any, Any
 
 
 @contextmanager
-def seeds_anew(seed: int | None = None) -> Iterator[None]:
-    """Seeds that TensorFlow gives eager operations begin anew, and go on as before afterwards.
+def seeds_alike(seed: int | None = None) -> Iterator[None]:
+    """Seeds that TensorFlow gives eager operations begin alike, and go on as before afterwards.
 
     Args:
         seed: What they are drawn from; by default what the program has set. Without any there are none.

@@ -6,7 +6,7 @@ runtime draws many elements. Differences of times of ever longer pipelines, the 
 the whole pipeline in every stage; here a cheap stage behind a dear one has only its own.
 
 Time in which a thread was ready to run but other programs had the CPUs does not count (`cpu_clock`), and the
-stages take turns, so that a busy machine disturbs all of them alike.
+stages are measured interleaved, so that a busy machine disturbs all of them alike.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from input_analyzer import cpu_clock
-from input_analyzer.pipeline import Stage, StageTime
 from input_analyzer.tf.counting import Counts, count, initializers
-from input_analyzer.tf.graph import Traced
 from input_analyzer.tf.kept_elements import Kept, is_keepable, keep
-from input_analyzer.tf.nodes import dataset_inputs
 from input_analyzer.tf.rebuild import (
     Change,
     as_dataset,
@@ -35,6 +32,9 @@ from input_analyzer.tf.rebuild import (
     structure,
     without_buffers,
 )
+from input_rules.pipeline import Stage, StageTime
+from input_rules.tf.graph import Traced
+from input_rules.tf.nodes import dataset_inputs
 
 CHUNK_S = 0.02
 """A measurement draws as many elements as take about so long."""
@@ -210,7 +210,7 @@ def _may_drop(stage: Stage) -> bool:
 
 
 _DROPPING = ("Filter", "ParallelFilter", "TakeWhile", "IgnoreErrors", "Scan", "Unique")
-"""What may let nothing pass of elements that come again: it is begun anew with each round of them."""
+"""What may let nothing pass of elements that come again: it begins again with each round of them."""
 
 
 def is_passive(stage: Stage) -> bool:

@@ -19,12 +19,9 @@ from input_analyzer.analysis import (
     Analysis,
     Component,
     ContentionModel,
-    Finding,
-    Gain,
     Layout,
     Measurement,
     Node,
-    StageCost,
     Subject,
     Target,
 )
@@ -42,11 +39,13 @@ from input_analyzer.report.words import (
     of_target,
     percent,
     rate,
-    size,
     title,
     training_command,
     verdict,
 )
+from input_rules.finding import Finding, Gain
+from input_rules.pace import StageCost
+from input_rules.words import size
 
 STAGES = (
     StageCost("TFRecordDataset", "TFRecordDataset", 0, 12.0, 3.0, 9.0, False, "data.py:12"),
@@ -97,7 +96,7 @@ def analysis(target: float | None) -> Analysis:
         recommendation=found,
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
         input_bound=None if target is None else found.samples_per_s < target,
-        applied_gain=replace(GAIN, text="2.50 times the rate with 2 CPUs (2.30 to 2.70)"),
+        gain_together=replace(GAIN, text="2.50 times the rate with 2 CPUs (2.30 to 2.70)"),
         notes=("One node was measured.",),
         elapsed_s=42.0,
     )  # fmt: skip
@@ -172,7 +171,7 @@ def test_a_model_through_all_points_is_not_told_by_its_rounding() -> None:
 
 
 def test_the_documentation_names_every_member_of_the_json() -> None:
-    text = (Path(__file__).parents[3] / "docs/input-analyzer.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/input-analyzer-reference.md").read_text(encoding="utf-8")
     for name, value in analysis(9000.0).to_json().items():
         assert f"`{name}" in text, name
         first = value[0] if isinstance(value, list) and value else value
@@ -204,7 +203,7 @@ def test_text_and_page_say_what_mending_gives() -> None:
     together = "together: measured: 2.50 times the rate with 2 CPUs (2.30 to 2.70)"
     shown = " ".join(text_of(analysis(None)).split())
     assert f"gain: {each}" in shown
-    assert f"All that --apply mends, {together}" in shown
+    assert f"All changes that were tried out, {together}" in shown
     page = render_html(analysis(None))
     assert f"Gain: {each}" in page
     assert together in page
@@ -408,7 +407,7 @@ def test_what_is_not_settled_is_marked() -> None:
 
 
 def test_the_figures_are_defined_somewhere() -> None:
-    assert any("docs/input-analyzer.md, Figures" in line for line in lines_of(analysis(None), 120))
+    assert any("docs/input-analyzer-reference.md, Figures" in line for line in lines_of(analysis(None), 120))
 
 
 def test_what_was_paged_in_without_a_first_epoch_is_not_shown() -> None:

@@ -130,7 +130,7 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
     from cgc.executable import export_step
     from cgc.passes.default import DEFAULT_PIPELINE
     from cgc.passes.pipeline import run_pipeline
-    from cs_system.engine.pipelined import Engine
+    from cs_system.engine.pipelined import PipelinedEngine
     from estimator import CSRunConfig, ModeKeys
     from estimator.front_end import TensorFlowFrontEnd
     from estimator.input import InputSource
@@ -145,7 +145,7 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
         front_end = TensorFlowFrontEnd(model_fn, source, params, config, Path(model_dir))
         module = front_end.program().module
         run_pipeline(module, DEFAULT_PIPELINE)
-        engine = Engine(export_step(module, step_interface(module)), step_interface(module), CHUNK)
+        engine = PipelinedEngine(export_step(module, step_interface(module)), step_interface(module), CHUNK)
         engine.program()
         engine.put_state(front_end.initial_state())
         front_end.close()

@@ -291,7 +291,7 @@ def engine(workload: Workload) -> Run:
     from cgc.importers.tensorflow import import_step
     from cgc.passes.default import DEFAULT_PIPELINE
     from cgc.passes.pipeline import run_pipeline
-    from cs_system.engine.pipelined import Engine
+    from cs_system.engine.pipelined import PipelinedEngine
 
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
@@ -312,7 +312,7 @@ def engine(workload: Workload) -> Run:
             initial = session.run({variable.op.name: variable for variable in v1.global_variables()})
     run_pipeline(imported.module, DEFAULT_PIPELINE)
     interface = step_interface(imported.module)
-    program = Engine(export_step(imported.module, interface), interface, CHUNK)
+    program = PipelinedEngine(export_step(imported.module, interface), interface, CHUNK)
     program.put_state({spec.name: initial[imported.variables[spec.name]] for spec in interface.state})
     chunk = tuple(aligned(np.stack(arrays)) for arrays in zip(*workload.batches, strict=True))
 

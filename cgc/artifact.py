@@ -68,7 +68,14 @@ class Artifact:
     @property
     def executable(self) -> StepExecutable:
         """What the CS system takes, read and checked at every access."""
-        return StepExecutable(self.key, self.manifest.fabric.name, self.interface, self.read(EXECUTABLE))
+        manifest = self.manifest
+        return StepExecutable(
+            self.key,
+            manifest.fabric.name,
+            manifest.estimates.execution,
+            self.interface,
+            self.read(EXECUTABLE),
+        )
 
     def read(self, name: str) -> bytes:
         """The content of one file.

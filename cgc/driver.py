@@ -49,14 +49,14 @@ from cgc.manifest import (
     REPORT_HTML,
     REPORT_JSON,
     REPORT_TEXT,
-    Estimates,
     FabricName,
     Interface,
     Manifest,
+    PipelinedEstimates,
 )
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.fabric import Fabric
-from cs_toolkit.step import Mode, Precision, StepInterface
+from cs_toolkit.step import Execution, Mode, Precision, StepInterface
 
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph
@@ -80,12 +80,14 @@ class CompileOptions(BaseModel):
     Attributes:
         passes: the rewrites and their options, see `cgc.passes.pipeline`.
         precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
+        execution: how the CS system executes the step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     passes: str = DEFAULT_PIPELINE
     precision: Precision = "float32"
+    execution: Execution = "pipelined"
 
     @property
     def pipeline(self) -> str:
@@ -256,7 +258,7 @@ def _compile(
         executable = export_step(optimized, interface)
     with stages.stage("Writing the artifact"):
         files = _files(optimized, graph, report, executable)
-        artifact = publish(lock, _manifest(key, _mode(optimized), interface, report, files), files)
+        artifact = publish(lock, _manifest(key, _mode(optimized), options, interface, report, files), files)
     stages.finish()
     return artifact, report
 
@@ -297,7 +299,12 @@ def _files(
 
 
 def _manifest(
-    key: str, mode: Mode, interface: StepInterface, report: CompileReport, files: dict[str, bytes]
+    key: str,
+    mode: Mode,
+    options: CompileOptions,
+    interface: StepInterface,
+    report: CompileReport,
+    files: dict[str, bytes],
 ) -> Manifest:
     overall, fabric = report.performance.overall, report.fabric
     return Manifest(
@@ -308,7 +315,8 @@ def _manifest(
         batch_size=report.batch_size,
         interface=Interface.from_step(interface),
         fabric=FabricName(name=fabric.name, processing_elements=fabric.processing_elements),
-        estimates=Estimates(
+        estimates=PipelinedEstimates(
+            execution=options.execution,
             deltat_cycles=overall.deltat_cycles,
             samples_per_s=overall.samples_per_s,
             active_pes=overall.active_pes,

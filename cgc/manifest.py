@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cs_toolkit.step import StepInterface, TensorSpec
+from cs_toolkit.step import Mode, StepInterface, TensorSpec
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Grows when a file of the artifact changes its meaning; an artifact of another version is compiled again."""
 
 MANIFEST = "manifest.json"
@@ -92,20 +92,26 @@ class FabricName(_Frozen):
     processing_elements: int = Field(gt=0)
 
 
-class Estimates(_Frozen):
-    """What the performance model predicts for the wafer; not measured.
+class PipelinedEstimates(_Frozen):
+    """What the performance model predicts for a step whose layers are on the wafer at once; not measured.
 
     Attributes:
+        execution: tells the estimates of one mode from those of another.
         deltat_cycles: cycles between two samples.
         samples_per_s: the rate that follows from it at the fabric's clock.
         active_pes: processing elements that the kernels take.
         total_utilization: their share of the fabric, 0 to 1.
     """
 
+    execution: Literal["pipelined"] = "pipelined"
     deltat_cycles: int = Field(gt=0)
     samples_per_s: float = Field(gt=0)
     active_pes: int = Field(ge=0)
     total_utilization: float = Field(ge=0, le=1)
+
+
+Estimates = PipelinedEstimates
+"""Estimates of any execution mode, told apart by `execution`."""
 
 
 class FileEntry(_Frozen):
@@ -129,7 +135,7 @@ class Manifest(_Frozen):
     format_version: int
     tool_version: str
     key: Sha256
-    mode: Literal["train", "eval", "infer"]
+    mode: Mode
     batch_size: int = Field(gt=0)
     interface: Interface
     fabric: FabricName

@@ -205,6 +205,7 @@ class Reservation:
         offer = pb.ArtifactOffer(
             key=executable.key,
             fabric=executable.fabric,
+            execution=executable.execution,
             executable_sha256=hashlib.sha256(data).hexdigest(),
             executable_bytes=len(data),
             inputs=specs_to_wire(interface.inputs),

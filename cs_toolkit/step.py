@@ -15,6 +15,8 @@ Mode = Literal["train", "eval", "infer"]
 Precision = Literal["float32", "mixed_float16", "cbfloat16"]
 """What activations and their gradients are computed in."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Execution = Literal["pipelined"]
+"""How the CS system executes a step: all layers at once, each on its own part of the wafer."""
 
 GLOBAL_STEP = "state.global_step"
 """The name of the counter of steps in the state."""
@@ -74,12 +76,14 @@ class StepExecutable:
     Attributes:
         key: the 64 hex digits of its artifact.
         fabric: name of the fabric that it was compiled for.
+        execution: the engine that it was compiled for; an `Execution`, or one that another version knows.
         interface: what goes in and comes out, in the order of the executable.
         data: what `jax.export` has serialized.
     """
 
     key: str
     fabric: str
+    execution: str
     interface: StepInterface
     data: bytes
 

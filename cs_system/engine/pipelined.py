@@ -42,7 +42,7 @@ Values = tuple[Any, ...]
 Step = Callable[[Values, Values], tuple[Values, Values]]
 
 
-class PendingSteps:
+class PipelinedSteps:
     """Steps that the device has been told to compute."""
 
     def __init__(self, specs: Sequence[TensorSpec], values: Values, done: Any, count: int) -> None:
@@ -74,7 +74,7 @@ class PendingSteps:
             }
 
 
-class Engine:
+class PipelinedEngine:
     """One program on the device. Not thread-safe; needs no server.
 
     Args:
@@ -138,12 +138,12 @@ class Engine:
         """Whether there is a state to run on."""
         return self._state is not None
 
-    def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PendingSteps:
+    def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PipelinedSteps:
         """Starts `count` steps on the batches from `offset` of a chunk; the host does not wait for them.
 
         Args:
             chunk: One array of shape (chunk_batches, *shape) per input. Read in place where its address is a
-                multiple of 64: leave it unchanged until `PendingSteps.wait` has returned.
+                multiple of 64: leave it unchanged until `PipelinedSteps.wait` has returned.
             offset: First batch.
             count: Number of steps, at least 1.
 
@@ -163,10 +163,10 @@ class Engine:
             )
             new_state, outputs, done = self._compiled(state, inputs, np.int32(offset), np.int32(count))
         self._state = new_state
-        return PendingSteps(self.interface.outputs, outputs, done, count)
+        return PipelinedSteps(self.interface.outputs, outputs, done, count)
 
     def run(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> dict[str, np.ndarray]:
-        """`dispatch` and `PendingSteps.wait`."""
+        """`dispatch` and `PipelinedSteps.wait`."""
         return self.dispatch(chunk, offset, count).wait()
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:

@@ -32,10 +32,10 @@ from cs_system.errors import (
 from cs_system.identity import InputIdentity
 from cs_system.interface import samples_per_step
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
-from cs_toolkit.step import StepInterface
+from cs_toolkit.step import StepExecutable, StepInterface
 
 if TYPE_CHECKING:
-    from cs_system.engine.pipelined import Engine
+    from cs_system.engine.base import Engine
 
 T = TypeVar("T")
 
@@ -58,9 +58,14 @@ class Program:
 
     key: str
     fabric: str
+    execution: str
     sha256: str
     size_bytes: int
     interface: StepInterface
+
+    def with_data(self, data: bytes) -> StepExecutable:
+        """The offer and what came for it."""
+        return StepExecutable(self.key, self.fabric, self.execution, self.interface, data)
 
 
 @dataclass(frozen=True)
@@ -316,12 +321,12 @@ class Run:
 
     def _make_engine(self, program: Program, executable: bytes) -> None:
         # Imported in the thread of the device: JAX takes a second to import.
-        from cs_system.engine.pipelined import Engine
+        from cs_system.engine.base import make_engine
         from cs_system.engine.sizing import ring_size
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        self._engine = Engine(executable, program.interface, size.chunk_batches)
+        self._engine = make_engine(program.with_data(executable), size.chunk_batches)
         self._chunks = size.chunks
 
     def _free(self) -> None:

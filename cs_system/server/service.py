@@ -148,6 +148,7 @@ class Service:
         offer = Program(
             key=request.key,
             fabric=request.fabric,
+            execution=request.execution,
             sha256=request.executable_sha256,
             size_bytes=request.executable_bytes,
             interface=interface_from_offer(request),

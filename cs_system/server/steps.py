@@ -20,7 +20,7 @@ from cs_stream.receiver import BatchRing, ReadySpan
 from cs_system.server.rates import RateMeter
 
 if TYPE_CHECKING:
-    from cs_system.engine.pipelined import Engine, PendingSteps
+    from cs_system.engine.base import Engine, PendingSteps
 
 # Calls under way at a time.
 _DEPTH = 2

@@ -23,7 +23,7 @@ from cgc.artifact import (
     tool_versions,
 )
 from cgc.errors import ArtifactLockError, ArtifactWriteError, CorruptArtifactError
-from cgc.manifest import FILES, FORMAT_VERSION, Estimates, FabricName, Interface, Manifest
+from cgc.manifest import FILES, FORMAT_VERSION, FabricName, Interface, Manifest, PipelinedEstimates
 from cgc.publishing import directory_lock, publish_directory
 from cs_toolkit.step import StepInterface, TensorSpec
 
@@ -46,7 +46,7 @@ def write(compile_dir, key=KEY, size=100):
         batch_size=8,
         interface=Interface.from_step(StepInterface((), (SPEC,), (), ("state.model.w",))),
         fabric=FabricName(name="cs2", processing_elements=307840),
-        estimates=Estimates(
+        estimates=PipelinedEstimates(
             deltat_cycles=669, samples_per_s=1270553.1, active_pes=1234, total_utilization=0.004
         ),
         versions=tool_versions(),

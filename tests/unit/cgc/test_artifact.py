@@ -24,7 +24,7 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
-from cgc.manifest import FILES, FORMAT_VERSION, Estimates, FabricName, Interface, Manifest
+from cgc.manifest import FILES, FORMAT_VERSION, FabricName, Interface, Manifest, PipelinedEstimates
 from cs_toolkit.step import StepExecutable, StepInterface, TensorSpec
 
 KEY = "ab" * 32
@@ -54,7 +54,7 @@ def write(tmp_path, contents):
             batch_size=8,
             interface=Interface.from_step(INTERFACE),
             fabric=FabricName(name="cs2", processing_elements=307840),
-            estimates=Estimates(
+            estimates=PipelinedEstimates(
                 deltat_cycles=669, samples_per_s=1270553.1, active_pes=1234, total_utilization=0.004
             ),
             versions=tool_versions(),
@@ -73,7 +73,9 @@ def test_what_is_published_is_what_is_opened(write, contents):
     assert opened.interface == INTERFACE
     assert opened.estimates.deltat_cycles == 669
     assert {name: opened.read(name) for name in FILES} == contents
-    assert opened.executable == StepExecutable(opened.key, "cs2", INTERFACE, contents["step.jaxexport"])
+    assert opened.executable == StepExecutable(
+        opened.key, "cs2", "pipelined", INTERFACE, contents["step.jaxexport"]
+    )
 
 
 def test_nothing_but_the_artifact_is_left(write, tmp_path):

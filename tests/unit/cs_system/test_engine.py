@@ -6,22 +6,24 @@ import pytest
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.executable import export_step
-from cs_system.engine.pipelined import Engine
+from cs_system.engine.base import make_engine
+from cs_system.engine.pipelined import PipelinedEngine
 from cs_system.errors import (
+    ArtifactRefusedError,
     CsSystemError,
     DeviceMemoryError,
     ProgramError,
     StateMismatchError,
     WrongOrderError,
 )
-from cs_toolkit.step import TensorSpec
+from cs_toolkit.step import StepExecutable, TensorSpec
 
 K = 4
 
 
 @pytest.fixture(scope="module")
 def compiled(program):
-    engine = Engine(program.executable, program.interface, K)
+    engine = PipelinedEngine(program.executable, program.interface, K)
     engine.program()
     return engine
 
@@ -139,7 +141,7 @@ def test_a_count_beyond_32_bits_is_refused(engine, program):
 
 
 def test_running_needs_a_state(program):
-    engine = Engine(program.executable, program.interface, K)
+    engine = PipelinedEngine(program.executable, program.interface, K)
     with pytest.raises(WrongOrderError, match="put_state comes before the first step"):
         engine.run(program.chunk(K), 0, 1)
     with pytest.raises(WrongOrderError, match="none was put"):
@@ -164,7 +166,7 @@ def test_a_step_beyond_the_memory_is_told_as_such():
               func.return %b : tensor<{1 << 46}xf32>
             }}"""
     )
-    engine = Engine(export_step(module, step_interface(module)), step_interface(module), 1)
+    engine = PipelinedEngine(export_step(module, step_interface(module)), step_interface(module), 1)
     engine.put_state({"state.model.s": np.full((), 1, np.float32)})
     with pytest.raises(DeviceMemoryError, match="out of memory while running the steps"):
         engine.run([np.zeros((1, 2), np.float32)], 0, 1)
@@ -174,7 +176,7 @@ def test_a_step_beyond_the_memory_is_told_as_such():
 
 def test_bytes_that_are_no_executable(program):
     with pytest.raises(CsSystemError) as refused:
-        Engine(b"nonsense", program.interface, K).program()
+        PipelinedEngine(b"nonsense", program.interface, K).program()
     assert refused.value.code == "program_failed"
     assert "compile again" in str(refused.value)
 
@@ -183,9 +185,9 @@ def test_an_interface_of_another_program(program):
     outputs = (*program.interface.outputs[:2], TensorSpec("output_step", "float32", ()))
     interface = dataclasses.replace(program.interface, outputs=outputs)
     with pytest.raises(ProgramError, match="output 'output_step' of the executable is"):
-        Engine(program.executable, interface, K).program()
+        PipelinedEngine(program.executable, interface, K).program()
     with pytest.raises(ProgramError, match="3 output results, its interface 2"):
-        Engine(program.executable, dataclasses.replace(interface, outputs=outputs[:2]), K).program()
+        PipelinedEngine(program.executable, dataclasses.replace(interface, outputs=outputs[:2]), K).program()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -202,3 +204,11 @@ def test_a_convolution_is_given_to_the_routine_that_uses_all_threads(threads):
     arrays = np.ones((4, 16, 16, 32), np.float32), np.ones((3, 3, 32, 32), np.float32)
     text = jax.jit(convolved).lower(*arrays).compile(compiler_options=compiler_options(threads)).as_text()
     assert ("__ynn_fusion" in text) == (threads == 1)
+
+
+def test_an_artifact_of_an_unknown_execution_mode_is_refused(program):
+    executable = StepExecutable("0" * 64, "cs2", "other", program.interface, program.executable)
+    with pytest.raises(ArtifactRefusedError, match="execution 'other', this system has pipelined"):
+        make_engine(executable, K)
+    found = make_engine(dataclasses.replace(executable, execution="pipelined"), K)
+    assert isinstance(found, PipelinedEngine)

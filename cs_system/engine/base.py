@@ -1,0 +1,121 @@
+"""What the server asks of an engine, however it executes a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from cs_system.errors import ArtifactRefusedError
+from cs_toolkit.step import StepExecutable, StepInterface
+
+
+class PendingSteps(Protocol):
+    """Steps that the device has been told to compute."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether they are done; never waits."""
+        ...
+
+    def wait(self) -> dict[str, np.ndarray]:
+        """Waits for the steps; their chunk is not read any more afterwards.
+
+        Returns:
+            By output name the values of all steps, shape (count, *shape of the output).
+
+        Raises:
+            ExecutionError: the device reported a failure.
+            DeviceMemoryError: it had not enough memory.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """One program on the device; all calls come from the thread of the device."""
+
+    @property
+    def interface(self) -> StepInterface:
+        """Names, dtypes and shapes of the step's inputs, state and outputs."""
+        ...
+
+    @property
+    def chunk_batches(self) -> int:
+        """Batches stacked in the chunks that `dispatch` gets."""
+        ...
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state to run on."""
+        ...
+
+    def program(self) -> float:
+        """Makes the device ready for the first step; returns the seconds that it took.
+
+        Raises:
+            ProgramError: an executable cannot be read, does not fit the interface, or does not run here.
+        """
+        ...
+
+    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copies the whole state to the device.
+
+        Raises:
+            StateMismatchError: names, dtypes or shapes are not those of the interface.
+            DeviceMemoryError: the state does not fit.
+        """
+        ...
+
+    def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PendingSteps:
+        """Starts `count` steps on the batches from `offset` of a chunk; the caller does not wait for them.
+
+        Raises:
+            WrongOrderError: there is no state.
+        """
+        ...
+
+    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Copies of the state, or of some of it, in the dtypes of the interface.
+
+        Raises:
+            WrongOrderError: there is no state, because none was put or because running failed.
+            StateMismatchError: a name that the program does not have.
+        """
+        ...
+
+    def free(self) -> None:
+        """Gives back the memory of the device."""
+        ...
+
+
+def make_engine(executable: StepExecutable, chunk_batches: int) -> Engine:
+    """The engine of an execution mode; imports JAX, which takes a second.
+
+    Args:
+        executable: what to run, and how.
+        chunk_batches: batches stacked in a chunk.
+
+    Raises:
+        ArtifactRefusedError: this system has no engine for the mode.
+    """
+    make = _ENGINES.get(executable.execution)
+    if make is None:
+        raise ArtifactRefusedError(
+            f"the artifact is compiled for execution {executable.execution!r}, this system has "
+            f"{', '.join(_ENGINES)}; compile it for one of them"
+        )
+    return make(executable.data, executable.interface, chunk_batches)
+
+
+def _pipelined(data: bytes, interface: StepInterface, chunk_batches: int) -> Engine:
+    from cs_system.engine.pipelined import PipelinedEngine
+
+    return PipelinedEngine(data, interface, chunk_batches)
+
+
+_ENGINES: dict[str, Callable[[bytes, StepInterface, int], Engine]] = {"pipelined": _pipelined}

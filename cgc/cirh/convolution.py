@@ -25,7 +25,7 @@ from cgc.cirh.facts import Facts, Fp16, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
 from cgc.cirh.window import data_format_of, require_space, require_window, window_counts
 
-DIRECTIONS = ("FWD", "BWD_INPUT", "BWD_KERNEL")
+PASS_DIRECTIONS = ("FWD", "BWD_INPUT", "BWD_KERNEL")
 
 
 @irdl_op_definition
@@ -134,8 +134,8 @@ class ConvolutionOp(CirhOp):
         shape: Sequence[int],
     ) -> Tensor:
         """Result type of a backward direction: `shape`, if the forward one of it has the gradient's type."""
-        if direction not in DIRECTIONS:
-            cls.fail(f"conv_pass_direction is {direction!r}, expected one of {', '.join(DIRECTIONS)}")
+        if direction not in PASS_DIRECTIONS:
+            cls.fail(f"conv_pass_direction is {direction!r}, expected one of {', '.join(PASS_DIRECTIONS)}")
         cls.require_dtype("lhs", lhs, FLOATS)
         result = tensor_type(shape, lhs.element_type)
         x, kernel, grad = (result, rhs, lhs) if direction == "BWD_INPUT" else (lhs, result, rhs)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +12,6 @@ from estimator import tasks
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
 from estimator.modes import ModeKeys
-from input_analyzer.applying import VARIABLE, ordered
-
-log = logging.getLogger("estimator")
 
 # What the device computes in 32 bits travels in 32 bits.
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
@@ -59,34 +54,9 @@ class InputSource:
     def call(self) -> Any:
         """Calls the function in the present graph."""
         with tasks.exported(self.tf_config):
-            result = call_input_fn(
+            return call_input_fn(
                 self.input_fn, self.mode, self.params, self.config, self.num_shards, self.shard
             )
-        return self._mended(result)
-
-    def _mended(self, result: Any) -> Any:
-        """A Dataset with what `cs_input_analyzer --apply` found, where the environment orders that."""
-        import tensorflow as tf
-
-        if not (findings := ordered()) or not isinstance(result, tf.data.Dataset):
-            return result
-        from input_analyzer.tf.mend import MENDABLE, mend
-
-        mended = mend(result, findings, self.num_shards, self.shard)
-        left = tuple(f"{one.finding} is left as it is: {one.reason}" for one in mended.left)
-        _tell_mends(mended.changes, left, tuple(sorted(findings - MENDABLE)))
-        return mended.dataset
-
-
-@cache
-def _tell_mends(changes: tuple[str, ...], left: tuple[str, ...], unknown: tuple[str, ...]) -> None:
-    """Once in a process, which makes its input several times."""
-    log.info("%s: mended in the input: %s", VARIABLE, "; ".join(changes) or "nothing")
-    for text in left:
-        log.warning("%s: %s", VARIABLE, text)
-    if unknown:
-        names = ", ".join(unknown)
-        log.warning("%s: %s: no finding of a dataset graph that can be mended in a run", VARIABLE, names)
 
 
 @dataclass(frozen=True)

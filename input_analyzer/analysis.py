@@ -59,7 +59,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What it gives to mend a finding.
+    """What it gives to do what a finding recommends.
 
     Attributes:
         kind: "measured": the rates with and without the change were compared; "expected": from the times of
@@ -96,10 +96,10 @@ class Finding:
         message: what was found and why it matters, one sentence.
         recommended: what to write instead.
         gain: what that was measured to give, or is expected to; None where neither could be told.
-        value: the number in what is recommended, where the mend is one: of worker processes, of elements in a
+        value: the number in what is recommended, where it is one: of worker processes, of elements in a
             buffer; else None.
-        proved: whether its mend, where there is one, is known to keep every record; `recommended` says why
-            not.
+        by_hand: why the change is left to the author, though it could be written mechanically; None where
+            nothing speaks against it.
     """
 
     id: str
@@ -110,7 +110,7 @@ class Finding:
     recommended: str
     gain: Gain | None = None
     value: int | None = None
-    proved: bool = True
+    by_hand: str | None = None
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Finding:
@@ -292,7 +292,7 @@ class Analysis:
         measurements: in the order in which they were made.
         predictions: of all layouts that were considered.
         input_bound: the training will wait for input even with the recommended layout; None without a target.
-        applied_gain: of all together that `--apply` can mend; None where that is not more than one finding.
+        gain_together: measured of all changes that were tried out; None where these were not several.
         notes: what a reader must know about this analysis, one sentence each.
         elapsed_s: seconds that the analysis took.
     """
@@ -309,7 +309,7 @@ class Analysis:
     recommendation: Recommendation
     target: Target | None
     input_bound: bool | None
-    applied_gain: Gain | None = None
+    gain_together: Gain | None = None
     notes: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     unaccounted_cpu_us_per_sample: float | None = None
@@ -326,7 +326,7 @@ class Analysis:
             "stages": [asdict(stage) for stage in self.stages],
             "unaccounted_cpu_us_per_sample": self.unaccounted_cpu_us_per_sample,
             "findings": [asdict(finding) for finding in self.findings],
-            "applied_gain": None if self.applied_gain is None else asdict(self.applied_gain),
+            "gain_together": None if self.gain_together is None else asdict(self.gain_together),
             "measurements": [asdict(measurement) for measurement in self.measurements],
             "predictions": [_prediction(prediction) for prediction in self.predictions],
             "model": {"formula": self.model.formula, "relative_error": self.model.relative_error},

@@ -21,7 +21,6 @@ from input_analyzer.analysis import (
     Subject,
     Target,
 )
-from input_analyzer.applying import as_mended, order, words_of
 from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.certainty import with_interval
 from input_analyzer.findings import by_rank
@@ -65,7 +64,6 @@ class Request:
         target: the rate to reach; None: that of the compile report.
         effort: time of each measurement.
         stage_seconds: time for the stages.
-        apply: mend mechanically what can be, before measuring.
         cold: folders whose files are dropped from the memory of the operating system before a first epoch.
     """
 
@@ -77,7 +75,6 @@ class Request:
     target: Target | None = None
     effort: Effort = field(default_factory=Effort)
     stage_seconds: float = 8.0
-    apply: bool = False
     cold: tuple[Path, ...] = ()
 
 
@@ -166,18 +163,6 @@ class Examined:
         epoch: int | None = self.facts["epoch_samples"]
         return epoch // copies if epoch is not None and self.facts["sharded"] else epoch
 
-    @property
-    def applied(self) -> tuple[str, ...]:
-        """What is mended in the graph with --apply, one line each."""
-        return tuple(self.facts["applied"])
-
-    def applied_without(self, left_out: Sequence[str]) -> tuple[str, ...]:
-        """The same without what only the mends of these findings make."""
-        by: dict[str, list[str]] = self.facts["applied_by"]
-        dropped = {change for name in left_out for change in by.get(name, ())}
-        still = {change for name, changes in by.items() if name not in left_out for change in changes}
-        return tuple(change for change in self.applied if change not in dropped - still)
-
 
 def default_candidates(cpus: int) -> tuple[int, ...]:
     """CPUs per task that are tried on a node: powers of two from a sixteenth of the node to all of it."""
@@ -189,11 +174,6 @@ def _candidates(request: Request) -> tuple[int, ...]:
     return request.cpus_per_task or default_candidates(len(request.cpus))
 
 
-def _most_at_once(request: Request) -> int:
-    """Tasks with the largest number of CPUs that is tried for which the node has CPUs."""
-    return max(1, len(request.cpus) // max(_candidates(request)))
-
-
 def _usable_memory(request: Request) -> int:
     """Bytes that all tasks of the node together may take."""
     usable = int(USABLE_MEMORY * node.memory().available_bytes)
@@ -201,8 +181,13 @@ def _usable_memory(request: Request) -> int:
     return usable if allowed is None else min(usable, allowed)
 
 
-def examine(request: Request, say: Say) -> Examined:
+def examine(request: Request, say: Say, *, source_only: bool = False) -> Examined:
     """Runs the program up to its input function and examines that.
+
+    Args:
+        request: What the user asks for.
+        say: Told what is being done.
+        source_only: Only findings are wanted, also of an input that no run can use as it is.
 
     Raises:
         InputAnalyzerError: the program or its input cannot be analysed.
@@ -210,11 +195,11 @@ def examine(request: Request, say: Say) -> Examined:
     first = Order(
         purpose="examine",
         socket="",
-        compile=request.target is None,
-        apply=request.apply,
+        compile=request.target is None and not source_only,
+        source_only=source_only,
         stage_seconds=request.stage_seconds,
         cpus_per_task=max(_candidates(request)),
-        memory_bytes=_usable_memory(request) // _most_at_once(request),
+        memory_bytes=_usable_memory(request) // max(1, len(request.cpus) // max(_candidates(request))),
     )
     with Copies(request.launch, [first], [request.cpus]) as copies:
         doing = "starting the program"
@@ -262,6 +247,18 @@ def analyze(request: Request, say: Say) -> Analysis:
     return replace(analysis, elapsed_s=time.monotonic() - began)
 
 
+def gains_of(request: Request, examined: Examined, say: Say) -> Gains:
+    """What changes are measured to give in a task with the largest number of CPUs that is tried."""
+    return measure_gains(
+        examined.findings,
+        request.launch,
+        request.cpus[: max(_candidates(request))],
+        request.effort.longest_s,
+        (_usable_memory(request), examined.memory_bytes),
+        lambda doing: say(doing, _STARTS),
+    )
+
+
 def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     """Measures what was examined and recommends.
 
@@ -270,22 +267,11 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     """
     memory, usable = node.memory(), _usable_memory(request)
     candidates = _candidates(request)
-    gains = measure_gains(
-        examined.findings,
-        request.launch,
-        request.cpus[: max(candidates)],
-        request.effort.longest_s,
-        (usable, examined.memory_bytes),
-        lambda doing: say(doing, _STARTS),
-        _most_at_once(request),
-        examined.facts["order"],
-    )
-    request, stages = _with_mends(request, examined, gains, max(candidates))
+    gains = gains_of(request, examined, say)
+    stages = examined.stages
     most_workers = None if examined.split is None else examined.split.files
     todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes, most_workers)
     measurements, notes, epoch_ended = _measure(request, examined, todo, say)
-    if request.apply and stages:
-        notes.insert(0, applied_note(examined, gains.left_out, unproved(gains.findings)))
     model = fit([point_of(measurement) for measurement in measurements], pace(stages))
     limits = Limits(
         request.available_nodes,
@@ -328,22 +314,9 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         recommendation=recommendation,
         target=target,
         input_bound=None if target is None else recommendation.samples_per_s < target.samples_per_s,
-        applied_gain=gains.together,
+        gain_together=gains.together,
         notes=(*examined.facts["notes"], *gains.notes, *notes),
     )
-
-
-def _with_mends(
-    request: Request, examined: Examined, gains: Gains, cpus: int
-) -> tuple[Request, tuple[StageCost, ...]]:
-    """The request and the stages as `--apply` has them: without the mends that make a task slower."""
-    if not request.apply:
-        return request, examined.stages
-    mended = [finding for finding in gains.findings if finding.id not in gains.left_out]
-    request = replace(request, launch=_mending(request.launch, mended, cpus))
-    if any("num_workers=" in change for change in examined.applied_without(gains.left_out)):
-        return request, as_mended(examined.stages, mended, cpus)
-    return request, examined.stages
 
 
 def reaching(
@@ -360,37 +333,6 @@ def _cpu_us_of_one(measurements: Sequence[Measurement], cpus: int) -> float | No
     """CPU time per sample of the only copy with so many CPUs."""
     alone = (one for one in measurements if one.tasks == 1 and one.cpus_per_task == cpus)
     return next((one.cpu_us_per_sample for one in alone), None)
-
-
-def unproved(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Identifiers of the findings of which no mend is proved."""
-    proved = {finding.id for finding in findings if finding.proved}
-    return tuple(dict.fromkeys(finding.id for finding in findings if finding.id not in proved))
-
-
-def applied_note(examined: Examined, left_out: Sequence[str], unsure: Sequence[str] = ()) -> str:
-    """What was mended for the measurements, and what was left as it is.
-
-    Args:
-        examined: The input.
-        left_out: Findings of which the mends make it slower.
-        unsure: Findings of which the mends may change the records, as was seen after the examination.
-    """
-    mended = "; ".join(examined.applied_without((*left_out, *unsure)))
-    if not mended:
-        mended = "nothing" if left_out else "nothing, as no finding can be mended so"
-    slower = ""
-    if left_out:
-        slower = f" Left as it is, as its mend makes the input slower here: {', '.join(left_out)}."
-    return f"Measured with --apply: {mended}.{slower} The times of the stages are those without it."
-
-
-def _mending(launch: Launch, findings: Sequence[Finding], cpus: int) -> Launch:
-    """A launch whose processes mend what was found; `cpus` are those that the findings are for."""
-    ordered = order(words_of(findings, cpus))
-    # Copies that share records come across those of a set, or of what hangs on hash(), in one order.
-    alike = {"PYTHONHASHSEED": "0"} if ordered else {}
-    return replace(launch, environment={**alike, **launch.environment, **ordered})
 
 
 def _measure(

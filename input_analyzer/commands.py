@@ -6,9 +6,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -125,12 +124,13 @@ def build_command(site: Site) -> click.Command:
     @click.option(
         "--apply",
         is_flag=True,
-        help="Mend what can be mended mechanically in the dataset graph, for this analysis.",
+        help="Write what findings recommend into your source, as far as that is mechanical: prints the diff, "
+        "and asks.",
     )
+    @click.option("--apply-dry-run", is_flag=True, help="Print the diff of --apply, and write nothing.")
+    @click.option("--yes", is_flag=True, help="With --apply: do not ask.")
     @click.option(
-        "--apply-dry-run",
-        is_flag=True,
-        help="Print the changes of the source that would mend it, as a diff, and measure nothing.",
+        "--allow-dirty", is_flag=True, help="With --apply: also files with changes not committed to git."
     )
     @click.option(
         "--cold",
@@ -179,6 +179,8 @@ def build_command(site: Site) -> click.Command:
         html_file: Path | None,
         apply: bool,
         apply_dry_run: bool,
+        yes: bool,
+        allow_dirty: bool,
         cold: tuple[Path, ...],
         longest_s: float,
         limit_s: float,
@@ -187,20 +189,18 @@ def build_command(site: Site) -> click.Command:
         command: tuple[str, ...],
     ) -> int:
         words = require_command(command, context)
-        given = {"--json": json_file is not None, "--html": html_file is not None, "--apply": apply}
-        given["--cold"] = bool(cold)
-        if apply_dry_run and any(given.values()):
-            flag = next(flag for flag in given if given[flag])
-            raise UsageError(
-                f"--apply-dry-run with {flag}: it only prints a diff and measures nothing; expected one of "
-                "the two: leave the other out"
-            )
+        given = {"--json": json_file is not None, "--html": html_file is not None, "--cold": bool(cold)}
+        _check_apply(apply, apply_dry_run, given, {"--yes": yes, "--allow-dirty": allow_dirty})
         # --help does not pay for it.
         from input_analyzer.report.files import check_different, check_writable
 
         check_different(json_file, html_file)
         check_writable("--json", json_file)
         check_writable("--html", html_file)
+        if apply:
+            from input_analyzer.apply import check_answerable
+
+            check_answerable(yes=yes)
         environment = dict(os.environ)
         scheduler = where.scheduler(site, environment)
         job = scheduler.job_here(environment)
@@ -222,11 +222,10 @@ def build_command(site: Site) -> click.Command:
                 target=target_samples_per_s,
                 longest_s=longest_s,
                 memory_bytes=None if memory is None else int(memory * 2**30),
-                apply=apply,
                 cold=cold,
             )
-            if apply_dry_run:
-                return _show_diff(request)
+            if apply or apply_dry_run:
+                return _change_source(request, write=apply, yes=yes, allow_dirty=allow_dirty)
             return _report(request, json_file, html_file)
 
     return cs_input_analyzer
@@ -292,7 +291,6 @@ def _request(
     target: float | None,
     longest_s: float,
     memory_bytes: int | None,
-    apply: bool,
     cold: tuple[Path, ...],
 ) -> Request:
     # Only here, so that --help does not pay for it.
@@ -342,7 +340,6 @@ def _request(
         cpus_per_task=cpus_per_task,
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
         effort=Effort(shortest_s=min(1.0, longest_s), longest_s=longest_s),
-        apply=apply,
         cold=cold,
     )
 
@@ -383,28 +380,44 @@ def write_reports(analysis: Analysis, json_file: Path | None, html_file: Path | 
         raise CsrunError("\n".join(failures))
 
 
-def _show_diff(request: Request) -> int:
-    from input_analyzer.analyze import examine
-    from input_analyzer.applying import WORKER_COUNTS
-    from input_analyzer.source_diff import changes
+def _check_apply(
+    apply: bool, dry_run: bool, reports: Mapping[str, bool], of_apply: Mapping[str, bool]
+) -> None:
+    """Whether the flags around --apply go together.
+
+    Args:
+        apply: --apply is given.
+        dry_run: --apply-dry-run is given.
+        reports: By flag whether it is given; those of a report, which is not made with the two.
+        of_apply: By flag whether it is given; those that say how --apply is to write.
+
+    Raises:
+        UsageError: they do not.
+    """
+    flag = "--apply" if apply else "--apply-dry-run"
+    beside = [name for name, given in reports.items() if given and (apply or dry_run)]
+    if beside:
+        raise UsageError(
+            f"{flag} with {beside[0]}: it only changes the source and makes no report; expected one of the "
+            "two: leave the other out"
+        )
+    if apply and dry_run:
+        raise UsageError("--apply with --apply-dry-run: expected one of the two: leave the other out")
+    alone = [name for name, given in of_apply.items() if given and not apply]
+    if alone:
+        raise UsageError(f"{alone[0]} without --apply: expected it with --apply, whose writing it is about")
+
+
+def _change_source(request: Request, *, write: bool, yes: bool, allow_dirty: bool) -> int:
+    from input_analyzer import apply
+    from input_analyzer.analyze import examine, gains_of
 
     with _progress() as tell:
-        examined = examine(replace(request, stage_seconds=0.0, apply=True), tell)
-    found = changes(examined.findings)
-    for finding, reason in found.left:
-        place = f" at {finding.source}" if finding.source else ""
-        say(PROGRAM, f"not in the diff: {finding.id}{place}, {finding.op}(): {reason}")
-    if found.diff:
-        left = [finding for finding, _ in found.left]
-        if any(one.id in WORKER_COUNTS and one not in left for one in examined.findings):
-            say(
-                PROGRAM,
-                "num_workers in the diff is a worker for each CPU, as nothing is measured for it: where "
-                "records wait, more of them help, and the report of an analysis says how many",
-            )
-        write_text(STDOUT, found.diff)
-    else:
-        say(PROGRAM, "nothing in the source can be mended mechanically")
+        examined = examine(request, tell, source_only=True)
+        findings = gains_of(request, examined, tell).findings
+    files = apply.show(PROGRAM, findings)
+    if write:
+        apply.write(PROGRAM, files, yes=yes, allow_dirty=allow_dirty)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from cs_toolkit.errors import ToolkitError
@@ -82,7 +81,6 @@ class InputEndedError(InputAnalyzerError):
         batches: int,
         samples: int,
         shard: str = "",
-        mends: Sequence[str] = (),
         fewest: int = 0,
         framework: str = "tensorflow",
     ) -> None:
@@ -92,16 +90,12 @@ class InputEndedError(InputAnalyzerError):
             batches: Of an epoch.
             samples: In them.
             shard: " in shard 0 of 2", or nothing.
-            mends: Findings that --apply has mended, for which the worker may have so few records.
             fewest: Batches that an epoch has to have; 0: as many as there are steps.
             framework: Of the input.
         """
         in_torch = framework == "torch"
         few = (
-            f"--apply mends {' and '.join(mends)} here, which leaves this worker so few: write the shard "
-            "into the input function, or run without --apply"
-            if mends
-            else "give it more records, or smaller batches (drop_last leaves out those that are not whole)"
+            "give it more records, or smaller batches (drop_last leaves out those that are not whole)"
             if in_torch
             else "add repeat(), or look why there are so few records"
         )

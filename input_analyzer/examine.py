@@ -8,16 +8,14 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component, Finding, StageCost
-from input_analyzer.applying import mending
-from input_analyzer.errors import InputEndedError
 from input_analyzer.findings.context import flag, is_batched, number, records_at
 from input_analyzer.findings.sharding import Split
 from input_analyzer.handover import InputProgram, Shard
@@ -42,11 +40,7 @@ class Examination:
         findings: of all rules.
         sharded: two workers read different data; None where that is not known.
         notes: what a reader must know, one sentence each.
-        applied: changes that `apply` makes to the graph, one line each.
-        applied_by: those of them that the mend of a finding makes by itself, where it may be left out.
         split: files that workers share out among them; None where they share records, or nobody knows.
-        order: digest of the records that workers share out, which other processes have to have as well; empty
-            where that is not to be looked at.
     """
 
     pipeline: Pipeline
@@ -54,10 +48,7 @@ class Examination:
     findings: tuple[Finding, ...]
     sharded: bool | None = None
     notes: tuple[str, ...] = ()
-    applied: tuple[str, ...] = ()
     split: Split | None = None
-    applied_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    order: str = ""
 
 
 class _Examiner(Protocol):
@@ -79,16 +70,11 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
     def say(doing: str) -> None:
         link.send(event="alive", doing=doing)
 
-    say("reading the first batches")
-    sizes = sizes_to_mend(program, order)
-    with program.role(Shard(1, 0)), mending(sizes):
-        try:
+    first: dict[str, Any] = {"batch_size": 0, "components": [], "bytes_per_sample": 0.0}
+    if not order.source_only:
+        say("reading the first batches")
+        with program.role(Shard(1, 0)):
             first = _first_batches(program, say)
-        except InputEndedError:
-            if not sizes:
-                raise
-            with mending((*sizes, "repeat-missing")):  # as will be done, where its place is known
-                first = _first_batches(program, say)
     say("looking at the pipeline")
     examiner = cast("_Examiner", import_module(f"input_analyzer.{_FOLDER[program.framework]}.examine"))
     found = examiner.examine(program, order, say)
@@ -103,20 +89,12 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         "stages": [asdict(cost) for cost in stage_costs(found.pipeline, found.times)],
         "findings": [asdict(finding) for finding in found.findings],
         "notes": [*text_notes((one["name"], one["dtype"]) for one in first["components"]), *found.notes],
-        "applied": list(found.applied),
-        "applied_by": {name: list(changes) for name, changes in found.applied_by.items()},
-        "order": found.order,
         "split": None if found.split is None else asdict(found.split),
         **first,
     }
 
 
 _FOLDER = {"tensorflow": "tf", "torch": "torch"}
-
-
-def sizes_to_mend(program: InputProgram, order: Order) -> tuple[str, ...]:
-    """Findings to mend before anything else: without a known size of its batches no run can use an input."""
-    return ("drop-remainder-missing",) if order.apply and program.framework == "tensorflow" else ()
 
 
 def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[str, Any]:

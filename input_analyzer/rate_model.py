@@ -15,9 +15,9 @@ one copy. Where one number of CPUs was measured, what more of them give is taken
 
 That is so where one thread does what is slowest. Several, the worker processes of a torch DataLoader for
 instance, meet at the CPUs although there is CPU time to spare: while one waits, two others may want to
-compute. They are machines that break down after a while of waiting and c repairmen, the CPUs, mend in a time
-of computing (a closed queue, L. Kleinrock, "Queueing Systems I", 1975, chapter 3, M/M/m//M). If r = computing
-/ waiting of a thread, k of N threads are at the CPUs for a part of the time that is proportional to
+compute. They are machines that break down after a while of waiting and c repairmen, the CPUs, repair in a
+time of computing (a closed queue, L. Kleinrock, "Queueing Systems I", 1975, chapter 3, M/M/m//M). If r =
+computing / waiting of a thread, k of N threads are at the CPUs for a part of the time that is proportional to
 
     w(k) = w(k-1) * (N - k + 1) * r / min(k, c)        w(0) = 1
 

@@ -1,4 +1,4 @@
-"""Changes of the user's source that mend findings, as a unified diff. Pure but for reading the files."""
+"""Changes of the user's source that findings recommend, as a unified diff. Pure but for reading the files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from io import StringIO
 from pathlib import Path
 
 from input_analyzer.analysis import Finding
-from input_analyzer.applying import reason_left
 from input_analyzer.findings.batching import DROPPING
 
 _AUTOTUNE = "tf.data.AUTOTUNE"
@@ -40,53 +39,69 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """A file of the user's, as it is and as findings would have it."""
+
+    name: str
+    before: str
+    after: str
+
+    @property
+    def diff(self) -> str:
+        """The difference as a unified diff, for `patch -p1`; of a file elsewhere in the folder /."""
+        shown = self.name.lstrip("/")
+        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{shown}", f"b/{shown}")
+        return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
+
+
+@dataclass(frozen=True)
 class Changes:
     """What findings change in the source.
 
     Attributes:
-        diff: A unified diff of all files that they speak of; empty where none is changed.
-        left: The findings that it does not mend, with the reasons, sentences without their full stops.
+        files: All files that are changed.
+        left: The findings that change nothing, with the reasons, sentences without their full stops.
     """
 
-    diff: str
+    files: tuple[Changed, ...]
     left: tuple[tuple[Finding, str], ...]
 
-
-def diff(findings: Sequence[Finding], read: Callable[[Path], str] | None = None) -> str:
-    """The diff of `changes`."""
-    return changes(findings, read).diff
+    @property
+    def diff(self) -> str:
+        """A unified diff of all files; empty where none is changed."""
+        return "".join(file.diff for file in self.files)
 
 
 def changes(findings: Sequence[Finding], read: Callable[[Path], str] | None = None) -> Changes:
-    """Mends findings in the files that they speak of.
+    """What findings change in the files that they speak of.
 
     Args:
         findings: Their lines say where.
         read: Gives the source of a file; an OSError leaves the file as it is.
     """
-    read = read or (lambda path: path.read_text(encoding="utf-8"))
+    read = read or (lambda path: path.read_bytes().decode())  # line ends as they are
     by_file: dict[str, list[Finding]] = {}
     left: list[tuple[Finding, str]] = []
     for finding in findings:
-        if not finding.proved:
-            left.append((finding, reason_left(finding)))
+        if finding.by_hand is not None:
+            left.append((finding, finding.by_hand))
         elif finding.source is None:
             left.append((finding, "it is not made on a line of yours"))
         else:
             by_file.setdefault(finding.source.rpartition(":")[0], []).append(finding)
-    texts = [_file_diff(name, found, read, left) for name, found in by_file.items()]
-    return Changes("".join(texts), tuple(left))
+    files = [_changed(name, found, read, left) for name, found in by_file.items()]
+    return Changes(tuple(file for file in files if file is not None), tuple(left))
 
 
-def _file_diff(
+def _changed(
     name: str, findings: Sequence[Finding], read: Callable[[Path], str], left: list[tuple[Finding, str]]
-) -> str:
+) -> Changed | None:
     try:
         source = read(Path(name))
         tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
         left += ((finding, "its file cannot be read as Python") for finding in findings)
-        return ""
+        return None
     edits: dict[Edit, None] = {}
     # A call gets prefetch() behind repeat(), whichever was found first.
     for finding in sorted(findings, key=lambda finding: finding.id == "prefetch-missing"):
@@ -95,25 +110,22 @@ def _file_diff(
             left.append((finding, found))
         else:
             edits.update(dict.fromkeys(found))
-    changed = _edited(source, list(edits))
-    shown = name.lstrip("/")  # for patch -p1, of a file elsewhere in the folder /
-    lines = difflib.unified_diff(_lines(source), _lines(changed), f"a/{shown}", f"b/{shown}")
-    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
+    return Changed(name, source, _edited(source, list(edits))) if edits else None
 
 
 def _edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
-    """What mends a finding, or why that is left to the user."""
+    """What a finding changes, or why that is left to the user."""
     line = int((finding.source or "").rpartition(":")[2])
     calls = [call for call in _calls(tree, finding.op) if _is_on(call, line)]
     if finding.op == LOADER:
         found = list(_of_loader(calls[0], finding, tree, source)) if len(calls) == 1 else []
-        return found or "no argument of one call mends it for certain"
-    mend = _MENDS.get(finding.id)
-    if mend is None:
-        return "no argument of one call mends it"
+        return found or "no argument of one call is it for certain"
+    change = _CHANGES.get(finding.id)
+    if change is None:
+        return "it is more than an argument of one call"
     if finding.id in _AUTOTUNED and not _knows_tf(tree):
         return "the file does not know TensorFlow as tf"
-    edits = [edit for call in calls if (edit := mend(call, finding, source)) is not None]
+    edits = [edit for call in calls if (edit := change(call, finding, source)) is not None]
     # Several calls of one name on a line: only where one alone lacks what is missing is it plain which.
     if len(edits) == 1:
         return edits
@@ -186,10 +198,12 @@ def _knows_tf(tree: ast.Module) -> bool:
 
 
 def _keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
-    """A mend that sets an argument given by its name, or adds it: to the number of a finding, else to what is
-    given here."""
+    """A change that sets an argument given by its name, or adds it.
 
-    def mend(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+    Its value is the number of a finding, else what is given here.
+    """
+
+    def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
         if finding.op == "with_options":
             return None  # what it is given was set elsewhere
         value = otherwise if finding.value is None else str(finding.value)
@@ -201,11 +215,11 @@ def _keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str], Ed
                 return None  # **settings may have it
         return _append(call, f"{name}={value}", source)
 
-    return mend
+    return change
 
 
 def _drop_remainder(call: ast.Call, finding: Finding, source: str) -> Edit | None:
-    """A mend that leaves out a smaller last batch, of calls that have an argument for that."""
+    """A change that leaves out a smaller last batch, of calls that have an argument for that."""
     name = DROPPING.get(finding.op)
     return _keyword(name, "True")(call, finding, source) if name else None
 
@@ -213,27 +227,27 @@ def _drop_remainder(call: ast.Call, finding: Finding, source: str) -> Edit | Non
 def _first_argument(
     value: Callable[[Finding], str | None],
 ) -> Callable[[ast.Call, Finding, str], Edit | None]:
-    """A mend that replaces the first argument."""
+    """A change that replaces the first argument."""
 
-    def mend(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+    def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
         text = value(finding)
         return _replace(call.args[0], text) if call.args and text is not None else None
 
-    return mend
+    return change
 
 
 def _behind(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
-    """A mend that appends a call."""
+    """A change that appends a call."""
 
-    def mend(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+    def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
         end = (call.end_lineno or call.lineno, call.end_col_offset or 0)
         return Edit(end, end, text)
 
-    return mend
+    return change
 
 
 def _repeat(call: ast.Call, finding: Finding, source: str) -> Edit | None:
-    """A mend that repeats what a call batches, so that epochs share a batch; else what it delivers."""
+    """A change that repeats what a call batches, so that epochs share a batch; else what it delivers."""
     if finding.op == "make_csv_dataset":
         return _keyword("num_epochs", "None")(call, finding, source)
     read = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -291,7 +305,7 @@ def _edited(source: str, edits: Sequence[Edit]) -> str:
     return b"".join(lines).decode()
 
 
-_MENDS: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
+_CHANGES: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
     "drop-remainder-missing": _drop_remainder,
     "parallel-calls-missing": _keyword("num_parallel_calls", _AUTOTUNE),
     "parallel-calls-fixed": _keyword("num_parallel_calls", _AUTOTUNE),

@@ -9,18 +9,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import reduce
 from pathlib import Path
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from cs_toolkit.errors import UsageError
 from csrun.environment import variables
 from csrun.roles import tf_config
 from csrun.schedulers.slurm.step_variables import step_variables
 from input_analyzer.analysis import Framework
-from input_analyzer.applying import ordered, ordered_values
 from input_analyzer.errors import ComponentError, WrongTypeError
 from input_analyzer.handover import InputProgram, Shard, take_over
 from input_analyzer.imports import on_import
@@ -98,7 +96,6 @@ def load(word: str) -> Callable[[], Any]:
     """
     module_name, _, name = word.rpartition(":")
     sys.path.insert(0, str(Path.cwd()))
-    before = _open_now()
     try:
         module = (
             _from_file(Path(module_name))
@@ -119,22 +116,7 @@ def load(word: str) -> Callable[[], Any]:
             f"{word}: {module_name} has no function '{name}'; expected one that returns a dataset; it has "
             f"{', '.join(known[:_NAMED]) or 'none'}{', ...' if len(known) > _NAMED else ''}"
         )
-    with suppress(TypeError):  # an object that can be called, of a class with slots
-        _OPEN_BEFORE[function] = before
     return cast("Callable[[], Any]", function)
-
-
-_OPEN_BEFORE: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
-"""By a function what was open in this process before its module was imported."""
-
-
-def _open_now() -> dict[int, str]:
-    """Descriptors with the names of what they are, as the kernel has them."""
-    found: dict[int, str] = {}
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the folder itself was open
-            found[int(link.name)] = str(link.readlink())
-    return found
 
 
 def _functions_of(module: Any) -> list[str]:
@@ -195,8 +177,6 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
         WrongTypeError: that is no dataset.
     """
     framework = framework_of(example)
-    if framework == "torch":
-        _remember_open(function)
     ended: dict[Shard, Any] = {}  # loaders that have come to the end of an epoch
     names: list[str] = []  # of what a loader delivers, once it has
 
@@ -207,21 +187,10 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         if framework == "torch":
             return _next_epoch(build, ended, shard, names)
-        findings = ordered()
-        if findings:
-            return mended_batches(lambda: build(shard), findings, shard, names)
         return tensorflow_batches(build(shard), names)
 
     size = _batch_size(example) if framework == "torch" else None
     return InputProgram(framework, function, build, batches, lambda: names, size, eager=True, role=_told)
-
-
-def _remember_open(function: Any) -> None:
-    """What the first input holds open, before any record is read."""
-    from input_analyzer.torch import handles
-
-    with suppress(TypeError):
-        handles.remember(_OPEN_BEFORE.get(function))
 
 
 def _told(shard: Shard) -> AbstractContextManager[None]:
@@ -290,47 +259,13 @@ def _array(values: Any) -> Any:
     return texts_of(values) or values
 
 
-def mended_batches(
-    make: Callable[[], Any], findings: frozenset[str], shard: Shard, names: list[str] | None = None
-) -> Iterator[tuple[Any, ...]]:
-    """The same of a Dataset in whose graph findings are mended; as it is where it cannot be in a graph."""
-    import tensorflow as tf
-
-    from input_analyzer.tf.counting import initializers
-    from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
-    from input_analyzer.tf.mend import mend
-
-    try:
-        graph, made = in_graph(make)
-    except NeedsEagerError:
-        yield from tensorflow_batches(make(), names)
-        return
-    with graph.as_default():
-        dataset = mend(made, findings, shard.count, shard.index).dataset
-        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        leaves = tf.nest.flatten(iterator.get_next())
-        if names is not None:
-            names[:] = _names_by(dataset.element_spec)
-    with tf.compat.v1.Session(graph=graph) as session:
-        session.run(initializers(graph))
-        session.run(iterator.initializer)
-        take = session.make_callable(leaves)
-        while True:
-            try:
-                yield tuple(map(_array, take()))
-            except tf.errors.OutOfRangeError:
-                return
-
-
 def _next_epoch(
     build: Callable[[Shard], Any], ended: dict[Shard, Any], shard: Shard, names: list[str]
 ) -> Iterator[tuple[Any, ...]]:
     """An epoch of a DataLoader: of the same one again, as a training reads it, so that its workers stay."""
-    from input_analyzer.torch.mend import mend
-
     loader = known = ended.pop(shard, None)
     if known is None:
-        loader = mend(build(shard), ordered_values(), shard.count, shard.index).loader
+        loader = build(shard)
     made = 0
     for batch in torch_batches(loader, names):
         made += 1

@@ -13,38 +13,6 @@ AUTOTUNE_NAME = "CS_AUTOTUNE"
 
 
 @dataclass(frozen=True)
-class Places:
-    """Stages where the mends in the graph of a dataset put an operation.
-
-    Attributes:
-        shard: Behind it every worker takes its part; None where the graph is left as it is.
-        repeat: What is repeated.
-        batch: The batch() or padded_batch() that reads what is repeated; None at the end of the pipeline.
-    """
-
-    shard: Stage | None
-    repeat: Stage
-    batch: Stage | None = None
-
-
-@dataclass(frozen=True)
-class Half:
-    """A dataset that every worker reads whole, though workers share out what it is joined with.
-
-    Attributes:
-        pipeline: Of one of several workers.
-        end: Its last stage.
-        join: The stage that joins it with others.
-        place: Behind it the mend in the graph puts a shard; None where the graph is left as it is.
-    """
-
-    pipeline: Pipeline
-    end: Stage
-    join: Stage
-    place: Stage | None = None
-
-
-@dataclass(frozen=True)
 class Context:
     """The run that an input is for.
 
@@ -52,29 +20,22 @@ class Context:
         training: Whether it is read for training; evaluation and prediction end with their data.
         workers: Tasks that read it, each with an input function of its own.
         sharded: Whether the inputs of two workers differ; None where that was not tried, or nobody can tell.
-        halves: Datasets that are not shared out among the workers, though others are.
-        by_chance: Whether the order of the records is drawn from random numbers of the process when the input
-            function is called.
         files_by_worker: Files that the sources of the first and the last worker have; empty where that is
             not known.
         shared_caches: Names of files in which the first worker and the last one keep a cache both.
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
         cpus: CPUs of a worker, for what is expected of more calls at once; None where that is not known.
-        places: Where mends put a shard and a repeat; None where the graph was not asked.
     """
 
     training: bool = True
     workers: int = 1
     sharded: bool | None = None
-    halves: tuple[Half, ...] = ()
-    by_chance: bool = False
     files_by_worker: tuple[int, ...] = ()
     shared_caches: frozenset[str] = frozenset()
     memory_bytes: int | None = None
     times: Mapping[str, StageTime] = field(default_factory=dict)
     cpus: int | None = None
-    places: Places | None = None
 
     def share(self, stages: tuple[Stage, ...]) -> float | None:
         """Part of the measured time of all stages that some take, 0 to 1; None without measurements."""
@@ -92,14 +53,29 @@ def finding(
     recommended: str,
     gain: Gain | None = None,
     value: int | None = None,
+    by_hand: str | None = None,
 ) -> Finding:
     """A finding about a stage."""
-    return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain, value)
+    return Finding(identifier, severity, stage.op, stage.source, message, recommended, gain, value, by_hand)
 
 
 def called(stage: Stage) -> str:
     """How a user knows a stage: `take() in data.py:12`."""
     return f"{stage.op}() in {stage.source}" if stage.source else f"{stage.op}()"
+
+
+def choosing_behind(pipeline: Pipeline, stage: Stage) -> str | None:
+    """What stands behind a stage and takes, numbers or pairs elements by their order; None: nothing."""
+    choosing = next((later for later in pipeline.after(stage) if later.op in _BY_ORDER), None)
+    return None if choosing is None else f"{called(choosing)} behind it would take other records"
+
+
+_BY_ORDER = frozenset(
+    {
+        *("take", "skip", "take_while", "shard", "enumerate", "zip", "window", "scan", "group_by_window"),
+        "choose_from_datasets",
+    }
+)
 
 
 def number(stage: Stage, name: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, called, finding, flag, number
+from input_analyzer.findings.context import Context, called, finding, flag, makes_records, number
 from input_analyzer.findings.expected_gains import not_speed, overlapped
 from input_analyzer.pipeline import Pipeline, Stage
 
@@ -38,7 +38,7 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             not_speed(_ALL_STEPS),
         )
     else:
-        stage, recommended = _repeat_place(pipeline, context)
+        stage, recommended = _repeat_place(pipeline)
         yield finding(
             "repeat-missing",
             "warning",
@@ -50,18 +50,34 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-def _repeat_place(pipeline: Pipeline, context: Context) -> tuple[Stage, str]:
-    """The stage at which to write it, and what; the mend in the graph has the same place."""
-    places = context.places
-    if places is None:
-        return pipeline.last, "repeat() before batch(), behind all that chooses or mixes records"
-    if places.batch is not None and places.batch is places.repeat:
-        # A call of a library that batches has an argument for what it does before.
-        return places.batch, f"{places.batch.op}(..., num_epochs=None)"
-    behind = f"repeat() behind {called(places.repeat)}"
-    if places.batch is None:
-        return places.repeat, behind
-    return places.batch, f"{behind}, before {called(places.batch)}"
+def _repeat_place(pipeline: Pipeline) -> tuple[Stage, str]:
+    """The stage at which to write it, and what.
+
+    That is before the batches, so that epochs share one, where each batch is then worked on by itself; else
+    at the end, but before a prefetch.
+    """
+    stage = end = pipeline.last
+    batch: Stage | None = None
+    while len(stage.inputs) == 1 and not makes_records(stage):
+        if stage.op in ("batch", "padded_batch"):
+            batch = stage
+        elif not _is_by_batch(stage):
+            break
+        if stage is end and stage.op in ("prefetch", "with_options"):
+            (end,) = pipeline.inputs_of(stage)
+        (stage,) = pipeline.inputs_of(stage)
+    if stage.op == "make_csv_dataset":  # it batches, and has an argument for what it does before
+        return stage, f"{stage.op}(..., num_epochs=None)"
+    if batch is None:
+        return end, f"repeat() behind {called(end)}"
+    (records,) = pipeline.inputs_of(batch)
+    return batch, f"repeat() behind {called(records)}, before {called(batch)}"
+
+
+def _is_by_batch(stage: Stage) -> bool:
+    """Whether a stage works on each element by itself, whatever comes before it."""
+    passing = stage.op in ("map", "prefetch", "with_options", "assert_cardinality")
+    return passing and not (flag(stage, "python") or flag(stage, "random"))
 
 
 def is_endless(pipeline: Pipeline) -> bool:
@@ -131,7 +147,7 @@ def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
         return
     behind = [s for s in tail if s.position > last_prefetch.position and s.op not in _HARMLESS]
-    # One call that is mended takes a repeat() beside it along.
+    # One call that is changed takes a repeat() beside it along.
     behind = [s for s in behind if s.op != "repeat"] or behind
     for stage in reversed(behind):
         yield finding(

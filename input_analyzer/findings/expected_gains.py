@@ -1,10 +1,10 @@
-"""What it is expected to give to mend a finding, computed from the times of the stages.
+"""What a change is expected to give, computed from the times of the stages.
 
 `pace.time_us` gives the time of a sample from the self times of the stages, the lanes in which they work side
 by side (TensorFlow's own optimizations included) and the CPUs. The gain is that time before over that time
 after the change. Handing elements from thread to thread is not in it. A change that adds such hand-overs
 gives no more than that ("up to"); one that makes a stage cost nothing may spare some, and give more
-("about"). Where the analyzer can make the change itself, or can do as if the stages cost nothing, it measures
+("about"). Where the analyzer can try the change out it measures
 instead (`input_analyzer.gains`). Without times, as in the log of a run, bounds hold whatever they are.
 """
 
@@ -65,10 +65,10 @@ def side_by_side(pipeline: Pipeline, context: Context, stage: Stage, files: int 
         parallel["cycle_length"] = files
     changed = replace(stage, attributes={**stage.attributes, **parallel})
     stages = tuple(changed if one is stage else one for one in pipeline.stages)
-    mended = replace(pipeline, stages=stages)
+    changed_pipeline = replace(pipeline, stages=stages)
     if not context.times or context.cpus is None:
-        return _at_once(pipeline, mended, stage, files)
-    gain = _expected(pipeline, context, [stage], mended, context.times)
+        return _at_once(pipeline, changed_pipeline, stage, files)
+    gain = _expected(pipeline, context, [stage], changed_pipeline, context.times)
     return gain and replace(gain, at_most=True)
 
 
@@ -81,9 +81,9 @@ def _files_of(stage: Stage, cpus: int | None) -> int:
     return files_at_once(cpus)
 
 
-def _at_once(pipeline: Pipeline, mended: Pipeline, stage: Stage, files: int | None) -> Gain:
+def _at_once(pipeline: Pipeline, changed_pipeline: Pipeline, stage: Stage, files: int | None) -> Gain:
     """What more threads give at most, whatever the stage takes."""
-    before, after = lanes(pipeline)[stage.name], lanes(mended)[stage.name]
+    before, after = lanes(pipeline)[stage.name], lanes(changed_pipeline)[stage.name]
     if (before.threads, before.threads_per_cpu) == (after.threads, after.threads_per_cpu):
         return Gain("expected", "nothing, as TensorFlow does so by itself here", 1.0, at_most=True)
     read = "files" if stage.attributes.get("reads") else "what it reads"

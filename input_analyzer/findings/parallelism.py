@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
 from input_analyzer.findings.batching import MUCH
-from input_analyzer.findings.context import Context, finding, flag, number
+from input_analyzer.findings.context import Context, choosing_behind, finding, flag, number
 from input_analyzer.findings.expected_gains import (
     FILES_AT_ONCE,
     argument,
@@ -42,6 +42,7 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 _one_by_one(context, stage, by_itself),
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
                 gain,
+                by_hand=_by_hand(pipeline, stage),
             )
         elif calls is not None and calls != AUTOTUNE:
             yield finding(
@@ -51,7 +52,17 @@ def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"{calls} calls run at once, whatever number of CPUs the worker gets",
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
                 gain,
+                by_hand=_by_hand(pipeline, stage),
             )
+
+
+def _by_hand(pipeline: Pipeline, stage: Stage) -> str | None:
+    """Why only the author can tell that several calls at once give the same records."""
+    if flag(stage, "python"):
+        return "it calls Python, which may do something else in another order of calls"
+    if flag(stage, "random"):
+        return "it draws random numbers out of a state, which its calls would share"
+    return choosing_behind(pipeline, stage) if stage.op == "interleave" else None
 
 
 def _one_by_one(context: Context, stage: Stage, by_itself: bool) -> str:
@@ -88,6 +99,7 @@ def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             f"interleave(..., cycle_length={argument(wanted)}, num_parallel_calls=CS_AUTOTUNE){many}",
             side_by_side(pipeline, context, stage, wanted),
             None if wanted == AUTOTUNE else wanted,
+            choosing_behind(pipeline, stage),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import READERS, Context, finding, number
+from input_analyzer.findings.context import READERS, Context, choosing_behind, finding, number
 from input_analyzer.findings.expected_gains import argument, files_at_once, side_by_side
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
 
@@ -24,6 +24,7 @@ def flat_map(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"interleave(..., cycle_length={argument(wanted)}, num_parallel_calls=CS_AUTOTUNE)",
                 side_by_side(pipeline, context, stage),
                 None if wanted == AUTOTUNE else wanted,
+                choosing_behind(pipeline, stage),
             )
 
 
@@ -44,6 +45,7 @@ def reader(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"{stage.op}(..., num_parallel_reads={argument(wanted)})",
                 side_by_side(pipeline, context, stage),
                 None if wanted == AUTOTUNE else wanted,
+                choosing_behind(pipeline, stage),
             )
 
 

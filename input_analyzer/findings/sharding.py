@@ -103,8 +103,20 @@ def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         return
     if is_batched(pipeline.last) and all(map(_is_one_record, pipeline.stages)):
         return  # one record, again and again: there is nothing to share out
-    known = context.places.shard if context.places else None
-    yield _missing(pipeline, context, pipeline.stages, known, same_records(context.workers))
+    choosing = [stage for stage in pipeline.stages if _chooses(pipeline, stage)]
+    # Behind what joins datasets, or chooses records by their order or by what they are: a part of a worker
+    # would have others, or none.
+    stage = choosing[-1] if choosing else pipeline.stages[0]
+    joins_batches = len(stage.inputs) > 1 and reads_batches(pipeline, stage)
+    where = _each_of(stage) if stage.op == _SAMPLE or joins_batches else _where(pipeline, stage)
+    yield finding(
+        "shard-missing",
+        "error" if context.workers > 1 and context.training else "warning",
+        stage,
+        same_records(context.workers),
+        f"{where}, both from TF_CONFIG or input_context",
+        not_speed(EACH_ONCE),
+    )
 
 
 def _is_one_record(stage: Stage) -> bool:
@@ -125,51 +137,14 @@ def same_records(workers: int) -> str:
     return "every worker would read the same records: with several workers each record is trained on as often"
 
 
-def missing_in_part(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """Several workers share out one of the datasets that are joined, and another one they do not."""
-    for half in context.halves:
-        inside = {half.end.name, *(stage.name for stage in half.pipeline.before(half.end))}
-        stages = tuple(stage for stage in half.pipeline.stages if stage.name in inside)
-        message = f"it is not sharded, though what {called(half.join)} joins it with is: " + (
-            "the records of a worker are paired with others than those that belong to them"
-            if half.join.op == "zip"
-            else f"{f'all {context.workers} workers read' if context.workers > 1 else 'every worker reads'} "
-            "all its records, each of which is trained on as often as there are workers"
-        )
-        yield _missing(half.pipeline, context, stages, half.place, message)
-
-
-def _missing(
-    pipeline: Pipeline, context: Context, stages: tuple[Stage, ...], known: Stage | None, message: str
-) -> Finding:
-    """The finding about stages that want a shard; behind `known` the mend in the graph puts it."""
-    # Where the mend is left out, it stands behind what joins datasets, or chooses records by their order or
-    # by what they are: a part of a worker would have others, or none.
-    choosing = [stage for stage in stages if known is None and _chooses(pipeline, stage)]
-    stage = known or (choosing[-1] if choosing else stages[0])
-    joins_batches = len(stage.inputs) > 1 and reads_batches(pipeline, stage)
-    each = known is None and (stage.op == _SAMPLE or joins_batches)
-    where = _each_of(stage) if each else _where(pipeline, context, stage)
-    return finding(
-        "shard-missing",
-        "error" if context.workers > 1 and context.training else "warning",
-        stage,
-        message,
-        f"{where}, both from TF_CONFIG or input_context",
-        not_speed(EACH_ONCE),
-    )
-
-
-def _where(pipeline: Pipeline, context: Context, stage: Stage) -> str:
+def _where(pipeline: Pipeline, stage: Stage) -> str:
     """What to write behind a stage, or as its arguments, so that every worker reads a part of its own."""
-    if stage.op == _LISTING and is_unseeded(stage) and not context.by_chance:
+    if stage.op == _LISTING and is_unseeded(stage):
         # A shard of its results would be one of another order in every worker.
         return f"{_LISTING}(..., shuffle=False), {_SHARD} behind {called(stage)}, then shuffle()"
     place = f"{'behind' if stage.inputs else 'right behind the source,'} {called(stage)}"
     if not stage.inputs and is_batched(stage):
         place += " with batch_size=None, and batch() behind that"
-    if context.by_chance:
-        return f"{_SHARD} {place}, where all workers have the same order, by one seed of all random numbers"
     if any(map(shuffles, (stage, *pipeline.before(stage)))):
         place += ", with one seed in all workers for the shuffle before it"
     return f"{_SHARD} {place}"
@@ -356,4 +331,4 @@ def _least_and_most(fewest: int, most: int) -> str:
     return f"no record is trained on {more:.0f} % more often than others, as with {fewest} and {most} files"
 
 
-RULES = (missing, missing_in_part, late, uneven_files)
+RULES = (missing, late, uneven_files)

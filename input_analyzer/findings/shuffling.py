@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from input_analyzer.analysis import Finding
-from input_analyzer.findings.context import Context, finding, flag, number, reads_batches, records_at
+from input_analyzer.findings.context import (
+    Context,
+    choosing_behind,
+    finding,
+    flag,
+    number,
+    reads_batches,
+    records_at,
+)
 from input_analyzer.findings.expected_gains import not_speed
 from input_analyzer.pipeline import Pipeline
 
@@ -56,6 +64,7 @@ def small_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"shuffle({wanted})",
                 not_speed("records are mixed with those far from them"),
                 wanted,
+                choosing_behind(pipeline, stage),
             )
 
 

@@ -18,10 +18,6 @@ _COLLATE_SHARE = 0.2  # of the time of all stages
 def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The last batch of an epoch may be smaller."""
     stage, order = pipeline.by_name["collate"], pipeline.stages[0]
-    sizes = stage.attributes.get("batch_sizes")
-    if isinstance(sizes, tuple) and len(sizes) > 1:
-        yield _of_many_sizes(order, tuple(map(int, sizes)))
-        return
     endless = flag(order, "endless") or flag(pipeline.by_name["getitem"], "endless")
     if stage.attributes.get("drop_remainder") is not False or endless:
         return
@@ -47,20 +43,6 @@ def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-def _of_many_sizes(order: Stage, sizes: tuple[int, ...]) -> Finding:
-    """The finding about a batch sampler of the user's, whose batches are not all alike."""
-    kind = order.attributes.get("kind")
-    return finding(
-        "drop-remainder-missing",
-        "error",
-        order,
-        f"its batches have {min(sizes)} to {max(sizes)} records, and the CS system is programmed for one "
-        "fixed shape",
-        f"{kind} with batches of {max(sizes)} only: what is left over it leaves out, or fills up",
-        not_speed("the program can be compiled, and comes to the end of an epoch"),
-    )
-
-
 MOST_TASKS = 16
 """The last batch is looked at for up to so many tasks."""
 
@@ -84,16 +66,14 @@ def _last_batch(order: Stage, size: int | None, sharded: bool | None) -> tuple[S
 
 def _of_tasks(order: Stage, records: int, sharded: bool | None) -> Iterator[tuple[int, int]]:
     """Numbers of tasks, with how many records of an epoch one of so many has, as far as that is known."""
-    if flag(order, "by_chance") or flag(order, "draws_some"):  # every task draws as many as it is told to
+    if flag(order, "draws_some"):  # every task draws as many as it is told to
         return
     if sharded is False:  # as they would be shared out
         for tasks in range(2, MOST_TASKS + 1):
             yield from ((tasks, own) for own in dict.fromkeys((-(-records // tasks), records // tasks)))
         return
-    known = {name: order.attributes.get(name) for name in ("records_by_task", "records_of_tasks")}
-    two, more = (one if isinstance(one, tuple) else () for one in known.values())
-    yield from ((2, own) for own in two if isinstance(own, int))
-    yield from ((tasks, own) for tasks, own in enumerate(more, 2) if isinstance(own, int))
+    two = order.attributes.get("records_by_task")
+    yield from ((2, own) for own in (two if isinstance(two, tuple) else ()) if isinstance(own, int))
 
 
 def batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -121,20 +101,7 @@ def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         "every task would read the same records: with several of them each record is trained on as often"
     )
     gain = "all tasks together read each record once an epoch"
-    chosen = iterable and flag(pipeline.by_name["getitem"], "by_chance")
-    if chosen:
-        message = (
-            "its records are chosen by random numbers, which are the same in every task: with several of "
-            "them each record is trained on as often"
-        )
-        gain = "every task reads records of its own"
-    if not iterable and flag(first, "by_chance"):
-        message = (
-            "its records are drawn at random, whatever the index, with the same numbers in every task: with "
-            "several of them each record is trained on as often"
-        )
-        gain = "every task draws records of its own"
-    elif not iterable and flag(first, "draws_some"):
+    if not iterable and flag(first, "draws_some"):
         message = (
             "every task would draw from all records, and those whose random numbers begin alike draw the "
             "same ones: with several of them an epoch is as many times as long"
@@ -145,7 +112,7 @@ def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         "error" if context.workers > 1 else "warning",
         first,
         message,
-        _OF_CHOSEN if chosen else _own_part(first, iterable),
+        _own_part(first, iterable),
         not_speed(gain),
     )
 
@@ -153,20 +120,11 @@ def shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 _OF_TASK = "generator=torch.Generator().manual_seed(seed + task)"
 
 
-_OF_CHOSEN = (
-    "where records are drawn without an end, random numbers that begin with another seed in every task, as "
-    "torch.manual_seed(seed + task); where each comes once an epoch, files or records split among the tasks, "
-    "in an order that all of them have in common"
-)
-
-
 def _own_part(order: Stage, iterable: bool) -> str:
     """What gives each task a part of its own."""
     if iterable:
         return "islice(records, task, None, tasks), or files split among the tasks, in the dataset"
     kind = str(order.attributes.get("kind"))
-    if flag(order, "by_chance"):
-        return "random numbers that begin with another seed in every task, as torch.manual_seed(seed + task)"
     if flag(order, "draws_some"):
         if order.attributes.get("torchs") is False:
             return (
@@ -225,22 +183,8 @@ def unseeded(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         generator = _OF_TASK
     recommended = f"{kind}(..., {generator})"  # that of the DataLoader has no effect on a sampler
     if not flag(stage, "takes_generator"):
-        recommended = f"{kind} with a generator of its own that has a seed: {_generators(stage)}"
+        recommended = f"{kind} with a generator of its own that has a seed"
     yield finding(identifier, "info", stage, message, recommended, gain)
-
-
-def _generators(stage: Stage) -> str:
-    """What to draw from instead of the generators of the process that a sampler uses."""
-    drawn = stage.attributes.get("draws")
-    names = drawn if isinstance(drawn, tuple) else ()
-    return ", ".join(text for name, text in _GENERATORS.items() if name in names or not names)
-
-
-_GENERATORS = {
-    "torch": "torch.Generator().manual_seed(0)",
-    "numpy.random": "numpy.random.default_rng(0)",
-    "random": "random.Random(0)",
-}
 
 
 def slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

@@ -131,12 +131,10 @@ def wanted_workers(pipeline: Pipeline, context: Context) -> int:
     As many as CPUs where no time is known.
     """
     cpus = _cpus(pipeline, context)
-    # Of an iterable dataset, where some workers would have nothing to read.
-    parts = number(pipeline.by_name["getitem"], "parts") or math.inf
     if not context.times:
-        return int(min(cpus, parts))
+        return cpus
     most = max(WORKERS_PER_CPU * cpus, number(pipeline.by_name["workers"], "num_workers") or 0)
-    rates = {n: _rate(pipeline, context, n) for n in range(1, int(min(most, parts)) + 1)}
+    rates = {n: _rate(pipeline, context, n) for n in range(1, most + 1)}
     best = max(rates.values())
     return next(n for n, rate in rates.items() if rate >= _ENOUGH * best)
 
@@ -261,27 +259,17 @@ def pinned(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 def random_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The same random numbers in every worker."""
     stage = pipeline.by_name["getitem"]
-    same = stage.attributes.get("same_random")
-    if isinstance(same, tuple) and same:
-        names = ", ".join(map(str, same))
+    if flag(stage, "same_random"):
         yield Finding(
             "loader-random-same",
             "warning",
             stage.op,
             stage.source,
-            f"all workers draw the same random numbers from {names}: records of different workers get the "
-            "same augmentation",
-            "worker_init_fn that seeds it with torch.utils.data.get_worker_info().seed, or numbers made in "
-            "__getitem__ from the index",
+            "all workers draw the same random numbers: their records get the same augmentation",
+            "worker_init_fn that seeds the generator with torch.utils.data.get_worker_info().seed, or "
+            "numbers made in __getitem__ from the index",
             not_speed("every record gets random numbers of its own"),
         )
-
-
-_OF_CHOSEN = (
-    "where records are drawn without an end, random numbers that begin with "
-    "torch.utils.data.get_worker_info().seed in each worker; where each comes once an epoch, files or "
-    "records split by get_worker_info(), in an order that all workers have in common"
-)
 
 
 def records_repeated(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -296,9 +284,7 @@ def records_repeated(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             stage.source,
             f"each of the {workers} workers reads all of the records: each is trained on {workers} times an "
             "epoch",
-            _OF_CHOSEN
-            if flag(stage, "by_chance")
-            else "islice(records, info.id, None, info.num_workers) with info = "
+            "islice(records, info.id, None, info.num_workers) with info = "
             "torch.utils.data.get_worker_info(), or files split by it",
             not_speed("each record is read once an epoch"),
         )
@@ -329,15 +315,13 @@ def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     workers = number(pipeline.by_name["workers"], "num_workers") or 0
     if not isinstance(held, str) or workers < 2:
         return
-    breaks = flag(stage, "held_breaks")
-    effect = "get wrong records or errors, as was seen here" if breaks else "may get wrong records or errors"
     yield Finding(
         "loader-file-shared",
-        "error" if breaks else "warning",
+        "warning",
         stage.op,
         stage.source,
         f"{held} is open when the workers begin: the {workers} of them share the position in it, or the "
-        f"connection, and {effect}",
+        "connection, and may get wrong records or errors",
         "open it where a record is first read, in each worker, and not in __init__",
         not_speed("every worker reads the records that it is asked for"),
     )

@@ -120,7 +120,7 @@ class Copy:
         loaded: its program, and what that imports, has been loaded.
         cpu_s: CPU seconds that it had used when it was looked at last; of one that is not loaded.
         worked: when it was seen to use a CPU while it was loaded.
-        alone: it has no siblings: it examines the input, or compares it with a mended one.
+        alone: it has no siblings: it examines the input, or compares it with a changed one.
     """
 
     index: int
@@ -359,7 +359,7 @@ class Copies:
         where = f"; it is here:\n{stack}" if stack else ""
         return HangingInputError(
             f"{what}: {copy.name} on {copy.host} gave no sign of life for {limit} while "
-            f"{copy.doing}; expected a batch now and then: raise --time-limit if it needs longer, or mend "
+            f"{copy.doing}; expected a batch now and then: raise --time-limit if it needs longer, or look "
             f"what it waits for{where}"
         )
 

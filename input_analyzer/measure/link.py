@@ -27,23 +27,20 @@ class Order(BaseModel):
 
     Attributes:
         purpose: "examine": look at the input function and time its stages; "copy": read batches as told;
-            "compare": measure what mending findings gives.
+            "compare": measure what changes give.
         socket: path of the analyzer's socket.
         copy_index: number of this copy; 0 for an examination.
         copies: number of copies that are started together: the shards of the data.
         stacks: file for the stacks of all threads, written on SIGUSR1.
         temporary: folder for temporary files; empty: that of the program.
         compile: go on to a compilation that the program asked for.
-        apply: mend what leaves a size unknown before looking whether a run could use the input.
+        source_only: only findings are wanted, as for a change of the source: also of an input that no run can
+            use as it is.
         stage_seconds: time that the examination may take for the stages, or each of the comparisons.
         cpus_per_task: CPUs that a worker may have, for what is expected of them; 0: those of the process.
         memory_bytes: that a task may use; 0: all that is free.
-        mends: findings to mend, one comparison each; with their numbers, as `applying.words_of` writes them.
-        optional: those of them, written alike, that are left out of comparisons of several where they alone
-            make it slower.
-        bounds: findings of which the most is measured that mending them can give, with the operation and the
-            line of each that there is; they are among `mends` too.
-        share: tell the digest of what workers share out.
+        findings: whose changes are compared, with the numbers that they recommend.
+        optional: those of them that are left out of all together where they alone make the input slower.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,14 +52,12 @@ class Order(BaseModel):
     stacks: str = ""
     temporary: str = ""
     compile: bool = False
-    apply: bool = False
+    source_only: bool = False
     stage_seconds: float = 20.0
     cpus_per_task: int = 0
     memory_bytes: int = 0
-    mends: tuple[tuple[str, ...], ...] = ()
+    findings: dict[str, int | None] = {}
     optional: tuple[str, ...] = ()
-    bounds: dict[str, tuple[tuple[str, str | None], ...]] = {}
-    share: bool = False
 
 
 def read_order(path: Path) -> Order:

@@ -12,12 +12,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from input_analyzer.analysis import Framework
-from input_analyzer.applying import mend_from_here_on, ordered
 from input_analyzer.errors import InputEndedError
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.batches import Shapes
@@ -55,34 +54,34 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
 def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool) -> bool:
     """Does what is ordered; whether the program is to go on to its compilation."""
     if order.purpose == "examine":
-        from input_analyzer.examine import examine, sizes_to_mend
+        from input_analyzer.examine import examine
 
         go_on = compiles and order.compile
         link.send(event="examined", compiles=go_on, **examine(program, order, link))
-        if go_on:
-            mend_from_here_on(sizes_to_mend(program, order))
         return go_on
     if order.purpose == "compare":
-        if program.framework == "torch":
-            from input_analyzer.torch.compare import compare
-        else:
-            from input_analyzer.tf import compare as of_graphs
-
-            compare = partial(of_graphs.compare, bounds=order.bounds)
-
-        def tell(digest: str) -> None:
-            link.send(event="shares", digest=digest)
-
-        def say(doing: str) -> None:
-            link.send(event="alive", doing=doing)
-
-        ratios = compare(
-            program, order.mends, order.stage_seconds, say, order.optional, tell=tell if order.share else None
-        )
-        link.send(event="compared", ratios=ratios)
+        _compare(program, order, link)
     else:
         read_as_told(program, order, link)
     return False
+
+
+def _compare(program: InputProgram, order: Order, link: Link) -> None:
+    """Measures what changes give."""
+    from input_analyzer.interleaved import compare_all
+
+    if program.framework == "torch":
+        from input_analyzer.torch.compare import compare
+    else:
+        from input_analyzer.tf.compare import compare
+
+    alone, together = compare_all(
+        order.findings,
+        order.optional,
+        lambda findings, say: compare(program, findings, order.stage_seconds, say),
+        lambda doing: link.send(event="alive", doing=doing),
+    )
+    link.send(event="compared", alone=alone, together=together)
 
 
 def keep_files_apart(order: Order) -> None:
@@ -242,9 +241,7 @@ def check_length(batches: int, samples: int, shard: Shard, framework: Framework 
     """
     if batches < FEWEST_OF_AN_EPOCH[framework]:
         part = f" in shard {shard.index} of {shard.count}" if shard.count > 1 else ""
-        emptying = ordered() & {"shard-missing", "drop-remainder-missing"} if shard.count > 1 else frozenset()
-        mends = sorted(emptying) if "shard-missing" in emptying else ()
-        raise InputEndedError(batches, samples, part, mends, FEWEST_OF_AN_EPOCH[framework], framework)
+        raise InputEndedError(batches, samples, part, FEWEST_OF_AN_EPOCH[framework], framework)
 
 
 class _Counts:

@@ -30,9 +30,8 @@ DEFINITIONS: dict[str, str] = {
     "Bottleneck": "The stage without which a task with the recommended number of CPUs would be fastest after "
     "the first epoch, by the times of the stages, the threads that work on them, and the CPU time in no "
     "stage, which stays as it is: a change that spares calls and hand-overs, too, gives more.",
-    "Gain": "What mending a finding gives. Measured: the rate with the change over that without it, read in "
-    "turns, with a 95 % interval; at most: where only the author can make the change, the rate with elements "
-    "that were made before in place of what it is about. Expected: the time of a sample by the times of the "
+    "Gain": "What a recommended change gives. Measured: the rate with the change over that without it, read "
+    "interleaved, with a 95 % interval. Expected: the time of a sample by the times of the "
     "stages, before over after: up to, where the change spares no hand-overs between threads; about, where "
     "it may spare some.",
     "Target": "Samples per second that the training can use: what the compile report estimates for the "

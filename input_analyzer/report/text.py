@@ -52,8 +52,8 @@ def render(analysis: Analysis, console: Console) -> RenderableType:
     parts += [part for finding in analysis.findings for part in _finding(finding, width)]
     if not analysis.findings:
         parts.append(_wrapped(no_findings(analysis), width))
-    if analysis.applied_gain:
-        together = f"All that --apply mends, together: {analysis.applied_gain}"
+    if analysis.gain_together:
+        together = f"All changes that were tried out, together: {analysis.gain_together}"
         parts.append(_wrapped(together, width, "", "  "))
     parts += ["", _layouts(analysis, width)]
     if analysis.notes:

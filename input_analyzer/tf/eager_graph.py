@@ -60,7 +60,7 @@ def in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[Any, Any
         NeedsEagerError: its dataset holds something that no graph can.
         Exception: whatever the function raises, unchanged.
     """
-    with recorded(), seeds_anew(seed):
+    with recorded(), seeds_alike(seed):
         dataset = make()
     if not isinstance(dataset, tf.data.Dataset):
         raise WrongTypeError(dataset)
@@ -72,8 +72,8 @@ def in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[Any, Any
 
 
 @contextmanager
-def seeds_anew(seed: int | None = None) -> Iterator[None]:
-    """Seeds that TensorFlow gives eager operations begin anew, and go on as before afterwards.
+def seeds_alike(seed: int | None = None) -> Iterator[None]:
+    """Seeds that TensorFlow gives eager operations begin alike, and go on as before afterwards.
 
     Args:
         seed: What they are drawn from; by default what the program has set. Without any there are none.

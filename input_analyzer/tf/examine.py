@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from input_analyzer.analysis import Finding
-from input_analyzer.applying import left_alone, optional
 from input_analyzer.examine import Examination, function_name, function_source
 from input_analyzer.findings import find
+from input_analyzer.findings.context import Context
 from input_analyzer.findings.expected_gains import not_speed
 from input_analyzer.findings.sharding import EACH_ONCE, same_records
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
+from input_analyzer.overlap import Overlap
 from input_analyzer.pipeline import Pipeline
 from input_analyzer.tf import private_caches
-from input_analyzer.tf.eager_graph import NeedsEagerError
-from input_analyzer.tf.inspection import BY_CHANCE, SHARING_UNKNOWN, inspect
-from input_analyzer.tf.mend import Left, mend
-from input_analyzer.tf.shared_order import digest_of_order
+from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
+from input_analyzer.tf.graph import called, trace
+from input_analyzer.tf.inspection import SHARING_UNKNOWN, inspect
+from input_analyzer.tf.records import SEED, overlap_eagerly, overlap_in_graph
 from input_analyzer.tf.timing import Timing, time_stages
-from input_analyzer.tf.worker_records import eager_records_differ
+
+_UNSHARED = {
+    None: "batches are all alike, others each time, or could not be read",
+    Overlap.SOME: "two workers were seen to read the same in part",
+}
 
 
 def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
@@ -38,9 +43,8 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
             make,
             seed=program.seed,
             memory_bytes=order.memory_bytes or node.memory().available_bytes,
-            eager=program.eager,
-            role=lambda count, index: program.role(Shard(count, index)),
-            names=lambda spec: program.component_names(),
+            in_graph=in_graph if program.eager else called,
+            names=None if order.source_only else lambda spec: program.component_names(),
         )
     except NeedsEagerError as error:
         return _unseen(program, error, say)
@@ -51,55 +55,72 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         times={time.stage: time for time in timing.times},
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
     )
-    found = find(inspection.pipeline, context)
-    # As one of two workers: whether there is a shard to be mended shows only there.
-    read = inspection.of_several or inspection.traced
-    by_chance = {"shard-missing"} if context.by_chance else set()
-    whole = mend(read.dataset, {finding.id for finding in found} - by_chance, 2, 0)
-    findings = marked(found, [*whole.left, *(Left(name, None, None, BY_CHANCE) for name in by_chance)])
-    shared = {finding.id for finding in findings if finding.id == "shard-missing" and finding.proved}
-    compared = not context.by_chance and (shared or inspection.context.sharded)
+    notes = inspection.notes
+    if inspection.by_python:
+        say("reading the first batches as two workers")
+        context, notes = _with_records(program, context)
     return Examination(
         pipeline=inspection.pipeline,
         times=timing.times,
-        findings=findings,
-        sharded=inspection.context.sharded,
+        findings=find(inspection.pipeline, context),
+        sharded=context.sharded,
         split=inspection.split,
-        notes=(*timing.notes, *inspection.notes, *private_caches.notes()),
-        applied=whole.changes,
-        applied_by={
-            name: mend((read if name in shared else inspection.traced).dataset, {name}, 2, 0).changes
-            for name in (*optional(findings), *shared)
-        },
-        order=digest_of_order(inspection.traced, 2) if compared else "",
+        notes=(*timing.notes, *notes, *private_caches.notes()),
     )
+
+
+def _with_records(program: InputProgram, context: Context) -> tuple[Context, tuple[str, ...]]:
+    """What two workers are seen to share where Python code decides about it, and notes."""
+    convert = in_graph if program.eager else called
+    seed = SEED if program.seed is None else program.seed
+    found = _tried(
+        lambda: overlap_in_graph(
+            lambda index: trace(lambda: program.build(Shard(2, index)), seed, in_graph=convert),
+            lambda index: program.role(Shard(2, index)),
+        )
+    )
+    return replace(context, sharded=_sharded(found)), _notes(found)
+
+
+def _tried(read: Callable[[], Overlap | None]) -> Overlap | None:
+    try:
+        return read()
+    except Exception:
+        return None  # what the input raises is shown where it is read in earnest
+
+
+def _sharded(found: Overlap | None) -> bool | None:
+    return None if found in _UNSHARED else found is Overlap.NONE
+
+
+def _notes(found: Overlap | None) -> tuple[str, ...]:
+    return (SHARING_UNKNOWN.format(_UNSHARED[found]),) if found in _UNSHARED else ()
 
 
 def _unseen(program: InputProgram, error: NeedsEagerError, say: Callable[[str], None]) -> Examination:
     """What is known of an input that can be read, but not looked at."""
     note = (
         "What the input function returns cannot be made in a graph, where its stages could be seen: "
-        f"{error}. The rates are measured as a run reads it; there are no stages, no findings but one about "
-        "what the workers share, and nothing that --apply could mend."
+        f"{error}. The rates are measured as a run reads it; there are no stages, and no findings but one "
+        "about what the workers share."
     )
     say("reading the first batches as two workers")
-    found = eager_records_differ(
-        lambda count, index: program.build(Shard(count, index)),
-        2,
-        lambda count, index: program.role(Shard(count, index)),
+    found = _tried(
+        lambda: overlap_eagerly(
+            lambda index: program.build(Shard(2, index)), lambda index: program.role(Shard(2, index))
+        )
     )
-    unknown = (SHARING_UNKNOWN.format(found.unknown),) if found.unknown else ()
     return Examination(
         Pipeline("tensorflow", ()),
         (),
-        (_same_records(program),) if found.differ is False else (),
-        sharded=found.differ,
-        notes=(note, *unknown, *private_caches.notes()),
+        (_same_records(program),) if found is Overlap.SAME else (),
+        sharded=_sharded(found),
+        notes=(note, *_notes(found), *private_caches.notes()),
     )
 
 
 def _same_records(program: InputProgram) -> Finding:
-    finding = Finding(
+    return Finding(
         "shard-missing",
         "warning",
         function_name(program.function),
@@ -109,15 +130,3 @@ def _same_records(program: InputProgram) -> Finding:
         "input_context",
         not_speed(EACH_ONCE),
     )
-    return left_alone(finding, "its stages cannot be seen")
-
-
-def marked(findings: Collection[Finding], left: Collection[Left]) -> tuple[Finding, ...]:
-    """Findings, those whose mend may deliver other records with the reason."""
-
-    def said(finding: Finding) -> Finding:
-        about = (one.reason for one in left if one.speaks_of(finding.id, finding.op, finding.source))
-        reason = next(about, None)
-        return finding if reason is None else left_alone(finding, reason)
-
-    return tuple(map(said, findings))

@@ -15,7 +15,8 @@ import tensorflow as tf
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.pipeline import Stage
 from input_analyzer.tf.counting import initializers
-from input_analyzer.tf.graph import Traced, trace
+from input_analyzer.tf.eager_graph import in_graph
+from input_analyzer.tf.graph import Traced, called, trace
 from input_analyzer.tf.rebuild import as_dataset, rebuild, structure, without_buffers
 
 LONGEST_S = 5.0
@@ -36,7 +37,7 @@ def place_of(program: InputProgram, shard: Shard, error: BaseException, say: Cal
     """
     if not isinstance(error, tf.errors.OpError) or isinstance(error, tf.errors.ResourceExhaustedError):
         return ""  # what has filled the memory once is not read again
-    traced = trace(lambda: program.build(shard), program.seed, eager=program.eager)
+    traced = trace(lambda: program.build(shard), program.seed, in_graph=in_graph if program.eager else called)
     failed = _failing(traced, type(error), say)
     if failed is None or failed.source is None:
         return ""

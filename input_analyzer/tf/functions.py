@@ -92,6 +92,13 @@ def library_of(last: Any) -> dict[str, Any]:
     return found
 
 
+def calls_python(graph: Any) -> bool:
+    """Whether a dataset of a graph calls Python for its records."""
+    definition = graph.as_graph_def()
+    functions = [function.node_def for function in definition.library.function]
+    return any(node.op in PYTHON for nodes in (definition.node, *functions) for node in nodes)
+
+
 def has_control_flow(node: Any) -> bool:
     """Whether a function of a dataset operation has a loop or a branch in it."""
     names = [name for value in node.node_def.attr.values() for name in _named(value)]

@@ -19,13 +19,11 @@ from tensorflow.python.data.util.structure import NoneTensorSpec
 from input_analyzer.errors import WrongTypeError
 from input_analyzer.findings.context import READERS, is_batched
 from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
-from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.epochs import length, source_size
 from input_analyzer.tf.functions import traits
-from input_analyzer.tf.nodes import dataset_inputs, in_order, input_lists, kind_of
+from input_analyzer.tf.nodes import allow_any_order, dataset_inputs, in_order, input_lists, kind_of
 from input_analyzer.tf.origin import Origin, origin
 from input_analyzer.tf.record_path import chooses_unseeded, random_numbers, record_path
-from input_analyzer.tf.records_kept import allow_any_order
 from input_analyzer.tf.sizes import UnknownSizes, batch_facts, unknown_sizes
 
 _READERS = tuple(READERS)
@@ -59,12 +57,32 @@ class Traced:
     nodes: Mapping[str, tuple[Any, ...]]
 
 
+InGraph = Callable[[Callable[[], Any], int | None], tuple[Any, Any]]
+"""Calls an input function with the seed of a graph; the graph, and the dataset in it."""
+
+
+def called(make: Callable[[], Any], seed: int | None) -> tuple[Any, Any]:
+    """Calls an input function in a graph of its own.
+
+    Raises:
+        WrongTypeError: the result is no Dataset.
+        Exception: whatever the function raises, unchanged.
+    """
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.set_random_seed(seed)
+        dataset = make()
+    if not isinstance(dataset, tf.data.Dataset):
+        raise WrongTypeError(dataset)
+    return graph, dataset
+
+
 def trace(
     make: Callable[[], Any],
     seed: int | None = None,
     samples_per_element: int | None = None,
     *,
-    eager: bool = False,
+    in_graph: InGraph = called,
 ) -> Traced:
     """Calls an input function and reads what it built, in a graph of its own.
 
@@ -73,14 +91,13 @@ def trace(
         seed: Of the graph; operations without a seed of their own get one from it.
         samples_per_element: Records of an element; by default the first size of its first tensor where some
             stage makes batches, else 1.
-        eager: The function is written for eager execution, and is called so.
+        in_graph: Makes the dataset in a graph.
 
     Raises:
         WrongTypeError: the result is no Dataset.
-        NeedsEagerError: what a function for eager execution returns cannot be made in a graph.
         Exception: whatever the function raises, unchanged.
     """
-    graph, dataset = in_graph(make, seed) if eager else _called(make, seed)
+    graph, dataset = in_graph(make, seed)
     return read(graph, dataset, samples_per_element)
 
 
@@ -97,16 +114,6 @@ def read(graph: Any, dataset: Any, samples_per_element: int | None = None) -> Tr
     pipeline = Pipeline("tensorflow", stages, element, samples_per_element)
     nodes = {stage.name: tuple(group.nodes) for stage, group in zip(stages, groups, strict=True)}
     return Traced(graph, dataset, pipeline, nodes)
-
-
-def _called(make: Callable[[], Any], seed: int | None) -> tuple[Any, Any]:
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.compat.v1.set_random_seed(seed)
-        dataset = make()
-    if not isinstance(dataset, tf.data.Dataset):
-        raise WrongTypeError(dataset)
-    return graph, dataset
 
 
 @dataclass

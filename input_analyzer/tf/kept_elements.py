@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -39,16 +38,6 @@ class Kept:
             dataset, fed = self._sliced() if self._is_sliced() else self._chosen()
             return tf.data.experimental.to_variant(dataset.repeat() if endless else dataset), fed
 
-    def cached(self, graph: Any) -> tuple[Any, dict[str, Any]]:
-        """The same without end, as cheap as elements can be had: from the second round on out of a cache."""
-        with graph.as_default():
-            if self._is_sliced():
-                dataset, fed = self._sliced()
-            else:
-                parts, fed = self._parts()
-                dataset = reduce(lambda before, part: before.concatenate(part), parts)
-            return tf.data.experimental.to_variant(dataset.cache().repeat()), fed
-
     def _is_sliced(self) -> bool:
         first = self.elements[0]
         alike = all(
@@ -68,18 +57,14 @@ class Kept:
         return dataset, {holder.name: column for holder, column in zip(holders, columns, strict=True)}
 
     def _chosen(self) -> tuple[Any, dict[str, Any]]:
-        parts, fed = self._parts()
-        chosen = tf.data.Dataset.range(len(parts))
-        return tf.data.Dataset.choose_from_datasets([p.repeat() for p in parts], chosen), fed
-
-    def _parts(self) -> tuple[list[Any], dict[str, Any]]:
         fed: dict[str, Any] = {}
         parts = []
         for element in self.elements[:_MOST_LARGE]:
             holders = tuple(tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in self.spec)
             fed.update((holder.name, part) for holder, part in zip(holders, element, strict=True))
-            parts.append(tf.data.Dataset.from_tensors(holders))
-        return parts, fed
+            parts.append(tf.data.Dataset.from_tensors(holders).repeat())
+        chosen = tf.data.Dataset.range(len(parts))
+        return tf.data.Dataset.choose_from_datasets(parts, chosen), fed
 
 
 def _stacked(column: tuple[Any, ...]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import dataset_options_pb2
 
 _VALUES = re.compile("Ragged|Serialize|TensorList|EmptyTensor|TensorMap|Optional")
 """What makes variants of other kinds: ragged, sparse and optional values, lists and maps of tensors."""
@@ -60,3 +61,9 @@ def input_lists(node: Any) -> dict[str, list[Any]]:
             count = len(node.get_attr(argument.type_list_attr))
         result[argument.name], tensors = tensors[:count], tensors[count:]
     return result
+
+
+def allow_any_order(node: Any) -> bool:
+    """Whether the options of an operation say that the order of elements does not matter."""
+    options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
+    return bool(options.WhichOneof("optional_deterministic")) and not options.deterministic

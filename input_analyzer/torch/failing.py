@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 import traceback
 from pathlib import Path
-from typing import Any
 
 import torch.utils.data
 
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.traces import shows_users_line
-from input_analyzer.torch import handles
-from input_analyzer.torch.concurrent_reads import forks
+from input_analyzer.torch.loader import held_open
 from input_analyzer.torch.origin import line_of_call, noting_calls
 
 _TORCHS = str(Path(torch.utils.data.__file__).parent)
@@ -45,7 +43,7 @@ def what_helps(program: InputProgram, shard: Shard, error: BaseException) -> str
     if not shows_users_line(error) and (line := line_of_call(loader)) is not None:
         said.append(f"raised in {function}() of torch, for the DataLoader in {line}")
     said += [hint for words, hint in _HINTS if words in text][:1]
-    if (held := _shared(loader)) is not None:
+    if (held := held_open(loader)) is not None:
         said.append(
             f"{held} was open before the workers began, which share the position in it: open it where a "
             "record is first read"
@@ -57,7 +55,3 @@ def _torchs_function(text: str) -> str | None:
     """The function of torch that was called last, of a traceback in which its data loading occurs."""
     frames = _FRAME.findall(text)
     return next((name for file, name in reversed(frames) if file.startswith(_TORCHS)), None)
-
-
-def _shared(loader: Any) -> str | None:
-    return handles.held_by(loader.dataset) if loader.num_workers > 1 and forks(loader) else None

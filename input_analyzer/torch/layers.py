@@ -86,16 +86,6 @@ def never_ends(dataset: Any) -> bool:
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 
 
-def epoch_of(dataset: Any) -> str | None:
-    """What a dataset, one within or a transform knows of the epoch, as in "Records.set_epoch"; or None."""
-    targets = [dataset, *(hook.target for layer in layers_of(dataset) for hook in layer.hooks)]
-    for target in targets:
-        for name in ("set_epoch", "epoch"):
-            if hasattr(target, name):
-                return f"{type(target).__name__}.{name}"
-    return None
-
-
 class _Walk:
     def __init__(self) -> None:
         self.layers: list[Layer] = []

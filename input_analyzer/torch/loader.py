@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,6 +62,39 @@ def batched_by_dataset(loader: Any) -> bool:
     """Whether a loader leaves it to an iterable dataset to make batches."""
     parts = parts_of(loader)
     return parts.iterable and not parts.batches
+
+
+def is_pipe(dataset: Any) -> bool:
+    """Whether a dataset is one of torch's data pipes."""
+    from torch.utils.data import IterDataPipe, MapDataPipe
+
+    return isinstance(dataset, IterDataPipe | MapDataPipe)
+
+
+def held_open(loader: Any) -> str | None:
+    """What a dataset has open when worker processes are forked, as in "Records.file"; None: nothing is seen.
+
+    Forked processes share the position in a file, and a connection.
+    """
+    context = loader.multiprocessing_context or multiprocessing
+    if loader.num_workers < 2 or context.get_start_method() != "fork":
+        return None
+    dataset = loader.dataset
+    opened = (name for name, value in getattr(dataset, "__dict__", {}).items() if _is_open(value))
+    return next((f"{type(dataset).__name__}.{name}" for name in opened), None)
+
+
+_OPENING = frozenset({"h5py", "lmdb", "netCDF4", "rasterio", "sqlite3", "tables"})
+"""Libraries whose objects have open files or connections."""
+
+
+def _is_open(value: Any) -> bool:
+    if type(value).__module__.partition(".")[0] in _OPENING:
+        return True
+    try:
+        return bool(value.fileno() >= 0)
+    except (AttributeError, OSError, ValueError, TypeError):  # closed, in memory, or no file
+        return False
 
 
 def pipeline_of(
@@ -228,7 +262,7 @@ def is_seeded(sampler: Any) -> bool | None:
     """Whether a sampler has a generator or a seed of its own; None where its class does not tell."""
     if any(getattr(sampler, name, None) is not None for name in ("generator", "seed")):
         return True
-    return False if is_torchs(sampler) else None
+    return False if is_torchs(sampler) or hasattr(sampler, "generator") else None
 
 
 def is_torchs(sampler: Any) -> bool:

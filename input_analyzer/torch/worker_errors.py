@@ -1,23 +1,19 @@
-"""Worker processes that ended by themselves, as errors of the analyzer."""
+"""Worker processes of a DataLoader that ended by themselves, as errors of the analyzer."""
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import re
 import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch.utils.data import dataloader
 
 from input_analyzer.errors import InputAnalyzerError, InputFailedError, MemoryLimitError
 from input_analyzer.measure import node
-from input_analyzer.torch.worker_exits import telling_exits
 
 # torch/utils/data/dataloader.py and torch/csrc/DataLoader.cpp
 _KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)\.")
@@ -25,50 +21,46 @@ _GONE = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) exited unexpectedly(?: with exit code (\d+))?"
 )
 _LOST = re.compile(r"unable to open shared memory object .*No such file")  # at::MapAllocator
+_SHORT = {"Killed": "memory", "Bus error": "shared memory (/dev/shm), through which batches come"}
+"""What is short where a process is ended so; names of `strsignal`."""
+_CRASHES = ("Segmentation fault", "Aborted", "Illegal instruction", "Floating point exception")
 
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """For a with statement in which DataLoaders are read.
-
-    Wherever the process is, torch raises when it hears that a worker is gone, and so does whoever fetches a
-    batch whose tensors went with it. In the end it listens no more: others may end while this is told.
+    """For a with statement in which DataLoaders are read; torch raises in it when a worker is gone.
 
     Raises:
-        MemoryLimitError: a worker process was killed, or found no room in shared memory.
-        InputFailedError: one has crashed or ended.
+        MemoryLimitError: a worker process was killed for want of memory.
+        InputFailedError: one has ended otherwise.
     """
     kills = node.oom_kills()
     try:
-        try:
-            with telling_exits():
-                yield
-        finally:
-            with suppress(ValueError):  # not in the main thread
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except Exception as error:
+        yield
+    except (RuntimeError, OSError, EOFError) as error:
         plain = _plain(error, kills)
         if plain is None:
             raise
         raise plain from error
+    finally:
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # other workers may end while this is told
 
 
-def _plain(error: BaseException, kills: int | None = None) -> InputAnalyzerError | None:
+def _plain(error: Exception, kills: int | None) -> InputAnalyzerError | None:
     """What has happened, where the kernel had killed so many processes for want of memory before."""
-    if isinstance(error, OSError | EOFError):
-        return _gone(kills) if _while_fetching(error) else None
     if not isinstance(error, RuntimeError):
-        return None
+        return _ended("", exited=False) if _while_fetching(error) else None
     text = f"{error} {error.__cause__ or ''}"
     if (killed := _KILLED.search(text)) is not None:
-        process, by = killed.groups()
-        return _killed(_which([int(process)]), by, kills)
+        return _killed(killed[1], killed[2], kills)
     if (gone := _GONE.search(text)) is not None:
-        return _gone(kills, [int(process) for process in gone[1].split(",")], gone[2])
-    return _gone(kills) if _LOST.search(text) else None
+        processes = " and ".join(f"process {number}" for number in gone[1].split(", "))
+        return _ended(f" ({processes}{f', exit code {gone[2]}' if gone[2] else ''})", bool(gone[2]))
+    return _ended("", exited=False) if _LOST.search(text) else None
 
 
-def _while_fetching(error: BaseException) -> bool:
+def _while_fetching(error: Exception) -> bool:
     """Whether it is the queue of the DataLoader that failed, and nothing of the user's."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     caller = next((file for file in reversed(files) if not file.startswith(_QUEUES)), "")
@@ -79,87 +71,32 @@ _QUEUES = f"{Path(multiprocessing.__file__).parent}/"
 _TORCH = f"{Path(torch.__file__).parent}/"
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """A worker process: its number in its DataLoader, and with what code it has ended, None if it has not."""
-
-    number: int
-    code: int | None
-
-
-def _workers() -> dict[int, _Worker]:
-    """By process id those of all loaders that are being read."""
-    found: dict[int, _Worker] = {}
-    for one in gc.get_objects():
-        if type(one) is dataloader._MultiProcessingDataLoaderIter and not getattr(one, "_shutdown", True):
-            for number, process in enumerate(one._workers):
-                found[process.pid] = _Worker(number, process.exitcode)
-    return found
-
-
-def _which(processes: list[int]) -> str:
-    """`worker 1, process 4711`, of one whose number is known."""
-    known = _workers()
-    numbered = [f"worker {known[process].number}, " if process in known else "" for process in processes]
-    shown = [f"{number}process {process}" for number, process in zip(numbered, processes, strict=True)]
-    return " and ".join(shown)
-
-
-def _gone(
-    kills: int | None, processes: list[int] | None = None, code: str | None = None
-) -> InputAnalyzerError:
-    """A worker process is no more; torch knows which, or that it is one of all."""
-    known = _workers()
-    if processes is None:
-        processes = [process for process, worker in known.items() if worker.code]
-    codes = {known[process].code for process in processes if process in known}
-    seen = next(iter(codes)) if len(codes) == 1 else None
-    if seen is not None and seen < 0:
-        return _killed(_which(processes), signal.strsignal(-seen) or f"signal {-seen}", kills)
-    code = code or (None if seen is None else str(seen))
-    facts = ", ".join(filter(None, (_which(processes), code and f"exit code {code}")))
-    why = (
-        "most likely for want of memory" if _for_memory(kills) else "and not by the kernel for want of memory"
-    )
-    killed = "" if code else f"it was killed, {why}, or "
+def _ended(which: str, exited: bool) -> InputAnalyzerError:
+    how = "it has called exit" if exited else "it was killed, or has called exit"
     return InputFailedError(
-        f"a worker process of the DataLoader has ended by itself{facts and f' ({facts})'}: {killed}it has "
-        "called exit; expected one that delivers batches"
+        f"a worker process of the DataLoader has ended by itself{which}: {how}; expected one that delivers "
+        "batches: with num_workers=0 the line shows at which it ends"
     )
 
 
-def _for_memory(kills: int | None) -> bool:
-    """Whether the kernel has killed more processes than these for want of memory, or may have."""
+def _killed(process: str, by: str, kills: int | None) -> InputAnalyzerError:
+    said = f"(process {process}, {by})"
     now = node.oom_kills()
-    return kills is None or now is None or now > kills
-
-
-def _killed(which: str, by: str, kills: int | None) -> InputAnalyzerError:
-    which = f"({which}, {by})"
-    if by == "Killed" and not _for_memory(kills):
-        return InputFailedError(
-            f"a worker process of the DataLoader was killed {which}, and not by the kernel for want of "
-            "memory; expected one that delivers batches"
-        )
-    if by in _WANTS:
+    for_memory = by != "Killed" or kills is None or now is None or now > kills
+    if by in _SHORT and for_memory:
         return MemoryLimitError(
-            f"a worker process of the DataLoader was killed {which}, most likely for want of {_WANTS[by]}; "
+            f"a worker process of the DataLoader was killed {said}, most likely for want of {_SHORT[by]}; "
             "expected a pipeline that fits: smaller batches, fewer workers (num_workers), or fewer batches "
             "made ahead (prefetch_factor)"
         )
     if by in _CRASHES:
         return InputFailedError(
-            f"a worker process of the DataLoader has crashed {which}: code of a library that it calls, not "
+            f"a worker process of the DataLoader has crashed {said}: code of a library that it calls, not "
             "of Python; expected one that delivers batches: open files and connections in the worker, not "
-            "before it starts, try multiprocessing_context='spawn', and look with num_workers=0 where it "
-            "crashes"
+            "before it starts, and look with num_workers=0 where it crashes"
         )
+    why = ", and not by the kernel for want of memory" if by == "Killed" else ""
     return InputFailedError(
-        f"a worker process of the DataLoader was ended by somebody {which}; expected one that delivers "
+        f"a worker process of the DataLoader was ended by somebody {said}{why}; expected one that delivers "
         "batches"
     )
-
-
-_WANTS = {"Killed": "memory", "Bus error": "shared memory (/dev/shm), through which batches come"}
-_CRASHES = ("Segmentation fault", "Aborted", "Illegal instruction", "Floating point exception")
-"""As strsignal names them."""

@@ -242,6 +242,10 @@ def train_input(shard):
         (["--cold=/nowhere"], "--cold: got '/nowhere', expected existing directories"),
         (["--cold=."], "--cold: there is no file below '.'"),
         (["--cold=/", "--apply-dry-run"], "--apply-dry-run with --cold"),
+        (["--apply", "--yes", "--html=a.html"], "--apply with --html"),
+        (["--apply", "--apply-dry-run"], "--apply with --apply-dry-run"),
+        (["--yes"], "--yes without --apply"),
+        (["--apply"], "--apply without a terminal"),
     ],
 )
 def test_flags_that_cannot_be_used(tmp_path: Path, flags: list[str], said: str) -> None:

@@ -14,7 +14,6 @@ from estimator import CSRunConfig, ModeKeys
 from estimator.errors import InputShapeError
 from estimator.input import InputSource
 from estimator.input_analysis import VARIABLE, hand_over
-from input_analyzer import applying
 from input_analyzer.examine import examine
 from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.link import Order
@@ -52,17 +51,6 @@ def order(**more: Any) -> Order:
     return Order(purpose="examine", socket="", stage_seconds=0.0, **more)
 
 
-def test_sizes_are_mended_before_they_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = handed_over(unknown_batch_size, monkeypatch)
-    with pytest.raises(InputShapeError):
-        examine(program, order(), Silence())  # type: ignore[arg-type]
-    found = examine(program, order(apply=True), Silence())  # type: ignore[arg-type]
-    assert [component["shape"] for component in found["components"]] == [(32, 5), (32,)]
-    assert "drop-remainder-missing" in {finding["id"] for finding in found["findings"]}
-    assert "batch(drop_remainder=True)" in found["applied"]
-    assert applying.VARIABLE not in os.environ
-
-
 def test_a_worker_finds_its_own_configuration_while_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     program = handed_over(numbers_of_worker, monkeypatch)
@@ -78,12 +66,17 @@ def split_by_order() -> Any:
     return rows.map(lambda x: (x, x)).batch(16)
 
 
-def test_what_would_bring_in_other_records_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_told_of_an_input_that_no_run_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = handed_over(unknown_batch_size, monkeypatch)
+    with pytest.raises(InputShapeError):
+        examine(program, order(), Silence())  # type: ignore[arg-type]
+    found = examine(program, order(source_only=True), Silence())  # type: ignore[arg-type]
+    assert "drop-remainder-missing" in {finding["id"] for finding in found["findings"]}
+
+
+def test_what_would_bring_in_other_records_is_left_to_the_author(monkeypatch: pytest.MonkeyPatch) -> None:
     program = handed_over(split_by_order, monkeypatch)
-    found = examine(program, order(apply=True), Silence())  # type: ignore[arg-type]
-    proved = {finding["id"]: finding["proved"] for finding in found["findings"]}
-    assert proved["shuffle-buffer-small"] is proved["shard-missing"] is False
-    assert proved["drop-remainder-missing"] is proved["repeat-missing"] is True
-    small = next(finding for finding in found["findings"] if finding["id"] == "shuffle-buffer-small")
-    assert "; --apply leaves it as it is: take() in" in small["recommended"]
-    assert not any("buffer_size" in change for change in found["applied"])
+    found = examine(program, order(source_only=True), Silence())  # type: ignore[arg-type]
+    reasons = {finding["id"]: finding["by_hand"] for finding in found["findings"]}
+    assert reasons["shuffle-buffer-small"].startswith("take() in ")
+    assert reasons["drop-remainder-missing"] is reasons["repeat-missing"] is None

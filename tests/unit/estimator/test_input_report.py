@@ -1,4 +1,4 @@
-"""The Input Function Report in the log of a run, and inputs that are mended for it."""
+"""The Input Function Report in the log of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from estimator.input import InputSource, describe, read
-from estimator.run_config import CSRunConfig
-from input_analyzer import applying
 
 Tiny = Callable[..., Any]
 InputFn = Callable[..., Any]
@@ -88,33 +84,6 @@ def test_the_report_changes_no_batch(
     plain = calls()
     assert len(reported) > len(plain) > 0, "the report has not called it"
     assert reported[-len(plain) :] == plain, "the numbers of the run itself"
-
-
-def test_what_is_ordered_is_mended(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def input_fn() -> Any:
-        return tf.data.Dataset.range(10).batch(2)
-
-    def source(shard: int) -> InputSource:
-        return InputSource(input_fn, "train", {}, CSRunConfig(), {}, 2, shard)
-
-    whole = [int(x) for (batch,) in read(source(0), 1, 0) for x in batch]
-    assert whole == list(range(10))
-    for name, value in applying.order({"shard-missing", "drop-remainder-missing"}).items():
-        monkeypatch.setenv(name, value)
-    shards = [[int(x) for (batch,) in read(source(index), 1, 0) for x in batch] for index in (0, 1)]
-    assert shards == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert describe(source(0)).components[0].shape == (2,)
-
-    caplog.set_level(logging.INFO, "estimator")
-    monkeypatch.setenv(applying.VARIABLE, "shard-missing,shard-mising")
-    taken = InputSource(lambda: input_fn().take(1), "train", {}, CSRunConfig(), {}, 2, 0)
-    for source_ in (source(1), taken, taken):
-        next(read(source_, 1, 0))
-    told = [record.message for record in caplog.records if applying.VARIABLE in record.message]
-    assert any("mended in the input: shard(2, 1) behind range()" in text for text in told)
-    assert any("shard-missing is left as it is: " in text for text in told)
-    assert any("shard-mising: no finding" in text for text in told)
-    assert len(told) == 5, "what is the same is told once"
 
 
 def test_what_slurm_tells_a_worker_is_told_too(

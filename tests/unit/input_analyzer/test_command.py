@@ -135,23 +135,3 @@ def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> N
     assert done.stdout.startswith("srun "), done.stderr
     assert "--nodes=1 --ntasks=1 --exclusive --mpi=none --cpus-per-task=3 " in done.stdout
     assert done.stdout.rstrip().endswith("--launcher=slurm --partition=cpu python run.py")
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(240)
-def test_findings_are_shown_as_a_diff_and_mended_for_the_analysis(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import tensorflow as tf\n\n"
-        "def train_input():\n"
-        "    return tf.data.Dataset.range(1000).repeat().batch(10)\n"
-    )
-    done = run(tmp_path, "--apply_dry_run", "mine.py:train_input")
-    assert done.returncode == 0, done.stderr
-    assert "+    return tf.data.Dataset.range(1000).repeat().batch(10, drop_remainder=True)" in done.stdout
-    assert (tmp_path / "mine.py").read_text().endswith(".batch(10)\n"), "the source stays as it is"
-    done = run(
-        tmp_path, "--apply", "--seconds=1", "--cpus-per-task=1", "--json=a.json", "mine.py:train_input"
-    )
-    assert done.returncode == 0, done.stderr
-    notes = json.loads((tmp_path / "a.json").read_text())["notes"]
-    assert any(note.startswith("Measured with --apply: ") and "drop_remainder=True" in note for note in notes)

@@ -22,10 +22,11 @@ from input_analyzer.handover import InputProgram
 from input_analyzer.input_report import lines, text
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import Pipeline, Stage, StageTime
+from input_analyzer.tf.changed import changed
+from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.examine import examine
 from input_analyzer.tf.graph import trace
 from input_analyzer.tf.inspection import inspect
-from input_analyzer.tf.mend import mend
 
 AUTOTUNE = tf.data.AUTOTUNE
 RECORDS = np.zeros((100, 4), np.float32)
@@ -289,9 +290,9 @@ def test_options_may_give_up_the_order() -> None:
     assert "order-not-deterministic" not in found(lambda: loose(finish(slices()))), (
         "nothing runs side by side"
     )
-    mended = mend(trace(lambda: loose(good())).dataset, {"order-not-deterministic"})
-    assert mended.changes == ("options.deterministic = True",)
-    assert not mend(mended.dataset, {"order-not-deterministic"}).changes
+    ordered = changed(trace(lambda: loose(good())).dataset, {"order-not-deterministic"})
+    assert ordered is not None
+    assert changed(ordered, {"order-not-deterministic"}) is None
 
 
 def test_what_stops_with_one_of_its_datasets_has_an_end() -> None:
@@ -381,7 +382,7 @@ def test_random_numbers_out_of_a_variable() -> None:
 
     names = {"random-state", "cache-after-random"}
     for make in (flipped, generated):
-        assert names <= {one.id for one in find(trace(make, eager=True).pipeline, Context())}
+        assert names <= {one.id for one in find(trace(make, in_graph=in_graph).pipeline, Context())}
     assert not names & found(by_key).keys()
 
 
@@ -643,7 +644,7 @@ def test_a_loop_may_make_thousands_of_stages() -> None:
 
 def test_batches_that_are_chosen_by_their_order_are_shared_out_behind_that() -> None:
     """The advice for the one without a shard is what the other one does."""
-    bare = inspect(lambda workers, index: slices().batch(8).take(5).prefetch(2), eager=True)
+    bare = inspect(lambda workers, index: slices().batch(8).take(5).prefetch(2), in_graph=in_graph)
     (missing,) = (one for one in bare.findings if one.id == "shard-missing")
     assert " behind take() in " in missing.recommended
     followed = found(lambda: slices().batch(8).take(5).shard(2, 0).prefetch(2))

@@ -13,6 +13,7 @@ from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.lanes import Lane, lanes
 from input_analyzer.pace import pace, time_us, unaccounted_us
 from input_analyzer.pipeline import Pipeline, Stage
+from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.graph import trace
 
 AUTOTUNE = tf.data.AUTOTUNE
@@ -37,7 +38,7 @@ def untuned(dataset: Any) -> Any:
 
 
 def of(dataset: Any) -> dict[str, Lane]:
-    return dict(lanes(trace(lambda: dataset() if callable(dataset) else dataset, eager=True).pipeline))
+    return dict(lanes(trace(lambda: dataset() if callable(dataset) else dataset, in_graph=in_graph).pipeline))
 
 
 def test_stages_between_two_buffers_take_turns() -> None:

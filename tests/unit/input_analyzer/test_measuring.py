@@ -13,7 +13,6 @@ import pytest
 
 from csrun.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
-from input_analyzer.applying import VARIABLE
 from input_analyzer.errors import InputEndedError
 from input_analyzer.handover import Shard
 from input_analyzer.measure.copies import Launch, Patience
@@ -272,15 +271,8 @@ def test_no_more_copies_are_measured_than_have_something_to_read() -> None:
     ]
 
 
-def test_a_mend_that_leaves_a_worker_empty_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_records_is_named() -> None:
     with pytest.raises(InputEndedError, match=r"in shard 1 of 2; .* add repeat"):
-        check_length(0, 0, Shard(2, 1))
-    monkeypatch.setenv(VARIABLE, "shard-missing,drop-remainder-missing,prefetch-missing")
-    named = "--apply mends drop-remainder-missing and shard-missing here"
-    with pytest.raises(InputEndedError, match=named):
         check_length(0, 0, Shard(2, 1))
     with pytest.raises(InputEndedError, match="add repeat"):
         check_length(0, 0, Shard(1, 0))
-    monkeypatch.setenv(VARIABLE, "drop-remainder-missing")
-    with pytest.raises(InputEndedError, match="add repeat"):
-        check_length(0, 0, Shard(2, 1))

@@ -25,6 +25,7 @@ from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.pace import pace
 from input_analyzer.pipeline import StageTime
 from input_analyzer.rate_model import Point, fit
+from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.graph import trace
 
 FILE = Path(__file__).with_name("pipelines.py")
@@ -58,7 +59,7 @@ def by_name(case: Any) -> str:
 @pytest.mark.parametrize("case", KNOWN, ids=by_name)
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_the_bottleneck_follows_from_times_and_threads(case: Any, cpus: int) -> None:
-    pipeline = trace(case.make, eager=True).pipeline
+    pipeline = trace(case.make, in_graph=in_graph).pipeline
     times = []
     for stage in pipeline.stages:
         python, wait, steps = case.costs.get(stage.name, (0, 0, 0))

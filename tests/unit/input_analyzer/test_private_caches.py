@@ -16,10 +16,11 @@ from input_analyzer.handover import InputProgram
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.session import keep_files_apart
 from input_analyzer.measure.temporary import keep_below
+from input_analyzer.overlap import Overlap
 from input_analyzer.tf import compare as comparing
 from input_analyzer.tf import private_caches
 from input_analyzer.tf.graph import Traced, trace
-from input_analyzer.tf.worker_records import records_differ
+from input_analyzer.tf.records import overlap_in_graph
 
 Make = Callable[[str], Any]
 
@@ -114,18 +115,16 @@ def test_every_process_of_an_analysis_has_a_folder_of_its_own(tmp_path: Path, ow
 def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file(
     tmp_path: Path, own: Path, kind: str
 ) -> None:
-    def traced(workers: int, index: int) -> Traced:
+    def traced(index: int) -> Traced:
         def make() -> Any:
             spec = tf.TensorSpec([], tf.int64)
-            mine = tf.data.Dataset.from_generator(
-                lambda: iter(range(index, 20, workers)), output_signature=spec
-            )
+            mine = tf.data.Dataset.from_generator(lambda: iter(range(index, 20, 2)), output_signature=spec)
             return getattr(mine, kind)(f"{tmp_path}/kept")
 
         return trace(make)
 
     private_caches.keep_apart(own)
-    assert records_differ(traced, 2, lambda workers, index: nullcontext()).differ is True
+    assert overlap_in_graph(traced, lambda index: nullcontext()) is Overlap.NONE
 
 
 def test_a_killed_process_leaves_no_sources_of_autograph_behind(
@@ -170,7 +169,7 @@ def test_a_cache_in_memory_stays_there(own: Path) -> None:
     assert private_caches.notes() == ()
 
 
-def test_rates_with_and_without_a_mend_are_compared_though_both_write_a_cache(
+def test_rates_with_and_without_a_change_are_compared_though_both_write_a_cache(
     tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make() -> Any:
@@ -181,6 +180,6 @@ def test_rates_with_and_without_a_mend_are_compared_though_both_write_a_cache(
     monkeypatch.setattr(comparing, "TURN_S", 0.02)
     monkeypatch.setattr(comparing, "WARM_UP_S", 0.02)
     program = InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()))
-    (ratio,) = comparing.compare(program, [("prefetch-missing",)], 0.3, lambda doing: None)
+    ratio = comparing.compare(program, {"prefetch-missing": None}, 0.3, lambda: None)
     assert ratio is not None
     assert not list(tmp_path.glob("kept*"))

@@ -13,7 +13,6 @@ from input_analyzer.examine import epoch_samples
 from input_analyzer.findings import find
 from input_analyzer.findings.context import Context, is_batched
 from input_analyzer.tf.graph import trace
-from input_analyzer.tf.mend import mend
 
 RECORDS = np.zeros((100, 4), np.float32)
 
@@ -152,15 +151,6 @@ def test_an_unseeded_choice_is_a_random_order() -> None:
         in rules(lambda: of_own_numbers(None))["shard-after-shuffle"]
     )
     assert "shard-after-shuffle" not in rules(lambda: of_own_numbers(3))
-
-
-def test_a_small_buffer_behind_a_choice_is_mended() -> None:
-    def small() -> Any:
-        return sampled().shuffle(10, seed=1).batch(8, drop_remainder=True)
-
-    assert mend(trace(small).dataset, {"shuffle-buffer-small"}, 2, 0).changes == ("shuffle(buffer_size=80)",)
-    whole = trace(lambda: slices().batch(8).shuffle(2, seed=1)).dataset
-    assert mend(whole, {"shuffle-buffer-small"}, 2, 0).changes == ()
 
 
 @pytest.mark.parametrize(

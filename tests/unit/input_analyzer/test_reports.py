@@ -97,7 +97,7 @@ def analysis(target: float | None) -> Analysis:
         recommendation=found,
         target=None if target is None else Target(target, "given with --target-samples-per-s"),
         input_bound=None if target is None else found.samples_per_s < target,
-        applied_gain=replace(GAIN, text="2.50 times the rate with 2 CPUs (2.30 to 2.70)"),
+        gain_together=replace(GAIN, text="2.50 times the rate with 2 CPUs (2.30 to 2.70)"),
         notes=("One node was measured.",),
         elapsed_s=42.0,
     )  # fmt: skip
@@ -204,7 +204,7 @@ def test_text_and_page_say_what_mending_gives() -> None:
     together = "together: measured: 2.50 times the rate with 2 CPUs (2.30 to 2.70)"
     shown = " ".join(text_of(analysis(None)).split())
     assert f"gain: {each}" in shown
-    assert f"All that --apply mends, {together}" in shown
+    assert f"All changes that were tried out, {together}" in shown
     page = render_html(analysis(None))
     assert f"Gain: {each}" in page
     assert together in page

@@ -16,8 +16,7 @@ from input_analyzer.examine import epoch_samples
 from input_analyzer.findings import find
 from input_analyzer.findings.context import Context
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.graph import Traced, read, trace
-from input_analyzer.tf.mend import mend
+from input_analyzer.tf.graph import trace
 
 SIZES = ("drop-remainder-missing", "shape-unknown")
 ROWS = np.zeros((20, 3), np.float32)
@@ -107,22 +106,8 @@ def ragged() -> Any:
 
 
 def found(make: Callable[[], Any], *, training: bool = True) -> list[Finding]:
-    findings = find(trace(make, eager=True).pipeline, Context(training=training))
+    findings = find(trace(make, in_graph=in_graph).pipeline, Context(training=training))
     return [finding for finding in findings if finding.id in SIZES]
-
-
-def mended(make: Callable[[], Any], *findings: str) -> Traced:
-    graph, dataset = in_graph(make)
-    return read(graph, mend(dataset, set(findings)).dataset)
-
-
-def first_batches(traced: Traced, count: int) -> list[Any]:
-    with traced.graph.as_default():
-        iterator = tf.compat.v1.data.make_initializable_iterator(traced.dataset)
-        batch = iterator.get_next()
-    with tf.compat.v1.Session(graph=traced.graph) as session:
-        session.run(iterator.initializer)
-        return [session.run(batch) for _ in range(count)]
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -141,52 +126,12 @@ def test_an_evaluation_of_a_table_is_batched_again(folder: Path) -> None:
     assert found(lambda: whole(table(folder, num_epochs=1).unbatch())) == []
 
 
-@pytest.mark.parametrize("name", ["images", "table", "examples", "a package", "map_and_batch"])
-def test_they_are_mended_in_the_graph(name: str, folder: Path) -> None:
-    *_, make, _ = LIBRARIES[name]
-
-    traced = mended(lambda: make(folder), "drop-remainder-missing")
-    assert {finding.id for finding in find(traced.pipeline, Context())}.isdisjoint(SIZES)
-    (batch,) = first_batches(traced, 1)
-    assert {len(leaf) for leaf in tf.nest.flatten(batch)} == {traced.pipeline.samples_per_element}
-
-
 def test_ragged_values_are_no_datasets() -> None:
     def make() -> Any:
         rows = tf.ragged.constant([[number] * (number % 4 + 1) for number in range(20)])
-        sums = tf.data.Dataset.from_tensor_slices(rows).map(tf.reduce_sum)
-        return sums.batch(8)
+        return tf.data.Dataset.from_tensor_slices(rows).map(tf.reduce_sum).batch(8)
 
-    whole_batches = mended(make, "drop-remainder-missing", "parallel-calls-missing")
-    assert whole_batches.dataset.element_spec.shape == [8]
-    assert whole_batches.pipeline.stages[0].op == "from_tensor_slices"
-    (batch,) = first_batches(whole_batches, 1)
-    assert batch.tolist() == [number * (number % 4 + 1) for number in range(8)]
-
-
-def test_a_mended_size_is_followed_through_maps() -> None:
-    def behind(change: Callable[[Any], Any]) -> Traced:
-        def make() -> Any:
-            pairs = tf.data.Dataset.range(20).map(lambda x: tf.fill([3], x)).batch(8)
-            return pairs.map(change).prefetch(2)
-
-        return mended(make, "drop-remainder-missing", "parallel-calls-missing")
-
-    flat = behind(lambda x: tf.reshape(x, [-1]))
-    assert flat.dataset.element_spec.shape == [24]
-    (batch,) = first_batches(flat, 1)
-    assert batch.tolist() == [x for x in range(8) for _ in range(3)]
-    called = behind(tf.function(lambda x: x * 2))
-    assert called.dataset.element_spec.shape == [8, 3]
-    assert len(first_batches(called, 2)) == 2
-    # Nobody can tell, but a batch.
-    python = behind(lambda x: in_python(x))
-    assert python.dataset.element_spec.shape == [8, 3]
-    assert len(first_batches(python, 2)) == 2
-
-
-def in_python(x: Any) -> Any:
-    return tf.ensure_shape(tf.numpy_function(np.negative, [x], tf.int64), [None, 3])
+    assert trace(make, in_graph=in_graph).pipeline.stages[0].op == "from_tensor_slices"
 
 
 UNKNOWN: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -240,24 +185,20 @@ def test_smaller_batches_within_are_no_matter() -> None:
     assert found(lambda: numbers().repeat().batch(4).map(lambda x: tf.ensure_shape(x, [4]))) == []
     assert len(found(lambda: whole(numbers().batch(8)))) == 1
 
-    again = mended(lambda: numbers().batch(8).unbatch().batch(4), "drop-remainder-missing")
-    values = np.concatenate(first_batches(again, 5))
-    assert values.tolist() == list(range(20)), "the inner batches keep all records"
-
 
 def test_a_tensor_that_is_no_tensor_has_no_size() -> None:
     assert found(lambda: whole(numbers()).map(lambda x: (x, None))) == []
 
 
 def test_calls_of_libraries_batch_repeat_and_prefetch(folder: Path) -> None:
-    pipeline = trace(lambda: helpers(folder).load(numbers()), eager=True).pipeline
+    pipeline = trace(lambda: helpers(folder).load(numbers()), in_graph=in_graph).pipeline
     assert pipeline.samples_per_element == 8
     ids = {finding.id for finding in find(pipeline, Context())}
     assert ids.isdisjoint({"repeat-missing", "prefetch-missing"})
-    kept = trace(lambda: images(folder).repeat(), eager=True).pipeline
+    kept = trace(lambda: images(folder).repeat(), in_graph=in_graph).pipeline
     assert kept.samples_per_element == 4
     assert epoch_samples(kept) == 8  # 6 images are 2 batches
-    assert epoch_samples(trace(lambda: table(folder), eager=True).pipeline) is None
-    again = trace(lambda: whole(numbers()).rebatch(2, drop_remainder=True), eager=True).pipeline
+    assert epoch_samples(trace(lambda: table(folder), in_graph=in_graph).pipeline) is None
+    again = trace(lambda: whole(numbers()).rebatch(2, drop_remainder=True), in_graph=in_graph).pipeline
     assert again.samples_per_element == 2
     assert epoch_samples(again) is None

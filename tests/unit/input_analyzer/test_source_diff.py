@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from input_analyzer.analysis import Finding
-from input_analyzer.applying import left_alone
-from input_analyzer.source_diff import changes, diff
+from input_analyzer.source_diff import changes
 
 HEAD = "import tensorflow as tf\n"
 
@@ -20,7 +20,7 @@ def changed(
     """The lines that a diff adds to a source of two lines or more."""
     source = HEAD + textwrap.dedent(body)
     finding = Finding(identifier, "warning", op, f"data.py:{line}", "slow", recommended, None, value)
-    text = diff([finding], lambda path: source)
+    text = changes([finding], lambda path: source).diff
     return [row[1:] for row in text.splitlines() if row.startswith("+") and not row.startswith("+++")]
 
 
@@ -57,7 +57,7 @@ def changed(
         ("order-not-deterministic", "map", "d.map(f, deterministic=False)", "d.map(f, deterministic=True)"),
     ],
 )
-def test_mends(identifier: str, op: str, before: str, after: str) -> None:
+def test_changes(identifier: str, op: str, before: str, after: str) -> None:
     assert changed(before, identifier, op, 2) == [after]
 
 
@@ -111,9 +111,9 @@ def test_what_is_not_plain_is_left() -> None:
     assert changed("d = d.map(f, **settings)", "parallel-calls-missing", "map", 2) == []
     assert changed("d = d.map(f)", "random-state", "map", 2) == []
     finding = Finding("parallel-calls-missing", "warning", "map", "data.py:1", "slow", "")
-    assert diff([finding], lambda path: "import tensorflow\nd = d.map(f)\n") == ""
-    assert diff([finding], lambda path: "d = d.map(\n") == ""
-    assert diff([Finding("prefetch-missing", "warning", "map", None, "slow", "")]) == ""
+    assert changes([finding], lambda path: "import tensorflow\nd = d.map(f)\n").diff == ""
+    assert changes([finding], lambda path: "d = d.map(\n").diff == ""
+    assert changes([Finding("prefetch-missing", "warning", "map", None, "slow", "")]).diff == ""
 
 
 def test_one_of_two_calls_that_lacks_it_is_plain() -> None:
@@ -132,7 +132,7 @@ def test_several_files_and_a_missing_one(tmp_path: Path) -> None:
         Finding("repeat-missing", "warning", "batch", f"{path}:2", "", ""),
         Finding("drop-remainder-missing", "error", "batch", f"{tmp_path}/gone.py:2", "", ""),
     ]
-    text = diff(findings)
+    text = changes(findings).diff
     assert f"--- a{path}" in text
     assert "+d = d.repeat().batch(8, drop_remainder=True).prefetch(tf.data.AUTOTUNE)\n" in text
     assert "gone" not in text
@@ -159,14 +159,15 @@ def test_epochs_share_a_batch(op: str, before: str, after: str) -> None:
 
 def test_tensorflow_that_comes_from_another_module_is_known() -> None:
     finding = Finding("prefetch-missing", "warning", "batch", "data.py:2", "", "")
-    text = diff([finding], lambda path: "from base import *\nd = tf.data.Dataset.range(9).batch(2)\n")
+    source = "from base import *\nd = tf.data.Dataset.range(9).batch(2)\n"
+    text = changes([finding], lambda path: source).diff
     assert "+d = tf.data.Dataset.range(9).batch(2).prefetch(tf.data.AUTOTUNE)" in text
 
 
 def test_what_is_not_in_the_diff_is_named_with_the_reason() -> None:
     small = Finding("shuffle-buffer-small", "warning", "shuffle", "data.py:2", "", "shuffle(80)", None, 80)
     findings = [
-        left_alone(small, "take() depends on the order"),
+        replace(small, by_hand="take() depends on the order"),
         Finding("shard-missing", "warning", "range", "data.py:2", "", ""),
         Finding("prefetch-missing", "warning", "shuffle", "data.py:2", "", ""),
         Finding("parallel-calls-missing", "warning", "map", "data.py:3", "", ""),
@@ -177,7 +178,7 @@ def test_what_is_not_in_the_diff_is_named_with_the_reason() -> None:
     assert found.diff == ""
     assert {(finding.id, reason) for finding, reason in found.left} == {
         ("shuffle-buffer-small", "take() depends on the order"),
-        ("shard-missing", "no argument of one call mends it"),
+        ("shard-missing", "it is more than an argument of one call"),
         ("prefetch-missing", "the file does not know TensorFlow as tf"),
         ("parallel-calls-missing", "the file does not know TensorFlow as tf"),
         ("repeat-missing", "it is not made on a line of yours"),

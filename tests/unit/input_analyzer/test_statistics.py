@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from input_analyzer import turns
+from input_analyzer import interleaved
 from input_analyzer.measure.rates import Effort, Stop
 from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate, student_975
 
@@ -110,7 +110,7 @@ def test_a_clear_gain_takes_fewer_rounds(
     monkeypatch: pytest.MonkeyPatch, times: float, noise: float, rounds: int
 ) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr(turns.time, "monotonic", lambda: next(clock) * (0 if noise < 0.03 else 1))
+    monkeypatch.setattr(interleaved.time, "monotonic", lambda: next(clock) * (0 if noise < 0.03 else 1))
     made = 0
 
     def after() -> float:
@@ -118,6 +118,6 @@ def test_a_clear_gain_takes_fewer_rounds(
         made += 1
         return times * math.exp(noise * (-1) ** made)
 
-    ratio = turns.in_turns(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
+    ratio = interleaved.rates_interleaved(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
     assert made == rounds
     assert ratio[1] - 1e-9 <= times <= ratio[2] + 1e-9

@@ -20,19 +20,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.errors import InputEndedError, WrongTypeError
+from input_analyzer.errors import WrongTypeError
 from input_analyzer.examine import examine
-from input_analyzer.handover import Shard
+from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.imports import on_import
 from input_analyzer.measure.link import Order
 from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
-from input_analyzer.standalone import called, mended_batches, program_of
+from input_analyzer.standalone import called, program_of
+from input_analyzer.tf import examine as of_graphs
 from input_analyzer.tf.counting import count, initializers
-from input_analyzer.tf.eager_graph import NeedsEagerError
+from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
 from input_analyzer.tf.fingerprint import fingerprint
 from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.inspection import inspect
-from input_analyzer.tf.worker_records import Begin
 
 
 def pipeline_of(make: Callable[[], Any], seed: int | None = None) -> Pipeline:
@@ -224,24 +224,20 @@ def by_environment(workers: int, index: int) -> Any:
 )
 def test_records_tell_what_python_reads(make: Callable[[int, int], Any], expected: bool | None) -> None:
     state = random.getstate()
-    assert inspect(make, workers=2, role=as_worker).context.sharded is expected
+    program = InputProgram(
+        "tensorflow",
+        make,
+        lambda shard: make(shard.count, shard.index),
+        lambda shard: iter(()),
+        role=lambda shard: as_worker(shard.count, shard.index),
+    )
+    found = of_graphs.examine(
+        program, Order(purpose="examine", socket="", stage_seconds=0.0), lambda doing: None
+    )
+    assert found.sharded is expected
+    assert any("cannot be told" in note for note in found.notes) is (expected is None)
     assert random.getstate() == state
     assert inspect(make, workers=2).context.sharded is None
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "alike"),
-    [
-        ("abc", "abcd", True),  # cut off after a second
-        ("abc", "abc.", True),
-        ("abc.", "abcd", False),  # one has an end that the other one does not have
-        ("abc.", "abcd.", False),
-        ("abc", "abd", False),
-    ],
-)
-def test_what_a_busy_machine_has_read_less_of_is_the_same(first: str, last: str, alike: bool) -> None:
-    one, other = (Begin(tuple(read.rstrip(".")), read.endswith(".")) for read in (first, last))
-    assert one.is_that_of(other) is other.is_that_of(one) is alike
 
 
 def test_what_was_not_compared_is_said() -> None:
@@ -265,48 +261,6 @@ def permuted(draw: Callable[[int], Any]) -> Any:
 
 
 OWN_NUMBERS = np.random.default_rng()
-
-
-@pytest.mark.parametrize(
-    ("make", "expected", "notes"),
-    [
-        # Two calls draw other numbers, in one process; workers read all records all the same.
-        (lambda n, i: tf.data.Dataset.range(9).shuffle(9, seed=np.random.randint(1 << 30)), False, []),
-        (lambda n, i: permuted(np.random.permutation), False, []),
-        (lambda n, i: permuted(lambda k: np.random.permutation(k)[i::n]), True, ["parts of an order"]),
-        (lambda n, i: permuted(OWN_NUMBERS.permutation), None, ["called as the same worker it is made"]),
-        (lambda n, i: permuted(OWN_NUMBERS.permutation).shard(n, i), True, ["parts of an order"]),
-        (
-            lambda n, i: of_generator(0, 1, lambda k: random.SystemRandom().randrange(1 << 30)),
-            None,
-            ["cannot be told: each time that it is called"],
-        ),
-        (lambda n, i: of_generator(i, n, lambda k: 7), None, ["cannot be told: the first batches are all"]),
-        (not_at_all, False, []),
-    ],
-)
-def test_random_numbers_are_no_shards(
-    make: Callable[[int, int], Any], expected: bool | None, notes: list[str]
-) -> None:
-    inspection = inspect(make, role=as_worker)
-    assert inspection.context.sharded is expected
-    assert len(inspection.notes) == len(notes)
-    assert all(part in note for part, note in zip(notes, inspection.notes, strict=True))
-
-
-def test_an_order_by_chance_is_not_shared_out() -> None:
-    """Processes draw other numbers: parts of other orders would lose records."""
-
-    def mended(make: Callable[[], Any]) -> tuple[bool, list[str]]:
-        order = Order(purpose="examine", socket="", apply=True, stage_seconds=0.0)
-        found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
-        (missing,) = (one for one in found["findings"] if one["id"] == "shard-missing")
-        return missing["proved"], [change for change in found["applied"] if change.startswith("shard")]
-
-    assert mended(lambda: permuted(lambda k: np.random.permutation(100))) == (False, [])
-    behind = tf.data.Dataset.range
-    seeded = lambda: behind(99).shuffle(9, seed=random.randrange(99)).batch(4)  # noqa: E731
-    assert mended(seeded) == (True, ["shard(2, 0) behind range()"])
 
 
 def test_two_traces_of_one_function_have_one_fingerprint() -> None:
@@ -335,7 +289,7 @@ def test_functions_for_eager_execution_mean_what_they_say() -> None:
     def make() -> Any:
         return tf.data.Dataset.range(10).filter(lambda x: x % OUTSIDE == 0).batch(2)
 
-    traced = trace(make, eager=True)
+    traced = trace(make, in_graph=in_graph)
     assert [stage.name for stage in traced.pipeline.stages] == ["range", "filter", "batch"]
     assert traced.pipeline.last.source is not None
     with traced.graph.as_default():
@@ -443,8 +397,8 @@ def _of_parts() -> Any:
 )
 def test_what_a_function_makes_eagerly_is_made_in_a_graph(make: Callable[[], Any]) -> None:
     expected = next(iter(make())).numpy().tolist()
-    traced = trace(make, eager=True)
-    assert fingerprint(traced.graph) == fingerprint(trace(make, eager=True).graph)
+    traced = trace(make, in_graph=in_graph)
+    assert fingerprint(traced.graph) == fingerprint(trace(make, in_graph=in_graph).graph)
     assert first_of(traced) == expected
     counted = set(count(traced, 0.1).per_sample)
     assert counted == {stage.name for stage in traced.pipeline.stages}
@@ -483,16 +437,16 @@ def _queue() -> Any:
 )
 def test_what_works_only_eagerly_is_said_and_read_as_it_is(make: Callable[[], Any], reason: str) -> None:
     with pytest.raises(NeedsEagerError, match=reason):
-        trace(make, eager=True)
-    order = Order(purpose="examine", socket="", apply=True, stage_seconds=0.1)
+        trace(make, in_graph=in_graph)
+    order = Order(purpose="examine", socket="", stage_seconds=0.1)
     found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
     assert found["batch_size"] == 2
-    assert (found["stages"], found["applied"]) == ([], [])
+    assert found["stages"] == []
     (finding,) = found["findings"]
-    assert (finding["id"], finding["op"], finding["proved"]) == ("shard-missing", make.__name__, False)
+    assert (finding["id"], finding["op"]) == ("shard-missing", make.__name__)
     (note,) = found["notes"]
     assert re.search(f"cannot be made in a graph.*{reason}", note)
-    batches = mended_batches(make, frozenset({"repeat-missing"}), Shard(1, 0))
+    batches = program_of(make, make()).batches(Shard(1, 0))
     expected = [batch.numpy().tolist() for batch in make().take(3)]
     assert [next(batches)[0].tolist() for _ in range(3)] == expected
 
@@ -518,7 +472,7 @@ def test_what_the_module_of_a_function_makes_is_made_in_a_graph_too(
     order: list[str] = []
     function, made = called("numbers_of_four.py:make", lambda: order.append("prepared"), order.append)
     assert order == ["prepared", "calling numbers_of_four.py:make"]
-    traced = trace(function, eager=True)
+    traced = trace(function, in_graph=in_graph)
     assert [stage.source for stage in traced.pipeline.stages] == [
         *["numbers_of_four.py:4"] * 2,
         *["numbers_of_four.py:9"] * 2,
@@ -539,26 +493,6 @@ def test_what_follows_an_import_is_done_once(tmp_path: Path, monkeypatch: pytest
         assert seen == []
         assert sys.meta_path == finders
     del sys.modules["awaited"]
-
-
-def _randomly() -> Any:
-    return tf.data.Dataset.from_tensor_slices(tf.random.shuffle(tf.range(99))).batch(2)
-
-
-def _randomly_and_shared() -> Any:
-    return tf.data.Dataset.from_tensor_slices(tf.random.shuffle(tf.range(99))).shard(*_worker()).batch(2)
-
-
-def test_orders_that_a_function_draws_are_compared_with_equal_seeds() -> None:
-    """Workers that draw other orders read the same records; parts of other orders are parts by chance."""
-    for make, sharded in ((_randomly, False), (_randomly_and_shared, True)):
-        program = program_of(make, make())
-        found = inspect(
-            lambda count, index: program.build(Shard(count, index)),  # noqa: B023
-            eager=True,
-            role=lambda count, index: program.role(Shard(count, index)),  # noqa: B023
-        )
-        assert (found.context.sharded, found.context.by_chance) == (sharded, True)
 
 
 def _worker() -> tuple[int, int]:
@@ -595,18 +529,3 @@ def test_records_tell_what_works_only_eagerly_shares(
     assert found["sharded"] is sharded
     assert len(found["findings"]) == (sharded is False)
     assert len([note for note in found["notes"] if "cannot be told" in note]) == said
-
-
-def test_an_input_that_ends_early_is_read_as_it_will_be_mended() -> None:
-    def make() -> Any:
-        return tf.data.Dataset.range(70).map(lambda x: x + 1).batch(8)
-
-    def examined(*, apply: bool) -> Any:
-        order = Order(purpose="examine", socket="", apply=apply, stage_seconds=0.0)
-        return examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
-
-    with pytest.raises(InputEndedError, match="after 9 batches"):
-        examined(apply=False)
-    found = examined(apply=True)
-    assert found["batch_size"] == 8
-    assert any(change.startswith("repeat()") for change in found["applied"])

@@ -22,7 +22,8 @@ from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.errors import InputEndedError
 from input_analyzer.examine import stage_costs
 from input_analyzer.tf.counting import count
-from input_analyzer.tf.graph import trace
+from input_analyzer.tf.eager_graph import in_graph
+from input_analyzer.tf.graph import called, trace
 from input_analyzer.tf.timing import time_stages
 
 AUTOTUNE = tf.data.AUTOTUNE
@@ -178,7 +179,7 @@ def test_functions_for_eager_execution_are_timed() -> None:
     def make() -> Any:
         return numbers().filter(lambda x: x % 2 == 0).map(burn(2000)).repeat().batch(2, drop_remainder=True)
 
-    times = {t.stage: t for t in time_stages(trace(make, eager=True), seconds=1.0).times}
+    times = {t.stage: t for t in time_stages(trace(make, in_graph=in_graph), seconds=1.0).times}
     assert 2000 * (1 - TOLERANCE) <= times["map"].self_time_us <= 2000 * (1 + TOLERANCE) + CALL_US
 
 
@@ -232,7 +233,7 @@ def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
     def make() -> Any:
         return numbers().map(looped).map(burn(1000)).repeat().batch(2, drop_remainder=True)
 
-    timing = time_stages(trace(make, eager=eager), seconds=0.5)
+    timing = time_stages(trace(make, in_graph=in_graph if eager else called), seconds=0.5)
     assert {"map", "map_2"} <= {time.stage for time in timing.times}
 
 

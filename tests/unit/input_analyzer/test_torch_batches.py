@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
-    Sampler,
     TensorDataset,
 )
 
@@ -29,10 +27,10 @@ from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.batches import SampleCount, Shapes
 from input_analyzer.measure.link import Order
 from input_analyzer.standalone import program_of
-from input_analyzer.torch import orders, records
 from input_analyzer.torch.batch_parts import leaves_of
 from input_analyzer.torch.examine import examine as torch_examine
 from input_analyzer.torch.loader import pipeline_of
+from input_analyzer.torch.sharing import digest
 
 Named = namedtuple("Named", "x y")
 
@@ -137,10 +135,10 @@ def test_a_batch_has_as_many_samples_as_the_loader_says(collate: Any, bytes_per_
 def test_records_are_told_apart_in_whatever_they_come(kind: Any) -> None:
     one, other = torch.zeros(5000), torch.zeros(5000)
     other[2500] = 1  # its text is that of the other one
-    first, again, second = (records.digest(kind(x, "name")) for x in (one, one.clone(), other))
+    first, again, second = (digest(kind(x, "name")) for x in (one, one.clone(), other))
     assert first == again
     assert first != second
-    assert first != records.digest(kind(one, "other name"))
+    assert first != digest(kind(one, "other name"))
 
 
 def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
@@ -180,16 +178,6 @@ def test_samples_are_counted_where_the_first_batch_shows_them(
     assert seen.check(tuple(map(np.zeros, shapes)))[0] == seen.samples == samples[0]
 
 
-class Unsized(Sampler[int]):
-    """A sampler that does not tell how long it is."""
-
-    def __init__(self, count: int | None) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return (number % 64 for number in (count() if self.count is None else range(self.count)))
-
-
 class Stream(IterableDataset[Any]):
     """Records that nobody has counted."""
 
@@ -214,18 +202,10 @@ def findings_of(make: Callable[[Shard], Any], **order: Any) -> dict[str, Finding
         (lambda shard: of_task(63, shard), "error", "as 63 records are not whole batches of 8"),
         (lambda shard: of_task(72, shard), "warning", "as of 2 tasks one has 36 records"),
         (lambda shard: of_task(72, Shard(1, 0)), "warning", "as of 2 tasks one has 36 records"),
-        (lambda shard: of_task(64, shard), "warning", "as of 3 tasks one has 22 records"),
         (lambda shard: of_task(8 * 720_720, shard), None, ""),
-        (lambda shard: DataLoader(torch.zeros(64, 2), 8, sampler=Unsized(None)), None, ""),
-        (lambda shard: DataLoader(torch.zeros(64, 2), 8, sampler=Unsized(20)), "error", "as 20 records are"),
-        (
-            lambda shard: DataLoader(torch.zeros(64, 2), 8, sampler=Unsized(32)),
-            "warning",
-            "as of 3 tasks one",
-        ),
         (lambda shard: DataLoader(Stream(), 8), "warning", "nobody knows how many"),
     ],
-    ids=["uneven", "two", "to-share", "three", "even", "endless", "counted", "counted-three", "stream"],
+    ids=["uneven", "two", "to-share", "even", "stream"],
 )
 def test_the_last_batch_of_each_of_several_tasks(make: Any, severity: str | None, said: str) -> None:
     finding = findings_of(make).get("drop-remainder-missing")
@@ -238,27 +218,6 @@ def test_an_epoch_of_indices_that_come_in_batches_is_not_as_many_records() -> No
     order = torch.utils.data.BatchSampler(range(64), 8, False)
     for loader, samples in ((DataLoader(data, None, sampler=order), None), (DataLoader(data, 8), 64)):
         assert epoch_samples(pipeline_of(loader, next(iter(loader)))) == samples
-
-
-class Buckets(Sampler[Any]):
-    """Batches of 8 records, and what is left."""
-
-    def __init__(self, records: int) -> None:
-        self.records = records
-
-    def __iter__(self) -> Iterator[Any]:
-        starts = range(0, self.records, 8)
-        return iter([list(range(start, min(start + 8, self.records))) for start in reversed(starts)])
-
-
-def test_a_batch_sampler_of_the_users_with_batches_of_several_sizes() -> None:
-    def make(shard: Shard) -> Any:
-        return DataLoader(torch.zeros(64, 2), batch_sampler=Buckets(51))
-
-    finding = findings_of(make)["drop-remainder-missing"]
-    assert (finding.severity, finding.op) == ("error", "sampler")
-    assert finding.message.startswith("its batches have 3 to 8 records, ")
-    assert orders.batch_sizes(Buckets(48)) == (8,)
 
 
 def test_of_a_stream_every_worker_has_a_last_batch() -> None:

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from input_analyzer.analysis import Finding
-from input_analyzer.source_diff import diff
+from input_analyzer.source_diff import changes
 
 HEAD = "import torch\n"
 
@@ -19,7 +19,7 @@ def changed(body: str, *recommended: str, line: int = 2, head: str = HEAD) -> li
         Finding(f"rule-{number}", "warning", "DataLoader", f"data.py:{line}", "slow", text)
         for number, text in enumerate(recommended)
     ]
-    text = diff(findings, lambda path: source)
+    text = changes(findings, lambda path: source).diff
     return [row[1:] for row in text.splitlines() if row.startswith("+") and not row.startswith("+++")]
 
 
@@ -116,5 +116,5 @@ def test_a_name_that_the_source_does_not_know_is_not_used() -> None:
 def test_a_file_elsewhere_can_be_patched() -> None:
     recommended = "DataLoader(..., drop_last=True)"
     found = Finding("rule", "warning", "DataLoader", "/data/in.py:1", "slow", recommended)
-    text = diff([found], lambda path: "l = DataLoader(d)\n")
+    text = changes([found], lambda path: "l = DataLoader(d)\n").diff
     assert text.startswith("--- a/data/in.py\n+++ b/data/in.py\n")

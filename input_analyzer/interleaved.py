@@ -1,4 +1,4 @@
-"""Rates of an input with and without mends, measured in turns.
+"""Rates of an input with and without a change, measured interleaved.
 
 A turn takes a fraction of a second, so a busy machine disturbs both alike. While one is read, threads and
 processes of the other fill its buffers and stop: so the first part of every turn, in which these are emptied,
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -33,34 +32,7 @@ at often enough is narrow by chance. So it holds the true ratio in 93 to 95 of 1
 the intervals do that end with `TIGHT`."""
 
 
-def compare_sets(
-    sets: Sequence[Sequence[str]],
-    optional: Collection[str],
-    compare_one: Callable[[tuple[str, ...], Callable[[], None]], Ratio | None],
-    say: Callable[[str], None],
-) -> list[Ratio | None]:
-    """For each set of findings the ratio of the rates with and without them mended.
-
-    Args:
-        sets: Identifiers of findings, as `applying.words_of` writes them or alone.
-        optional: Findings, written alike, that a set of several is compared without where they alone were
-            slower.
-        compare_one: Measures some findings; calls what it is given to say that it goes on.
-        say: Told what is being done.
-    """
-    ratios: list[Ratio | None] = []
-    alone: dict[str, Ratio | None] = {}
-    for names in sets:
-        plain = (name.partition(":")[0] for name in names)  # a number may be behind it
-        doing = f"measuring what mending {' and '.join(plain) if len(names) < 3 else 'all'} gives"
-        ratio = compare_one(worth_while(names, alone, optional), partial(say, doing))
-        ratios.append(ratio)
-        if len(names) == 1:
-            alone[names[0]] = ratio
-    return ratios
-
-
-def in_turns(
+def rates_interleaved(
     before: Callable[[], float],
     after: Callable[[], float],
     *,
@@ -103,8 +75,29 @@ def slower(ratio: Ratio | None) -> bool:
     return ratio is not None and ratio[2] < 1
 
 
-def worth_while(
-    names: Collection[str], alone: Mapping[str, Ratio | None], optional: Collection[str]
-) -> tuple[str, ...]:
-    """The findings without those that are optional and that, mended alone, make the input slower."""
-    return tuple(name for name in names if not (name in optional and slower(alone.get(name))))
+def compare_all(
+    findings: Mapping[str, int | None],
+    optional: Collection[str],
+    compare: Callable[[Mapping[str, int | None], Callable[[], None]], Ratio | None],
+    say: Callable[[str], None],
+) -> tuple[dict[str, Ratio | None], Ratio | None]:
+    """For each finding the ratio of the rates with and without its change, and for all together.
+
+    Args:
+        findings: Identifiers, with the numbers that they recommend.
+        optional: Those that are left out of all together where they alone make the input slower.
+        compare: Measures some of them; calls what it is given to say that it goes on.
+        say: Told what is being done.
+
+    Returns:
+        The ratios by their identifiers, None for what was not measured; and that of all together, None where
+        there are not several.
+    """
+    alone = {}
+    for name, value in findings.items():
+        doing = f"measuring what {name} gives"
+        alone[name] = compare({name: value}, lambda doing=doing: say(doing))  # type: ignore[misc]
+    kept = {name: value for name, value in findings.items() if not (name in optional and slower(alone[name]))}
+    if len(kept) < 2:
+        return alone, None
+    return alone, compare(kept, lambda: say("measuring what all changes give together"))

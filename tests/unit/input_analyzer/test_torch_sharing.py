@@ -1,0 +1,253 @@
+"""What tasks and worker processes of a torch input share, told by what they read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, get_worker_info
+from torch_loaders import (
+    Augmented,
+    Numbers,
+    SplitStream,
+    Stream,
+    bare,
+    examined,
+    found,
+    judged,
+    loader,
+    times,
+)
+
+from input_analyzer.errors import InputFailedError, MemoryLimitError
+from input_analyzer.examine import _first_batches
+from input_analyzer.handover import Shard
+from input_analyzer.measure import node
+from input_analyzer.overlap import Overlap
+from input_analyzer.standalone import program_of
+from input_analyzer.torch import worker_errors
+from input_analyzer.torch.failing import what_helps
+from input_analyzer.torch.sharing import of_tasks, of_workers, random_numbers_alike, reading_of
+
+SAME, SOME, NONE = Overlap.SAME, Overlap.SOME, Overlap.NONE
+
+
+def test_two_tasks_read_the_same() -> None:
+    def plain(shard: Shard) -> Any:
+        return bare(Numbers(), shard, sampler=None)
+
+    finding = found(plain)["shard-missing"]
+    assert finding.severity == "warning"
+    assert "DistributedSampler" in finding.recommended
+    assert "islice" in found(lambda shard: bare(Stream()))["shard-missing"].recommended
+    assert "shard-missing" not in found(lambda shard: bare(Numbers(first=64 * shard.index), sampler=None))
+    assert "shard-missing" not in found(lambda shard: bare(Stream(shard.index, shard.count)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "common"),
+    [
+        ({}, {}, SAME),
+        ({"shuffle": True}, {"shuffle": True}, SAME),
+        ({"sampler": SubsetRandomSampler(range(32))}, {"sampler": SubsetRandomSampler(range(32, 64))}, NONE),
+        ({"sampler": SubsetRandomSampler(range(64))}, {"sampler": SubsetRandomSampler(range(64))}, SAME),
+        ({"sampler": SubsetRandomSampler(range(40))}, {"sampler": SubsetRandomSampler(range(20, 60))}, SOME),
+        ({"sampler": RandomSampler(range(64), True, 20)}, {"shuffle": True}, SOME),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, {"batch_sampler": [[4, 5], [6, 7]]}, NONE),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, {"batch_sampler": [[0, 1], [2, 3]]}, SAME),
+    ],
+)  # fmt: skip
+def test_orders_of_two_tasks(first: Any, second: Any, common: Overlap) -> None:
+    def read(task: int) -> Any:
+        with random_numbers_alike():
+            return reading_of(DataLoader(Numbers(), **(first, second)[task]))
+
+    assert of_tasks(read) is common
+
+
+def test_random_augmentation_does_not_hide_that_two_tasks_read_the_same() -> None:
+    def draw() -> float:
+        return random.random() + np.random.random() + float(torch.rand(()))
+
+    assert "shard-missing" in found(lambda shard: bare(Augmented(draw), sampler=None))
+
+
+def test_what_nobody_can_tell_of_tasks_is_a_note() -> None:
+    own = np.random.default_rng()
+    unknown = examined(lambda shard: bare(Augmented(lambda: 0.0, own), sampler=None))
+    assert unknown.sharded is None
+    assert any("cannot be told" in note for note in unknown.notes)
+    part = examined(lambda shard: bare(Stream(50 * shard.index, count=150 + shard.index)))
+    assert part.sharded is None
+    assert any("some records that are the same" in note for note in part.notes)
+
+
+def test_workers_repeat_the_records_of_a_stream() -> None:
+    finding = found(lambda shard: loader(Stream(shard.index, shard.count), num_workers=2))
+    assert finding["loader-records-repeated"].severity == "error"
+    assert "loader-records-repeated" not in found(lambda shard: loader(SplitStream(), num_workers=2))
+    assert "loader-records-repeated" not in found(lambda shard: loader(Stream(), num_workers=1))
+
+
+class Overlapping(Stream):
+    """Each worker takes its half after a shuffle of its own."""
+
+    def records(self) -> Iterator[int]:
+        info = get_worker_info()
+        numbers = random.Random(0 if info is None else info.id).sample(range(self.count), self.count)
+        return iter(numbers[: self.count // 2])
+
+
+def test_parts_of_workers_that_overlap_are_an_error() -> None:
+    finding = found(lambda shard: loader(Overlapping(), num_workers=2))["loader-parts-overlap"]
+    assert finding.severity == "error"
+    assert finding.message.startswith("the 2 workers share out the records, but not each once")
+
+
+def test_streams_are_split_in_several_ways() -> None:
+    def by_info(worker: int) -> None:
+        info = get_worker_info()
+        assert info is not None
+        info.dataset.first = worker * 50
+        info.dataset.count = worker * 50 + 50
+
+    class Alike(Stream):
+        def __iter__(self) -> Iterator[Any]:
+            return iter([torch.zeros(1)] * 50)
+
+    class Broken(Stream):
+        def __iter__(self) -> Iterator[Any]:
+            raise OSError("gone")
+
+    assert of_workers(loader(Stream())) is SAME
+    assert of_workers(loader(SplitStream())) is NONE
+    assert of_workers(loader(Stream(), worker_init_fn=by_info)) is NONE
+    assert of_workers(loader(Alike())) is None
+    before = set(multiprocessing.active_children())
+    assert of_workers(loader(Broken())) is None
+    assert set(multiprocessing.active_children()) <= before, "nothing waits for the garbage collector"
+
+
+def test_records_that_do_not_divide() -> None:
+    padded = found(lambda shard: bare(Numbers(63), shard))["records-not-divisible"]
+    assert "twice an epoch" in padded.message
+    uneven = found(lambda shard: bare(Numbers(40 + 8 * shard.index, first=100 * shard.index), sampler=None))
+    assert "40 and 48 records" in uneven["records-not-divisible"].message
+    assert "records-not-divisible" not in found(lambda shard: bare(Numbers(64), shard))
+
+
+def test_a_function_shards_by_what_csrun_tells_a_worker() -> None:
+    def train_input() -> Any:
+        tasks = int(os.environ.get("CSRUN_NUM_TASKS", "2")) - 1
+        index = int(os.environ.get("CSRUN_TASK_INDEX", "0"))
+        return DataLoader(Numbers(), sampler=range(index, 64, tasks))
+
+    before = dict(os.environ)
+    program = program_of(train_input, train_input())
+    assert [list(program.build(Shard(3, index)).sampler)[:2] for index in range(3)] == [
+        [0, 3],
+        [1, 4],
+        [2, 5],
+    ]
+    assert dict(os.environ) == before
+
+
+def test_the_last_batch_of_one_of_several_tasks() -> None:
+    def said(count: int, sampler: Any = None, **context: Any) -> str:
+        findings = judged(bare(Numbers(count), drop_last=False, sampler=sampler), batch=False, **context)
+        return str(findings.get("drop-remainder-missing"))
+
+    assert "of 3 tasks one has 667 records" in said(2000, sharded=False)
+    assert "of 2 tasks one has 1004 records" in said(2008, sharded=False)
+    assert said(2000) == "None", "nobody knows what a task has"
+    assert said(8 * 720_720, sharded=False) == "None", "720720 is a multiple of all numbers up to 16"
+
+
+def test_a_sampler_is_asked_in_the_main_process() -> None:
+    both = judged(bare(Numbers()), cpus=1, times=times(1000, sampler=2000))["loader-workers-missing"]
+    assert both.gain is not None
+    assert both.gain.text.startswith("up to 1.50 times the rate, ")
+    assert both.gain.times == 1.5
+    alone = judged(bare(Numbers()), cpus=1, times=times(1000))["loader-workers-missing"]
+    assert alone.gain is not None
+    assert alone.gain.text.startswith("up to twice the rate, ")
+
+
+def test_one_worker_is_not_promised_the_gain_of_many() -> None:
+    facts = {"getitem": {"split_by_workers": None}}
+    finding = judged(bare(Stream()), facts, cpus=2, times=times(100, 8000))["loader-workers-missing"]
+    assert finding.value == 1
+    assert finding.gain is not None
+    assert finding.gain.times == 2.0
+
+
+class InFile(Numbers):
+    def __init__(self, path: Path, at_once: bool) -> None:
+        super().__init__()
+        self.path, self.file = path, path.open("rb", buffering=0) if at_once else None
+
+    def __getitem__(self, index: int) -> Any:
+        self.file = self.file or self.path.open("rb", buffering=0)
+        self.file.seek(4 * index)
+        return torch.frombuffer(bytearray(self.file.read(4)), dtype=torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody closes the files
+def test_workers_share_a_file_that_was_open_before_them(tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    np.arange(64, dtype=np.float32).tofile(path)
+
+    def reading(at_once: bool, workers: int) -> Any:
+        return found(lambda shard: loader(InFile(path, at_once), shard, num_workers=workers))
+
+    finding = reading(True, 2)["loader-file-shared"]
+    assert finding.message.startswith("InFile.file is open when the workers begin: the 2 of them share")
+    assert "loader-file-shared" not in reading(False, 2)
+    assert "loader-file-shared" not in reading(True, 1), "nobody shares it with the only worker"
+
+
+def test_an_epoch_of_few_batches_is_read_again() -> None:
+    def program(records: int) -> Any:
+        return program_of(lambda: DataLoader(Numbers(records), 8), DataLoader(Numbers(records), 8))
+
+    assert _first_batches(program(32), lambda doing: None)["batch_size"] == 8
+    with pytest.raises(Exception, match=r"ended after 3 batches \(24 samples\); expected at least 4"):
+        _first_batches(program(24), lambda doing: None)
+
+
+class Varying(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(4 + index % 3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_where_torch_has_raised_is_told(workers: int) -> None:
+    def helped(dataset: Any, batch_size: int | None = 8) -> str:
+        def make() -> Any:
+            return DataLoader(dataset, batch_size, num_workers=workers)
+
+        with pytest.raises(Exception) as raised:  # noqa: PT011
+            list(make())
+        torchs = getattr(raised.value.__traceback__, "tb_next", None)  # without the line above
+        return what_helps(program_of(make, make()), Shard(1, 0), raised.value.with_traceback(torchs))
+
+    said = helped(Varying())
+    assert said.startswith("raised in collate_tensor_fn() of torch, for the DataLoader in ")
+    assert "test_torch_sharing.py:" in said
+    assert said.endswith("pad or crop records to one shape, in the dataset or in a collate_fn of yours")
+    assert "raised in fetch() of torch" in helped({f"k{number}": torch.zeros(3) for number in range(9)})
+
+
+def test_a_worker_that_was_not_killed_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "oom_kills", lambda: 3)
+    for before, kind in ((3, InputFailedError), (2, MemoryLimitError), (None, MemoryLimitError)):
+        error = worker_errors._killed("4711", "Killed", before)
+        assert type(error) is kind
+        assert ("not by the kernel for want of memory" in str(error)) is (kind is InputFailedError)

@@ -3,7 +3,7 @@
 .PHONY: help setup lint test soak bench demo proto clean
 
 PYTHON := .venv/bin/python
-PACKAGES := cgc cs_compat cs_system csrun estimator input_analyzer cs_runtime cs_stream cs_toolkit
+PACKAGES := cgc cs_compat cs_system csrun estimator input_analyzer input_rules cs_runtime cs_stream cs_toolkit
 CODE := $(PACKAGES) benchmarks models scripts tests
 
 help: ## this list

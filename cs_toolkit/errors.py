@@ -24,6 +24,7 @@ PACKAGES = (
     "csrun",
     "estimator",
     "input_analyzer",
+    "input_rules",
 )
 """All top-level packages of the toolkit."""
 

@@ -1,4 +1,4 @@
-"""The seam to cs_input_analyzer: it runs the user's program, which comes here instead of to a training."""
+"""Hands the input function to cs_input_analyzer, where that has started the user's program."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from csrun.environment import variables
 from csrun.roles import tf_config
 from csrun.schedulers.slurm.step_variables import step_variables
 from estimator.input import InputSource, describe, read
 from estimator.tasks import VARIABLE as TF_CONFIG
-
-if TYPE_CHECKING:
-    from input_analyzer.handover import Shard
-
-VARIABLE = "CSRUN_INPUT_ANALYSIS"
+from input_rules.handover import InputProgram, Shard, take_over, wanted
 
 
 def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False) -> None:
@@ -33,10 +29,8 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
         artifact_dirs: folders with the artifacts of compilations.
         compiles: a compilation would begin here, not a training.
     """
-    if not os.environ.get(VARIABLE):
+    if not wanted():
         return
-    # Only here: a program that is not analysed does not need the analyzer.
-    from input_analyzer.handover import InputProgram, take_over
 
     def build(shard: Shard) -> Any:
         with _told(shard):

@@ -35,8 +35,8 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
     An input function that raises does so again when the run reads its input, which tells the user. One that
     draws random numbers while it is called gives the run the batches that it would give without a report.
     """
-    from input_analyzer.input_report import lines
-    from input_analyzer.tf.inspection import inspect
+    from input_rules.report import lines
+    from input_rules.tf.inspection import inspect
 
     try:
         with _random_numbers_kept():

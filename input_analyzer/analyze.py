@@ -12,19 +12,15 @@ from input_analyzer.analysis import (
     Analysis,
     Component,
     ContentionModel,
-    Finding,
     Measurement,
     Node,
     Prediction,
     Recommendation,
-    StageCost,
     Subject,
     Target,
 )
 from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.certainty import with_interval
-from input_analyzer.findings import by_rank
-from input_analyzer.findings.sharding import Split, uneven_split
 from input_analyzer.gains import Gains, measure_gains
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
@@ -39,11 +35,14 @@ from input_analyzer.notes import (
     reservations,
     uneven_notes,
 )
-from input_analyzer.pace import pace, unaccounted_us
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.recommend import HEADROOM, USABLE_MEMORY, Limits, predictions, recommend
 from input_analyzer.report.words import counted
 from input_analyzer.target import target_of_report
+from input_rules.finding import Finding
+from input_rules.pace import StageCost, pace, unaccounted_us
+from input_rules.rules import by_rank
+from input_rules.rules.sharding import Split, uneven_split
 
 Say = Callable[[str, float], None]
 """Is told what is being done, and what part of the whole analysis is over, 0 to 1."""

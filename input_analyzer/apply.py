@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from csrun.console import STDERR, STDOUT, say, write_text
-from csrun.errors import CsrunError, UsageError
-from input_analyzer.analysis import Finding
+from cs_toolkit.errors import UsageError
+from csrun.errors import CsrunError
 from input_analyzer.source_diff import Changed, changes
+from input_rules.finding import Finding
 
 
 def show(program: str, findings: Sequence[Finding]) -> tuple[Changed, ...]:

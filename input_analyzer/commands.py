@@ -40,7 +40,7 @@ from input_analyzer.errors import InputAnalyzerError
 if TYPE_CHECKING:
     from input_analyzer.analysis import Analysis
     from input_analyzer.analyze import Request, Say
-    from input_analyzer.measure.cleanup import Surroundings
+    from input_analyzer.measure.cleanup import Workspace
 
 PROGRAM = "cs_input_analyzer"
 DEFAULT_TIME_LIMIT_S = 120
@@ -210,13 +210,13 @@ def build_command(site: Site) -> click.Command:
                 PROGRAM, _again(nodes), environment, inside=True, leaving_s=LEAVING_LIMIT_S
             )
             return scheduler.run_program(scheduler.plan_program(again, where.asked(site, environment)))
-        with _expected_errors(), _analysis(site) as surroundings:
+        with _expected_errors(), _analysis(site) as workspace:
             request = _request(
                 site,
                 words,
                 mount_dirs,
                 limit_s,
-                surroundings,
+                workspace,
                 available_nodes=nodes,
                 cpus_per_task=cpus_per_task,
                 target=target_samples_per_s,
@@ -284,7 +284,7 @@ def _request(
     words: tuple[str, ...],
     mount_dirs: tuple[Path, ...],
     limit_s: float,
-    surroundings: Surroundings,
+    workspace: Workspace,
     *,
     available_nodes: int,
     cpus_per_task: tuple[int, ...],
@@ -328,10 +328,10 @@ def _request(
         if notice:
             say(PROGRAM, notice)
     require_container(site, environment.get("PATH", ""))
-    mounted = [*(path.absolute() for path in mount_dirs), surroundings.folder]
+    mounted = [*(path.absolute() for path in mount_dirs), workspace.folder]
     executed = containerise(program, site, cwd, mounted)
-    variables = {**change.apply(environment), **surroundings.variables}
-    launch = Launch(executed, variables, limit_s, memory_bytes, host, surroundings.folder)
+    variables = {**change.apply(environment), **workspace.variables}
+    launch = Launch(executed, variables, limit_s, memory_bytes, host, workspace.folder)
     return Request(
         command=words,
         launch=launch,
@@ -495,7 +495,7 @@ def _expected_errors() -> Iterator[None]:
         raise failure from error
 
 
-def _analysis(site: Site) -> AbstractContextManager[Surroundings]:
+def _analysis(site: Site) -> AbstractContextManager[Workspace]:
     """What an analysis happens in."""
     import tempfile
 

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cs_toolkit.errors import ToolkitError
 
 
 class InputAnalyzerError(ToolkitError):
     """An expected failure of the analyzer."""
-
-
-class WrongTypeError(InputAnalyzerError):
-    """The input function returned something that cannot be analyzed."""
-
-    exit_code = 2
-
-    def __init__(self, got: Any) -> None:
-        super().__init__(
-            f"the input function returned {type(got).__name__}, expected a tf.data.Dataset or a "
-            "torch.utils.data.DataLoader; return the dataset itself, not its iterator or its tensors"
-        )
 
 
 def _how_alike(first: str, other: str) -> str:

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from input_analyzer.analysis import Finding, Gain
 from input_analyzer.compared import KEPT_IF_SLOWER, PREFETCHING, values_of
 from input_analyzer.errors import InputAnalyzerError
-from input_analyzer.findings import by_rank
-from input_analyzer.findings.expected_gains import counted_cpus, figure
 from input_analyzer.interleaved import Ratio, slower
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
+from input_rules.finding import Finding, Gain
+from input_rules.rules import by_rank
+from input_rules.rules.expected_gains import counted_cpus, figure
 
 TOTAL_S = 16.0
 """All comparisons together take about so long at most."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from input_analyzer.analysis import Layout, Measurement, Recommendation, Target
-from input_analyzer.findings.sharding import Split
 from input_analyzer.measure.page_cache import ColdFiles
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, nodes_for, predictions, recommend, used_part
-from input_analyzer.report.words import counted, percent, period, rate, shape, size
+from input_analyzer.report.words import counted, percent, period, rate, shape
+from input_rules.rules.sharding import Split
+from input_rules.words import size
 
 _BUSY_CPUS = 0.25
 _UNMEASURED_ERROR = 0.15

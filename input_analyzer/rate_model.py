@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from input_analyzer.pace import Pace
+from input_rules.pace import Pace
 
 OVERLAPS = (1.0, 2.0, 4.0, 8.0)
 """Values that are tried for k; at 8 the slower of the two parts alone counts, within 9 %."""

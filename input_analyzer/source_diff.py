@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from input_analyzer.analysis import Finding
-from input_analyzer.findings.batching import DROPPING
+from input_rules.finding import Finding
+from input_rules.rules.batching import DROPPING
 
 _AUTOTUNE = "tf.data.AUTOTUNE"
 LOADER = "DataLoader"

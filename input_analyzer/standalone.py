@@ -18,13 +18,13 @@ from cs_toolkit.errors import UsageError
 from csrun.environment import variables
 from csrun.roles import tf_config
 from csrun.schedulers.slurm.step_variables import step_variables
-from input_analyzer.analysis import Framework
-from input_analyzer.errors import ComponentError, WrongTypeError
-from input_analyzer.handover import InputProgram, Shard, take_over
+from input_analyzer.errors import ComponentError
 from input_analyzer.imports import on_import
-from input_analyzer.measure.link import VARIABLE
 from input_analyzer.measure.session import begin, keep_files_apart, refuse
 from input_analyzer.measure.texts import texts_of
+from input_rules.errors import WrongTypeError
+from input_rules.handover import VARIABLE, InputProgram, Shard, take_over
+from input_rules.pipeline import Framework
 
 _NAMED = 10
 """So many functions of a module are named to somebody who asked for one that is not there."""
@@ -247,7 +247,7 @@ def _names_by(spec: Any) -> list[str]:
     """Names of the leaves of an `element_spec` in the order of `tf.nest.flatten`."""
     import tensorflow as tf
 
-    from input_analyzer.tf.graph import named_specs
+    from input_rules.tf.graph import named_specs
 
     leaves = tf.nest.flatten(spec)
     names = [name for name, _ in named_specs(spec)]

@@ -47,7 +47,7 @@ _TIDY_WAIT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Workspace:
     """What all processes of an analysis get: variables for the environment, a folder for files."""
 
     variables: dict[str, str]
@@ -63,7 +63,7 @@ class _SignalledError(BaseException):
 
 
 @contextmanager
-def nothing_left(parent: Path) -> Iterator[Surroundings]:
+def nothing_left(parent: Path) -> Iterator[Workspace]:
     """Yields what every process gets that is started inside; ends all processes below at the end.
 
     For a command's own process only: whatever runs below it counts. The caller must have no other threads.
@@ -86,7 +86,7 @@ def nothing_left(parent: Path) -> Iterator[Surroundings]:
             signal.signal(signum, _leave)
     try:
         _end_with_batch_shell(os.environ)
-        yield Surroundings(marks, Path(folder.name))
+        yield Workspace(marks, Path(folder.name))
     except _SignalledError as error:
         raise _ended_by(error.signum) from None
     finally:

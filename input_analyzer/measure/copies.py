@@ -31,9 +31,10 @@ from input_analyzer.errors import (
     ProgramError,
 )
 from input_analyzer.measure import node
-from input_analyzer.measure.link import END, VARIABLE, Link, Order, short_name
+from input_analyzer.measure.link import END, Link, Order, short_name
 from input_analyzer.measure.shared_memory import remove_segments
 from input_analyzer.measure.traces import users_stack
+from input_rules.handover import TAKER, VARIABLE
 
 POLL_S = 0.05
 LOOK_AROUND_S = 0.2
@@ -258,7 +259,8 @@ class Copies:
         words = self._launch.words
         # Errors of TensorFlow come as exceptions; its log would bury the last lines of the program.
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment = {**quiet, **self._launch.environment, VARIABLE: str(file)}
+        told = {VARIABLE: str(file), TAKER: "input_analyzer.measure.session:serve"}
+        environment = {**quiet, **self._launch.environment, **told}
         environment.update(_role(order, environment, order.cpus_per_task or len(cpus) or None))
         with output.open("wb") as sink:
             found = find_command(words[0], environment["PATH"])

@@ -13,9 +13,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-VARIABLE = "CSRUN_INPUT_ANALYSIS"
-"""Names the file with the order for a process; a program that finds it analyses instead of training."""
-
 RUN, PAUSE, END = "run", "pause", "end"
 """What the analyzer says to a copy."""
 

@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from input_analyzer.analysis import Framework
 from input_analyzer.errors import InputEndedError
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
 from input_analyzer.measure.temporary import keep_below
 from input_analyzer.measure.traces import shows_users_line, users_traceback
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import Framework
 
 REPORT_S = 0.02
 """Batches that are read faster are reported together: a report costs about 20 us."""

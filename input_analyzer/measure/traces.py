@@ -7,10 +7,10 @@ import re
 import sys
 import traceback
 from itertools import zip_longest
-from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
-_OURS = tuple(f"{_ROOT / name}/" for name in ("csrun", "estimator", "input_analyzer", "cs_runtime"))
+from input_rules.source_lines import toolkit_folders
+
+_OURS = tuple(f"{folder}/" for folder in toolkit_folders())
 _LIBRARY = f"python{sys.version_info[0]}.{sys.version_info[1]}/"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from input_analyzer.analysis import Analysis
 from input_analyzer.report import chart, words
 from input_analyzer.report.definitions import DEFINITIONS
+from input_rules.words import size as size_in_words
 
 
 def render_html(analysis: Analysis) -> str:
@@ -59,7 +60,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         rate=words.rate,
-        bytes=words.size,
+        bytes=size_in_words,
         percent=words.percent,
         microseconds=words.microseconds,
         share=words.share,

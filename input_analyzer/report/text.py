@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from input_analyzer.analysis import Analysis, Finding, Measurement, Prediction
+from input_analyzer.analysis import Analysis, Measurement, Prediction
 from input_analyzer.report.words import (
     counted,
     from_disk,
@@ -20,13 +20,14 @@ from input_analyzer.report.words import (
     of_target,
     rate,
     share,
-    size,
     subject,
     title,
     training_command,
     unaccounted,
     verdict,
 )
+from input_rules.finding import Finding
+from input_rules.words import size
 
 _SHOWN_LAYOUTS = 12
 _BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")

@@ -39,15 +39,6 @@ def share(part: float) -> str:
     return percent(part) if part >= _LEAST_SHARE or not part else f"< {percent(_LEAST_SHARE)}"
 
 
-def size(value: float) -> str:
-    """Bytes in the unit that suits them."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:,.0f} {unit}" if unit == "bytes" or value >= 100 else f"{value:.3g} {unit}"
-        value /= 1024
-    raise AssertionError
-
-
 def period(seconds: float) -> str:
     """A time in its largest unit: "40 s", "12 min", "3 h"."""
     for unit, length in (("h", 3600), ("min", 60)):

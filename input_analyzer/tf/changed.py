@@ -9,12 +9,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import dataset_options_pb2
 
-from input_analyzer.findings.expected_gains import files_at_once, most_cpus_for
-from input_analyzer.findings.shuffling import BATCHES_IN_BUFFER
-from input_analyzer.tf.functions import library_of, traits
-from input_analyzer.tf.nodes import allow_any_order, constant, in_order, input_lists, is_dataset
 from input_analyzer.tf.rebuild import as_dataset, create, rebuild
-from input_analyzer.tf.sizes import BATCHING, batch_facts
+from input_rules.rules.expected_gains import files_at_once, most_cpus_for
+from input_rules.rules.shuffling import BATCHES_IN_BUFFER
+from input_rules.tf.functions import library_of, traits
+from input_rules.tf.nodes import allow_any_order, constant, in_order, input_lists, is_dataset
+from input_rules.tf.sizes import BATCHING, batch_facts
 
 _IN_ORDER = {"deterministic": tf.compat.v1.AttrValue(s=b"true")}
 _NOT_SLOPPY = {"sloppy": tf.compat.v1.AttrValue(b=False)}

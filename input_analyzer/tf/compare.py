@@ -13,13 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from input_analyzer.compared import PREFETCHING
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.interleaved import LEFT_OUT, TURN_S, Ratio, rates_interleaved
 from input_analyzer.tf.changed import changed
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.graph import called, trace
 from input_analyzer.tf.private_caches import with_own_files
+from input_rules.handover import InputProgram, Shard
+from input_rules.tf.graph import called, trace
 
 BATCHES = 4
 """A turn takes at least so many."""

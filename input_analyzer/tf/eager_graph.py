@@ -19,11 +19,11 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import op_def_registry
 
-from input_analyzer.errors import WrongTypeError
 from input_analyzer.tf.mapped_data import mapped
-from input_analyzer.tf.origin import Frames, remember, source_of
 from input_analyzer.tf.rebuild import as_dataset
 from input_analyzer.tf.recording import Made, made, recorded
+from input_rules.errors import WrongTypeError
+from input_rules.tf.origin import Frames, remember, source_of
 
 _STATELESS = frozenset({"DummyMemoryCache", "DummySeedGenerator", "DummyIterationCounter"})
 """Resources that hold nothing."""

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from input_analyzer.analysis import Finding
 from input_analyzer.examine import Examination, function_name, function_source
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
-from input_analyzer.findings.expected_gains import not_speed
-from input_analyzer.findings.sharding import EACH_ONCE, same_records
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.overlap import Overlap
-from input_analyzer.pipeline import Pipeline
 from input_analyzer.tf import private_caches
 from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
-from input_analyzer.tf.graph import called, trace
-from input_analyzer.tf.inspection import SHARING_UNKNOWN, inspect
 from input_analyzer.tf.records import SEED, overlap_eagerly, overlap_in_graph
 from input_analyzer.tf.timing import Timing, time_stages
+from input_rules.finding import Finding
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import Pipeline
+from input_rules.rules import find
+from input_rules.rules.context import Context
+from input_rules.rules.expected_gains import not_speed
+from input_rules.rules.sharding import EACH_ONCE, same_records
+from input_rules.tf.graph import called, trace
+from input_rules.tf.inspection import SHARING_UNKNOWN, inspect
 
 _UNSHARED = {
     None: "batches are all alike, others each time, or could not be read",

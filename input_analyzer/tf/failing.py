@@ -12,12 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from input_analyzer.handover import InputProgram, Shard
-from input_analyzer.pipeline import Stage
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.graph import Traced, called, trace
 from input_analyzer.tf.rebuild import as_dataset, rebuild, structure, without_buffers
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import Stage
+from input_rules.tf.graph import Traced, called, trace
 
 LONGEST_S = 5.0
 """A pipeline that does not fail again in this time is not searched."""

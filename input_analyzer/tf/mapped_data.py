@@ -22,8 +22,6 @@ from input_analyzer.tf.private_caches import folder_of_all
 
 LARGE = 1 << 24
 """Bytes from which on a tensor is worth a file."""
-ATTRIBUTE = "memory_region_name"
-"""Has the path of the file, which is named after what is in it."""
 
 
 def mapped(value: Any, dtype: Any) -> Any:

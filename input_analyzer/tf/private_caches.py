@@ -22,8 +22,8 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import snapshot_pb2
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
-from input_analyzer.tf.nodes import in_order, input_lists, is_dataset
 from input_analyzer.tf.rebuild import as_dataset, create, rebuild
+from input_rules.tf.nodes import in_order, input_lists, is_dataset
 
 _CACHES = ("cache_dataset", "cache_dataset_v2")
 _SNAPSHOTS = ("snapshot_dataset", "snapshot_dataset_v2")

@@ -20,11 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from input_analyzer import cpu_clock
-from input_analyzer.pipeline import Stage, StageTime
 from input_analyzer.tf.counting import Counts, count, initializers
-from input_analyzer.tf.graph import Traced
 from input_analyzer.tf.kept_elements import Kept, is_keepable, keep
-from input_analyzer.tf.nodes import dataset_inputs
 from input_analyzer.tf.rebuild import (
     Change,
     as_dataset,
@@ -35,6 +32,9 @@ from input_analyzer.tf.rebuild import (
     structure,
     without_buffers,
 )
+from input_rules.pipeline import Stage, StageTime
+from input_rules.tf.graph import Traced
+from input_rules.tf.nodes import dataset_inputs
 
 CHUNK_S = 0.02
 """A measurement draws as many elements as take about so long."""

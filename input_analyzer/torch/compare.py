@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from input_analyzer.errors import InputEndedError
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.interleaved import LEFT_OUT, TURN_S, Ratio, rates_interleaved
 from input_analyzer.torch.changed import changed
+from input_rules.handover import InputProgram, Shard
 
 BATCHES = 6
 """A turn takes at least so many."""

@@ -7,13 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from input_analyzer.examine import Examination
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.overlap import Overlap, Reading
-from input_analyzer.pipeline import Pipeline, StageTime, Value
 from input_analyzer.torch import sharing
 from input_analyzer.torch.loader import (
     COLLATE,
@@ -27,7 +23,11 @@ from input_analyzer.torch.loader import (
     with_facts,
 )
 from input_analyzer.torch.origin import noting_calls
+from input_analyzer.torch.rules import find
 from input_analyzer.torch.timing import time_stages
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import Pipeline, StageTime, Value
+from input_rules.rules.context import Context
 
 _ALWAYS = frozenset({SAMPLER, GETITEM, COLLATE, WORKERS})
 _SOME = (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch.utils.data
 
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.traces import shows_users_line
 from input_analyzer.torch.loader import held_open
 from input_analyzer.torch.origin import line_of_call, noting_calls
+from input_rules.handover import InputProgram, Shard
 
 _TORCHS = str(Path(torch.utils.data.__file__).parent)
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in (\w+)')

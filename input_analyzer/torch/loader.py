@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from input_analyzer.measure.batches import SampleCount, size_bytes
-from input_analyzer.pipeline import Pipeline, Stage, Tensor, Value
 from input_analyzer.torch.batch_parts import leaves_of
 from input_analyzer.torch.layers import Layer, layers_of, never_ends
 from input_analyzer.torch.origin import line_of_call, made_order_itself, source_of
+from input_rules.pipeline import Pipeline, Stage, Tensor, Value
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"
 """Stages of every loader in pipeline order: indices, records, batches, and the processes that make them.

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from input_analyzer.source_lines import is_users, shown
+from input_rules.source_lines import is_users, shown
 
 
 @dataclass(frozen=True)

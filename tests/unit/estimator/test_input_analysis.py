@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import input_analyzer.handover
 from estimator import CSRunConfig, ModeKeys
 from estimator.errors import InputShapeError
 from estimator.input import InputSource
-from estimator.input_analysis import VARIABLE, hand_over
+from estimator.input_analysis import hand_over
 from input_analyzer.examine import examine
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.link import Order
+from input_rules.handover import VARIABLE, InputProgram, Shard
 
 
 class Silence:
@@ -39,9 +38,8 @@ def numbers_of_worker() -> Any:
 def handed_over(input_fn: Any, monkeypatch: pytest.MonkeyPatch) -> InputProgram:
     programs: list[InputProgram] = []
     monkeypatch.setenv(VARIABLE, "order.json")
-    monkeypatch.setattr(
-        input_analyzer.handover, "take_over", lambda program, compiles: programs.append(program)
-    )
+    taken = lambda program, compiles: programs.append(program)  # noqa: E731
+    monkeypatch.setattr("estimator.input_analysis.take_over", taken)
     hand_over(InputSource(lambda params: input_fn(), ModeKeys.TRAIN, {}, CSRunConfig(), {}), ())
     (program,) = programs
     return program

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from csrun.errors import CsrunError, UsageError
+from cs_toolkit.errors import UsageError
+from csrun.errors import CsrunError
 from input_analyzer import apply
-from input_analyzer.analysis import Finding
+from input_rules.finding import Finding
 
 BEFORE = b"import tensorflow as tf\r\n\r\nd = d.batch(8)\r\n"
 AFTER = b"import tensorflow as tf\r\n\r\nd = d.batch(8, drop_remainder=True)\r\n"

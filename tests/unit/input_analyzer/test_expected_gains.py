@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.analysis import Finding, Gain
 from input_analyzer.compared import values_of
-from input_analyzer.findings.context import Context
-from input_analyzer.findings.expected_gains import not_repeated, side_by_side, spared
 from input_analyzer.gains import measure_gains, rate_gain, with_gains
-from input_analyzer.handover import InputProgram
 from input_analyzer.interleaved import compare_all
 from input_analyzer.measure.copies import Launch
-from input_analyzer.pipeline import Pipeline, Stage, StageTime
 from input_analyzer.tf.compare import compare
+from input_rules.finding import Finding, Gain
+from input_rules.handover import InputProgram
+from input_rules.pipeline import Pipeline, Stage, StageTime
+from input_rules.rules.context import Context
+from input_rules.rules.expected_gains import not_repeated, side_by_side, spared
 
 AUTOTUNE = tf.data.AUTOTUNE
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.session import is_for_want_of_memory
 from input_analyzer.measure.traces import shows_users_line, users_traceback
 from input_analyzer.tf.failing import place_of
+from input_rules.handover import InputProgram, Shard
 
 HERE = Path(__file__)
 NOWHERE = "/no-such-folder/part.tfrecord"

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.analysis import Finding, Gain
 from input_analyzer.analyze import Examined
 from input_analyzer.examine import epoch_samples
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context, records_at
-from input_analyzer.findings.endings import is_endless
-from input_analyzer.handover import InputProgram
-from input_analyzer.input_report import lines, text
 from input_analyzer.measure.link import Order
-from input_analyzer.pipeline import Pipeline, Stage, StageTime
 from input_analyzer.tf.changed import changed
 from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.examine import examine
-from input_analyzer.tf.graph import trace
-from input_analyzer.tf.inspection import inspect
+from input_rules.finding import Finding, Gain
+from input_rules.handover import InputProgram
+from input_rules.pipeline import Pipeline, Stage, StageTime
+from input_rules.report import lines, text
+from input_rules.rules import find
+from input_rules.rules.context import Context, records_at
+from input_rules.rules.endings import is_endless
+from input_rules.tf.graph import trace
+from input_rules.tf.inspection import inspect
 
 AUTOTUNE = tf.data.AUTOTUNE
 RECORDS = np.zeros((100, 4), np.float32)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.analysis import Finding
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
-from input_analyzer.pipeline import StageTime
-from input_analyzer.tf.graph import trace
+from input_rules.finding import Finding
+from input_rules.pipeline import StageTime
+from input_rules.rules import find
+from input_rules.rules.context import Context
+from input_rules.tf.graph import trace
 
 
 def slices() -> Any:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.analysis import StageCost
 from input_analyzer.bottleneck import bottleneck_of
-from input_analyzer.lanes import Lane, lanes
-from input_analyzer.pace import pace, time_us, unaccounted_us
-from input_analyzer.pipeline import Pipeline, Stage
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.graph import trace
+from input_rules.lanes import Lane, lanes
+from input_rules.pace import StageCost, pace, time_us, unaccounted_us
+from input_rules.pipeline import Pipeline, Stage
+from input_rules.tf.graph import trace
 
 AUTOTUNE = tf.data.AUTOTUNE
 

@@ -22,11 +22,11 @@ from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.examine import stage_costs
 from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.rates import Effort, Plan, Rates
-from input_analyzer.pace import pace
-from input_analyzer.pipeline import StageTime
 from input_analyzer.rate_model import Point, fit
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.graph import trace
+from input_rules.pace import pace
+from input_rules.pipeline import StageTime
+from input_rules.tf.graph import trace
 
 FILE = Path(__file__).with_name("pipelines.py")
 

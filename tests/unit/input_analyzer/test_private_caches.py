@@ -12,15 +12,15 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
-from input_analyzer.handover import InputProgram
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.session import keep_files_apart
 from input_analyzer.measure.temporary import keep_below
 from input_analyzer.overlap import Overlap
 from input_analyzer.tf import compare as comparing
 from input_analyzer.tf import private_caches
-from input_analyzer.tf.graph import Traced, trace
 from input_analyzer.tf.records import overlap_in_graph
+from input_rules.handover import InputProgram
+from input_rules.tf.graph import Traced, trace
 
 Make = Callable[[str], Any]
 

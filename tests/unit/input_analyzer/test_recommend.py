@@ -14,13 +14,13 @@ from input_analyzer import analyze
 from input_analyzer.analysis import Layout, Measurement, Recommendation, Target
 from input_analyzer.analyze import Examined, reaching
 from input_analyzer.certainty import with_interval
-from input_analyzer.findings.sharding import Split
 from input_analyzer.gains import Gains
 from input_analyzer.measure.copies import Launch
 from input_analyzer.notes import file_notes, more_nodes_notes, uneven_notes
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, layouts, predict, predictions, recommend, used_part
 from input_analyzer.report.words import title, verdict
+from input_rules.rules.sharding import Split
 
 models = st.builds(
     RateModel,

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from input_analyzer.examine import epoch_samples
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context, is_batched
-from input_analyzer.tf.graph import trace
+from input_rules.rules import find
+from input_rules.rules.context import Context, is_batched
+from input_rules.tf.graph import trace
 
 RECORDS = np.zeros((100, 4), np.float32)
 

@@ -19,12 +19,9 @@ from input_analyzer.analysis import (
     Analysis,
     Component,
     ContentionModel,
-    Finding,
-    Gain,
     Layout,
     Measurement,
     Node,
-    StageCost,
     Subject,
     Target,
 )
@@ -42,11 +39,13 @@ from input_analyzer.report.words import (
     of_target,
     percent,
     rate,
-    size,
     title,
     training_command,
     verdict,
 )
+from input_rules.finding import Finding, Gain
+from input_rules.pace import StageCost
+from input_rules.words import size
 
 STAGES = (
     StageCost("TFRecordDataset", "TFRecordDataset", 0, 12.0, 3.0, 9.0, False, "data.py:12"),

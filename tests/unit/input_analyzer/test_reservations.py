@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from input_analyzer import analyze
-from input_analyzer.analysis import Measurement, StageCost
+from input_analyzer.analysis import Measurement
 from input_analyzer.analyze import Examined
 from input_analyzer.measure.rates import Effort, Plan
 from input_analyzer.notes import unsettled_notes
+from input_rules.pace import StageCost
 
 
 @pytest.mark.parametrize(

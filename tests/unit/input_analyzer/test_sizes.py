@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.analysis import Finding
 from input_analyzer.examine import epoch_samples
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.graph import trace
+from input_rules.finding import Finding
+from input_rules.rules import find
+from input_rules.rules.context import Context
+from input_rules.tf.graph import trace
 
 SIZES = ("drop-remainder-missing", "shape-unknown")
 ROWS = np.zeros((20, 3), np.float32)

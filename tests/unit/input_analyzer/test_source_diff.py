@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from input_analyzer.analysis import Finding
 from input_analyzer.source_diff import changes
+from input_rules.finding import Finding
 
 HEAD = "import tensorflow as tf\n"
 

@@ -20,19 +20,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.errors import WrongTypeError
 from input_analyzer.examine import examine
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.imports import on_import
 from input_analyzer.measure.link import Order
-from input_analyzer.pipeline import AUTOTUNE, Pipeline, Stage
 from input_analyzer.standalone import called, program_of
 from input_analyzer.tf import examine as of_graphs
 from input_analyzer.tf.counting import count, initializers
 from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
-from input_analyzer.tf.fingerprint import fingerprint
-from input_analyzer.tf.graph import Traced, trace
-from input_analyzer.tf.inspection import inspect
+from input_rules.errors import WrongTypeError
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import AUTOTUNE, Pipeline, Stage
+from input_rules.tf.fingerprint import fingerprint
+from input_rules.tf.graph import Traced, trace
+from input_rules.tf.inspection import inspect
 
 
 def pipeline_of(make: Callable[[], Any], seed: int | None = None) -> Pipeline:

@@ -23,8 +23,8 @@ from input_analyzer.errors import InputEndedError
 from input_analyzer.examine import stage_costs
 from input_analyzer.tf.counting import count
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.graph import called, trace
 from input_analyzer.tf.timing import time_stages
+from input_rules.tf.graph import called, trace
 
 AUTOTUNE = tf.data.AUTOTUNE
 TOLERANCE = 0.15

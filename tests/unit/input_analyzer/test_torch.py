@@ -23,12 +23,12 @@ from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset,
 
 from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.examine import stage_costs
-from input_analyzer.pipeline import StageTime
 from input_analyzer.torch.layers import layers_of, watched
 from input_analyzer.torch.loader import pipeline_of
 from input_analyzer.torch.origin import noting_calls
 from input_analyzer.torch.profile import Profile
 from input_analyzer.torch.timing import time_stages
+from input_rules.pipeline import StageTime
 
 TOLERANCE = 0.15
 CALL_US = 100.0

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from input_analyzer.analysis import Finding
 from input_analyzer.source_diff import changes
+from input_rules.finding import Finding
 
 HEAD = "import torch\n"
 

@@ -26,18 +26,18 @@ from torch.utils.data import (
 )
 from torch_loaders import ALONE, Augmented, Numbers, Stream, bare, found, judged, loader, times
 
-from input_analyzer.analysis import Finding
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
-from input_analyzer.findings.torch_workers import wanted_workers
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.link import Order
-from input_analyzer.pipeline import StageTime
 from input_analyzer.standalone import program_of, torch_batches
 from input_analyzer.torch.compare import compare
 from input_analyzer.torch.examine import examine
 from input_analyzer.torch.loader import pipeline_of
+from input_analyzer.torch.rules import find
+from input_analyzer.torch.rules.workers import wanted_workers
 from input_analyzer.torch.sharing import same_random_numbers
+from input_rules.finding import Finding
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import StageTime
+from input_rules.rules.context import Context
 
 MIB = 1 << 20
 

@@ -28,13 +28,13 @@ from torch_loaders import (
 
 from input_analyzer.errors import InputFailedError, MemoryLimitError
 from input_analyzer.examine import _first_batches
-from input_analyzer.handover import Shard
 from input_analyzer.measure import node
 from input_analyzer.overlap import Overlap
 from input_analyzer.standalone import program_of
 from input_analyzer.torch import worker_errors
 from input_analyzer.torch.failing import what_helps
 from input_analyzer.torch.sharing import of_tasks, of_workers, random_numbers_alike, reading_of
+from input_rules.handover import Shard
 
 SAME, SOME, NONE = Overlap.SAME, Overlap.SOME, Overlap.NONE
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
-from input_analyzer.analysis import Finding
 from input_analyzer.examine import Examination
-from input_analyzer.findings import find
-from input_analyzer.findings.context import Context
-from input_analyzer.handover import InputProgram, Shard
 from input_analyzer.measure.link import Order
-from input_analyzer.pipeline import StageTime
 from input_analyzer.torch.examine import examine
 from input_analyzer.torch.loader import pipeline_of
+from input_analyzer.torch.rules import find
+from input_rules.finding import Finding
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import StageTime
+from input_rules.rules.context import Context
 
 ALONE = Shard(1, 0)
 

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from csrun.roles import tf_config
-from input_analyzer.tf.inspection import inspect
+from input_rules.tf.inspection import inspect
 
 NAMES = ("fc_mnist", "bert", "gpt2", "resnet", "transformer", "unet")
 Modules = dict[str, ModuleType]

@@ -1,0 +1,330 @@
+"""Worker processes of a torch DataLoader: how many, what they keep, and what they have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from input_analyzer.rate_model import queueing_time
+from input_rules.finding import Finding, Gain, Severity
+from input_rules.lanes import lanes
+from input_rules.pace import StageCost, cpu_us, time_us
+from input_rules.pipeline import Pipeline
+from input_rules.rules.context import Context, flag, number
+from input_rules.rules.expected_gains import counted_cpus, figure, not_speed, overlapped
+
+WORKERS_PER_CPU = 4
+"""No more than that are recommended to one who has fewer: each has the dataset, its open files and batches
+made ahead in memory."""
+
+BATCHES_AHEAD_MEMORY = 0.1
+"""Part of the memory that batches made ahead may take without a word."""
+
+HAND_OVER_US, HAND_OVER_US_PER_BYTE = 150.0, 2.5e-4
+"""What the main process computes to get a batch from a worker, where it was not measured: so much for the
+queues, and a copy at 4 GB/s. Orders of magnitude of a 2020s server."""
+
+_WORTH_IT = 1.15  # times the rate
+_HAND_OVERS = 10
+_ENOUGH = 0.95  # of the best rate: further workers would cost memory for nothing
+
+
+def about_loader(
+    pipeline: Pipeline,
+    identifier: str,
+    severity: Severity,
+    message: str,
+    recommended: str,
+    gain: Gain | None = None,
+    value: int | None = None,
+) -> Finding:
+    """A finding about an argument of DataLoader; its line is that of the call."""
+    source = pipeline.by_name["workers"].source
+    return Finding(identifier, severity, "DataLoader", source, message, recommended, gain, value)
+
+
+def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """No worker processes, too few of them, or too many."""
+    stage = pipeline.by_name["workers"]
+    present, cpus = number(stage, "num_workers") or 0, _cpus(pipeline, context)
+    wanted = wanted_workers(pipeline, context)
+    if not present:
+        # One worker never repeats a record.
+        yield from _missing(pipeline, context, wanted if _repeats(pipeline) is False else 1)
+    elif present < wanted and _repeats(pipeline) is not True:
+        gain = _gain(pipeline, context, wanted)
+        if gain is not None and gain.times is not None and gain.times >= _WORTH_IT:
+            yield about_loader(
+                pipeline,
+                "loader-workers-few",
+                "warning",
+                f"num_workers is {present}: with {counted_cpus(cpus)} more of them make batches faster",
+                f"DataLoader(..., num_workers={wanted})",
+                gain,
+                wanted,
+            )
+    elif present > cpus and present >= 2 * wanted:
+        yield about_loader(
+            pipeline,
+            "loader-workers-many",
+            "warning",
+            f"num_workers is {present}: by the times of the stages {wanted} would do with "
+            f"{counted_cpus(cpus)}, and each has the dataset and its batches in memory",
+            f"DataLoader(..., num_workers={wanted})",
+            not_speed(
+                f"the memory of {_processes(present - wanted)}, and the time to start each of them, is spared"
+            ),
+            wanted,
+        )
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Finding]:
+    gain = _gain(pipeline, context, wanted)
+    if gain is None or (gain.times or 0.0) < _WORTH_IT:
+        if context.times and not _worth_a_hand_over(pipeline, context):
+            return
+        gain = _beside_the_training(context)
+        if (gain.times or 0.0) < _WORTH_IT:
+            return
+    message = "num_workers is 0: the next batch is made only when the last one has been sent"
+    arguments = f"num_workers={wanted}, persistent_workers=True"
+    yield about_loader(
+        pipeline, "loader-workers-missing", "warning", message, f"DataLoader(..., {arguments})", gain, wanted
+    )
+
+
+def _worth_a_hand_over(pipeline: Pipeline, context: Context) -> bool:
+    """Whether to make a batch takes so long that handing it over from a worker costs little."""
+    return _made_by_workers(context) > _HAND_OVERS * _hand_over_us(pipeline, 0.0, 1)
+
+
+def _made_by_workers(context: Context) -> float:
+    """Microseconds a sample that a worker takes off the main process, which asks the sampler itself."""
+    return sum(
+        time.self_time_us for time in context.times.values() if time.stage not in ("sampler", "workers")
+    )
+
+
+def _beside_the_training(context: Context) -> Gain:
+    """What a worker gives at most that makes batches while the training works on others.
+
+    A step of time x, sampler s and the work of a worker w take (x + s + w) / max(x + s, w) times as long one
+    after the other: most where x + s = w, or x = 0.
+    """
+    work = _made_by_workers(context)
+    order = context.times["sampler"].self_time_us if "sampler" in context.times else 0.0
+    if not work or order < 0.01 * work:
+        return overlapped()
+    times = 2.0 if order <= work else (order + work) / order
+    text = f"up to {figure(times)} times the rate, where a step of the training takes as long as its input"
+    return replace(overlapped(), text=text, times=times)
+
+
+def wanted_workers(pipeline: Pipeline, context: Context) -> int:
+    """The fewest worker processes that are as good as more of them, or as those that there are.
+
+    As many as CPUs where no time is known.
+    """
+    cpus = _cpus(pipeline, context)
+    if not context.times:
+        return cpus
+    most = max(WORKERS_PER_CPU * cpus, number(pipeline.by_name["workers"], "num_workers") or 0)
+    rates = {n: _rate(pipeline, context, n) for n in range(1, most + 1)}
+    best = max(rates.values())
+    return next(n for n, rate in rates.items() if rate >= _ENOUGH * best)
+
+
+def _rate(pipeline: Pipeline, context: Context, workers: int) -> float:
+    """Samples per microsecond with so many workers, as the times of the stages promise.
+
+    While one worker waits others want to compute, so they meet at the CPUs as `rate_model` says.
+    """
+    stage = pipeline.by_name["workers"]
+    changed = replace(stage, attributes={**stage.attributes, "num_workers": workers})
+    stages = tuple(changed if one is stage else one for one in pipeline.stages)
+    lane_of = lanes(replace(pipeline, stages=stages))
+    costs = []
+    for one in stages:
+        time = context.times.get(one.name)
+        cpu, wait = (time.cpu_us, time.wait_us) if time else (0.0, 0.0)
+        if one is changed:
+            cpu, wait = _hand_over_us(pipeline, cpu, workers), 0.0
+        costs.append(StageCost(one.name, one.op, one.position, cpu + wait, cpu, wait, lane=lane_of[one.name]))
+    cpus = _cpus(pipeline, context)
+    time_of_sample = time_us(costs, cpus)
+    if workers:
+        of_worker = sum(cost.self_time_us_per_sample or 0.0 for cost in costs if cost.lane.threads > 1)
+        computes = min(cpu_us(costs), of_worker)
+        time_of_sample = max(time_of_sample, queueing_time(computes, of_worker - computes, workers, cpus))
+    return 1 / time_of_sample if time_of_sample else math.inf
+
+
+def _hand_over_us(pipeline: Pipeline, measured: float, workers: int) -> float:
+    if measured or not workers:
+        return measured
+    size = number(pipeline.by_name["workers"], "batch_bytes") or 0
+    return (HAND_OVER_US + HAND_OVER_US_PER_BYTE * size) / pipeline.samples_per_element
+
+
+def _gain(pipeline: Pipeline, context: Context, workers: int) -> Gain | None:
+    if not context.times:
+        return None
+    present = number(pipeline.by_name["workers"], "num_workers") or 0
+    before = _rate(pipeline, context, present)
+    times = _rate(pipeline, context, workers) / before if math.isfinite(before) else 1.0
+    cpus = _cpus(pipeline, context)
+    text = f"up to {figure(times)} times the rate with {counted_cpus(cpus)}"
+    return Gain("expected", text, times, cpus=cpus)
+
+
+def _cpus(pipeline: Pipeline, context: Context) -> int:
+    return context.cpus or number(pipeline.by_name["workers"], "cpus") or 1
+
+
+def _repeats(pipeline: Pipeline) -> bool | None:
+    """Whether several workers would read the same; None where that is not known."""
+    stage = pipeline.by_name["getitem"]
+    if not flag(stage, "iterable"):
+        return False
+    splits = stage.attributes.get("split_by_workers")
+    return None if splits is None else not splits
+
+
+def restarted(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """All workers are started again for every epoch."""
+    stage = pipeline.by_name["workers"]
+    workers = number(stage, "num_workers")
+    if workers and not flag(stage, "persistent_workers") and context.training:
+        of = "the worker process" if workers == 1 else f"{workers} worker processes"
+        yield about_loader(
+            pipeline,
+            "loader-workers-restarted",
+            "info",
+            "persistent_workers is off: all worker processes are started again for every epoch",
+            "DataLoader(..., persistent_workers=True)",
+            Gain("expected", f"the time of starting {of} is spared in every epoch"),
+        )
+
+
+def ahead(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Too few batches made ahead, or more than the memory has room for."""
+    stage = pipeline.by_name["workers"]
+    workers, factor = number(stage, "num_workers"), number(stage, "prefetch_factor")
+    if not workers or factor is None:
+        return
+    if factor < 2:
+        yield about_loader(
+            pipeline,
+            "loader-prefetch-small",
+            "info",
+            f"prefetch_factor is {factor}: a worker begins its next batch only when its last one was taken",
+            "DataLoader(..., prefetch_factor=2)",
+            Gain("expected", "workers need not wait where some batches take longer than others"),
+        )
+    size = (number(stage, "batch_bytes") or 0) * workers
+    if context.memory_bytes and factor > 2 and size * factor > BATCHES_AHEAD_MEMORY * context.memory_bytes:
+        fits = max(2, int(BATCHES_AHEAD_MEMORY * context.memory_bytes / size))
+        if fits < factor:
+            yield about_loader(
+                pipeline,
+                "loader-prefetch-memory",
+                "warning",
+                f"{workers} workers make {factor} batches each ahead, {size * factor / 2**30:.2g} GiB of the "
+                f"{context.memory_bytes / 2**30:.2g} GiB that a task may use",
+                f"DataLoader(..., prefetch_factor={fits})",
+                not_speed(f"{size * (factor - fits) / 2**30:.2g} GiB of memory are spared"),
+                fits,
+            )
+
+
+def pinned(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Memory pinned for a GPU that is not there."""
+    stage = pipeline.by_name["workers"]
+    if flag(stage, "pin_memory") and not flag(stage, "gpu"):
+        yield about_loader(
+            pipeline,
+            "loader-pin-memory",
+            "info",
+            "pin_memory is on and this machine has no GPU: torch warns and leaves it out",
+            "DataLoader(..., pin_memory=False)",
+            not_speed("no warning in the log of every task"),
+        )
+
+
+def random_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """The same random numbers in every worker."""
+    stage = pipeline.by_name["getitem"]
+    if flag(stage, "same_random"):
+        yield Finding(
+            "loader-random-same",
+            "warning",
+            stage.op,
+            stage.source,
+            "all workers draw the same random numbers: their records get the same augmentation",
+            "worker_init_fn that seeds the generator with torch.utils.data.get_worker_info().seed, or "
+            "numbers made in __getitem__ from the index",
+            not_speed("every record gets random numbers of its own"),
+        )
+
+
+def records_repeated(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """An iterable dataset that every worker reads as a whole."""
+    stage = pipeline.by_name["getitem"]
+    workers = number(pipeline.by_name["workers"], "num_workers") or 0
+    if workers > 1 and stage.attributes.get("split_by_workers") is False:
+        yield Finding(
+            "loader-records-repeated",
+            "error",
+            stage.op,
+            stage.source,
+            f"each of the {workers} workers reads all of the records: each is trained on {workers} times an "
+            "epoch",
+            "islice(records, info.id, None, info.num_workers) with info = "
+            "torch.utils.data.get_worker_info(), or files split by it",
+            not_speed("each record is read once an epoch"),
+        )
+
+
+def records_overlap(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """An iterable dataset whose workers read parts that overlap."""
+    stage = pipeline.by_name["getitem"]
+    workers = number(pipeline.by_name["workers"], "num_workers") or 0
+    if workers > 1 and flag(stage, "repeated_by_workers"):
+        yield Finding(
+            "loader-parts-overlap",
+            "error",
+            stage.op,
+            stage.source,
+            f"the {workers} workers share out the records, but not each once: some come from several, "
+            "others from none, as where each shuffles the files for itself before it takes its part",
+            "an order that all workers have in common before it is shared out: shuffled with a seed of its "
+            "own, as info.seed - info.id of info = torch.utils.data.get_worker_info()",
+            not_speed("each record is read once an epoch"),
+        )
+
+
+def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A file or connection that was open before the workers began."""
+    stage = pipeline.by_name["getitem"]
+    held = stage.attributes.get("held")
+    workers = number(pipeline.by_name["workers"], "num_workers") or 0
+    if not isinstance(held, str) or workers < 2:
+        return
+    yield Finding(
+        "loader-file-shared",
+        "warning",
+        stage.op,
+        stage.source,
+        f"{held} is open when the workers begin: the {workers} of them share the position in it, or the "
+        "connection, and may get wrong records or errors",
+        "open it where a record is first read, in each worker, and not in __init__",
+        not_speed("every worker reads the records that it is asked for"),
+    )
+
+
+RULES = (count, restarted, ahead, pinned, random_numbers, records_repeated, records_overlap, handles)

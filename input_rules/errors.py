@@ -1,0 +1,19 @@
+"""What can be wrong with an input function: what was got, what was expected, what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cs_toolkit.errors import EXIT_USAGE, ToolkitError
+
+
+class WrongTypeError(ToolkitError):
+    """The input function returned something that cannot be analyzed."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, got: Any) -> None:
+        super().__init__(
+            f"the input function returned {type(got).__name__}, expected a tf.data.Dataset or a "
+            "torch.utils.data.DataLoader; return the dataset itself, not its iterator or its tensors"
+        )

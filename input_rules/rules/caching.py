@@ -1,0 +1,155 @@
+"""What a cache in memory would hold, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from input_rules.finding import Finding, Gain
+from input_rules.pipeline import Pipeline, Stage
+from input_rules.rules.context import Context, finding, flag, mixes_anew, number, records_at
+from input_rules.rules.expected_gains import not_speed, spared
+from input_rules.words import size as in_bytes
+
+FITS = 0.5
+"""Part of a worker's memory that a cache may take for it to be recommended."""
+TWICE = 2.0
+"""Times the rate that a cache promises from which it is more than a hint."""
+FULL = 0.9
+"""Part of a worker's memory from which a cache is said not to fit."""
+MUCH = 0.25
+"""Part of the measured time that a cache must save to be recommended."""
+
+
+def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A cache that fills the memory."""
+    for stage in pipeline.stages:
+        if stage.op != "cache" or stage.attributes.get("filename"):
+            continue
+        size = _size(pipeline, stage)
+        if size is None or context.memory_bytes is None:
+            continue
+        if size.bytes > FULL * context.memory_bytes:
+            yield finding(
+                "cache-does-not-fit",
+                "error",
+                stage,
+                f"an epoch takes {size} here, a worker may use {in_bytes(context.memory_bytes)}: it will be "
+                "killed before the first epoch ends",
+                "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
+                not_speed("the run lives to its end"),
+            )
+
+
+def in_one_file(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A cache on disk that all workers would write to the same place."""
+    for stage in pipeline.stages:
+        if stage.op == "cache" and stage.attributes.get("filename") in context.shared_caches:
+            yield finding(
+                "cache-file-shared",
+                "error" if context.workers > 1 else "warning",
+                stage,
+                "the file is the same for all workers: one that begins while another fills it fails, as "
+                "TensorFlow locks it; one that begins later reads the records of the other",
+                "cache(filename) with the number of the worker in the name, from TF_CONFIG or input_context",
+                not_speed("several workers live through the first epoch, each with records of its own"),
+            )
+
+
+def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Random changes are made once and kept."""
+    for stage in pipeline.stages:
+        if stage.op != "cache":
+            continue
+        before = list(pipeline.before(stage))
+        cause = next((other for other in before if mixes_anew(other) or flag(other, "random")), None)
+        if cause is not None and context.training:
+            yield finding(
+                "cache-after-random",
+                "warning",
+                stage,
+                f"the {cause.op} of {cause.source or 'a library'} before it is random: from the second epoch "
+                "on all its results are those of the first one",
+                f"cache() before {cause.op}()",
+                not_speed("every epoch is mixed and changed anew"),
+            )
+
+
+def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """What every epoch computes anew fits into the memory, and takes much of the time."""
+    if any(stage.op == "cache" for stage in pipeline.stages) or context.memory_bytes is None:
+        return
+    best: tuple[float, Stage, _Size, tuple[Stage, ...]] | None = None
+    for stage in pipeline.stages:
+        before = (*pipeline.before(stage), stage)
+        if any(_varies(other) for other in before):
+            continue
+        # What is in memory already is read from there as it would be from a cache.
+        spared_stages = tuple(other for other in before if other.op not in _IN_MEMORY)
+        size, share = _size(pipeline, stage), context.share(spared_stages)
+        if size is None or share is None or size.bytes > FITS * context.memory_bytes or share < MUCH:
+            continue
+        if best is None or share > best[0]:
+            best = (share, stage, size, spared_stages)
+    if best is not None and best[0] < 1:
+        _, stage, size, spared_stages = best
+        gain = spared(pipeline, context, spared_stages, " from the second epoch on")
+        yield finding(
+            "cache-would-fit",
+            "warning" if _is_much(gain) and not any(flag(one, "python") for one in spared_stages) else "info",
+            stage,
+            f"an epoch takes {size} here and is the same every time, but is read and computed anew",
+            f"cache() behind this {stage.op}()",
+            gain,
+        )
+
+
+def _is_much(gain: Gain | None) -> bool:
+    """Whether what is expected of times that were measured is more than a hint."""
+    return gain is not None and gain.cpus is not None and (gain.times is None or gain.times >= TWICE)
+
+
+_IN_MEMORY = frozenset({"from_tensor_slices", "from_tensors", "range"})
+
+
+def _varies(stage: Stage) -> bool:
+    return mixes_anew(stage) or stage.op in ("repeat", "from_generator") or flag(stage, "random")
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Bytes of an epoch; estimated, or exact."""
+
+    bytes: int
+    about: bool
+
+    def __str__(self) -> str:
+        return f"about {in_bytes(self.bytes)}" if self.about else in_bytes(self.bytes)
+
+
+def _size(pipeline: Pipeline, stage: Stage) -> _Size | None:
+    """What an epoch takes at a stage; of files of records about."""
+    exact = records_at(pipeline, stage)
+    records = records_at(pipeline, stage, about=True) if exact is None else exact
+    size = _element_bytes(pipeline, stage)
+    if records is None or size is None:
+        return None
+    return _Size(round(records * size), exact is None or isinstance(size, float))
+
+
+def _element_bytes(pipeline: Pipeline, stage: Stage) -> float | None:
+    """Bytes of an element: exact as a whole number; of records as they are in their files the mean."""
+    while number(stage, "element_bytes") is None:
+        about = stage.attributes.get("about_bytes")
+        if isinstance(about, float):
+            return about
+        if stage.op not in _HANDING_ON or len(stage.inputs) != 1:
+            return None
+        stage = pipeline.by_name[stage.inputs[0]]
+    return number(stage, "element_bytes")
+
+
+_HANDING_ON = frozenset({"cache", "shuffle", "repeat", "prefetch", "take", "shard", "with_options"})
+
+
+RULES = (too_large, in_one_file, frozen, would_fit)

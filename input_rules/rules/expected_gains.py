@@ -1,0 +1,175 @@
+"""What a change is expected to give, computed from the times of the stages.
+
+`pace.time_us` gives the time of a sample from the self times of the stages, the lanes in which they work side
+by side (TensorFlow's own optimizations included) and the CPUs. The gain is that time before over that time
+after the change. Handing elements from thread to thread is not in it. A change that adds such hand-overs
+gives no more than that ("up to"); one that makes a stage cost nothing may spare some, and give more
+("about"). Where the analyzer can try the change out it measures
+instead (`input_analyzer.gains`). Without times, as in the log of a run, bounds hold whatever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from input_rules.finding import Gain
+from input_rules.lanes import lanes
+from input_rules.pace import NEARLY_ALL, StageCost, time_us
+from input_rules.pipeline import AUTOTUNE, Pipeline, Stage, StageTime, Value
+from input_rules.rules.context import AUTOTUNE_NAME, Context
+
+_NO_GAIN = 1.005
+_ABOUT = "about"
+
+FILES_AT_ONCE = 4
+"""Files that a reader waits for at once where TensorFlow would choose fewer by itself."""
+_CPUS_FOR_A_FILE = 3
+"""CPUs for each file of an interleave with CS_AUTOTUNE: its own thread and two that prefetch from it
+(tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc)."""
+
+
+def files_at_once(cpus: int | None) -> int:
+    """What to write as `cycle_length` or `num_parallel_reads`: a number, or AUTOTUNE where that is more."""
+    return AUTOTUNE if cpus is not None and cpus > _CPUS_FOR_A_FILE * FILES_AT_ONCE else FILES_AT_ONCE
+
+
+def argument(value: int) -> str:
+    """A number as it is written in a call."""
+    return AUTOTUNE_NAME if value == AUTOTUNE else str(value)
+
+
+def most_cpus_for(files: int) -> int:
+    """The CPUs with which CS_AUTOTUNE reads no more files at once than so many."""
+    return _CPUS_FOR_A_FILE * files
+
+
+def not_speed(text: str) -> Gain:
+    """Something other than speed is won."""
+    return Gain("not-speed", text)
+
+
+def side_by_side(pipeline: Pipeline, context: Context, stage: Stage, files: int | None = None) -> Gain | None:
+    """Calls or files of a stage are worked on at once, by as many threads as suit the CPUs.
+
+    Args:
+        pipeline: All stages.
+        context: Their times, and the CPUs.
+        stage: One of them.
+        files: That it is to read at once, or AUTOTUNE; by default what suits the stage.
+    """
+    if files is None and stage.op != "map":
+        files = _files_of(stage, context.cpus)
+    parallel: dict[str, Value] = {"kinds": ("ParallelInterleaveDataset",), "num_parallel_calls": AUTOTUNE}
+    if files is not None:
+        parallel["cycle_length"] = files
+    changed = replace(stage, attributes={**stage.attributes, **parallel})
+    stages = tuple(changed if one is stage else one for one in pipeline.stages)
+    changed_pipeline = replace(pipeline, stages=stages)
+    if not context.times or context.cpus is None:
+        return _at_once(pipeline, changed_pipeline, stage, files)
+    gain = _expected(pipeline, context, [stage], changed_pipeline, context.times)
+    return gain and replace(gain, at_most=True)
+
+
+def _files_of(stage: Stage, cpus: int | None) -> int:
+    """Files that a stage reads at once with parallel calls, or AUTOTUNE."""
+    written = stage.attributes.get("cycle_length")
+    calls = stage.attributes.get("num_parallel_calls")
+    if stage.op == "interleave" and calls is None and isinstance(written, int) and written > 0:
+        return written
+    return files_at_once(cpus)
+
+
+def _at_once(pipeline: Pipeline, changed_pipeline: Pipeline, stage: Stage, files: int | None) -> Gain:
+    """What more threads give at most, whatever the stage takes."""
+    before, after = lanes(pipeline)[stage.name], lanes(changed_pipeline)[stage.name]
+    if (before.threads, before.threads_per_cpu) == (after.threads, after.threads_per_cpu):
+        return Gain("expected", "nothing, as TensorFlow does so by itself here", 1.0, at_most=True)
+    read = "files" if stage.attributes.get("reads") else "what it reads"
+    if files is not None and files > 0:
+        text = f"at most {files} times the rate, where the wait for {read} takes all of the time"
+        return Gain("expected", text, float(files), at_most=True)
+    what = "it" if files is None else f"the wait for {read}"
+    text = f"at most as many times the rate as a worker has CPUs, where {what} takes all of the time"
+    return Gain("expected", text)
+
+
+def spared(pipeline: Pipeline, context: Context, stages: Collection[Stage], when: str = "") -> Gain | None:
+    """Stages cost nothing any more; `when` says from when on."""
+    names = {stage.name for stage in stages}
+    left = {name: time for name, time in context.times.items() if name not in names}
+    if not context.times or context.cpus is None:
+        return Gain("expected", f"the time that this takes is spared{when}")
+    gain = _expected(pipeline, context, stages, pipeline, left, _ABOUT)
+    if gain is None:
+        return None
+    why = ", as almost nothing else takes time" if gain.times is None else ""
+    return replace(gain, text=f"{gain.text}{when}{why}, beside what handing elements over takes")
+
+
+def not_repeated(workers: int, what: str) -> Gain:
+    """Stages whose work all workers but one throw away, where one would do an n-th of it."""
+    text = f"up to {workers} times the rate in a job of {workers} workers, where {what} takes all of the time"
+    return Gain("expected", text, float(workers), at_most=True)
+
+
+def overlapped() -> Gain:
+    """Batches are made while the training works on others, not before: (a + b) / max(a, b) is 2 at most."""
+    text = "up to twice the rate, where a step of the training takes as long as its input"
+    return Gain("expected", text, 2.0, at_most=True)
+
+
+def figure(times: float) -> str:
+    """A ratio for a reader."""
+    return f"{times:.2f}" if times < 10 else f"{times:.0f}"
+
+
+def counted_cpus(cpus: int) -> str:
+    """1 CPU, 2 CPUs."""
+    return "1 CPU" if cpus == 1 else f"{cpus} CPUs"
+
+
+def _expected(
+    pipeline: Pipeline,
+    context: Context,
+    stages: Collection[Stage],
+    changed: Pipeline,
+    changed_times: Mapping[str, StageTime],
+    bound: str = "up to",
+) -> Gain | None:
+    """None without times, or where the CPUs are not known."""
+    if context.cpus is None or not context.times:
+        return None
+    # What stands before a cache is done in the first epoch, and only there.
+    first = any(context.times[stage.name].once for stage in stages if stage.name in context.times)
+    before = time_us(_costs(pipeline, context.times, first), context.cpus)
+    after = time_us(_costs(changed, changed_times, first), context.cpus)
+    if not before:
+        return None
+    times = None if after <= 0 else before / after
+    if times is None or (bound == _ABOUT and times >= NEARLY_ALL):
+        times, text = None, f"more than {NEARLY_ALL:.0f} times the rate"
+    else:
+        text = f"{bound} {figure(times)} times the rate" if times >= _NO_GAIN else "nothing"
+    epoch = " in the first epoch" if first else ""
+    text = f"{text} with {counted_cpus(context.cpus)}{epoch}"
+    return Gain("expected", text, times, cpus=context.cpus)
+
+
+def _costs(pipeline: Pipeline, times: Mapping[str, StageTime], first: bool) -> list[StageCost]:
+    lane_of = lanes(pipeline)
+    return [
+        StageCost(
+            stage.name,
+            stage.op,
+            stage.position,
+            times[stage.name].self_time_us,
+            times[stage.name].cpu_us,
+            times[stage.name].wait_us,
+            times[stage.name].once and not first,
+            lane=lane_of[stage.name],
+        )
+        for stage in pipeline.stages
+        if stage.name in times
+    ]

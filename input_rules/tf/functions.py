@@ -1,0 +1,186 @@
+"""What the function of a `map`, `interleave` or the like does, told by the operations in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from tensorflow.python.framework import op_def_registry
+
+from input_rules.pipeline import Value
+from input_rules.tf.nodes import kind_of
+
+PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
+FILES = re.compile(r"File|Record|TextLine|FixedLength|Csv|CSV|SQL|LMDB|Reader|Load|Restore|Snapshot")
+"""In the kinds of operations that read files."""
+# Operations that only hand on, name or reshape what they get.
+_FREE = frozenset(
+    {
+        *("Identity", "IdentityN", "NoOp", "Const", "Placeholder", "Reshape", "ExpandDims", "Squeeze"),
+        *("EnsureShape", "Shape", "Pack", "Unpack", "StridedSlice"),
+    }
+)
+# What works on one record at a time and has no form for a batch of them.
+_SINGLE = re.compile(
+    r"Decode(Jpeg|Png|Gif|Bmp|Image|WebP|Wav|AndCrop|Compressed)|ExtractJpeg|ReadFile|(Stateless)?(If|While)$|"
+    r"(Stateless)?SampleDistorted|EncodeJpeg|EncodePng|MatchingFiles|Unique|Where$|Dataset"
+)
+
+
+# Call their function once for a dataset, which they then read in threads of their own.
+_READING = ("FlatMap", "Interleave", "ParallelInterleave", "LegacyParallelInterleave")
+_CALLING = re.compile(r"(Parallel)?(Map|Filter|Scan|TakeWhile|GroupBy)\w*Dataset")
+
+
+def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
+    """What the functions of a dataset operation do; empty where it has none.
+
+    Args:
+        node: The operation.
+        functions: The graph's library: FunctionDef by name.
+
+    Returns:
+        `function` (the Python function's name), `python` (calls Python for every element), `random` (draws
+        numbers that depend on how often it was called), `stateful` (TensorFlow takes care not to call it in
+        another order), `pooled` (functions are called in TensorFlow's pool, not only datasets read), `free`
+        (computes nothing), `single` (works on one record at a time), `reads` (kind of the files that it
+        reads), `opens` (files of any kind).
+    """
+    names = [name for value in node.node_def.attr.values() for name in _named(value)]
+    if not names:
+        return {}
+    kinds = set(_operations(names, functions))
+    readers = sorted(kind_of(kind) for kind in kinds if re.match(r"(TFRecord|TextLine|FixedLength)", kind))
+    found: dict[str, Value] = {
+        "function": _python_name(names[0]),
+        "python": bool(kinds & PYTHON),
+        "random": any(is_random(kind) for kind in kinds) or _draws_from_variable(kinds),
+        "pooled": not node.type.startswith(_READING) or any(_CALLING.match(kind) for kind in kinds),
+        "stateful": any(is_stateful(kind) for kind in kinds),
+        "free": kinds <= _FREE,
+        "single": any(_SINGLE.match(kind) or kind in PYTHON for kind in kinds),
+    }
+    if readers:
+        found["reads"] = readers[0]
+    if any(FILES.search(kind) for kind in kinds):
+        found["opens"] = True
+    return found
+
+
+def functions_of(node: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
+    """The functions of a dataset operation, and those that they call, from the graph's library by name."""
+    yield from _called([name for value in node.node_def.attr.values() for name in _named(value)], functions)
+
+
+def library_of(last: Any) -> dict[str, Any]:
+    """The functions that a dataset uses, FunctionDef by name.
+
+    Its graph may have others, of datasets that the analyzer has made beside it, which count for instance.
+    """
+    whole = {f.signature.name: f for f in last.graph.as_graph_def().library.function}
+    found: dict[str, Any] = {}
+    waiting, seen = [last], {last.name}
+    while waiting:
+        node = waiting.pop()
+        found |= {one.signature.name: one for one in functions_of(node, whole)}
+        fresh = [tensor.op for tensor in node.inputs if tensor.op.name not in seen]
+        seen |= {other.name for other in fresh}
+        waiting += fresh
+    return found
+
+
+def calls_python(graph: Any) -> bool:
+    """Whether a dataset of a graph calls Python for its records."""
+    definition = graph.as_graph_def()
+    functions = [function.node_def for function in definition.library.function]
+    return any(node.op in PYTHON for nodes in (definition.node, *functions) for node in nodes)
+
+
+def has_control_flow(node: Any) -> bool:
+    """Whether a function of a dataset operation has a loop or a branch in it."""
+    names = [name for value in node.node_def.attr.values() for name in _named(value)]
+    functions = _LIBRARIES.get(node.graph, {})
+    if not functions.keys() >= set(names):
+        # Only here: with it the graph's data, which may be large, is copied.
+        functions = {f.signature.name: f for f in node.graph.as_graph_def().library.function}
+        _LIBRARIES[node.graph] = functions
+    return any(_CONTROL_FLOW.match(kind) for kind in _operations(names, functions))
+
+
+_LIBRARIES: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
+_CONTROL_FLOW = re.compile(r"(Stateless)?(If|While|Case)$|(Ref)?(Switch|Merge|Enter|Exit)$")
+
+
+def _named(value: Any) -> Iterator[str]:
+    if value.HasField("func"):
+        yield value.func.name
+    for function in value.list.func:
+        yield function.name
+
+
+def _operations(names: list[str], functions: Mapping[str, Any]) -> Iterator[str]:
+    """Kinds of all operations of some functions and of those that they call."""
+    for function in _called(names, functions):
+        for node in function.node_def:
+            if node.op not in functions and "PartitionedCall" not in node.op:
+                yield node.op
+
+
+def _called(names: list[str], functions: Mapping[str, Any]) -> Iterator[Any]:
+    waiting, seen = list(names), set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in functions:
+            continue
+        seen.add(name)
+        yield functions[name]
+        for node in functions[name].node_def:
+            waiting += [inner for value in node.attr.values() for inner in _named(value)]
+            if node.op in functions:
+                waiting.append(node.op)
+
+
+@cache
+def is_random(kind: str) -> bool:
+    """Whether an operation draws random numbers out of a state, and not as a function of a key."""
+    definition = op_def_registry.get(kind)
+    if definition is None or not definition.is_stateful or kind.endswith("Dataset"):
+        return False
+    names = {attribute.name for attribute in definition.attr}
+    return {"seed", "seed2"} <= names
+
+
+def _draws_from_variable(kinds: Collection[str]) -> bool:
+    """Whether a state of random numbers is in a variable, as of Keras layers and `tf.random.Generator`."""
+    if any(_GENERATING.match(kind) for kind in kinds):
+        return True
+    return bool(_ASSIGNING & {*kinds}) and any(_BY_KEY.match(kind) for kind in kinds)
+
+
+_GENERATING = re.compile(
+    r"RngReadAndSkip|RngSkip|NonDeterministicInts|Stateful(Uniform|Standard|Truncated|Random)"
+)
+_BY_KEY = re.compile(r"Stateless(Random|Truncated|Parameterized|Multinomial|SampleDistorted|Shuffle)")
+_ASSIGNING = frozenset({"AssignVariableOp", "AssignAddVariableOp"})
+
+
+@cache
+def is_stateful(kind: str) -> bool:
+    """As TensorFlow judges before it makes calls parallel (core/grappler/optimizers/data/function_utils.cc):
+    an assertion is let pass, and what a branch or a loop does shows in its functions."""
+    if kind in _JUDGED_BY_CONTENT:
+        return False
+    definition = op_def_registry.get(kind)
+    return definition is None or definition.is_stateful
+
+
+_JUDGED_BY_CONTENT = frozenset({"Assert", "If", "While", "Case"})
+
+
+def _python_name(name: str) -> str | None:
+    """`__inference_Dataset_map_convert_12` -> `convert`; None for names of another form."""
+    match = re.match(r"__inference_Dataset_[a-z]+(?:_[a-z]+)*?_(.+?)_\d+$", name)
+    return match.group(1) if match and match.group(1).isidentifier() else None

@@ -1,0 +1,186 @@
+"""Findings about an input function, without running its pipeline."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from input_rules.finding import Finding
+from input_rules.pipeline import Pipeline
+from input_rules.rules import find
+from input_rules.rules.context import Context
+from input_rules.rules.sharding import Split, split_of
+from input_rules.tf.fingerprint import fingerprint
+from input_rules.tf.functions import calls_python
+from input_rules.tf.graph import InGraph, Traced, called, trace
+from input_rules.tf.listed_files import with_listed_files
+from input_rules.tf.record_files import with_estimates
+
+NOT_COMPARED = "It was not looked at whether the workers read different records: {}."
+SHARING_UNKNOWN = "Whether the workers read different records cannot be told: {}."
+PYTHON_UNSEEN = "no graph shows what Python code reads, and records are compared by cs_input_analyzer alone"
+_SEED = 20190731
+Make = Callable[[int, int], Any]
+"""Calls the input function as one of (number of workers, index of this one) would."""
+Names = Callable[[Any], Sequence[str]]
+"""What the tensors of an element with an `element_spec` are called."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A traced input and what was found about it.
+
+    Attributes:
+        traced: As an only worker, or the first one, reads it.
+        context: The run that it is for.
+        findings: Of all rules.
+        split: Files that workers share out among them; None where they share records, or nobody knows.
+        by_python: Python code decides what workers read: only reading tells what they share.
+        notes: What a reader must know, one sentence each.
+    """
+
+    traced: Traced
+    context: Context
+    findings: tuple[Finding, ...]
+    split: Split | None = None
+    by_python: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The stages."""
+        return self.traced.pipeline
+
+
+def inspect(
+    make: Make,
+    *,
+    workers: int = 1,
+    training: bool = True,
+    shared: bool = True,
+    seed: int | None = None,
+    memory_bytes: int | None = None,
+    samples_per_element: int | None = None,
+    in_graph: InGraph = called,
+    names: Names | None = None,
+    patience_s: float | None = None,
+) -> Inspection:
+    """Traces an input function, and once more for another worker, and applies all rules.
+
+    Args:
+        make: Calls the function.
+        workers: Tasks that read input.
+        training: Whether it is read for training.
+        shared: Whether several workers may read it; only then it is called for another worker.
+        seed: Of the graph.
+        memory_bytes: What the input of a worker may use.
+        samples_per_element: Records of an element, where that is known.
+        in_graph: Makes the dataset of a function in a graph.
+        names: What the tensors of an element are called elsewhere, by the `element_spec`; as long as there
+            are as many, findings call them so.
+        patience_s: A function of which a call takes longer is not called for another worker.
+
+    Raises:
+        WrongTypeError: the function returns no Dataset.
+        Exception: whatever it raises, unchanged.
+    """
+    start = time.monotonic()
+    traced = trace(partial(make, workers, 0), seed, samples_per_element, in_graph=in_graph)
+    took_s = time.monotonic() - start
+    traced = _named(with_estimates(with_listed_files(traced)), names)
+    context = Context(training=training, workers=workers, memory_bytes=memory_bytes)
+    if not shared:
+        return Inspection(traced, context, find(traced.pipeline, context))
+    if patience_s is not None and took_s > patience_s:
+        note = NOT_COMPARED.format(f"a call of the input function takes longer than {patience_s:g} s")
+        return Inspection(traced, context, find(traced.pipeline, context), notes=(note,))
+    try:
+        # What a function does with its shard shows only where there are several.
+        first, last = _as_workers(make, max(workers, 2), seed, in_graph)
+    except Exception as error:
+        # Too few records or files for another worker, say: the run itself has one worker.
+        said = f"called as one of {max(workers, 2)} workers it raises {type(error).__name__}"
+        found = find(traced.pipeline, context)
+        return Inspection(traced, context, found, notes=(NOT_COMPARED.format(said),))
+    return _compared(traced, context, first, last)
+
+
+def _compared(traced: Traced, context: Context, first: Traced, last: Traced) -> Inspection:
+    """With what the first and the last of several workers are seen to share out."""
+    differ = fingerprint(first.graph) != fingerprint(last.graph)
+    by_python = not differ and calls_python(first.graph)
+    both = (first.pipeline, last.pipeline)
+    files = tuple(count for count in map(_files, both) if count is not None)
+    context = replace(
+        context,
+        sharded=None if by_python else differ,
+        files_by_worker=files if context.workers > 1 else (),
+        shared_caches=frozenset.intersection(*map(_cache_files, both)),
+    )
+    alone = context.workers == 1
+    return Inspection(
+        traced,
+        context,
+        find(traced.pipeline, context),
+        split_of(traced.pipeline, first.pipeline, files) if alone else None,
+        by_python,
+        (SHARING_UNKNOWN.format(PYTHON_UNSEEN),) if by_python else (),
+    )
+
+
+def _as_workers(make: Make, workers: int, seed: int | None, in_graph: InGraph) -> tuple[Traced, Traced]:
+    """What the function gives the first and the last of several workers, with equal random numbers.
+
+    It may draw a seed from them, as the directory loaders of Keras do: that is no part of its own.
+
+    Raises:
+        Exception: whatever it raises then, unchanged.
+    """
+    found = []
+    for index in (0, workers - 1):
+        with random_numbers_alike():
+            traced = trace(partial(make, workers, index), seed, in_graph=in_graph)
+            found.append(with_listed_files(traced))
+    return found[0], found[1]
+
+
+@contextmanager
+def random_numbers_alike() -> Iterator[None]:
+    """Those of Python and NumPy begin alike, and go on afterwards from where they are now."""
+    plain, numpy = random.getstate(), np.random.get_state()
+    random.seed(_SEED)
+    np.random.seed(_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(numpy)
+
+
+def _named(traced: Traced, names: Names | None) -> Traced:
+    known = () if names is None else names(traced.dataset.element_spec)
+    element = traced.pipeline.element
+    if len(known) != len(element):
+        return traced
+    called = tuple(replace(tensor, name=name) for name, tensor in zip(known, element, strict=True))
+    return replace(traced, pipeline=replace(traced.pipeline, element=called))
+
+
+def _cache_files(pipeline: Pipeline) -> frozenset[str]:
+    names = (stage.attributes.get("filename") for stage in pipeline.stages if stage.op == "cache")
+    return frozenset(name for name in names if isinstance(name, str) and name)
+
+
+def _files(pipeline: Pipeline) -> int | None:
+    for stage in pipeline.stages:
+        count = stage.attributes.get("files")
+        if isinstance(count, int):
+            return count
+    return None

@@ -1,0 +1,143 @@
+"""The way that records take through a dataset's operations: where they are made, where they are batches.
+
+A record is a row of what the pipeline delivers: where batches are batched again, as of sequences of
+characters, the first batch makes a record. What a call makes beside that way for a choice of its own, as the
+random numbers of `sample_from_datasets`, is none of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from input_rules.rules.context import READERS
+from input_rules.tf.functions import functions_of
+from input_rules.tf.nodes import constant, dataset_inputs, in_order
+from input_rules.tf.sizes import BATCHING, is_nested
+
+_OF_PARTS = ("FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset")
+"""Deliver the elements of a dataset that their function makes of each element."""
+_TAKING_APART = ("TensorSliceDataset", "RangeDataset", "GeneratorDataset", *READERS)
+"""Sources in such a function that make several elements of one."""
+CHOOSING = ("DirectedInterleaveDataset", "ExperimentalDirectedInterleaveDataset")
+"""Their first input says which of the others delivers next (tensorflow/core/ops/dataset_ops.cc)."""
+
+
+@dataclass(frozen=True)
+class RecordPath:
+    """Names of the dataset operations by what their elements are.
+
+    Attributes:
+        batched: They deliver batches of records.
+        makers: They make a record of several elements that follow each other.
+        parts: They deliver such elements, of which records are made later.
+    """
+
+    batched: frozenset[str]
+    makers: frozenset[str]
+    parts: frozenset[str]
+
+
+def record_path(last: Any, functions: Mapping[str, Any]) -> RecordPath:
+    """Where the elements of the operations are records, batches of them, or parts of them.
+
+    Args:
+        last: The operation that delivers.
+        functions: The graph's library: FunctionDef by name.
+    """
+    nodes = list(in_order(last))
+    aside = random_numbers(last)
+    ways: dict[str, list[str]] = {}
+    depths: dict[str, int] = {}
+    for node in nodes:
+        read = [other.name for other in dataset_inputs(node)[_choices(node) :]]
+        ways[node.name] = [name for name in read if name not in aside] or read
+        before = max((depths[name] for name in ways[node.name]), default=0)
+        depths[node.name] = max(0, _depth(node, before, functions))
+    levels = _levels(nodes, ways, depths, functions)
+    makers = {node.name for node in nodes if _makes_records(node, depths, levels)}
+    parts: set[str] = set()
+    for node in reversed(nodes):
+        if node.name in makers | parts:
+            parts.update(ways[node.name])
+    batched = (name for name, depth in depths.items() if depth > levels.get(name, 0))
+    return RecordPath(frozenset(batched), frozenset(makers), frozenset(parts))
+
+
+def _levels(
+    nodes: list[Any], ways: Mapping[str, list[str]], depths: Mapping[str, int], functions: Mapping[str, Any]
+) -> dict[str, int]:
+    """How often what becomes a record is batched, by operation along the way of the records."""
+    last = nodes[-1].name
+    levels = {last: max(0, depths[last] - 1)}
+    for node in reversed(nodes):
+        if node.name not in levels:
+            continue
+        before = max((depths[name] for name in ways[node.name]), default=0)
+        for name in ways[node.name]:
+            # Of what is joined each part may have been batched another number of times.
+            own = 0 if _takes_apart(node, functions) else levels[node.name] - (before - depths[name])
+            levels[name] = max(levels.get(name, 0), own)
+    return levels
+
+
+def _makes_records(node: Any, depths: Mapping[str, int], levels: Mapping[str, int]) -> bool:
+    if node.name not in levels:
+        return False
+    if node.type.startswith("WindowDataset"):
+        return True
+    batches = node.type.startswith((*BATCHING, "GroupByWindow"))
+    return batches and 0 < depths[node.name] <= levels[node.name]
+
+
+def random_numbers(last: Any) -> set[str]:
+    """Names of the operations that deliver nothing but random numbers, whatever is made of these."""
+    found: set[str] = set()
+    for node in in_order(last):
+        read = dataset_inputs(node)
+        drawn = all(other.name in found for other in read) if read else "RandomDataset" in node.type
+        if drawn:
+            found.add(node.name)
+    return found
+
+
+def chooses_unseeded(node: Any) -> bool:
+    """Whether an operation takes records out of several datasets as random numbers say that have no seed."""
+    if not _choices(node):
+        return False
+    drawn = [other for other in in_order(dataset_inputs(node)[0]) if "RandomDataset" in other.type]
+    return any(constant(one, "seed") == 0 and constant(one, "seed2") == 0 for one in drawn)
+
+
+def _choices(node: Any) -> int:
+    return 1 if node.type in CHOOSING else 0
+
+
+def _depth(node: Any, before: int, functions: Mapping[str, Any]) -> int:
+    if "Rebatch" in node.type:
+        return max(1, before)
+    if node.type.startswith(BATCHING):
+        return before + 1
+    if "Unbatch" in node.type:
+        return before - 1
+    within = _within(node, functions)
+    batching = any(kind.startswith(BATCHING) for kind in within)
+    if node.type.startswith("GroupByWindow"):
+        return before + batching
+    if not node.type.startswith(_OF_PARTS) or any(map(is_nested, dataset_inputs(node))):
+        # What is made of a window of records is a record.
+        return before
+    undone = any("Unbatch" in kind for kind in within)
+    return (0 if _takes_apart(node, functions) else before) + batching - undone
+
+
+def _takes_apart(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Whether an operation makes several elements of one, of which each is one for itself."""
+    if not node.type.startswith(_OF_PARTS) or any(map(is_nested, dataset_inputs(node))):
+        return False
+    return any(kind.startswith(_TAKING_APART) for kind in _within(node, functions))
+
+
+def _within(node: Any, functions: Mapping[str, Any]) -> list[str]:
+    return [inner.op for function in functions_of(node, functions) for inner in function.node_def]

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from csrun.console import STDERR, STDOUT, say, write_text
 from cs_toolkit.errors import UsageError
+from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
 from input_analyzer.source_diff import Changed, changes
 from input_rules.finding import Finding

@@ -46,8 +46,6 @@ class Measurement:
         cpu_us_per_sample: CPU time of a copy's process per sample.
         bytes_per_sample: size of a sample as the worker gets it.
         memory_per_task_bytes: largest resident memory of a copy.
-        memory_growth_bytes_per_s: by which that of the first copy rose all through the steady state; 0 where
-            it came to rest.
         other_cpus: CPUs that programs other than the copies kept busy meanwhile.
     """
 
@@ -64,7 +62,6 @@ class Measurement:
     cpu_us_per_sample: float | None = None
     bytes_per_sample: float = 0.0
     memory_per_task_bytes: int = 0
-    memory_growth_bytes_per_s: float = 0.0
     other_cpus: float = 0.0
     first_epoch_disk_bytes_per_sample: float | None = None
     cold: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
+from cs_toolkit.files import replace_file
 from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
 from input_analyzer.source_diff import Changed, changes
@@ -87,15 +88,13 @@ def _is_dirty(file: Path) -> bool:
 
 def _replace(file: Changed) -> None:
     place = Path(file.name).resolve()  # a link stays a link
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         if place.read_bytes().decode() != file.before:
             raise CsrunError(f"{file.name} has changed since it was read; expected it unchanged: run again")
-        temporary.write_bytes(file.after.encode())
-        shutil.copymode(place, temporary)
-        temporary.replace(place)
+        mode = place.stat().st_mode
+        replace_file(place, file.after)
+        place.chmod(mode)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CsrunError(
             f"{file.name} cannot be written: {error.strerror}; expected a file that we may write"
         ) from error

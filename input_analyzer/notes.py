@@ -11,13 +11,12 @@ from input_analyzer.measure.page_cache import ColdFiles
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, nodes_for, predictions, recommend, used_part
-from input_analyzer.report.words import counted, percent, period, rate, shape
+from input_analyzer.report.words import counted, percent, rate, shape
 from input_rules.rules.sharding import Split
 from input_rules.words import size
 
 _BUSY_CPUS = 0.25
 _UNMEASURED_ERROR = 0.15
-_STAYS = 0.05
 _HARDLY = 0.01
 
 
@@ -45,17 +44,11 @@ def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str
         f"{'was' if dropped.files == 1 else 'were'} dropped from the memory of the operating system before "
         "the first epoch. What another machine or the disk itself keeps in memory stays there."
     ]
-    if dropped.left_part > _STAYS:
+    if any(_nothing_read(one) for one in measurements):
         notes.append(
-            f"{percent(dropped.left_part)} of these files stayed in memory, so the first epoch was not cold: "
-            "they are on a file system that is in memory (tmpfs), or mapped by a program, or being written; "
-            "use a copy on a disk."
-        )
-    elif any(_nothing_read(one) for one in measurements):
-        notes.append(
-            "Hardly anything was read from a disk in the first epoch: the input reads other files, or keeps "
-            "all of them in memory from its begin, or has them from a network file system, of which the "
-            "kernel counts nothing."
+            "Hardly anything was read from a disk in the first epoch, so it was not cold: the input reads "
+            "other files or keeps them in memory, or they are on tmpfs, mapped by a program, or on a network "
+            "file system, of which the kernel counts nothing."
         )
     return notes
 
@@ -164,7 +157,6 @@ def reservations(
     if any(limits.memory_binds(plan.cpus_per_task) for plan in todo):
         each = limits.memory_per_task_bytes / 2**30
         notes.append(f"A task needs {each:.1f} GiB: memory, not CPUs, limits the tasks of a node.")
-    notes += growth_notes(measurements, limits)
     if limits.nodes > 1:
         notes.append(
             "One node was measured; what several share, a file server for instance, is not in the "
@@ -176,19 +168,6 @@ def reservations(
             "layout with the highest rate is recommended."
         )
     return notes
-
-
-def growth_notes(measurements: Sequence[Measurement], limits: Limits) -> list[str]:
-    """That memory never came to rest, in any measurement, and how long a node would have enough of it."""
-    growth = min(one.memory_growth_bytes_per_s for one in measurements)
-    if not growth:
-        return []
-    left_s = max(0.0, limits.node_memory_bytes - limits.memory_per_task_bytes) / growth
-    return [
-        f"The memory of a task rose by {size(growth)} a second for as long as it was measured: a single one "
-        f"would fill that of the node in about {period(left_s)} at this rate, unless what fills has an end, "
-        "as a cache or a shuffle buffer; look for what keeps records."
-    ]
 
 
 def more_nodes_notes(

@@ -114,7 +114,6 @@ class Copy:
         cpus: CPUs that it is pinned to; empty: not pinned.
         pid: what the program says of itself; that of the process we started before it has.
         peak_bytes: most memory that it, with all below it, was seen to use.
-        levels: that memory in bytes by the times, in seconds, at which it was looked at.
         waited_for: it is expected to show signs of life.
         own_part: bytes resident when it was looked at last what its processes share; the part that counts.
         doing: what it has said last that it is doing.
@@ -133,7 +132,6 @@ class Copy:
     host: str
     link: Link | None = None
     peak_bytes: int = 0
-    levels: list[tuple[float, int]] = field(default_factory=list)
     waited_for: bool = True
     own_part: tuple[int, float] = (0, 1.0)
     heard: float = field(default_factory=time.monotonic)
@@ -346,7 +344,6 @@ class Copies:
                 copy.cpu_s, copy.worked = usage.cpu_s, time.monotonic()
             used = copy.without_sharing(usage.memory_bytes, pids)
             copy.peak_bytes = max(copy.peak_bytes, used)
-            copy.levels.append((time.monotonic(), used))
             together += used
         now = node.memory()
         limit = self._launch.memory_bytes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -11,44 +9,23 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from cs_toolkit.errors import UsageError
 
 _CHECKED_BEFORE = 1000
 """So many files of a folder are opened before an analysis begins; others that cannot be show when dropped."""
-_WINDOW = 4 << 20
-_LOOKED_AT = 16 << 30
-"""From so many bytes on fewer and fewer of the windows are looked at: the kernel takes 15 ms for a GiB."""
 _SAY_EVERY = 1000
 
 
 @dataclass
 class Dropped:
-    """What became of the files.
-
-    Attributes:
-        files: number of files.
-        size_bytes: of all of them.
-        looked_bytes: so much was looked at after it had been dropped; the kernel tells only owners of a file,
-            and who may write to it, what is in memory.
-        left_bytes: of that so much is still in memory: written and not yet on the disk, mapped by a program,
-            or on a file system that is in memory.
-    """
+    """Number of the files, and their bytes."""
 
     files: int = 0
     size_bytes: int = 0
-    looked_bytes: int = 0
-    left_bytes: int = 0
-
-    @property
-    def left_part(self) -> float:
-        """Part that is still in memory, as far as anybody knows."""
-        return self.left_bytes / self.looked_bytes if self.looked_bytes else 0.0
 
 
 class ColdFiles:
-    """Files below some folders; `last` is what became of them when they were dropped last."""
+    """Files below some folders; `last` is what was dropped last."""
 
     def __init__(self, flag: str, folders: Sequence[Path]) -> None:
         self._flag = flag
@@ -75,7 +52,7 @@ def check_folders(flag: str, folders: Sequence[Path]) -> None:
             raise _unreadable(flag, folder, error) from error
         files = list(islice(files_below([folder]), _CHECKED_BEFORE))
         for path in files:
-            _close(_open(flag, path))
+            _with_opened(flag, path, lambda descriptor: None)
         if not files:
             raise UsageError(f"{flag}: there is no file below {str(folder)!r}; expected those of the input")
 
@@ -111,91 +88,36 @@ def drop(flag: str, folders: Sequence[Path], say: Callable[[int], None]) -> Drop
         UsageError: a file cannot be read.
     """
     dropped = Dropped()
+
+    def drop_one(descriptor: int) -> None:
+        dropped.files += 1
+        dropped.size_bytes += os.fstat(descriptor).st_size
+        with suppress(OSError):  # what was written a moment ago can be dropped once it is on the disk
+            os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     for path in files_below(folders):
-        descriptor = _open(flag, path)
-        if descriptor is not None:
-            try:
-                _drop_one(descriptor, dropped)
-            finally:
-                _close(descriptor)
+        _with_opened(flag, path, drop_one)
         if dropped.files % _SAY_EVERY == 0:
             say(dropped.files)
     return dropped
 
 
-def _drop_one(descriptor: int, dropped: Dropped) -> None:
-    status = os.fstat(descriptor)
-    counted = -(-dropped.size_bytes // _WINDOW)  # windows of the files before
-    dropped.files += 1
-    dropped.size_bytes += status.st_size
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    if not status.st_size or not _is_told(descriptor, status):
-        return
-    every = 1 + dropped.size_bytes // _LOOKED_AT
-    looked, left = _resident(descriptor, status.st_size, counted % every, every)
-    if left:  # perhaps what was written and is not yet on the disk: only then a wait for that
-        with suppress(OSError):
-            os.fdatasync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        looked, left = _resident(descriptor, status.st_size, counted % every, every)
-    dropped.looked_bytes += looked
-    dropped.left_bytes += left
-
-
-def _is_told(descriptor: int, status: os.stat_result) -> bool:
-    """Whether mincore(2) tells us what is in memory: of other files it says that everything is."""
-    return status.st_uid == os.geteuid() or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
-
-
-def _resident(descriptor: int, size: int, first: int, every: int) -> tuple[int, int]:
-    """Bytes that were looked at, and those of them in memory: windows `first`, `first + every`, ..."""
-    looked = left = 0
-    for begin in range(first * _WINDOW, size, every * _WINDOW):
-        length = min(_WINDOW, size - begin)
-        with suppress(OSError, ValueError):  # a file system without mmap
-            left += min(length, mmap.PAGESIZE * _resident_pages(descriptor, begin, length))
-            looked += length
-    return looked, left
-
-
-def _resident_pages(descriptor: int, begin: int, length: int) -> int:
-    """Pages of a window in memory. Mapping it reads nothing.
-
-    Raises:
-        OSError: it cannot be mapped, or the kernel does not tell.
-    """
-    with mmap.mmap(descriptor, length, prot=mmap.PROT_READ, offset=begin) as window:
-        content = np.frombuffer(window, np.uint8)
-        pages = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
-        refused = _libc.mincore(
-            ctypes.c_void_p(content.ctypes.data), ctypes.c_size_t(length), ctypes.c_void_p(pages.ctypes.data)
-        )
-        del content  # or the window could not be closed
-    if refused:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return int(np.count_nonzero(pages & 1))
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _open(flag: str, path: str) -> int | None:
-    """A descriptor to read a file; None where it has gone meanwhile.
+def _with_opened(flag: str, path: str, act: Callable[[int], None]) -> None:
+    """Opens a file to read it; does nothing where it has gone meanwhile.
 
     Raises:
         UsageError: it cannot be read.
     """
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None
+        return
     except OSError as error:
         raise _unreadable(flag, Path(path), error) from error
-
-
-def _close(descriptor: int | None) -> None:
-    if descriptor is not None:
+    try:
+        act(descriptor)
+    finally:
         os.close(descriptor)
 
 

@@ -11,7 +11,6 @@ from input_analyzer.analysis import Measurement
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
 from input_analyzer.measure.first_epoch import FirstEpoch, Look, of_cold_files, of_stretch
-from input_analyzer.measure.growth import growth_bytes_per_s
 from input_analyzer.measure.link import PAUSE, RUN, Order
 from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate
 
@@ -271,7 +270,6 @@ class Rates:
             cpu_us_per_sample=1e6 * cpu_s / samples if samples else None,
             bytes_per_sample=size / received if received else 0.0,
             memory_per_task_bytes=max(copy.peak_bytes for copy in running),
-            memory_growth_bytes_per_s=growth_bytes_per_s(running[0].levels, before.time_s, after.time_s),
             other_cpus=max(0.0, (after.busy_s - before.busy_s - cpu_s) / elapsed_s),
         )
 

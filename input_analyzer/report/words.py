@@ -39,14 +39,6 @@ def share(part: float) -> str:
     return percent(part) if part >= _LEAST_SHARE or not part else f"< {percent(_LEAST_SHARE)}"
 
 
-def period(seconds: float) -> str:
-    """A time in its largest unit: "40 s", "12 min", "3 h"."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def percent(part: float) -> str:
     """A part as percent: 85 %, 0.61 %, 1,250 %."""
     value = 100 * part

@@ -1,6 +1,6 @@
 """The result of an analysis: typed data, and the JSON that `cs_input_analyzer --json FILE` writes. Pure.
 
-docs/input-analyzer.md describes the JSON member by member.
+docs/input-analyzer-reference.md describes the JSON member by member.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the figures of a report mean: for the page, and for docs/input-analyzer.md."""
+"""What the figures of a report mean: for the page, and for docs/input-analyzer-reference.md."""
 
 from __future__ import annotations
 

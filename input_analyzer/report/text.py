@@ -261,7 +261,7 @@ def _shown(analysis: Analysis) -> list[Prediction]:
     return sorted(kept, key=lambda one: (one.layout.nodes, one.samples_per_s))
 
 
-_FIGURES = "What the figures mean: docs/input-analyzer.md, Figures, or the page of --html=FILE."
+_FIGURES = "What the figures mean: docs/input-analyzer-reference.md, Figures, or the page of --html=FILE."
 
 
 def _recommendation(analysis: Analysis, width: int) -> list[RenderableType]:

@@ -171,7 +171,7 @@ def test_a_model_through_all_points_is_not_told_by_its_rounding() -> None:
 
 
 def test_the_documentation_names_every_member_of_the_json() -> None:
-    text = (Path(__file__).parents[3] / "docs/input-analyzer.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/input-analyzer-reference.md").read_text(encoding="utf-8")
     for name, value in analysis(9000.0).to_json().items():
         assert f"`{name}" in text, name
         first = value[0] if isinstance(value, list) and value else value
@@ -407,7 +407,7 @@ def test_what_is_not_settled_is_marked() -> None:
 
 
 def test_the_figures_are_defined_somewhere() -> None:
-    assert any("docs/input-analyzer.md, Figures" in line for line in lines_of(analysis(None), 120))
+    assert any("docs/input-analyzer-reference.md, Figures" in line for line in lines_of(analysis(None), 120))
 
 
 def test_what_was_paged_in_without_a_first_epoch_is_not_shown() -> None:

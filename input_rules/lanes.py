@@ -58,13 +58,13 @@ def _of_loader(pipeline: Pipeline) -> dict[str, Lane]:
     workers = max((_number(stage, "num_workers") or 0 for stage in pipeline.stages), default=0)
     if not workers:
         return {stage.name: Lane(0) for stage in pipeline.stages}
-    return {stage.name: lane_in_loader(stage.op, workers) for stage in pipeline.stages}
+    return {stage.name: _lane_in_loader(stage.op, workers) for stage in pipeline.stages}
 
 
-def lane_in_loader(op: str, workers: int, workers_per_cpu: float = 0.0) -> Lane:
-    """That of a stage of a torch DataLoader with so many worker processes, or with some for each CPU."""
+def _lane_in_loader(op: str, workers: int) -> Lane:
+    """That of a stage of a torch DataLoader with so many worker processes."""
     in_workers = op in ("getitem", "transform", "collate")
-    return Lane(1, workers, workers_per_cpu) if in_workers else Lane(0)
+    return Lane(1, workers) if in_workers else Lane(0)
 
 
 def _of_dataset(pipeline: Pipeline) -> dict[str, Lane]:

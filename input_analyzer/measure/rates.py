@@ -109,7 +109,7 @@ class _Series:
         if self.first is None and now.samples:
             self.first = now
         if self.passed_epoch_at is None:
-            # Before an input begins anew it reports where it has ended.
+            # Before an input begins again it reports where it has ended.
             self.epoch_end = before if self.restarts else self._passed(before, now)
             self.passed_epoch_at = None if self.epoch_end is None else report["t"]
         self.last = now

@@ -35,15 +35,6 @@ def users_traceback(error: BaseException) -> str:
     return _without_framework(_without_operations("".join(whole.format())).rstrip())
 
 
-def users_frames(error: BaseException) -> str:
-    """Where an error was raised, in the user's code, outermost frame first; "" if nowhere."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    return "\n".join(
-        f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n    {frame.line}'
-        for frame in frames
-    )
-
-
 def shows_users_line(error: BaseException) -> bool:
     """Whether the traceback names a line of the user's."""
     frames = re.finditer(r'^ *File "([^"]+)", line ', users_traceback(error), re.MULTILINE)

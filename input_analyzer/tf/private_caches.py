@@ -60,7 +60,7 @@ def notes() -> tuple[str, ...]:
     said = []
     if _kept:
         said.append(
-            f"{', '.join(_kept)}: written to a temporary folder of the analysis instead, and made anew by "
+            f"{', '.join(_kept)}: written to a temporary folder of the analysis instead, and made again by "
             "every copy; the place itself, which a run would use, was not measured."
         )
     if _caches_read:

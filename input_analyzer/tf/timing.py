@@ -6,7 +6,7 @@ runtime draws many elements. Differences of times of ever longer pipelines, the 
 the whole pipeline in every stage; here a cheap stage behind a dear one has only its own.
 
 Time in which a thread was ready to run but other programs had the CPUs does not count (`cpu_clock`), and the
-stages take turns, so that a busy machine disturbs all of them alike.
+stages are measured interleaved, so that a busy machine disturbs all of them alike.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _may_drop(stage: Stage) -> bool:
 
 
 _DROPPING = ("Filter", "ParallelFilter", "TakeWhile", "IgnoreErrors", "Scan", "Unique")
-"""What may let nothing pass of elements that come again: it is begun anew with each round of them."""
+"""What may let nothing pass of elements that come again: it begins again with each round of them."""
 
 
 def is_passive(stage: Stage) -> bool:

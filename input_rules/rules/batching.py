@@ -167,7 +167,7 @@ def _vectorizes(pipeline: Pipeline, stage: Stage) -> bool:
     if "free" not in traits or not stage.inputs:
         return False
     before = pipeline.by_name[stage.inputs[0]]
-    return before.attributes.get("fixed_shape") is True or before.attributes.get("scalars") is True
+    return before.attributes.get("fixed_shape") is True
 
 
 RULES = (drop_remainder, shape_unknown, map_before_batch)

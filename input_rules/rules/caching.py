@@ -71,12 +71,12 @@ def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 f"the {cause.op} of {cause.source or 'a library'} before it is random: from the second epoch "
                 "on all its results are those of the first one",
                 f"cache() before {cause.op}()",
-                not_speed("every epoch is mixed and changed anew"),
+                not_speed("every epoch is mixed and changed again"),
             )
 
 
 def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """What every epoch computes anew fits into the memory, and takes much of the time."""
+    """What every epoch computes again fits into the memory, and takes much of the time."""
     if any(stage.op == "cache" for stage in pipeline.stages) or context.memory_bytes is None:
         return
     best: tuple[float, Stage, _Size, tuple[Stage, ...]] | None = None
@@ -98,7 +98,7 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "cache-would-fit",
             "warning" if _is_much(gain) and not any(flag(one, "python") for one in spared_stages) else "info",
             stage,
-            f"an epoch takes {size} here and is the same every time, but is read and computed anew",
+            f"an epoch takes {size} here and is the same every time, but is read and computed again",
             f"cache() behind this {stage.op}()",
             gain,
         )

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.util.structure import NoneTensorSpec
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from input_rules.tf.nodes import input_lists
@@ -55,27 +54,6 @@ def inferred(node: Any, read: Sequence[Shapes], functions: Mapping[str, Any]) ->
 def with_first_size(shape: Any, size: Any) -> Any:
     """A shape with another first size, where that is known."""
     return shape if size is None or not shape.rank else tf.TensorShape([size, *shape[1:]])
-
-
-def as_attribute(shapes: Shapes) -> Any:
-    """The attribute `output_shapes` of an operation."""
-    protos = tf.compat.v1.AttrValue.ListValue(shape=[shape.as_proto() for shape in shapes])
-    return tf.compat.v1.AttrValue(list=protos)
-
-
-def with_shapes(spec: Any, shapes: Shapes) -> Any:
-    """The specification of an element with other shapes; the same where it has more than plain tensors."""
-    leaves = tf.nest.flatten(spec)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
-    nothing = [leaf for leaf in leaves if isinstance(leaf, NoneTensorSpec)]
-    if len(tensors) != len(shapes) or len(tensors) + len(nothing) != len(leaves):
-        return spec
-    fresh = iter(shapes)
-    changed = [
-        tf.TensorSpec(next(fresh), leaf.dtype, leaf.name) if isinstance(leaf, tf.TensorSpec) else leaf
-        for leaf in leaves
-    ]
-    return tf.nest.pack_sequence_as(spec, changed)
 
 
 def _of_function(node: Any, read: Shapes, functions: Mapping[str, Any]) -> Shapes:

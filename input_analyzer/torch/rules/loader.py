@@ -18,7 +18,7 @@ _COLLATE_SHARE = 0.2  # of the time of all stages
 def drop_last(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The last batch of an epoch may be smaller."""
     stage, order = pipeline.by_name["collate"], pipeline.stages[0]
-    endless = flag(order, "endless") or flag(pipeline.by_name["getitem"], "endless")
+    endless = flag(pipeline.by_name["getitem"], "endless")
     if stage.attributes.get("drop_remainder") is not False or endless:
         return
     severity, smaller = _last_batch(order, number(stage, "batch_size"), context.sharded)

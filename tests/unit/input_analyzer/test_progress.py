@@ -18,7 +18,7 @@ def test_a_narrow_terminal_shows_all_figures(
     for name, value in {"TERM": "xterm", "COLUMNS": str(width), "FORCE_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     with commands._progress() as tell:
-        tell("measuring what mending loader-workers-many gives, round 2 of 8, after all others", 0.35)
+        tell("measuring what loader-workers-many gives, round 2 of 8, after all others", 0.35)
     lines = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", capsys.readouterr().err).splitlines()
     shown = next(line for line in lines if "measuring" in line)
     assert re.search(r" 35% 0:00:0\d measuring what .*…$", shown)

@@ -112,12 +112,12 @@ def found(make: Callable[[], Any], *, training: bool = True) -> list[Finding]:
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_batches_that_a_library_makes_are_told_of(name: str, folder: Path) -> None:
-    op, recommended, make, mended = LIBRARIES[name]
+    op, recomchanged, make, mended = LIBRARIES[name]
     (finding,) = found(lambda: make(folder))
     assert (finding.id, finding.severity, finding.op) == ("drop-remainder-missing", "error", op)
     assert str(finding.source).rpartition(":")[0].endswith(Path(__file__).name)
     assert recommended in finding.recommended
-    assert found(lambda: mended(folder)) == []
+    assert found(lambda: changed(folder)) == []
 
 
 def test_an_evaluation_of_a_table_is_batched_again(folder: Path) -> None:

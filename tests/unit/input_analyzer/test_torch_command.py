@@ -1,4 +1,4 @@
-"""cs_input_analyzer on functions that return a torch DataLoader: reports, mends, worker processes."""
+"""cs_input_analyzer on functions that return a torch DataLoader: reports, diffs, worker processes."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def found(make: Callable[[], Any], *, training: bool = True) -> list[Finding]:
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_batches_that_a_library_makes_are_told_of(name: str, folder: Path) -> None:
-    op, recomchanged, make, mended = LIBRARIES[name]
+    op, recommended, make, changed = LIBRARIES[name]
     (finding,) = found(lambda: make(folder))
     assert (finding.id, finding.severity, finding.op) == ("drop-remainder-missing", "error", op)
     assert str(finding.source).rpartition(":")[0].endswith(Path(__file__).name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from input_rules.finding import Finding, Gain
 from input_rules.pipeline import Pipeline, Stage
@@ -29,13 +28,13 @@ def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         size = _size(pipeline, stage)
         if size is None or context.memory_bytes is None:
             continue
-        if size.bytes > FULL * context.memory_bytes:
+        if size > FULL * context.memory_bytes:
             yield finding(
                 "cache-does-not-fit",
                 "error",
                 stage,
-                f"an epoch takes {size} here, a worker may use {in_bytes(context.memory_bytes)}: it will be "
-                "killed before the first epoch ends",
+                f"an epoch takes {in_bytes(size)} here, a worker may use {in_bytes(context.memory_bytes)}: it "
+                "will be killed before the first epoch ends",
                 "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
                 not_speed("the run lives to its end"),
             )
@@ -79,7 +78,7 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """What every epoch computes again fits into the memory, and takes much of the time."""
     if any(stage.op == "cache" for stage in pipeline.stages) or context.memory_bytes is None:
         return
-    best: tuple[float, Stage, _Size, tuple[Stage, ...]] | None = None
+    best: tuple[float, Stage, int, tuple[Stage, ...]] | None = None
     for stage in pipeline.stages:
         before = (*pipeline.before(stage), stage)
         if any(_varies(other) for other in before):
@@ -87,7 +86,7 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         # What is in memory already is read from there as it would be from a cache.
         spared_stages = tuple(other for other in before if other.op not in _IN_MEMORY)
         size, share = _size(pipeline, stage), context.share(spared_stages)
-        if size is None or share is None or size.bytes > FITS * context.memory_bytes or share < MUCH:
+        if size is None or share is None or size > FITS * context.memory_bytes or share < MUCH:
             continue
         if best is None or share > best[0]:
             best = (share, stage, size, spared_stages)
@@ -98,7 +97,7 @@ def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             "cache-would-fit",
             "warning" if _is_much(gain) and not any(flag(one, "python") for one in spared_stages) else "info",
             stage,
-            f"an epoch takes {size} here and is the same every time, but is read and computed again",
+            f"an epoch takes {in_bytes(size)} here and is the same every time, but is computed every time",
             f"cache() behind this {stage.op}()",
             gain,
         )
@@ -116,37 +115,14 @@ def _varies(stage: Stage) -> bool:
     return mixes_anew(stage) or stage.op in ("repeat", "from_generator") or flag(stage, "random")
 
 
-@dataclass(frozen=True)
-class _Size:
-    """Bytes of an epoch; estimated, or exact."""
-
-    bytes: int
-    about: bool
-
-    def __str__(self) -> str:
-        return f"about {in_bytes(self.bytes)}" if self.about else in_bytes(self.bytes)
-
-
-def _size(pipeline: Pipeline, stage: Stage) -> _Size | None:
-    """What an epoch takes at a stage; of files of records about."""
-    exact = records_at(pipeline, stage)
-    records = records_at(pipeline, stage, about=True) if exact is None else exact
-    size = _element_bytes(pipeline, stage)
-    if records is None or size is None:
-        return None
-    return _Size(round(records * size), exact is None or isinstance(size, float))
-
-
-def _element_bytes(pipeline: Pipeline, stage: Stage) -> float | None:
-    """Bytes of an element: exact as a whole number; of records as they are in their files the mean."""
-    while number(stage, "element_bytes") is None:
-        about = stage.attributes.get("about_bytes")
-        if isinstance(about, float):
-            return about
+def _size(pipeline: Pipeline, stage: Stage) -> int | None:
+    """Bytes that an epoch takes at a stage; None where that is not known without reading it."""
+    records = records_at(pipeline, stage)
+    while (size := number(stage, "element_bytes")) is None:
         if stage.op not in _HANDING_ON or len(stage.inputs) != 1:
             return None
         stage = pipeline.by_name[stage.inputs[0]]
-    return number(stage, "element_bytes")
+    return None if records is None else records * size
 
 
 _HANDING_ON = frozenset({"cache", "shuffle", "repeat", "prefetch", "take", "shard", "with_options"})

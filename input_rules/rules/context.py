@@ -114,21 +114,15 @@ def shuffles(stage: Stage) -> bool:
     return stage.op == "shuffle" or any(kind.startswith("ShuffleDataset") for kind in stage.kinds)
 
 
-def records_at(pipeline: Pipeline, stage: Stage, *, about: bool = False) -> int | None:
-    """Elements of an epoch at a stage, where they follow from the size of the source and batches alone.
-
-    Args:
-        pipeline: All stages.
-        stage: One of them.
-        about: An estimate by the sizes of files is enough; else the number is exact.
-    """
+def records_at(pipeline: Pipeline, stage: Stage) -> int | None:
+    """Elements of an epoch at a stage, where they follow from the size of the source and batches alone."""
     behind: list[Stage] = []
-    while (estimate := number(stage, "about_records") if about else None) is None and stage.inputs:
+    while stage.inputs:
         if len(stage.inputs) > 1 or stage.op not in _SIZES_KEPT | _OF_RECORDS | {"shard", "take"}:
             return None
         behind.append(stage)
         stage = pipeline.by_name[stage.inputs[0]]
-    records = number(stage, "records") if estimate is None else estimate
+    records = number(stage, "records")
     for later in reversed(behind):
         records = None if records is None else _records_of(later, records)
     return records

@@ -21,7 +21,6 @@ from input_rules.tf.fingerprint import fingerprint
 from input_rules.tf.functions import calls_python
 from input_rules.tf.graph import InGraph, Traced, called, trace
 from input_rules.tf.listed_files import with_listed_files
-from input_rules.tf.record_files import with_estimates
 
 NOT_COMPARED = "It was not looked at whether the workers read different records: {}."
 SHARING_UNKNOWN = "Whether the workers read different records cannot be told: {}."
@@ -94,7 +93,7 @@ def inspect(
     start = time.monotonic()
     traced = trace(partial(make, workers, 0), seed, samples_per_element, in_graph=in_graph)
     took_s = time.monotonic() - start
-    traced = _named(with_estimates(with_listed_files(traced)), names)
+    traced = _named(with_listed_files(traced), names)
     context = Context(training=training, workers=workers, memory_bytes=memory_bytes)
     if not shared:
         return Inspection(traced, context, find(traced.pipeline, context))

@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 from input_analyzer.analyze import Examined
-from input_analyzer.examine import epoch_samples
 from input_analyzer.measure.link import Order
 from input_analyzer.tf.changed import changed
 from input_analyzer.tf.eager_graph import in_graph
@@ -492,77 +491,6 @@ def test_a_cache_behind_a_range_is_weighed_too() -> None:
     assert "cache-does-not-fit" in found(lambda: make(1), memory_bytes=10**9)
     assert "cache-does-not-fit" not in found(lambda: make(10), memory_bytes=10**9)
     assert "cache-does-not-fit" not in found(lambda: make(-1), memory_bytes=10**9)
-
-
-WRITTEN = 200
-
-
-def written(folder: Path, compression: str) -> list[str]:
-    """Files of TFRecords: each of WRITTEN records, of 40 bytes in the mean."""
-    names = [str(folder / f"{number}.tfrecord") for number in range(3)]
-    for name in names:
-        with tf.io.TFRecordWriter(name, compression) as writer:
-            for number in range(WRITTEN):
-                writer.write(bytes([number]) * (35 + number % 11))
-    return names
-
-
-@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
-def test_caches_behind_files_of_records_are_weighed_about(tmp_path: Path, compression: str) -> None:
-    names = written(tmp_path, compression)
-
-    def read(**calls: Any) -> Any:
-        listed = tf.data.Dataset.list_files(f"{tmp_path}/*.tfrecord", shuffle=False)
-        return listed.interleave(lambda name: tf.data.TFRecordDataset(name, compression), **calls)
-
-    def decoded(records: Any) -> Any:
-        return records.map(lambda record: tf.ensure_shape(tf.io.decode_raw(record, tf.uint8)[:30], [30]))
-
-    def said(make: Callable[[], Any], **context: Any) -> dict[str, Finding]:
-        inspection = inspect(lambda workers, index: make())
-        assert epoch_samples(inspection.pipeline) is None, "an estimate is no exact figure"
-        return {f.id: f for f in find(inspection.pipeline, Context(**context))}
-
-    size = 3 * WRITTEN * 30
-    cached = said(lambda: finish(decoded(read()).cache()), memory_bytes=size)["cache-does-not-fit"]
-    assert "an epoch takes about 17.6 KiB here" in cached.message
-    assert "cache-does-not-fit" not in said(lambda: finish(decoded(read()).cache()), memory_bytes=2 * size)
-    # The records themselves, as they are in the files.
-    raw = 3 * WRITTEN * 40
-
-    def whole() -> Any:
-        return decoded(tf.data.TFRecordDataset(names, compression).cache()).repeat()
-
-    assert "cache-does-not-fit" in said(whole, memory_bytes=int(1.05 * raw))
-    assert "cache-does-not-fit" not in said(whole, memory_bytes=int(1.2 * raw))
-    times = {"interleave": StageTime("interleave", 5.0, 5.0), "map": StageTime("map", 80.0, 0.0)}
-    times["batch"] = StageTime("batch", 10.0, 0.0)
-    fits = said(lambda: finish(decoded(read())), memory_bytes=3 * size, times=times, cpus=1)
-    assert fits["cache-would-fit"].op == "map"
-    assert "about" in fits["cache-would-fit"].message
-    assert "cache-would-fit" not in said(lambda: finish(decoded(read())), memory_bytes=size, times=times)
-
-
-def test_records_of_files_are_estimated(tmp_path: Path) -> None:
-    def about(make: Callable[[], Any], op: str) -> Any:
-        return inspect(lambda workers, index: make()).pipeline.by_name[op].attributes.get("about_records")
-
-    (tmp_path / "a.txt").write_text("".join(f"line {number:04d}\n" for number in range(500)))
-    (tmp_path / "b.txt").write_text("line 0000\nline 0001")
-    names = sorted(map(str, tmp_path.iterdir()))
-    lines = tf.data.TextLineDataset
-    assert about(lambda: lines(names), "TextLineDataset") == pytest.approx(502, abs=1)
-    fixed = tf.data.FixedLengthRecordDataset
-    assert about(lambda: fixed(names, 10), "FixedLengthRecordDataset") == pytest.approx(502, abs=1)
-    assert about(lambda: fixed(names, 7, 3, 2), "FixedLengthRecordDataset") == pytest.approx(715, abs=1)
-    listed = tf.data.Dataset.from_tensor_slices
-    assert about(lambda: listed(names).flat_map(lines), "flat_map") == pytest.approx(502, abs=1)
-    assert about(lambda: listed(names).shard(2, 0).interleave(lines), "interleave") == pytest.approx(
-        251, abs=1
-    )
-    assert about(lambda: listed(names).interleave(lambda n: lines(n).skip(1)), "interleave") is None
-    assert about(lambda: tf.data.TFRecordDataset(names), "TFRecordDataset") is None, "no such files"
-    assert about(lambda: lines([f"{tmp_path}/c"]), "TextLineDataset") is None
 
 
 def test_every_wide_type_says_what_it_gives_to_mend_it() -> None:

@@ -33,8 +33,8 @@ def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "cache-does-not-fit",
                 "error",
                 stage,
-                f"an epoch takes {in_bytes(size)} here, a worker may use {in_bytes(context.memory_bytes)}: it "
-                "will be killed before the first epoch ends",
+                f"an epoch takes {in_bytes(size)} here, a worker may use {in_bytes(context.memory_bytes)}: "
+                "it will be killed before the first epoch ends",
                 "cache() earlier, where elements are smaller; cache(filename); or more workers with shards",
                 not_speed("the run lives to its end"),
             )

@@ -6,22 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, SSAValue
 
-from cgc.cirh.interface import ALIASING_OUTPUT, INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, SEED
 from cgc.cirh.types import Tensor, tensor_type
 from cgc.errors import GraphImportError
+from cgc.importers.emit import Emitter, dtype_of, require_dtype
+from cgc.importers.faults import Fault, Kind, RefusedError, raise_if_any
+from cgc.importers.module import MODES, step_module
 from cgc.importers.tensorflow import walk
 from cgc.importers.tensorflow.body import BodyImporter
-from cgc.importers.tensorflow.emit import Emitter, dtype_of, require_dtype
-from cgc.importers.tensorflow.faults import Fault, Kind, RefusedError, describe_tensor, raise_if_any, where
+from cgc.importers.tensorflow.faults import REMEDIES, describe_tensor, where
 from cgc.importers.tensorflow.node import POISON, StepState, Value
 from cgc.importers.tensorflow.plan import StepPlan
 from cgc.importers.tensorflow.variables import Variable
-
-MODES = ("train", "eval", "infer")
 
 
 def check_inputs(inputs: Sequence[tf.Tensor], mode: str) -> None:
@@ -38,7 +37,7 @@ def check_inputs(inputs: Sequence[tf.Tensor], mode: str) -> None:
             _input_type(tensor)
         except RefusedError as refusal:
             faults.append(Fault(refusal.kind, str(refusal)))
-    raise_if_any(faults)
+    raise_if_any(faults, REMEDIES)
 
 
 def assemble(
@@ -72,7 +71,7 @@ def assemble(
     body = BodyImporter(emit, step, {**(known or {}), **fed})
     body.run(plan.ops)
     results = _results(outputs, body)
-    raise_if_any(body.faults)
+    raise_if_any(body.faults, REMEDIES)
     if len(results) != len(outputs):
         raise AssertionError(
             f"of outputs {list(outputs)} only {list(results)} were imported, without a fault"
@@ -83,7 +82,7 @@ def assemble(
     block.add_op(ReturnOp(*(step.current[variable.key] for variable in written), *results.values()))
     resources = [variable.resource_name for variable in plan.variables.values()]
     replaced = [variable.resource_name for variable in written]
-    return ModuleOp([_function(block, resources, replaced, len(inputs), list(results), mode, seed)])
+    return step_module(block, resources, replaced, len(inputs), list(results), mode, seed)
 
 
 def _input_type(tensor: tf.Tensor) -> Tensor:
@@ -107,7 +106,7 @@ def _state_types(variables: Iterable[Variable]) -> list[Tensor]:
             types.append(tensor_type(variable.shape, dtype))
         except RefusedError as refusal:
             faults.append(Fault(refusal.kind, str(refusal)))
-    raise_if_any(faults)
+    raise_if_any(faults, REMEDIES)
     return types
 
 
@@ -146,36 +145,3 @@ def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, 
         except RefusedError as refusal:
             body.faults.append(Fault(refusal.kind, f"output {name}: {refusal}"))
     return found
-
-
-def _function(
-    block: Block,
-    resources: Sequence[str],
-    written: Sequence[str],
-    input_count: int,
-    outputs: Sequence[str],
-    mode: str,
-    seed: int,
-) -> FuncOp:
-    """Wraps a body with the names of its arguments and results."""
-    arguments: list[dict[str, Attribute]] = []
-    for name in resources:
-        attributes: dict[str, Attribute] = {RESOURCE_NAME: StringAttr(name)}
-        if name in written:
-            attributes[ALIASING_OUTPUT] = IntegerAttr(written.index(name), i64)
-        arguments.append(attributes)
-    arguments += [{INPUT_NAME: StringAttr(f"input_{i}")} for i in range(input_count)]
-    results: list[dict[str, Attribute]] = [{} for _ in written]
-    results += [{OUTPUT_NAME: StringAttr(name)} for name in outputs]
-    terminator = block.last_op
-    assert isinstance(terminator, ReturnOp)
-    function = FuncOp(
-        "graph",
-        (block.arg_types, terminator.operand_types),
-        Region(block),
-        arg_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in arguments),
-        res_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in results),
-    )
-    function.attributes[MODE] = StringAttr(mode)
-    function.attributes[SEED] = IntegerAttr(seed, i64)
-    return function

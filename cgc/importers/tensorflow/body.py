@@ -12,15 +12,14 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, shape_of, tensor_of
 from cgc.errors import CompileError
+from cgc.importers.emit import Array, Emitter, require_dtype
+from cgc.importers.faults import Fault, Kind, RefusedError
 from cgc.importers.tensorflow import constants, folding
 from cgc.importers.tensorflow.constants import NARROWED, Waiting
-from cgc.importers.tensorflow.emit import Array, Emitter, require_dtype
 from cgc.importers.tensorflow.faults import (
-    Fault,
-    Kind,
-    RefusedError,
     describe_results,
     describe_tensor,
+    fault_of,
     unknown_op_faults,
     where,
 )
@@ -232,7 +231,8 @@ class BodyImporter:
                     )
 
     def _fault(self, op: Any, kind: Kind, message: str) -> None:
-        self.faults.append(Fault(kind, f"{op.type}: {where(op)}, {describe_results(op)}: {message}", op))
+        text = f"{op.type}: {where(op)}, {describe_results(op)}: {message}"
+        self.faults.append(fault_of(kind, text, op))
 
 
 def _has_known_type(tensor: Any) -> bool:

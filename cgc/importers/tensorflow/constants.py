@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import DTYPE_NAMES
-from cgc.importers.tensorflow.faults import Kind, RefusedError, describe_tensor
+from cgc.importers.faults import Kind, RefusedError
+from cgc.importers.tensorflow.faults import describe_tensor
 
 Array: TypeAlias = NDArray[Any]
 

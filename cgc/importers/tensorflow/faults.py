@@ -1,39 +1,14 @@
-"""What is wrong with a graph, collected over the whole import and reported at once."""
+"""Faults of a TensorFlow graph: where they are, and what to do about them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-from cgc.errors import (
-    CompileError,
-    DynamicShapeError,
-    GraphImportError,
-    GraphTypeError,
-    UnsupportedOpsError,
-)
+from cgc.importers.faults import Fault, Kind
 from cgc.importers.tensorflow.source import user_line
 from cs_toolkit.errors import ProgramFault
-
-
-class Kind(Enum):
-    """Kinds of faults, in the order in which they are reported."""
-
-    UNKNOWN_OP = "unknown operation"
-    TYPE = "element type"
-    SHAPE = "dynamic shape"
-    USAGE = "usage"
-
-
-_ERRORS: dict[Kind, type[GraphImportError]] = {
-    Kind.UNKNOWN_OP: UnsupportedOpsError,
-    Kind.TYPE: GraphTypeError,
-    Kind.SHAPE: DynamicShapeError,
-    Kind.USAGE: GraphImportError,
-}
 
 _LOOPS = (
     "call tf.compat.v1.enable_control_flow_v2() before the graph is built, unroll the loop in Python, or "
@@ -67,38 +42,21 @@ _ADVICE = {
 _RESULTS_SHOWN = 4
 
 
-class RefusedError(CompileError):
-    """Raised for an operation that cannot be imported; becomes one fault among those of the graph."""
-
-    def __init__(self, kind: Kind, message: str) -> None:
-        self.kind = kind
-        super().__init__(message)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that is wrong, as lines of text; `op` is the operation that it is about, if it is one."""
-
-    kind: Kind
-    text: str
-    op: Any = None
-
-    def detail(self) -> ProgramFault:
-        """The fault for programs."""
-        if self.op is None:
-            return ProgramFault(self.kind.value, self.text, what_to_do=_REMEDIES.get(self.kind))
-        result = next(iter(self.op.outputs), None)
-        shape = None if result is None or result.shape.rank is None else tuple(result.shape.as_list())
-        return ProgramFault(
-            kind=self.kind.value,
-            message=self.text,
-            op=self.op.type,
-            node=self.op.name,
-            shape=shape,
-            dtype=None if result is None else result.dtype.name,
-            source=user_line(self.op),
-            what_to_do=_ADVICE.get(self.op.type, _REMEDIES.get(self.kind)),
-        )
+def fault_of(kind: Kind, text: str, op: Any) -> Fault:
+    """A fault that is about an operation of a graph."""
+    result = next(iter(op.outputs), None)
+    shape = None if result is None or result.shape.rank is None else tuple(result.shape.as_list())
+    about = ProgramFault(
+        kind=kind.value,
+        message=text,
+        op=op.type,
+        node=op.name,
+        shape=shape,
+        dtype=None if result is None else result.dtype.name,
+        source=user_line(op),
+        what_to_do=_ADVICE.get(op.type, REMEDIES.get(kind)),
+    )
+    return Fault(kind, text, about)
 
 
 def describe_tensor(tensor: Any) -> str:
@@ -121,7 +79,7 @@ def unknown_op_faults(ops: Iterable[Any]) -> list[Fault]:
     for op in ops:
         groups[op.type, user_line(op)].append(op)
     return [
-        Fault(Kind.UNKNOWN_OP, _describe_group(op_type, group), group[0])
+        fault_of(Kind.UNKNOWN_OP, _describe_group(op_type, group), group[0])
         for (op_type, _), group in groups.items()
     ]
 
@@ -141,30 +99,7 @@ def _describe_group(op_type: str, group: list[Any]) -> str:
     return f"{op_type}: {where(first)}{more}, {describe_results(first)}" + (f"; {advice}" if advice else "")
 
 
-def raise_if_any(faults: list[Fault]) -> None:
-    """Raises one error that lists all faults by kind; its class is that of the first kind present."""
-    if not faults:
-        return
-    by_kind = {kind: list(dict.fromkeys(f.text for f in faults if f.kind is kind)) for kind in Kind}
-    present = [kind for kind in Kind if by_kind[kind]]
-    lines: list[str] = []
-    for kind in present:
-        found = by_kind[kind]
-        lines += [_HEADS[kind].format(count=len(found), plural="" if len(found) == 1 else "s")]
-        lines += [f"  {text}" for text in found]
-        lines += [f"  what to do: {_REMEDIES[kind]}"] if kind in _REMEDIES else []
-    texts = tuple(text for kind in present for text in by_kind[kind])
-    first = {fault.text: fault for fault in reversed(faults)}
-    raise _ERRORS[present[0]]("\n".join(lines), texts, tuple(first[text].detail() for text in texts))
-
-
-_HEADS = {
-    Kind.UNKNOWN_OP: "{count} operation{plural} of the graph cannot be compiled:",
-    Kind.TYPE: "{count} tensor{plural} of the graph with an element type that the CS system does not have:",
-    Kind.SHAPE: "{count} tensor{plural} of the graph without a static shape:",
-    Kind.USAGE: "{count} fault{plural} in the graph:",
-}
-_REMEDIES = {
+REMEDIES = {
     Kind.UNKNOWN_OP: "write them with other TensorFlow operations, compute them in the input function, "
     "or train without a CS system (no --cs_ip)",
     Kind.TYPE: "build the model with float32 (tf.cast(x, tf.float32)) and int32; "

@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from cgc.errors import GraphImportError
-from cgc.importers.tensorflow.assemble import MODES, assemble, check_inputs
-from cgc.importers.tensorflow.emit import Array
+from cgc.importers.emit import Array
+from cgc.importers.module import MODES
+from cgc.importers.tensorflow.assemble import assemble, check_inputs
 from cgc.importers.tensorflow.keras_sparse import quotients_of_known_shape
 from cgc.importers.tensorflow.node import Handle, Value
 from cgc.importers.tensorflow.plan import plan_traced

@@ -14,9 +14,10 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
+from cgc.importers.emit import Array, Emitter, Shape
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.constants import NARROWED, Constants, Waiting
-from cgc.importers.tensorflow.emit import Array, Emitter, Shape
-from cgc.importers.tensorflow.faults import Kind, RefusedError, describe_tensor
+from cgc.importers.tensorflow.faults import describe_tensor
 from cgc.importers.tensorflow.variables import Variable
 from cgc.importers.tensorflow.variants import Either, Missing, Optional, TensorList
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow import walk
-from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.functions import function_names
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.random import STEP_DEPENDENT

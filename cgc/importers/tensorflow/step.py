@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
 
+from cgc.importers.faults import Fault, RefusedError, raise_if_any
 from cgc.importers.tensorflow.assemble import assemble, check_inputs
-from cgc.importers.tensorflow.faults import Fault, RefusedError, raise_if_any
+from cgc.importers.tensorflow.faults import REMEDIES
 from cgc.importers.tensorflow.plan import plan_step
 
 
@@ -65,7 +66,7 @@ def import_step(
     try:
         plan = plan_step(graph, roots, {tensor.name for tensor in inputs}, global_step)
     except RefusedError as refusal:
-        raise_if_any([Fault(refusal.kind, str(refusal))])
+        raise_if_any([Fault(refusal.kind, str(refusal))], REMEDIES)
         raise
     module = assemble(plan, inputs, outputs, mode, seed)
     return ImportedStep(module, {v.resource_name: v.name for v in plan.variables.values()})

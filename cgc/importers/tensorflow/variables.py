@@ -8,8 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.constants import NARROWED
-from cgc.importers.tensorflow.faults import Kind, RefusedError, where
+from cgc.importers.tensorflow.faults import where
 from cs_toolkit.step import GLOBAL_STEP
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})

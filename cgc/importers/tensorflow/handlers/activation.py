@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.emit import Maker, dtype_of
+from cgc.importers.emit import Maker, dtype_of
 from cgc.importers.tensorflow.handlers.elementwise import unary
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import dtype_of
+from cgc.importers.emit import dtype_of
 from cgc.importers.tensorflow.handlers.windows import to_channels_last, to_own_format
 from cgc.importers.tensorflow.node import NodeContext, Table, Value
 

@@ -10,8 +10,8 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.emit import dtype_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.emit import dtype_of
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import FloatBits, NodeContext, Table, Value
 
 _INTEGERS_32 = frozenset({"int32", "uint32"})

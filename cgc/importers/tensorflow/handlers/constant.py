@@ -7,7 +7,7 @@ import tensorflow as tf
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.emit import Array
+from cgc.importers.emit import Array
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

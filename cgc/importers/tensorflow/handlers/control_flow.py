@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.functions import function_names
 from cgc.importers.tensorflow.node import POISON, NodeContext, Table, Value
 from cgc.importers.tensorflow.variants import MISSING, Either, Optional, TensorList

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import Shape
+from cgc.importers.emit import Shape
 from cgc.importers.tensorflow.handlers.windows import (
     along_space,
     explicit_padding,

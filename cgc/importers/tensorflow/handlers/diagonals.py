@@ -6,8 +6,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import Emitter, dtype_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.emit import Emitter, dtype_of
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import Emitter, dtype_of
+from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

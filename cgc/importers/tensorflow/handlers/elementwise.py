@@ -9,8 +9,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.tensorflow.emit import Array, Maker, dtype_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.emit import Array, Maker, dtype_of
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 _BINARY: dict[str, Maker] = {

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.emit import Emitter, dtype_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.emit import Emitter, dtype_of
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 # Lanczos 1964, "A precision approximation of the gamma function", with g = 7 and the coefficients of Godfrey:

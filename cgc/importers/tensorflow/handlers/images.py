@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.windows import to_channels_last, to_own_format
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 from cgc.importers.tensorflow.resampling import Taps, bilinear, nearest, resampled, resampled_grad

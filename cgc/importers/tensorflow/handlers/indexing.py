@@ -11,9 +11,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.emit import Emitter, Shape
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow import slicing
-from cgc.importers.tensorflow.emit import Emitter, Shape
-from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.shape import reverse
 from cgc.importers.tensorflow.node import NodeContext, Table
 from cgc.importers.tensorflow.slicing import AxisRange, Slicing

@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import broadcast_shape
+from cgc.importers.emit import broadcast_shape
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.control_flow import choose
 from cgc.importers.tensorflow.handlers.functions import function_names
 from cgc.importers.tensorflow.node import POISON, NodeContext, Poison, Table, Value

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.emit import Emitter, dtype_of
+from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.node import NodeContext
 
 Operands: TypeAlias = Mapping[str, SSAValue]

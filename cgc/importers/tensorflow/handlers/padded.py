@@ -15,8 +15,8 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow import folding
-from cgc.importers.tensorflow.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers import control_flow, elementwise, functions, loops, plumbing, variables
 from cgc.importers.tensorflow.handlers.indexing import take_padded
 from cgc.importers.tensorflow.handlers.optimizer import SPARSE_TABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table, Value
 
 DROPPED = frozenset(

@@ -6,8 +6,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.tensorflow.emit import Maker, dtype_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.emit import Maker, dtype_of
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 _KINDS = {"Sum": "ADD", "Mean": "MEAN", "Prod": "MUL", "Max": "MAX", "Min": "MIN", "All": "AND", "Any": "OR"}

@@ -10,8 +10,8 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.rows import INDEX_DTYPES
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import Emitter, dtype_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.emit import Emitter, dtype_of
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.indexing import named_rows
 from cgc.importers.tensorflow.node import Handler, NodeContext, PaddedRows, Table, Value
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.importers.tensorflow.emit import Emitter, dtype_of
+from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.node import Handler, Table
 
 # Giles 2010, "Approximating the erfinv function", single precision: the polynomial in w - 2.5 for w < 5, and

@@ -14,8 +14,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.emit import Array, Shape
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.emit import Array, Shape
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.folding import FOLD_LIMIT
 from cgc.importers.tensorflow.handlers.shape import cut
 from cgc.importers.tensorflow.node import NodeContext, Table, Value

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.faults import Kind, RefusedError
+from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext
 
 Item = TypeVar("Item")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from resident_files import resident
 
 from cs_toolkit.errors import UsageError
 from input_analyzer.analysis import Measurement
@@ -32,18 +30,6 @@ def data(tmp_path: Path) -> Path:
         pytest.skip("temporary files are in memory here")
     (tmp_path / "records").read_bytes()
     return tmp_path
-
-
-def resident(path: Path) -> float:
-    """The part of a file in memory, as mincore(2) tells."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), SIZE, prot=mmap.PROT_READ) as mapped:
-        content = np.frombuffer(mapped, np.uint8)
-        pages = np.zeros(SIZE // mmap.PAGESIZE, np.uint8)
-        libc = ctypes.CDLL(None)
-        address, length = ctypes.c_void_p(content.ctypes.data), ctypes.c_size_t(SIZE)
-        assert libc.mincore(address, length, ctypes.c_void_p(pages.ctypes.data)) == 0
-        del content  # or the mapping could not be closed
-    return float(np.mean(pages & 1))
 
 
 def test_files_leave_the_memory(data: Path) -> None:

@@ -16,6 +16,7 @@ from csrun.errors import CsrunError
 from csrun.job_registry import KnownJob, find_job
 from csrun.job_state import JobStatus
 from csrun.job_view import state_text, status_of
+from csrun.wait_lines import WaitLines
 
 PROGRAM = "csrun"
 DEFAULT_LINES = "20"
@@ -57,14 +58,14 @@ def logs(job: str, task: str | None, follow: bool, lines: int) -> int:
 def follow_log(job: KnownJob, path: Path, lines: int) -> int:
     """Prints a log as it grows until the job has ended; returns the job's exit code.
 
-    While the job waits, what it waits for is said at every change.
+    While the job waits, what it waits for is said at every change and every ten seconds.
     """
-    found, looked_s, said = status_of(job), time.monotonic(), ""
+    found, looked_s, due = status_of(job), time.monotonic(), WaitLines()
     position: int | None = None
     while True:
-        if found.state == "waiting" and found.news != said:
-            said = found.news
-            say(PROGRAM, found.detail)
+        waits = found.detail if found.state == "waiting" else ""
+        if line := due.line(waits, found.news, looked_s):
+            say(PROGRAM, line)
         if position is None and path.is_file():
             data, position = _last_lines(path, lines)
             _write(data)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 
 from csrun.schedulers.slurm.client import QueuedJob, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
 from csrun.schedulers.slurm.queue import news, waiting
+from csrun.wait_lines import WaitLines
 
 FIRST_LOOK_S = 1.0
 LOOK_INTERVAL_S = 5.0
 
 
 class QueueWatch:
-    """Asks every few seconds why a job waits, and keeps a line for every change.
+    """Asks every few seconds why a job waits, and keeps a line for every change, and one every ten seconds.
 
     Args:
         client: the cluster.
@@ -51,7 +53,7 @@ class QueueWatch:
         self._ended.set()
 
     def _look(self) -> None:
-        said = ""
+        due = WaitLines()
         pause_s = FIRST_LOOK_S
         while not self._ended.wait(pause_s):
             pause_s = LOOK_INTERVAL_S
@@ -59,9 +61,8 @@ class QueueWatch:
                 line = self._line()
             except SlurmError as error:
                 line = str(error)
-            if line and news(line) != said:
-                self._lines.put(line)
-            said = news(line)
+            if told := due.line(line, news(line), time.monotonic()):
+                self._lines.put(told)
 
     def _line(self) -> str:
         components = [job for job in self._client.jobs(name=self._name) if job.active]

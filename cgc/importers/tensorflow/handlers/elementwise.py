@@ -226,6 +226,11 @@ def _reciprocal_grad(node: NodeContext) -> SSAValue:
     return e.mul(e.unary(ops.NegOp, dy), e.mul(y, y))
 
 
+def _approximate_equal(node: NodeContext) -> SSAValue:
+    e, difference = node.emit, node.emit.sub(node.x(0), node.x(1))
+    return e.compare("LT", e.unary(ops.AbsOp, difference), e.like(node.attr("tolerance"), difference))
+
+
 def _filled(value: float) -> Handler:
     """ZerosLike and OnesLike: only the shape of the input matters."""
 
@@ -252,6 +257,7 @@ TABLE: Table = {
     "Xdivy": _xdivy,
     "Xlogy": _x_log(ops.LogOp),
     "Xlog1py": _x_log(ops.Log1pOp),
+    "ApproximateEqual": _approximate_equal,
     "Erfc": _erfc,
     "Tan": _tan,
     "IsNan": _is_nan,

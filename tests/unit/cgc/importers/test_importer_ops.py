@@ -69,6 +69,7 @@ BINARY = {
     "greater_equal": (tf.greater_equal, X, X),
     "equal": (tf.equal, ints(3, 4), ints(4)),
     "not_equal": (tf.not_equal, ints(3, 4), ints(4)),
+    "approximate_equal": (lambda a, b: raw.ApproximateEqual(x=a, y=b, tolerance=0.5), X, 0.8 * X),
     "logical_and": (tf.logical_and, X > 0, ROW > 0),
     "logical_or": (tf.logical_or, X > 0, ROW > 0),
     "logical_xor": (tf.math.logical_xor, X > 0, ROW > 0),

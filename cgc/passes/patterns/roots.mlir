@@ -1,17 +1,22 @@
 // Roots that a value is divided by, and their gradients, in terms of `Rsqrt`, as the norms are written.
 
-// 1 / sqrt(x) -> rsqrt(x); other readers of the root take the reciprocal of it
+// 1 / sqrt(y + number) -> rsqrt(y + number); other readers of the root take the reciprocal of it. The root of a
+// sum of squares alone stays: it is a global norm (see global_norm.mlir).
 pdl.pattern @reciprocal_of_root : benefit(1) {
   %number = pdl.attribute = 1.0 : f32
   %one = pdl.operand
   pdl.apply_native_constraint "is_number"(%one, %number : !pdl.value, !pdl.attribute)
-  %x = pdl.operand
-  pdl.apply_native_constraint "is_float32"(%x : !pdl.value)
-  %root_op = pdl.operation "cirh.Sqrt"(%x : !pdl.value)
+  %y = pdl.operand
+  %number_value = pdl.operand
+  pdl.apply_native_constraint "is_float32"(%y : !pdl.value)
+  pdl.apply_native_constraint "is_positive"(%number_value : !pdl.value)
+  %sum_op = pdl.operation "cirh.Add"(%y, %number_value : !pdl.value, !pdl.value)
+  %sum = pdl.result 0 of %sum_op
+  %root_op = pdl.operation "cirh.Sqrt"(%sum : !pdl.value)
   %root = pdl.result 0 of %root_op
   %quotient = pdl.operation "cirh.Div"(%one, %root : !pdl.value, !pdl.value)
   pdl.rewrite %quotient {
-    %rsqrt_op = pdl.operation "cirh.Rsqrt"(%x : !pdl.value)
+    %rsqrt_op = pdl.operation "cirh.Rsqrt"(%sum : !pdl.value)
     %rsqrt = pdl.result 0 of %rsqrt_op
     %new_root_op = pdl.operation "cirh.Reciprocal"(%rsqrt : !pdl.value)
     %new_root = pdl.result 0 of %new_root_op

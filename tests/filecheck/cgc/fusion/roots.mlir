@@ -3,24 +3,40 @@
 
 builtin.module {
   // CHECK: @reciprocal
-  // CHECK-NEXT: %[[R:.*]] = cirh.Rsqrt %x
+  // CHECK: %[[S:.*]] = cirh.Add %x, %{{.*}}
+  // CHECK-NEXT: %[[R:.*]] = cirh.Rsqrt %[[S]]
   // CHECK-NEXT: func.return %[[R]]
   func.func @reciprocal(%x: tensor<4xf32>) -> tensor<4xf32> {
     %one = cirh.Const dense<1.0> : tensor<4xf32>
-    %root = cirh.Sqrt %x : (tensor<4xf32>) -> tensor<4xf32>
+    %epsilon = cirh.Const dense<0.001> : tensor<4xf32>
+    %shifted = cirh.Add %x, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %root = cirh.Sqrt %shifted : (tensor<4xf32>) -> tensor<4xf32>
     %y = cirh.Div %one, %root : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     func.return %y : tensor<4xf32>
   }
 
   // The quotient would be rounded twice in float16.
   // CHECK: @in_float16
-  // CHECK: cirh.Sqrt %x
+  // CHECK: cirh.Sqrt
   // CHECK: cirh.Div
   func.func @in_float16(%x: tensor<4xf16>) -> tensor<4xf16> {
     %one = cirh.Const dense<1.0> : tensor<4xf16>
-    %root = cirh.Sqrt %x : (tensor<4xf16>) -> tensor<4xf16>
+    %epsilon = cirh.Const dense<0.001> : tensor<4xf16>
+    %shifted = cirh.Add %x, %epsilon : (tensor<4xf16>, tensor<4xf16>) -> tensor<4xf16>
+    %root = cirh.Sqrt %shifted : (tensor<4xf16>) -> tensor<4xf16>
     %y = cirh.Div %one, %root : (tensor<4xf16>, tensor<4xf16>) -> tensor<4xf16>
     func.return %y : tensor<4xf16>
+  }
+
+  // A global norm is not divided by as a deviation is.
+  // CHECK: @root_alone
+  // CHECK: cirh.Sqrt %x
+  // CHECK: cirh.Div
+  func.func @root_alone(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %one = cirh.Const dense<1.0> : tensor<4xf32>
+    %root = cirh.Sqrt %x : (tensor<4xf32>) -> tensor<4xf32>
+    %y = cirh.Div %one, %root : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
   }
 
   // CHECK: @powers

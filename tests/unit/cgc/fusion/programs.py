@@ -99,6 +99,13 @@ def root_by_pow(x: Any) -> Any:
     return scale(x) * ((x - mean) * tf.pow(variance + 1e-5, -0.5)) + offset(x)
 
 
+def sums_by_size(x: Any) -> Any:
+    size = tf.cast(x.shape[-1], tf.float32)
+    centred = x - tf.reduce_sum(x, -1, keepdims=True) / size
+    variance = tf.reduce_sum(centred * centred, -1, keepdims=True) / size
+    return centred * tf.math.rsqrt(variance + 1e-5) * scale(x) + offset(x)
+
+
 def keras_layer(x: Any) -> Any:
     return keras.layers.LayerNormalization(epsilon=1e-5)(x)
 
@@ -117,6 +124,7 @@ LAYER_NORMS: dict[str, Form] = {
     "scaled_first_by_root": scaled_first_by_root,
     "inverse_root": inverse_root,
     "root_by_pow": root_by_pow,
+    "sums_by_size": sums_by_size,
 }
 
 

@@ -102,6 +102,11 @@ def by_one(op: BinaryOp) -> Replacement:
     return op.lhs if not rounds and is_splat_of(op.rhs, 1) else None
 
 
+def square(op: ops.PowOp) -> Replacement:
+    """`x ** 2` -> `x * x`, the exact square in the same rounding."""
+    return ops.MulOp(op.lhs, op.lhs) if is_splat_of(op.rhs, 2) else None
+
+
 def bitwise_neutral(op: BinaryOp) -> Replacement:
     """`x and true`, `x or false`, `x xor false` -> `x`, and the same with all bits of integers."""
     for x, other in _both_ways(op):
@@ -389,7 +394,7 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.SubOp: (sub, on_vectors),
     ops.MulOp: (mul, on_vectors),
     ops.DivOp: (div, on_vectors),
-    ops.PowOp: (by_one,),
+    ops.PowOp: (by_one, square),
     ops.FloorDivOp: (by_one,),
     ops.MaxOp: (same_operands,),
     ops.MinOp: (same_operands,),

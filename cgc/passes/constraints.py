@@ -57,6 +57,12 @@ def is_other_than_zero(value: SSAValue) -> bool:
     return bool(constant_splat(value) or 0)
 
 
+def is_positive(value: SSAValue) -> bool:
+    """Whether every element is known to be one number above 0."""
+    splat = constant_splat(value)
+    return splat is not None and bool(splat > 0)
+
+
 def is_scalar(value: SSAValue) -> bool:
     """Whether every element is one number: a constant, a rank-0 value or one that is repeated."""
     owner = value.owner
@@ -317,6 +323,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         is_number,
         is_constant,
         is_other_than_zero,
+        is_positive,
         is_scalar,
         is_taken_in,
         reduces_last,

@@ -33,7 +33,7 @@ from cgc.passes.constraints import CONSTRAINTS
 from cgc.passes.matching import CompiledPattern, compile_pattern
 
 STAGES = (
-    ("signs", "rows_in_order"),
+    ("signs", "rows_in_order", "roots", "means"),
     (
         *("bias", "linear", "activation", "layer_norm", "row_norm", "batch_norm"),
         *("softmax", "attention", "global_norm", "adam"),

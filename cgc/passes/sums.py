@@ -26,7 +26,7 @@ def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | Non
         centred: x less its mean; each variance is that of N of its elements.
     """
     wanted = 2.0 / max(1.0, _elements_each(centred, variance_grad))  # without elements, any factor is right
-    for spread in _users(variance_grad, ops.BroadcastInDimOp):
+    for factor_before, spread in _spreads(variance_grad):
         if shape_of(spread.result) != shape_of(centred):
             continue
         pending = [spread.result]
@@ -34,12 +34,28 @@ def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | Non
             value = pending.pop()
             for user in _users(value, (ops.MulOp, ops.DivOp)):
                 factor, others = _product(user.result, spread.result)
-                if others == [centred] and math.isclose(factor, wanted, rel_tol=1e-5):
+                if others == [centred] and math.isclose(factor * factor_before, wanted, rel_tol=1e-5):
                     found: Operation = user
                     return found
                 if others in ([], [centred]):  # constant factors may follow
                     pending.append(user.result)
     return None
+
+
+def _spreads(value: SSAValue) -> Iterator[tuple[float, ops.BroadcastInDimOp]]:
+    """Where a value is repeated, or a constant times it: (the constant, the op that repeats)."""
+    for spread in _users(value, ops.BroadcastInDimOp):
+        yield 1.0, spread
+    for multiple in _users(value, (ops.MulOp, ops.DivOp)):
+        factor, others = _product(multiple.result, value)
+        if not others:
+            yield from ((factor, spread) for spread in _users(multiple.result, ops.BroadcastInDimOp))
+
+
+def counts(number: SSAValue, value: SSAValue, total: SSAValue) -> bool:
+    """Whether a number is that of the elements which each element of a total adds up."""
+    splat = constant_splat(number)
+    return splat is not None and float(splat) == _elements_each(value, total)
 
 
 _DEEPEST_PRODUCT = 8
@@ -96,17 +112,15 @@ def _centring(
     """The mean for terms that have the same sign in the sum (`relation` 1) or opposite ones (-1)."""
     direct, by_variance = direct_op.results[0], by_variance_op.results[0]
     for total, path, sign in _sums(direct, by_variance, relation, totals):
-        for spread in _users(total, ops.BroadcastInDimOp):
-            for mean in _users(spread.result, (ops.DivOp, ops.MulOp)):
-                inside = {*path, spread, mean}
-                alone = all(use.operation in inside for op in (*path, spread) for use in op.results[0].uses)
-                if alone and _is_mean(mean, direct, total):
-                    first, second, third = (
-                        _place_in_sum(v, inside) for v in (direct, by_variance, mean.result)
-                    )
-                    if _stand_together(first, (second, relation), (third, -sign)):
-                        found: Operation = mean
-                        return found
+        for steps in _spread_means(total, direct):
+            mean, inside = steps[-1], {*path, *steps}
+            made = (*path, *steps[:-1])
+            if all(use.operation in inside for op in made for use in op.results[0].uses):
+                first, second, third = (
+                    _place_in_sum(v, inside) for v in (direct, by_variance, mean.results[0])
+                )
+                if _stand_together(first, (second, relation), (third, -sign)):
+                    return mean
     return None
 
 
@@ -118,6 +132,8 @@ def _sums(
     for one in first:
         yield one.results[0], [one], 1
         for other in second:
+            if _is_row_mean(one.results[0]) or _is_row_mean(other.results[0]):
+                continue  # what is divided already
             for both, sign in _combined(one.results[0], other.results[0], relation):
                 yield both.result, [one, other, both], sign
     for both, sign in _combined(direct, by_variance, relation):
@@ -140,12 +156,14 @@ def _combined(
 
 
 def _row_totals(value: SSAValue) -> list[Operation]:
-    """The ops that add up each row of a tensor."""
+    """The ops that add up each row of a tensor, or take its mean."""
     last = len(shape_of(value)) - 1
     return [
         reduction
         for reduction in _users(value, ops.ReduceOp)
-        if reduction.reduce_kind == "ADD" and reduction.dimensions == (last,) and reduction.keep_dims
+        if reduction.reduce_kind in ("ADD", "MEAN")
+        and reduction.dimensions == (last,)
+        and reduction.keep_dims
     ]
 
 
@@ -165,10 +183,29 @@ def _channel_totals(value: SSAValue) -> list[Operation]:
     return found
 
 
+def _spread_means(total: SSAValue, value: SSAValue) -> Iterator[list[Operation]]:
+    """Ops that repeat a total and divide it by its number of elements, in either order, or repeat a mean."""
+    if _is_row_mean(total):
+        spreads = _users(total, ops.BroadcastInDimOp)
+        yield from ([spread] for spread in spreads if spread.result.type == value.type)
+        return
+    kinds = (ops.DivOp, ops.MulOp)
+    for first in _users(total, (ops.BroadcastInDimOp, *kinds)):
+        repeats = isinstance(first, ops.BroadcastInDimOp)
+        for second in _users(first.result, kinds if repeats else ops.BroadcastInDimOp):
+            quotient = second if repeats else first
+            if second.result.type == value.type and _is_mean(quotient, value, total):
+                yield [first, second]
+
+
+def _is_row_mean(value: SSAValue) -> bool:
+    return isinstance(value.owner, ops.ReduceOp) and value.owner.reduce_kind == "MEAN"
+
+
 def _is_mean(op: ops.DivOp | ops.MulOp, value: SSAValue, total: SSAValue) -> bool:
-    """Whether an op divides a repeated total of a tensor by the number of its elements."""
+    """Whether an op divides a total of a tensor, repeated or not, by the number of its elements."""
     splat, size = constant_splat(op.rhs), _elements_each(value, total)
-    if splat is None or not size or op.result.type != value.type:
+    if splat is None or not size:
         return False
     return math.isclose(float(splat), size if isinstance(op, ops.DivOp) else 1 / size, rel_tol=1e-6)
 
@@ -297,6 +334,7 @@ def global_norm(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 
 
 SUM_CONSTRAINTS = (
+    counts,
     variance_term,
     centring_term,
     channel_centring_term,

@@ -160,7 +160,6 @@ pdl.pattern @gelu_tanh_grad : benefit(1) {
   %tanh_formula = pdl.attribute = "TANH"
   %half = pdl.attribute = 0.5 : f32
   %one = pdl.attribute = 1.0 : f32
-  %two = pdl.attribute = 2.0 : f32
   %three = pdl.attribute = 3.0 : f32
   %cubic = pdl.attribute = 0.044715 : f32
   %unit = pdl.attribute = 0.7978845608 : f32
@@ -168,13 +167,11 @@ pdl.pattern @gelu_tanh_grad : benefit(1) {
   %grad = pdl.operand
   %half_value = pdl.operand
   %one_value = pdl.operand
-  %two_value = pdl.operand
   %three_value = pdl.operand
   %cubic_value = pdl.operand
   %unit_value = pdl.operand
   pdl.apply_native_constraint "is_number"(%half_value, %half : !pdl.value, !pdl.attribute)
   pdl.apply_native_constraint "is_number"(%one_value, %one : !pdl.value, !pdl.attribute)
-  pdl.apply_native_constraint "is_number"(%two_value, %two : !pdl.value, !pdl.attribute)
   pdl.apply_native_constraint "is_number"(%three_value, %three : !pdl.value, !pdl.attribute)
   pdl.apply_native_constraint "is_number"(%cubic_value, %cubic : !pdl.value, !pdl.attribute)
   pdl.apply_native_constraint "is_number"(%unit_value, %unit : !pdl.value, !pdl.attribute)
@@ -219,7 +216,7 @@ pdl.pattern @gelu_tanh_grad : benefit(1) {
   %bend_grad = pdl.result 0 of %bend_grad_op
   %tripled_op = pdl.operation "cirh.Mul"(%bend_grad, %three_value : !pdl.value, !pdl.value)
   %tripled = pdl.result 0 of %tripled_op
-  %square_op = pdl.operation "cirh.Pow"(%x, %two_value : !pdl.value, !pdl.value)
+  %square_op = pdl.operation "cirh.Mul"(%x, %x : !pdl.value, !pdl.value)
   %square = pdl.result 0 of %square_op
   %third_op = pdl.operation "cirh.Mul"(%tripled, %square : !pdl.value, !pdl.value)
   %third = pdl.result 0 of %third_op

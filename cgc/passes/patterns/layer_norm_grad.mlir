@@ -10,7 +10,7 @@
 //   negated: 1/2 in the place of -1/2
 //   turned:  in folded, grad_centred is the difference taken the other way round, and so is the gradient of scale;
 //            the other forms have no such difference and are negated
-// choices: (folded|scaled|rooted|divided) [negated|turned]
+// choices: (folded|scaled|rooted|divided|times|over) [negated|turned]
 pdl.pattern @layer_norm_grad : benefit(1) {
   %add = pdl.attribute = "ADD"
   %factor = pdl.attribute = -0.5 : f32  // if !negated|turned
@@ -35,10 +35,10 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   %scales_op = pdl.operation "cirh.BroadcastInDim"(%scale : !pdl.value)
   %scales = pdl.result 0 of %scales_op
   pdl.apply_native_constraint "repeats_vector"(%scales_op : !pdl.operation)
-  %deviation_op = pdl.operation "cirh.Reciprocal"(%rstd : !pdl.value)  // if divided
-  %deviation = pdl.result 0 of %deviation_op  // if divided
-  %root_rows_op = pdl.operation "cirh.BroadcastInDim"(%deviation : !pdl.value)  // if divided
-  %root_rows_op = pdl.operation "cirh.BroadcastInDim"(%rstd : !pdl.value)  // if !divided
+  %deviation_op = pdl.operation "cirh.Reciprocal"(%rstd : !pdl.value)  // if divided|over
+  %deviation = pdl.result 0 of %deviation_op  // if divided|over
+  %root_rows_op = pdl.operation "cirh.BroadcastInDim"(%deviation : !pdl.value)  // if divided|over
+  %root_rows_op = pdl.operation "cirh.BroadcastInDim"(%rstd : !pdl.value)  // if !divided, !over
   %root_rows = pdl.result 0 of %root_rows_op
   pdl.apply_native_constraint "repeats_rows"(%root_rows_op : !pdl.operation)
   //
@@ -50,17 +50,24 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   %grad_centred_op = pdl.operation "cirh.Sub"(%grad_x, %grad_mean : !pdl.value, !pdl.value)  // if folded, !turned
   %grad_centred_op = pdl.operation "cirh.Sub"(%grad_mean, %grad_x : !pdl.value, !pdl.value)  // if folded, turned
   %grad_centred_op = pdl.operation "cirh.Mul"(%grad, %centred : !pdl.value, !pdl.value)  // if scaled
-  %grad_centred = pdl.result 0 of %grad_centred_op  // if !rooted, !divided
-  %grad_scales_op = pdl.operation "cirh.Mul"(%grad, %scales : !pdl.value, !pdl.value)  // if !folded, !scaled
-  %grad_scales = pdl.result 0 of %grad_scales_op  // if !folded, !scaled
+  %grad_centred = pdl.result 0 of %grad_centred_op  // if folded|scaled
+  %grad_scales_op = pdl.operation "cirh.Mul"(%grad, %scales : !pdl.value, !pdl.value)  // if rooted|divided
+  %grad_scales = pdl.result 0 of %grad_scales_op  // if rooted|divided
   %normalized_op = pdl.operation "cirh.Mul"(%centred, %root_rows : !pdl.value, !pdl.value)  // if rooted
   %normalized_op = pdl.operation "cirh.Div"(%centred, %root_rows : !pdl.value, !pdl.value)  // if divided
-  %normalized = pdl.result 0 of %normalized_op  // if !folded, !scaled
+  %normalized = pdl.result 0 of %normalized_op  // if rooted|divided
+  %stretched_op = pdl.operation "cirh.Mul"(%centred, %scales : !pdl.value, !pdl.value)  // if times|over
+  %stretched = pdl.result 0 of %stretched_op  // if times|over
+  %result_op = pdl.operation "cirh.Div"(%stretched, %root_rows : !pdl.value, !pdl.value)  // if over
+  %result = pdl.result 0 of %result_op  // if over
   %quotient_op = pdl.operation "cirh.Div"(%normalized, %root_rows : !pdl.value, !pdl.value)  // if divided
-  %quotient = pdl.result 0 of %quotient_op  // if divided
-  %parts_op = pdl.operation "cirh.Mul"(%grad_centred, %scales : !pdl.value, !pdl.value)  // if !rooted, !divided
+  %quotient_op = pdl.operation "cirh.Div"(%result, %root_rows : !pdl.value, !pdl.value)  // if over
+  %quotient = pdl.result 0 of %quotient_op  // if divided|over
+  %parts_op = pdl.operation "cirh.Mul"(%grad_centred, %scales : !pdl.value, !pdl.value)  // if folded|scaled
   %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %centred : !pdl.value, !pdl.value)  // if rooted
   %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %quotient : !pdl.value, !pdl.value)  // if divided
+  %parts_op = pdl.operation "cirh.Mul"(%grad, %stretched : !pdl.value, !pdl.value)  // if times
+  %parts_op = pdl.operation "cirh.Mul"(%grad, %quotient : !pdl.value, !pdl.value)  // if over
   %parts = pdl.result 0 of %parts_op
   %root_grad_op = pdl.operation "cirh.Reduce"(%parts : !pdl.value) {"reduce_kind" = %add}
   %root_grad = pdl.result 0 of %root_grad_op
@@ -69,28 +76,33 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   // from there to the gradient of the variance: times -rstd**3 / 2, or divided by twice the deviation
   %halved_op = pdl.operation "cirh.Mul"(%root_grad, %half : !pdl.value, !pdl.value)
   %halved = pdl.result 0 of %halved_op
-  %square_op = pdl.operation "cirh.Mul"(%rstd, %rstd : !pdl.value, !pdl.value)  // if !divided
-  %square = pdl.result 0 of %square_op  // if !divided
-  %cube_op = pdl.operation "cirh.Mul"(%square, %rstd : !pdl.value, !pdl.value)  // if !divided
-  %cube = pdl.result 0 of %cube_op  // if !divided
-  %variance_grad_op = pdl.operation "cirh.Mul"(%halved, %cube : !pdl.value, !pdl.value)  // if !divided
-  %variance_grad_op = pdl.operation "cirh.Div"(%halved, %deviation : !pdl.value, !pdl.value)  // if divided
+  %square_op = pdl.operation "cirh.Mul"(%rstd, %rstd : !pdl.value, !pdl.value)  // if !divided, !over
+  %square = pdl.result 0 of %square_op  // if !divided, !over
+  %cube_op = pdl.operation "cirh.Mul"(%square, %rstd : !pdl.value, !pdl.value)  // if !divided, !over
+  %cube = pdl.result 0 of %cube_op  // if !divided, !over
+  %variance_grad_op = pdl.operation "cirh.Mul"(%halved, %cube : !pdl.value, !pdl.value)  // if !divided, !over
+  %variance_grad_op = pdl.operation "cirh.Div"(%halved, %deviation : !pdl.value, !pdl.value)  // if divided|over
   %variance_grad = pdl.result 0 of %variance_grad_op
   //
   // the terms
-  %inverse_op = pdl.operation "cirh.Mul"(%root_rows, %scales : !pdl.value, !pdl.value)  // if !rooted, !divided
-  %inverse = pdl.result 0 of %inverse_op  // if !rooted, !divided
-  %direct_op = pdl.operation "cirh.Mul"(%grad, %inverse : !pdl.value, !pdl.value)  // if !rooted, !divided
+  %inverse_op = pdl.operation "cirh.Mul"(%root_rows, %scales : !pdl.value, !pdl.value)  // if folded|scaled
+  %inverse = pdl.result 0 of %inverse_op  // if folded|scaled
+  %direct_op = pdl.operation "cirh.Mul"(%grad, %inverse : !pdl.value, !pdl.value)  // if folded|scaled
   %direct_op = pdl.operation "cirh.Mul"(%grad_scales, %root_rows : !pdl.value, !pdl.value)  // if rooted
   %direct_op = pdl.operation "cirh.Div"(%grad_scales, %root_rows : !pdl.value, !pdl.value)  // if divided
+  %grad_roots_op = pdl.operation "cirh.Mul"(%grad, %root_rows : !pdl.value, !pdl.value)  // if times
+  %grad_roots_op = pdl.operation "cirh.Div"(%grad, %root_rows : !pdl.value, !pdl.value)  // if over
+  %grad_roots = pdl.result 0 of %grad_roots_op  // if times|over
+  %direct_op = pdl.operation "cirh.Mul"(%grad_roots, %scales : !pdl.value, !pdl.value)  // if times|over
   %direct = pdl.result 0 of %direct_op
   %by_variance_op = pdl.apply_native_constraint "variance_term"(%variance_grad, %centred : !pdl.value, !pdl.value) : !pdl.operation
   %centring_op = pdl.apply_native_constraint "centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if !negated|turned
   %centring_op = pdl.apply_native_constraint "opposed_centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if negated|turned
   //
   // the gradients of scale and offset
-  %scale_parts_op = pdl.operation "cirh.Mul"(%root_rows, %grad_centred : !pdl.value, !pdl.value)  // if !rooted, !divided
-  %scale_parts_op = pdl.operation "cirh.Mul"(%normalized, %grad : !pdl.value, !pdl.value)  // if !folded, !scaled
+  %scale_parts_op = pdl.operation "cirh.Mul"(%root_rows, %grad_centred : !pdl.value, !pdl.value)  // if folded|scaled
+  %scale_parts_op = pdl.operation "cirh.Mul"(%normalized, %grad : !pdl.value, !pdl.value)  // if rooted|divided
+  %scale_parts_op = pdl.operation "cirh.Mul"(%grad_roots, %centred : !pdl.value, !pdl.value)  // if times|over
   %scale_parts = pdl.result 0 of %scale_parts_op
   %scale_grad_op = pdl.operation "cirh.BiasAddGrad"(%scale_parts : !pdl.value)
   %offset_grad_op = pdl.operation "cirh.BiasAddGrad"(%grad : !pdl.value)

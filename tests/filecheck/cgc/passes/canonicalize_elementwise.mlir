@@ -149,6 +149,15 @@ builtin.module {
     func.return %y : tensor<4xf32>
   }
 
+  // CHECK-LABEL: @pow_two
+  // CHECK-NEXT: %[[R:.*]] = cirh.Mul %x, %x
+  // CHECK-NEXT: func.return %[[R]]
+  func.func @pow_two(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %c = cirh.Const dense<2.0> : tensor<4xf32>
+    %y = cirh.Pow %x, %c : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
+  }
+
   // The node and the source line stay with what replaces an op.
   // CHECK-LABEL: @debug_attributes
   // CHECK: cirh.Add %x, %{{.*}} {cs.name = "model/add", cs.source = "model.py:41"}

@@ -73,6 +73,39 @@ def centred_once(x: Any) -> Any:
     return scale(x) * (centred / tf.sqrt(variance + 1e-5)) + offset(x)
 
 
+def pow_two(x: Any) -> Any:
+    centred = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.pow(centred, 2), -1, keepdims=True)
+    return scale(x) * (centred / tf.sqrt(variance + 1e-5)) + offset(x)
+
+
+def scaled_first(x: Any) -> Any:
+    mean, variance = own_moments(x)
+    return scale(x) * (x - mean) / tf.sqrt(variance + 1e-5) + offset(x)
+
+
+def scaled_first_by_root(x: Any) -> Any:
+    mean, variance = own_moments(x)
+    return scale(x) * (x - mean) * tf.math.rsqrt(variance + 1e-5) + offset(x)
+
+
+def inverse_root(x: Any) -> Any:
+    mean, variance = own_moments(x)
+    return (x - mean) * (1 / tf.sqrt(variance + 1e-5)) * scale(x) + offset(x)
+
+
+def root_by_pow(x: Any) -> Any:
+    mean, variance = own_moments(x)
+    return scale(x) * ((x - mean) * tf.pow(variance + 1e-5, -0.5)) + offset(x)
+
+
+def sums_by_size(x: Any) -> Any:
+    size = tf.cast(x.shape[-1], tf.float32)
+    centred = x - tf.reduce_sum(x, -1, keepdims=True) / size
+    variance = tf.reduce_sum(centred * centred, -1, keepdims=True) / size
+    return centred * tf.math.rsqrt(variance + 1e-5) * scale(x) + offset(x)
+
+
 def keras_layer(x: Any) -> Any:
     return keras.layers.LayerNormalization(epsilon=1e-5)(x)
 
@@ -86,6 +119,12 @@ LAYER_NORMS: dict[str, Form] = {
     "rooted_moments": lambda x: rooted(x, moments),
     "scaled": scaled,
     "centred_once": centred_once,
+    "pow_two": pow_two,
+    "scaled_first": scaled_first,
+    "scaled_first_by_root": scaled_first_by_root,
+    "inverse_root": inverse_root,
+    "root_by_pow": root_by_pow,
+    "sums_by_size": sums_by_size,
 }
 
 

@@ -169,6 +169,8 @@ PAIRS: dict[str, list[tuple[Block, Block]]] = {
             p.LayerNormalization,
             p.MomentsLayerNormalization,
             p.ProductLayerNormalization,
+            p.PowerLayerNormalization,
+            p.InverseLayerNormalization,
             p.KerasLayerNormalization,
         )
     ],

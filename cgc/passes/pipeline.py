@@ -43,7 +43,12 @@ PASSES: dict[str, type[ModulePass]] = {
 }
 
 VERIFY_VARIABLE = "CGC_VERIFY"
-"""Environment variable; unless it is empty or 0, every module is verified between passes."""
+"""Environment variable; unless it is empty or 0, modules are verified before the passes and between them."""
+
+
+def verification_wanted() -> bool:
+    """Whether the environment asks for it."""
+    return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
 
 
 def parse_passes(text: str) -> tuple[ModulePass, ...]:
@@ -95,7 +100,7 @@ def run_pipeline(module: ModuleOp, text: str = DEFAULT_PIPELINE, verify: bool | 
         CompileError: a pass has left an invalid module behind (a defect of the pass).
     """
     if verify is None:
-        verify = os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
+        verify = verification_wanted()
     context = make_context()
     for module_pass in parse_passes(text):
         module_pass.apply(context, module)

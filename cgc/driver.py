@@ -1,6 +1,6 @@
 """The compiler from end to end: a module of CIRH in, an artifact directory out.
 
-    verify -> passes -> kernels -> placement -> performance model -> report
+    check -> passes -> kernels -> placement -> performance model -> report
                    \\-> executable (jax.export)                       -> artifact
 
 A program that was compiled before is found by its key and not compiled again.
@@ -130,7 +130,7 @@ class CompileResult:
 def validate_step(
     module: ModuleOp, options: CompileOptions, fabric: Fabric, progress: Progress | None = None
 ) -> ValidationResult:
-    """Checks that a program can be compiled: verifies it, rewrites a copy, finds its kernels.
+    """Checks that a program can be compiled: its interface, a rewritten copy, its kernels.
 
     Args:
         module: a step with `cs.mode`; it is not changed.
@@ -264,11 +264,11 @@ def _compile(
 
 
 def _kernels_of(module: ModuleOp, options: CompileOptions, stages: _Stages) -> tuple[ModuleOp, KernelGraph]:
-    """(a verified and rewritten copy of the module, its kernels)."""
+    """(a rewritten copy of the module, its kernels)."""
     from cgc.kernels import match_kernels
     from cgc.passes.pipeline import run_pipeline, verification_wanted
 
-    with stages.stage("Verifying the graph"):
+    with stages.stage("Checking the graph"):
         # Ops check themselves where they are made and where they are parsed.
         if verification_wanted():
             verify_module(module)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -95,9 +96,8 @@ def compare_all(
     """
     alone = {}
     for name, value in findings.items():
-        doing = f"measuring what {name} gives"
-        alone[name] = compare({name: value}, lambda doing=doing: say(doing))  # type: ignore[misc]
+        alone[name] = compare({name: value}, partial(say, f"measuring what {name} gives"))
     kept = {name: value for name, value in findings.items() if not (name in optional and slower(alone[name]))}
     if len(kept) < 2:
         return alone, None
-    return alone, compare(kept, lambda: say("measuring what all changes give together"))
+    return alone, compare(kept, partial(say, "measuring what all changes give together"))

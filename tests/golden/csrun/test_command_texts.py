@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,10 +36,10 @@ Text = Callable[..., str]
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Text:
+def text(tmp_path: Path) -> Iterator[Text]:
     """Runs a program of bin/ and returns everything that it says, as it is on every machine."""
     write_commands(tmp_path / "slurm")
-    (tmp_path / "work").mkdir()
+    (tmp_path / "project").mkdir()
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     clean["PATH"] = f"{tmp_path}/slurm:/usr/bin:/bin"
     clean |= {"XDG_STATE_HOME": f"{tmp_path}/state", "XDG_CONFIG_HOME": f"{tmp_path}/config"}
@@ -47,19 +47,22 @@ def text(tmp_path: Path) -> Text:
     def call(program: str, *words: str, env: dict[str, str]) -> str:
         done = subprocess.run(
             [ROOT / "bin" / program, *words],
-            cwd=tmp_path / "work",
+            cwd=tmp_path / "project",
             env={**clean, **env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
-            preexec_fn=lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1]),
         )
         parts = (f"exit code {done.returncode}\n", "--- stdout\n", done.stdout, "--- stderr\n", done.stderr)
         return _named("".join(parts), tmp_path)
 
-    return call
+    # The programs inherit the one CPU of this thread: texts that count CPUs are equal on every machine.
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    yield call
+    os.sched_setaffinity(0, cpus)
 
 
 def _named(text: str, folder: Path) -> str:

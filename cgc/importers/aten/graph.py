@@ -1,0 +1,78 @@
+"""A recorded step of a PyTorch program as data: ATen operations on values that are written once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One value.
+
+    Attributes:
+        id: its number in the graph.
+        shape: sizes of its dimensions.
+        dtype: the numpy name of its element type ("float32", "bfloat16" ...).
+    """
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Argument: TypeAlias = Any
+"""A Tensor, a Python value, None, an element type by its name, or a list of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation.
+
+    Attributes:
+        op: "namespace.name.overload", such as "aten.add.Tensor".
+        arguments: by the names of the operation's schema, with its defaults.
+        results: one for each result of the schema; None where an operation leaves one out.
+        layer: path of the module that it belongs to, from the outermost in; of a gradient that of its
+            forward operation.
+        source: "file:line" of the user's program.
+    """
+
+    op: str
+    arguments: Mapping[str, Argument]
+    results: tuple[Tensor | None, ...]
+    layer: tuple[str, ...] = ()
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value that is the same in every step."""
+
+    tensor: Tensor
+    array: NDArray[np.generic]
+
+
+@dataclass(slots=True)
+class Graph:
+    """One step.
+
+    Attributes:
+        nodes: in the order in which they were called.
+        state: values before the step by resource name ("state.model.fc.weight"), in the order of the module.
+        inputs: tensors of a batch.
+        constants: by the number of their value.
+        updates: values behind the step, of the state that it replaces, by resource name.
+        outputs: values that the step returns, by name without "output_".
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    state: dict[str, Tensor] = field(default_factory=dict)
+    inputs: list[Tensor] = field(default_factory=list)
+    constants: dict[int, Constant] = field(default_factory=dict)
+    updates: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)

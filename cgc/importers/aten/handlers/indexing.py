@@ -1,0 +1,206 @@
+"""Elements by index, and elements put where indices say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.aten.graph import Tensor
+from cgc.importers.aten.node import Handler, NodeContext, Table
+from cgc.importers.emit import Emitter
+from cgc.importers.faults import Kind, RefusedError
+
+
+def _embedding(node: NodeContext) -> SSAValue:
+    return node.emit.take(node.x("weight"), node.x("indices"), 0)
+
+
+def _embedding_backward(node: NodeContext) -> SSAValue:
+    """The gradients of each row summed; the padding row gets none."""
+    if node.arg("scale_grad_by_freq"):
+        raise RefusedError(Kind.USAGE, "scale_grad_by_freq is True, expected False")
+    e, grad, indices = node.emit, node.x("grad_output"), node.x("indices")
+    padding = node.arg("padding_idx", -1)
+    count = math.prod(shape_of(indices))
+    indices = e.reshape(indices, (count,))
+    if padding >= 0:
+        ignored = e.compare("EQ", indices, e.like(padding, indices))
+        indices = e.select(ignored, e.like(-1, indices), indices)
+    rows = e.reshape(grad, (count, *node.shape[1:]))
+    return e.emit(ops.ScatterNdOp(indices, rows, node.shape))
+
+
+def _index_select(node: NodeContext) -> SSAValue:
+    return node.emit.take(node.x(), node.x("index"), node.axis())
+
+
+def _gather(node: NodeContext) -> SSAValue:
+    """One element of `self` for each element of `index`, along an axis."""
+    e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
+    if not shape_of(x):
+        return e.reshape(x, node.shape)
+    flat = _flat_index(e, shape_of(x), index, axis)
+    found = e.take(e.reshape(x, (-1,)), e.reshape(flat, (-1,)), 0)
+    return e.reshape(found, node.shape)
+
+
+def _flat_index(e: Emitter, shape: tuple[int, ...], index: SSAValue, axis: int) -> SSAValue:
+    """The place in a contiguous tensor of each element that an index along an axis names."""
+    sizes = shape_of(index)
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    other = np.zeros(sizes, np.int64)
+    for i, size in enumerate(sizes):
+        if i != axis:
+            along = [1] * len(sizes)
+            along[i] = size
+            other = other + (np.arange(size) * strides[i]).reshape(along)
+    index = e.cast(index, "int32")
+    scaled = index if strides[axis] == 1 else e.scaled(index, strides[axis])
+    return e.add(scaled, e.compact(other.astype(np.int32)))
+
+
+def _scatter(kind: str | None = None) -> Handler:
+    """Elements put at, or added to, the places that an index along an axis names."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
+        shape, sizes = shape_of(x), shape_of(index)
+        if "src" in node.node.arguments:
+            source = e.slice(node.cast("src"), [0] * len(sizes), sizes, [1] * len(sizes))
+        else:
+            source = e.broadcast(node.cast("value"), sizes)
+        how = kind or _KINDS[node.arg("reduce")]
+        flat = e.reshape(_flat_index(e, shape, index, axis), (-1,))
+        found = ops.ScatterOp(e.reshape(x, (-1,)), flat, e.reshape(source, (-1,)), how)
+        return e.reshape(e.emit(found), shape)
+
+    return handler
+
+
+_KINDS = {"add": "ADD", "multiply": "MUL", "sum": "ADD", "prod": "MUL", "amax": "MAX", "amin": "MIN"}
+
+
+def _index(node: NodeContext) -> SSAValue:
+    """`self[indices]`, where indices are integers of some of the axes; None takes a whole axis."""
+    e, x = node.emit, node.x()
+    flat, axes, first = _places(node, shape_of(x))
+    left = [i for i in range(len(shape_of(x))) if i not in axes]
+    moved = e.transpose(x, [*axes, *left])
+    kept = tuple(shape_of(x)[i] for i in left)
+    rows = e.reshape(moved, (math.prod(shape_of(x)[i] for i in axes), *kept))
+    found = e.take(rows, flat, 0)
+    count = len(shape_of(flat))
+    order = list(range(len(shape_of(found))))
+    # indices of neighbouring axes leave their result where they were, others put it first
+    order = order[count : count + first] + order[:count] + order[count + first :]
+    return e.transpose(found, order)
+
+
+def _places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[int], int]:
+    """Row numbers over the indexed axes, these axes, and how many axes come before the result of them."""
+    e, given = node.emit, node.arg("indices")
+    axes = [i for i, index in enumerate(given) if index is not None]
+    if any(isinstance(given[i], Tensor) and given[i].dtype == "bool" for i in axes):
+        raise RefusedError(
+            Kind.SHAPE, "a mask takes as many elements as it holds; use torch.where(mask, x, y) instead"
+        )
+    values = [e.cast(node._value(given[i], None), "int32") for i in axes]
+    total: SSAValue | None = None
+    for axis, value in zip(axes, values, strict=True):
+        size = shape[axis]
+        value = e.select(e.compare("LT", value, e.like(0, value)), e.add(value, e.like(size, value)), value)
+        total = value if total is None else e.add(e.scaled(total, size), value)
+    assert total is not None
+    neighbours = axes == list(range(axes[0], axes[-1] + 1))
+    return total, axes, axes[0] if neighbours else 0
+
+
+def _index_put(node: NodeContext) -> SSAValue:
+    """`self[indices] = values`, or `+=` with `accumulate`."""
+    e, x, given = node.emit, node.x(), node.arg("indices")
+    shape = shape_of(x)
+    if len(given) == 1 and isinstance(given[0], Tensor) and given[0].dtype == "bool":
+        return _masked_put(node)
+    flat, axes, first = _places(node, shape)
+    left = [i for i in range(len(shape)) if i not in axes]
+    order = [*axes, *left]
+    kept = tuple(shape[i] for i in left)
+    rows = e.reshape(e.transpose(x, order), (math.prod(shape[i] for i in axes), *kept))
+    places = shape_of(flat)
+    wanted = (*kept[:first], *places, *kept[first:])
+    values = e.broadcast(node.cast("values"), wanted)
+    count = len(places)
+    front = [*range(first, first + count), *range(first), *range(first + count, len(wanted))]
+    values = e.reshape(e.transpose(values, front), (math.prod(places), *kept))
+    how = "ADD" if node.arg("accumulate") else "SET"
+    found = e.emit(ops.ScatterOp(rows, e.reshape(flat, (-1,)), values, how))
+    back = e.reshape(found, (*(shape[i] for i in axes), *kept))
+    return e.transpose(back, np.argsort(order).tolist())
+
+
+def _masked_put(node: NodeContext) -> SSAValue:
+    """One value wherever a mask holds."""
+    e, x = node.emit, node.x()
+    mask, values = node._value(node.arg("indices")[0], None), node.cast("values")
+    if math.prod(shape_of(values)) != 1:
+        raise RefusedError(
+            Kind.SHAPE, "a mask takes as many values as it holds; use torch.where(mask, values, x) instead"
+        )
+    behind = len(shape_of(x)) - len(shape_of(mask))
+    mask = e.reshape(mask, (*shape_of(mask), *(1,) * behind))
+    value = e.reshape(values, ())
+    return e.select(mask, e.add(x, value) if node.arg("accumulate") else value, x)
+
+
+def _one_hot(node: NodeContext) -> SSAValue:
+    e, dtype = node.emit, node.dtype
+    op = ops.OneHotOp(node.x(), e.scalar(1, dtype), e.scalar(0, dtype), node.shape[-1], -1)
+    return e.emit(op)
+
+
+def _topk(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """The largest first; the smallest are the largest of the negatives."""
+    e, x, axis, k = node.emit, node.x(), node.axis(), node.arg("k")
+    return ranked(e, x, axis, k, node.arg("largest", True))
+
+
+def _sort(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    e, x, axis = node.emit, node.x(), node.axis()
+    return ranked(e, x, axis, shape_of(x)[axis], node.arg("descending", False))
+
+
+def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[SSAValue, SSAValue]:
+    """The first k elements along an axis in order, and their positions as int64."""
+    rank = len(shape_of(x))
+    order = [i for i in range(rank) if i != axis] + [axis]
+    moved = e.transpose(x, order)
+    moved = moved if largest else e.unary(ops.NegOp, moved)
+    values, indices = e.emit_all(ops.TopKOp(moved, k))
+    values = values if largest else e.unary(ops.NegOp, values)
+    back = np.argsort(order).tolist()
+    return e.transpose(values, back), e.cast(e.transpose(indices, back), "int64")
+
+
+TABLE: Table = {
+    "aten.embedding.default": _embedding,
+    "aten.embedding_dense_backward.default": _embedding_backward,
+    "aten.index_select.default": _index_select,
+    "aten.gather.default": _gather,
+    "aten.scatter.src": _scatter("SET"),
+    "aten.scatter.value": _scatter("SET"),
+    "aten.scatter.reduce": _scatter(),
+    "aten.scatter.value_reduce": _scatter(),
+    "aten.scatter_add.default": _scatter("ADD"),
+    "aten.index.Tensor": _index,
+    "aten._unsafe_index.Tensor": _index,
+    "aten.index_put.default": _index_put,
+    "aten._unsafe_index_put.default": _index_put,
+    "aten.one_hot.default": _one_hot,
+    "aten.topk.default": _topk,
+    "aten.sort.default": _sort,
+    "aten.sort.stable": _sort,
+}

@@ -1,0 +1,92 @@
+"""Layer norm and group norm, and their gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.aten.node import NodeContext, Table, Value
+from cgc.importers.emit import Emitter
+
+
+def _layer_norm(node: NodeContext) -> tuple[SSAValue, SSAValue, SSAValue]:
+    """y, and mean and 1 / sqrt(variance + eps) of each row."""
+    e, x = node.emit, node.x("input")
+    width = math.prod(node.arg("normalized_shape"))
+    rows = e.reshape(x, (-1, width))
+    scale, offset = _vector(node, "weight", width, 1), _vector(node, "bias", width, 0)
+    y, mean, rstd = e.emit_all(ops.LayerNormOp(rows, scale, offset, node.arg("eps")))
+    return (
+        e.reshape(y, node.shape),
+        e.reshape(e.cast(mean, node.result(1).dtype), node.result(1).shape),
+        e.reshape(e.cast(rstd, node.result(2).dtype), node.result(2).shape),
+    )
+
+
+def _layer_norm_backward(node: NodeContext) -> Sequence[Value]:
+    """By x, weight and bias, as far as `output_mask` wants them."""
+    e, x = node.emit, node.x("input")
+    width = math.prod(node.arg("normalized_shape"))
+    grad, rows = (e.reshape(value, (-1, width)) for value in (node.x("grad_out"), x))
+    moments = (e.cast(e.reshape(node.x(name), (-1, 1)), "float32") for name in ("mean", "rstd"))
+    op = ops.LayerNormGradOp(grad, rows, _vector(node, "weight", width, 1), *moments)
+    return wanted(node, e.emit_all(op))
+
+
+def _vector(node: NodeContext, name: str, width: int, default: float) -> SSAValue:
+    given = node.maybe(name)
+    e = node.emit
+    if given is None:
+        dtype = node.node.arguments["input"].dtype
+        return e.full(default, (width,), dtype)
+    return e.reshape(given, (width,))
+
+
+def wanted(node: NodeContext, values: Sequence[SSAValue]) -> list[Value]:
+    """Gradients in the shapes of the results; None for those that the operation leaves out."""
+    found: list[Value] = []
+    for tensor, value in zip(node.node.results, values, strict=True):
+        found.append(None if tensor is None else node.emit.reshape(value, tensor.shape))
+    return found
+
+
+def _group_norm(node: NodeContext) -> tuple[SSAValue, SSAValue, SSAValue]:
+    """y, and mean and 1 / sqrt(variance + eps) of each group: `[N, groups]`. x is `[N, C, ...]`."""
+    e, x = node.emit, node.x("input")
+    channels = shape_of(x)[1]
+    scale, offset = _vector(node, "weight", channels, 1), _vector(node, "bias", channels, 0)
+    op = ops.GroupNormOp(channels_last(e, x), scale, offset, node.arg("group"), node.arg("eps"))
+    y, mean, rstd = e.emit_all(op)
+    return channels_second(e, y), *(e.cast(moment, node.result(1).dtype) for moment in (mean, rstd))
+
+
+def _group_norm_backward(node: NodeContext) -> Sequence[Value]:
+    e, x = node.emit, node.x("input")
+    scale = _vector(node, "weight", shape_of(x)[1], 1)
+    grad, x = (channels_last(e, value) for value in (node.x("grad_out"), x))
+    moments = (e.cast(node.x(name), "float32") for name in ("mean", "rstd"))
+    by_x, by_scale, by_offset = e.emit_all(ops.GroupNormGradOp(grad, x, scale, *moments, node.arg("group")))
+    return wanted(node, (channels_second(e, by_x), by_scale, by_offset))
+
+
+def channels_last(e: Emitter, x: SSAValue) -> SSAValue:
+    """From `[N, C, ...]` to `[N, ..., C]`."""
+    return e.transpose(x, (0, *range(2, len(shape_of(x))), 1))
+
+
+def channels_second(e: Emitter, x: SSAValue) -> SSAValue:
+    """From `[N, ..., C]` to `[N, C, ...]`."""
+    rank = len(shape_of(x))
+    return e.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+
+
+TABLE: Table = {
+    "aten.native_layer_norm.default": _layer_norm,
+    "aten.native_layer_norm_backward.default": _layer_norm_backward,
+    "aten.native_group_norm.default": _group_norm,
+    "aten.native_group_norm_backward.default": _group_norm_backward,
+}

@@ -1,0 +1,168 @@
+"""Pooling and its gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.aten.handlers.layer_norm import channels_last, channels_second
+from cgc.importers.aten.node import Handler, NodeContext, Table
+from cgc.importers.emit import Emitter, Shape
+from cgc.importers.faults import Kind, RefusedError
+
+
+def _window(node: NodeContext, space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
+    """ksize, strides and padding; `ceil_mode` adds padding behind, as far as the result reaches."""
+    ksize = _along(node.arg("kernel_size"), len(space))
+    strides = _along(node.arg("stride") or ksize, len(space))
+    padding = _along(node.arg("padding"), len(space))
+    if any(step != 1 for step in node.arg("dilation") or (1,)):
+        raise RefusedError(Kind.USAGE, f"dilation is {node.arg('dilation')}, expected 1")
+    pads: list[int] = []
+    for size, count, kernel, stride, pad in zip(space, pooled, ksize, strides, padding, strict=True):
+        reached = (count - 1) * stride + kernel - size - pad
+        pads += [pad, max(pad, reached) if node.arg("ceil_mode") else pad]
+    return {"ksize": ksize, "strides": strides, "padding": pads}
+
+
+def _along(given: Any, dimensions: int) -> tuple[int, ...]:
+    values = tuple(given)
+    return values * dimensions if len(values) == 1 else values
+
+
+def _batched(e: Emitter, x: SSAValue, dimensions: int) -> SSAValue:
+    """With a batch dimension, channels last."""
+    return channels_last(e, x if len(shape_of(x)) == dimensions + 2 else e.reshape(x, (1, *shape_of(x))))
+
+
+def _max_pool(dimensions: int) -> Handler:
+    """The largest elements; their positions are not there, as the gradient finds them itself."""
+
+    def handler(node: NodeContext) -> tuple[SSAValue, None]:
+        e, x = node.emit, node.x()
+        window = _window(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
+        y = e.emit(ops.PoolOp(_batched(e, x, dimensions), "MAX", **window))
+        return e.reshape(channels_second(e, y), node.shape), None
+
+    return handler
+
+
+def _max_pool_backward(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, grad = node.emit, node.x(), node.x("grad_output")
+        window = _window(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
+        op = ops.MaxPoolGradOp(_batched(e, x, dimensions), _batched(e, grad, dimensions), **window)
+        return e.reshape(channels_second(e, e.emit(op)), node.shape)
+
+    return handler
+
+
+def _counts(node: NodeContext, space: Shape, pooled: Shape) -> bool:
+    """Whether every window counts its padding, or has none; other means are refused."""
+    padded = any(node.arg("padding")) or bool(node.arg("ceil_mode"))
+    if node.arg("divisor_override") is not None:
+        raise RefusedError(Kind.USAGE, "divisor_override is given, expected None")
+    return bool(node.arg("count_include_pad")) and padded and not node.arg("ceil_mode")
+
+
+def _avg_pool(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x = node.emit, node.x()
+        space, pooled = shape_of(x)[-dimensions:], node.shape[-dimensions:]
+        window = _window(node, space, pooled)
+        x = _batched(e, x, dimensions)
+        if _counts(node, space, pooled):
+            x, window = _with_padding(e, x, window)
+        y = e.emit(ops.PoolOp(x, "AVG", **window))
+        return e.reshape(channels_second(e, y), node.shape)
+
+    return handler
+
+
+def _with_padding(
+    e: Emitter, x: SSAValue, window: dict[str, Sequence[int]]
+) -> tuple[SSAValue, dict[str, Sequence[int]]]:
+    """Padding as zeros that count."""
+    pads = window["padding"]
+    x = e.pad(x, (0, *pads[::2], 0), (0, *pads[1::2], 0))
+    return x, {**window, "padding": [0] * len(pads)}
+
+
+def _avg_pool_backward(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, grad = node.emit, node.x(), node.x("grad_output")
+        space, pooled = shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:]
+        window = _window(node, space, pooled)
+        shape = list(shape_of(_batched(e, x, dimensions)))
+        pads = window["padding"]
+        counts = _counts(node, space, pooled)
+        if counts:
+            for i in range(dimensions):
+                shape[i + 1] += pads[2 * i] + pads[2 * i + 1]
+            window = {**window, "padding": [0] * len(pads)}
+        y = e.emit(ops.AvgPoolGradOp(_batched(e, grad, dimensions), shape, **window))
+        if counts:
+            low = (0, *pads[::2], 0)
+            high = [size - pad for size, pad in zip(shape, (0, *pads[1::2], 0), strict=True)]
+            y = e.slice(y, low, high, [1] * len(shape))
+        return e.reshape(channels_second(e, y), node.shape)
+
+    return handler
+
+
+def _adaptive_windows(space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
+    if any(size % count for size, count in zip(space, pooled, strict=True)):
+        raise RefusedError(
+            Kind.USAGE,
+            f"pools {list(space)} to {list(pooled)}, expected sizes that divide; give a kernel_size instead",
+        )
+    ksize = [size // count for size, count in zip(space, pooled, strict=True)]
+    return {"ksize": ksize, "strides": ksize, "padding": [0] * 2 * len(ksize)}
+
+
+def _adaptive_avg_pool(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x = node.emit, node.x()
+        space, pooled = shape_of(x)[-dimensions:], node.shape[-dimensions:]
+        if math.prod(pooled) == 1:
+            axes = range(len(shape_of(x)) - dimensions, len(shape_of(x)))
+            return e.reduce("MEAN", x, tuple(axes), keep_dims=True)
+        op = ops.PoolOp(_batched(e, x, dimensions), "AVG", **_adaptive_windows(space, pooled))
+        return e.reshape(channels_second(e, e.emit(op)), node.shape)
+
+    return handler
+
+
+def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, grad = node.emit, node.x(), node.x("grad_output")
+        space, pooled = shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:]
+        if math.prod(pooled) == 1:
+            return e.broadcast(e.scaled(grad, 1 / math.prod(space)), node.shape)
+        window = _adaptive_windows(space, pooled)
+        shape = shape_of(_batched(e, x, dimensions))
+        op = ops.AvgPoolGradOp(_batched(e, grad, dimensions), shape, **window)
+        return e.reshape(channels_second(e, e.emit(op)), node.shape)
+
+    return handler
+
+
+TABLE: Table = {
+    "aten.max_pool2d_with_indices.default": _max_pool(2),
+    "aten.max_pool2d_with_indices_backward.default": _max_pool_backward(2),
+    "aten.max_pool3d_with_indices.default": _max_pool(3),
+    "aten.max_pool3d_with_indices_backward.default": _max_pool_backward(3),
+    "aten.avg_pool2d.default": _avg_pool(2),
+    "aten.avg_pool2d_backward.default": _avg_pool_backward(2),
+    "aten.avg_pool3d.default": _avg_pool(3),
+    "aten.avg_pool3d_backward.default": _avg_pool_backward(3),
+    "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool(2),
+    "aten._adaptive_avg_pool2d_backward.default": _adaptive_avg_pool_backward(2),
+    "aten._adaptive_avg_pool3d.default": _adaptive_avg_pool(3),
+    "aten._adaptive_avg_pool3d_backward.default": _adaptive_avg_pool_backward(3),
+}

@@ -1,0 +1,274 @@
+"""Views, joins and cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.aten.node import Handler, NodeContext, Table
+from cgc.importers.emit import Emitter
+from cgc.importers.faults import Kind, RefusedError
+
+
+def _view(node: NodeContext) -> SSAValue:
+    return node.emit.reshape(node.x(), node.shape)
+
+
+def _transposed(node: NodeContext) -> SSAValue:
+    """The last two dimensions, or the only one."""
+    rank = len(node.shape)
+    return node.x() if rank < 2 else node.emit.transpose(node.x(), (1, 0))
+
+
+def _transpose(node: NodeContext) -> SSAValue:
+    order = list(range(len(node.shape)))
+    if order:
+        first, second = (node.positive(node.arg(name), len(order)) for name in ("dim0", "dim1"))
+        order[first], order[second] = order[second], order[first]
+    return node.emit.transpose(node.x(), order)
+
+
+def _permute(node: NodeContext) -> SSAValue:
+    rank = len(node.shape)
+    return node.emit.transpose(node.x(), [node.positive(axis, rank) for axis in node.arg("dims")])
+
+
+def _expand(node: NodeContext) -> SSAValue:
+    return node.emit.broadcast(node.x(), node.shape)
+
+
+def _cat(node: NodeContext) -> SSAValue:
+    """Tensors of shape [0] are left out, as ATen has it."""
+    e = node.emit
+    parts = [e.cast(x, node.dtype) for x in node.xs("tensors") if shape_of(x) != (0,)]
+    axis = node.positive(node.arg("dim", 0), len(node.shape))
+    return parts[0] if len(parts) == 1 else e.emit(ops.ConcatOp(parts, axis))
+
+
+def _stack(node: NodeContext) -> SSAValue:
+    e, axis = node.emit, node.positive(node.arg("dim", 0), len(node.shape))
+    parts = []
+    for x in node.xs("tensors"):
+        shape = shape_of(x)
+        parts.append(e.cast(e.reshape(x, (*shape[:axis], 1, *shape[axis:])), node.dtype))
+    return parts[0] if len(parts) == 1 else e.emit(ops.ConcatOp(parts, axis))
+
+
+def cut(e: Emitter, x: SSAValue, axis: int, start: int, end: int, step: int = 1) -> SSAValue:
+    """`x[start:end:step]` of one axis."""
+    sizes = shape_of(x)
+    starts, ends, steps = [0] * len(sizes), list(sizes), [1] * len(sizes)
+    starts[axis], ends[axis], steps[axis] = start, end, step
+    return e.slice(x, starts, ends, steps)
+
+
+def _bounds(node: NodeContext, size: int) -> tuple[int, int, int]:
+    """Start, end and step of a slice, within the axis."""
+    start, end = node.arg("start"), node.arg("end")
+    start, end, step = slice(start, end, node.arg("step", 1)).indices(size)
+    return start, max(start, end), step
+
+
+def _slice(node: NodeContext) -> SSAValue:
+    x, axis = node.x(), node.axis()
+    return cut(node.emit, x, axis, *_bounds(node, shape_of(x)[axis]))
+
+
+def _select(node: NodeContext) -> SSAValue:
+    e, x, axis = node.emit, node.x(), node.axis()
+    index = node.positive(node.arg("index"), shape_of(x)[axis])
+    return e.reshape(cut(e, x, axis, index, index + 1), node.shape)
+
+
+def _slice_scatter(node: NodeContext) -> SSAValue:
+    x, axis = node.x(), node.axis()
+    return _put(node.emit, x, node.cast("src"), axis, *_bounds(node, shape_of(x)[axis]))
+
+
+def _select_scatter(node: NodeContext) -> SSAValue:
+    e, x, axis = node.emit, node.x(), node.axis()
+    shape = shape_of(x)
+    index = node.positive(node.arg("index"), shape[axis])
+    source = e.reshape(node.cast("src"), (*shape[:axis], 1, *shape[axis + 1 :]))
+    return _put(e, x, source, axis, index, index + 1)
+
+
+def _put(
+    e: Emitter, x: SSAValue, source: SSAValue, axis: int, start: int, end: int, step: int = 1
+) -> SSAValue:
+    """x with `source` in the place of a slice."""
+    size = shape_of(x)[axis]
+    if step != 1:
+        order = [axis, *(i for i in range(len(shape_of(x))) if i != axis)]
+        rows = e.constant(np.arange(start, end, step, dtype=np.int32))
+        moved = ops.ScatterOp(e.transpose(x, order), rows, e.transpose(source, order), "SET")
+        return e.transpose(e.emit(moved), np.argsort(order).tolist())
+    parts = [source]
+    if start:
+        parts.insert(0, cut(e, x, axis, 0, start))
+    if end < size:
+        parts.append(cut(e, x, axis, end, size))
+    return source if len(parts) == 1 else e.emit(ops.ConcatOp(parts, axis))
+
+
+def _split(node: NodeContext) -> Sequence[SSAValue]:
+    axis = node.axis()
+    sizes = [tensor.shape[axis] for tensor in node.node.results if tensor is not None]
+    return node.emit.emit_all(ops.SplitOp(node.x(), sizes, axis))
+
+
+def _unbind(node: NodeContext) -> Sequence[SSAValue]:
+    e, x, axis = node.emit, node.x(), node.axis()
+    parts = e.emit_all(ops.SplitOp(x, [1] * shape_of(x)[axis], axis))
+    return [e.reshape(part, node.shape) for part in parts]
+
+
+def _flip(node: NodeContext) -> SSAValue:
+    e, x = node.emit, node.x()
+    for axis in node.arg("dims"):
+        place = node.positive(axis, len(node.shape))
+        rows = e.constant(np.arange(node.shape[place], dtype=np.int32)[::-1].copy())
+        x = e.take(x, rows, place)
+    return x
+
+
+def _roll(node: NodeContext) -> SSAValue:
+    e, x, dims = node.emit, node.x(), node.arg("dims") or []
+    shape = shape_of(x)
+    if not dims:
+        x, dims = e.reshape(x, (-1,)), [0]
+    for shift, axis in zip(node.arg("shifts"), dims, strict=True):
+        size = shape_of(x)[axis]
+        at = -shift % size if size else 0
+        if at:
+            x = e.emit(ops.ConcatOp([cut(e, x, axis, at, size), cut(e, x, axis, 0, at)], axis % len(shape_of(x))))
+    return e.reshape(x, shape)
+
+
+def _repeat(node: NodeContext) -> SSAValue:
+    """The whole tensor, `repeats` times along each axis."""
+    e, repeats = node.emit, node.arg("repeats")
+    x = node.x()
+    shape = (*(1,) * (len(repeats) - len(shape_of(x))), *shape_of(x))
+    interleaved = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+    x = e.reshape(x, [size for axis in shape for size in (1, axis)])
+    return e.reshape(e.broadcast(x, interleaved), node.shape)
+
+
+def _constant_pad(node: NodeContext) -> SSAValue:
+    """`pad`: before and behind, from the last axis backwards; a negative number cuts."""
+    e, x, pad = node.emit, node.x(), node.arg("pad")
+    rank = len(node.shape)
+    low, high = [0] * rank, [0] * rank
+    for i in range(len(pad) // 2):
+        low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    sizes = shape_of(x)
+    starts = [max(0, -n) for n in low]
+    ends = [size - max(0, -n) for size, n in zip(sizes, high, strict=True)]
+    x = e.slice(x, starts, ends, [1] * rank)
+    filler = e.scalar(node.arg("value", 0), node.dtype)
+    return e.pad(x, [max(0, n) for n in low], [max(0, n) for n in high], filler)
+
+
+def _flat_places(node: NodeContext, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    """Where in a contiguous tensor the elements of an as_strided view of it lie."""
+    sizes, strides = node.arg("size"), node.arg("stride")
+    places = np.full([1] * len(sizes), node.arg("storage_offset") or 0, np.int64)
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        shape = [1] * len(sizes)
+        shape[axis] = size
+        places = places + (np.arange(size) * stride).reshape(shape)
+    if places.size and (places.min() < 0 or places.max() >= count):
+        raise RefusedError(Kind.USAGE, f"reaches element {places.max()} of {count}")
+    return places.astype(np.int32)
+
+
+def _as_strided(node: NodeContext) -> SSAValue:
+    e, flat = node.emit, node.emit.reshape(node.x(), (-1,))
+    places = _flat_places(node, shape_of(flat)[0])
+    return e.reshape(e.take(flat, e.constant(places.reshape(-1)), 0), node.shape)
+
+
+def _as_strided_scatter(node: NodeContext) -> SSAValue:
+    e, flat = node.emit, node.emit.reshape(node.x(), (-1,))
+    places = _flat_places(node, shape_of(flat)[0])
+    source = e.reshape(node.cast("src"), (-1,))
+    return e.reshape(_set(e, flat, places.reshape(-1), source), node.shape)
+
+
+def _set(e: Emitter, flat: SSAValue, places: np.ndarray[tuple[int, ...], np.dtype[np.int32]], source: SSAValue) -> SSAValue:
+    return e.emit(ops.ScatterOp(flat, e.constant(places), source, "SET"))
+
+
+def _diagonal_places(node: NodeContext, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    places = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
+    return np.diagonal(places, node.arg("offset", 0), node.arg("dim1", 0), node.arg("dim2", 1)).reshape(-1)
+
+
+def _diagonal(node: NodeContext) -> SSAValue:
+    e, x = node.emit, node.x()
+    places = _diagonal_places(node, shape_of(x))
+    return e.reshape(e.take(e.reshape(x, (-1,)), e.constant(places.copy()), 0), node.shape)
+
+
+def _diagonal_scatter(node: NodeContext) -> SSAValue:
+    e, x = node.emit, node.x()
+    places = _diagonal_places(node, shape_of(x)).copy()
+    source = e.reshape(node.cast("src"), (-1,))
+    return e.reshape(_set(e, e.reshape(x, (-1,)), places, source), node.shape)
+
+
+def _band(lower: bool) -> Handler:
+    """tril and triu: what lies on one side of a diagonal, and zeros."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, diagonal = node.emit, node.x(), node.arg("diagonal", 0)
+        rows, columns = node.shape[-2:]
+        mask = np.tri(rows, columns, diagonal if lower else diagonal - 1, dtype=bool)
+        return e.select(e.constant(mask if lower else ~mask), x, e.like(0, x))
+
+    return handler
+
+
+_RESHAPED = (
+    "view.default",
+    "_unsafe_view.default",
+    "reshape.default",
+    "squeeze.default",
+    "squeeze.dim",
+    "squeeze.dims",
+    "unsqueeze.default",
+    "view_copy.default",
+    "_reshape_copy.default",
+)
+
+TABLE: Table = {
+    **{f"aten.{name}": _view for name in _RESHAPED},
+    "aten.t.default": _transposed,
+    "aten.transpose.int": _transpose,
+    "aten.permute.default": _permute,
+    "aten.expand.default": _expand,
+    "aten.cat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.slice.Tensor": _slice,
+    "aten.select.int": _select,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.select_scatter.default": _select_scatter,
+    "aten.split.Tensor": _split,
+    "aten.split_with_sizes.default": _split,
+    "aten.unbind.int": _unbind,
+    "aten.flip.default": _flip,
+    "aten.roll.default": _roll,
+    "aten.repeat.default": _repeat,
+    "aten.constant_pad_nd.default": _constant_pad,
+    "aten.as_strided.default": _as_strided,
+    "aten.as_strided_scatter.default": _as_strided_scatter,
+    "aten.diagonal.default": _diagonal,
+    "aten.diagonal_scatter.default": _diagonal_scatter,
+    "aten.tril.default": _band(lower=True),
+    "aten.triu.default": _band(lower=False),
+}

@@ -1,0 +1,144 @@
+"""Softmax, the negative log likelihood, and the cross entropy that the two are."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.softmax import PADDING_LABEL
+from cgc.cirh.types import shape_of
+from cgc.importers.aten.node import ClassGrad, NodeContext, Table, Value
+from cgc.importers.emit import Emitter, dtype_of
+
+MEAN = 1
+"""ATen's number of the reduction "mean"; 0 is "none", 2 is "sum"."""
+
+
+def _softmax(node: NodeContext) -> SSAValue:
+    return node.emit.emit(ops.SoftmaxOp(node.cast(), node.axis() if node.shape else 0))
+
+
+def _softmax_backward(node: NodeContext) -> SSAValue:
+    e = node.emit
+    grad, output = node.x("grad_output"), node.x("output")
+    return e.cast(e.emit(ops.SoftmaxGradOp(output, grad, node.axis(source="output"))), node.dtype)
+
+
+def _log_softmax(node: NodeContext) -> SSAValue:
+    x, axis = node.cast(), node.axis()
+    found = node.emit.emit(ops.LogSoftmaxOp(x, axis))
+    if axis == len(shape_of(x)) - 1:
+        node.step.logits[found] = x
+    return found
+
+
+def _log_softmax_backward(node: NodeContext) -> SSAValue:
+    """grad - softmax * sum(grad); of a cross entropy that is the scaled difference of softmax and labels."""
+    e, grad, axis = node.emit, node.raw("grad_output"), node.axis(source="output")
+    if isinstance(grad, ClassGrad):
+        if grad.backprop is not None:
+            scale = e.reshape(grad.scale, (*shape_of(grad.scale), 1))
+            return e.cast(e.mul(grad.backprop, scale), node.dtype)
+        grad = grad.dense()
+    assert grad is not None
+    total = e.reduce("ADD", grad, (axis,), keep_dims=True)
+    probabilities = e.unary(ops.ExpOp, node.x("output"))
+    return e.cast(e.sub(grad, e.mul(probabilities, total)), node.dtype)
+
+
+def _nll_loss(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """The loss, and the weight of all rows: those whose label is `ignore_index` have none."""
+    e, target = node.emit, node.x("target")
+    log_p, labels = _rows(e, node.x(), target)
+    kept = e.compare("NE", labels, e.like(node.arg("ignore_index"), labels))
+    weights = _weights(node, labels, kept)
+    losses = _losses(node, log_p, labels, kept)
+    if node.arg("weight") is not None:
+        losses = e.mul(losses, weights)
+    reduction = node.arg("reduction")
+    if reduction == 0:
+        return e.reshape(losses, node.shape), e.full(0, node.result(1).shape, node.result(1).dtype)
+    axes = tuple(range(len(shape_of(losses))))
+    total, weight = e.reduce("ADD", losses, axes), e.reduce("ADD", weights, axes)
+    return (e.div(total, weight) if reduction == MEAN else total), weight
+
+
+def _nll_loss_backward(node: NodeContext) -> Value:
+    e = node.emit
+    source = node.x()
+    log_p, labels = _rows(e, source, node.x("target"))
+    kept = e.compare("NE", labels, e.like(node.arg("ignore_index"), labels))
+    grad, reduction = node.x("grad_output"), node.arg("reduction")
+    if reduction == MEAN:
+        grad = e.div(grad, node.x("total_weight"))
+    grad = e.broadcast(grad, shape_of(labels)) if reduction else e.reshape(grad, shape_of(labels))
+    scale = e.select(kept, grad, e.like(0, grad))
+    if node.arg("weight") is not None:
+        scale = e.mul(scale, _weights(node, labels, kept))
+    backprop = node.step.backprops.get((source, node.x("target")))
+    return ClassGrad(scale, backprop, partial(_spread, e, scale, labels, shape_of(source)))
+
+
+def _spread(e: Emitter, scale: SSAValue, labels: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+    """Minus the scale at the label of each row, zero elsewhere."""
+    axis = 1 if len(shape) > 1 else 0
+    dtype = dtype_of(scale)
+    hot = ops.OneHotOp(labels, e.scalar(1, dtype), e.scalar(0, dtype), shape[axis], -1)
+    wide = e.reshape(e.unary(ops.NegOp, scale), (*shape_of(scale), 1))
+    return _classes_second(e, e.mul(e.emit(hot), wide), shape)
+
+
+def _rows(e: Emitter, log_p: SSAValue, target: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """Log probabilities with the classes last, and labels, one for each row."""
+    rank = len(shape_of(log_p))
+    if rank > 2:
+        log_p = e.transpose(log_p, (0, *range(2, rank), 1))
+    return log_p, e.reshape(target, shape_of(log_p)[:-1])
+
+
+def _classes_second(e: Emitter, x: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+    rank = len(shape)
+    return e.transpose(x, (0, rank - 1, *range(1, rank - 1))) if rank > 2 else e.reshape(x, shape)
+
+
+def _weights(node: NodeContext, labels: SSAValue, kept: SSAValue) -> SSAValue:
+    """What each row counts: the weight of its class, or 1; 0 where it is ignored."""
+    e, weight = node.emit, node.maybe("weight")
+    if weight is None:
+        return e.cast(kept, node.result().dtype)
+    safe = e.select(kept, labels, e.like(0, labels))
+    return e.select(kept, e.take(weight, safe, 0), e.scalar(0, node.result().dtype))
+
+
+def _losses(node: NodeContext, log_p: SSAValue, labels: SSAValue, kept: SSAValue) -> SSAValue:
+    """Minus the log probability of each row's label, 0 where it is ignored."""
+    e = node.emit
+    classes = shape_of(log_p)[-1]
+    source = node.x()
+    logits = node.step.logits.get(source)
+    if logits is not None and len(shape_of(logits)) <= 2:
+        padded = e.select(kept, labels, e.like(PADDING_LABEL, labels))
+        losses, backprop = e.emit_all(ops.SparseSoftmaxCrossEntropyWithLogitsOp(logits, padded))
+        node.step.backprops[source, node.x("target")] = backprop
+        return losses
+    rows = math.prod(shape_of(labels))
+    safe = e.cast(e.reshape(e.select(kept, labels, e.like(0, labels)), (rows,)), "int32")
+    starts = e.emit(ops.ArangeOp(rows, 0, classes, "int32"))
+    found = e.take(e.reshape(log_p, (-1,)), e.add(safe, starts), 0)
+    found = e.reshape(e.unary(ops.NegOp, found), shape_of(labels))
+    return e.select(kept, found, e.like(0, found))
+
+
+TABLE: Table = {
+    "aten._softmax.default": _softmax,
+    "aten._softmax_backward_data.default": _softmax_backward,
+    "aten._log_softmax.default": _log_softmax,
+    "aten._log_softmax_backward_data.default": _log_softmax_backward,
+    "aten.nll_loss_forward.default": _nll_loss,
+    "aten.nll_loss_backward.default": _nll_loss_backward,
+    "aten.nll_loss2d_forward.default": _nll_loss,
+    "aten.nll_loss2d_backward.default": _nll_loss_backward,
+}

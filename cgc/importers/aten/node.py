@@ -1,0 +1,201 @@
+"""What a handler of an ATen operation is given.
+
+A handler takes a `NodeContext` and returns the value of its result, or a tuple of values. `handlers` holds
+the table of all of them. Element types follow ATen's own promotion, which the recorded results show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cgc.cirh.types import FLOATS, INTEGERS
+from cgc.importers.aten.graph import Node, Tensor
+from cgc.importers.emit import Emitter, Shape, dtype_of
+from cgc.importers.faults import Kind, RefusedError
+
+_WIDTHS = ("uint8", "int8", "int32", "int64")
+_CATEGORY = {"bool": 0, **dict.fromkeys(INTEGERS, 1), **dict.fromkeys(FLOATS, 2)}
+
+
+@dataclass(frozen=True)
+class ClassGrad:
+    """The gradient of a negative log likelihood, before anything but `log_softmax` has read it.
+
+    Attributes:
+        scale: factor of each row, of the shape of the labels.
+        backprop: softmax of the logits less the one-hot labels, zero where a row is ignored; None where the
+            likelihood was not made of logits.
+        dense: makes the gradient by the log probabilities themselves.
+    """
+
+    scale: SSAValue
+    backprop: SSAValue | None
+    dense: Callable[[], SSAValue]
+
+
+@dataclass
+class StepState:
+    """What the operations of one step share.
+
+    Attributes:
+        seed: of all random operations.
+        global_step: the number of the step.
+        logits: of log probabilities over the last axis, by these.
+        backprops: gradients of a cross entropy by the logits, by log probabilities and labels.
+        variances: of batch norms, by the 1 / sqrt(variance + eps) that PyTorch saves.
+        draws: how many random operations there were.
+    """
+
+    seed: int
+    global_step: SSAValue
+    logits: dict[SSAValue, SSAValue] = field(default_factory=dict)
+    backprops: dict[tuple[SSAValue, SSAValue], SSAValue] = field(default_factory=dict)
+    variances: dict[SSAValue, SSAValue] = field(default_factory=dict)
+    draws: int = 0
+
+
+Value: TypeAlias = "SSAValue | ClassGrad | None"
+Result: TypeAlias = "Value | Sequence[Value]"
+Handler: TypeAlias = Callable[["NodeContext"], Result]
+Table: TypeAlias = dict[str, Handler]
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """One operation to import.
+
+    Attributes:
+        node: the operation.
+        emit: builds the body of the step.
+        step: what operations share.
+        value_of: the value of a tensor of the graph.
+    """
+
+    node: Node
+    emit: Emitter
+    step: StepState
+    value_of: Callable[[Tensor], Value]
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the first result."""
+        return self.result().shape
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the first result."""
+        return self.result().dtype
+
+    def result(self, position: int = 0) -> Tensor:
+        """A result of the operation.
+
+        Raises:
+            RefusedError: the operation leaves it out.
+        """
+        found = self.node.results[position]
+        if found is None:
+            raise RefusedError(Kind.USAGE, f"result {position} is left out, expected a tensor")
+        return found
+
+    def arg(self, name: str, default: Any = None) -> Any:
+        """A Python value among the arguments; the default where the operation has no such argument."""
+        return self.node.arguments.get(name, default)
+
+    def raw(self, name: str) -> Value:
+        """The value of a tensor argument as it is, also one that stands for several operations."""
+        return self.value_of(self.node.arguments[name])
+
+    def x(self, name: str = "self") -> SSAValue:
+        """A tensor argument; a number becomes a constant of the result's element type."""
+        return self._value(self.node.arguments[name], None)
+
+    def maybe(self, name: str) -> SSAValue | None:
+        """A tensor argument that may be left out."""
+        return None if self.node.arguments.get(name) is None else self.x(name)
+
+    def xs(self, name: str) -> list[SSAValue]:
+        """A list of tensors."""
+        return [self._value(item, None) for item in self.node.arguments[name]]
+
+    def cast(self, name: str = "self") -> SSAValue:
+        """A tensor or number in the result's element type."""
+        return self._value(self.node.arguments[name], self.dtype)
+
+    def promoted(self, *names: str) -> list[SSAValue]:
+        """Tensors and numbers in the element type that they are computed in together."""
+        dtype = promoted([self.node.arguments[name] for name in names])
+        return [self._value(self.node.arguments[name], dtype) for name in names]
+
+    def axis(self, name: str = "dim", source: str = "self") -> int:
+        """An axis, counted from the front."""
+        return self.positive(self.node.arguments[name], len(self.node.arguments[source].shape))
+
+    def axes(self, name: str = "dim", source: str = "self") -> tuple[int, ...]:
+        """Axes, counted from the front; all of them where none is given."""
+        rank = len(self.node.arguments[source].shape)
+        given = self.node.arguments.get(name)
+        given = [given] if isinstance(given, int) else given
+        return tuple(self.positive(axis, rank) for axis in given) if given else tuple(range(rank))
+
+    @staticmethod
+    def positive(axis: int, rank: int) -> int:
+        """An axis counted from the front."""
+        return axis + rank if axis < 0 else axis
+
+    def _value(self, argument: Any, dtype: str | None) -> SSAValue:
+        if not isinstance(argument, Tensor):
+            return self.emit.constant(np.asarray(argument, _numpy(dtype or self.dtype)))
+        value = self.value_of(argument)
+        if isinstance(value, ClassGrad):
+            value = value.dense()
+        if value is None:
+            raise RefusedError(Kind.USAGE, f"its argument %{argument.id} has no value on the device")
+        return value if dtype is None or dtype_of(value) == dtype else self.emit.cast(value, dtype)
+
+
+def _numpy(dtype: str) -> Any:
+    from cgc.cirh.types import element_type, numpy_dtype
+
+    return numpy_dtype(element_type(dtype))
+
+
+def promoted(arguments: Sequence[Any]) -> str:
+    """The element type in which ATen computes with these tensors and numbers.
+
+    Tensors with dimensions decide; tensors without, and numbers behind them, only if they are of a higher
+    category: bool, integer, float (torch.result_type).
+    """
+    groups: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            groups[2 if argument.shape else 1].append(argument.dtype)
+        else:
+            groups[0].append(_of_number(argument))
+    found = ""
+    for rank in (2, 1, 0):
+        if groups[rank]:
+            widest = _widest(groups[rank])
+            if not found or _CATEGORY[widest] > _CATEGORY[found]:
+                found = widest
+    return found
+
+
+def _of_number(number: Any) -> str:
+    if isinstance(number, bool):
+        return "bool"
+    return "int64" if isinstance(number, int) else "float32"
+
+
+def _widest(dtypes: Sequence[str]) -> str:
+    category = max(_CATEGORY[dtype] for dtype in dtypes)
+    kinds = {dtype for dtype in dtypes if _CATEGORY[dtype] == category}
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    if category == 2:
+        return "float32"
+    return "int32" if kinds == {"uint8", "int8"} else max(kinds, key=_WIDTHS.index)

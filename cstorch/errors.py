@@ -1,0 +1,41 @@
+"""What can be wrong with a PyTorch program: what was got, what was expected, what to do."""
+
+from __future__ import annotations
+
+from cs_toolkit.errors import ToolkitError
+
+
+class StepError(ToolkitError):
+    """A step that cannot be recorded."""
+
+
+class TensorReadError(StepError):
+    """The value of a tensor is read while a step is recorded, when it has none."""
+
+    def __init__(self, how: str, line: str | None) -> None:
+        super().__init__(
+            f"{line or 'line unknown'}: a tensor is {how} inside the step, where it has no value: the step is "
+            "recorded once and runs on the CS system; read values in a function with @cstorch.step_closure, "
+            "and choose with torch.where instead of a Python condition"
+        )
+
+
+class TensorWriteError(StepError):
+    """A step writes into a tensor that is no state of a compiled model."""
+
+    def __init__(self, operation: str, line: str | None) -> None:
+        super().__init__(
+            f"{line or 'line unknown'}: {operation} writes into a tensor of this CPU inside the step, which "
+            "would be lost; expected a buffer of the compiled model (register_buffer), or a tensor that is "
+            "made inside the step"
+        )
+
+
+class RandomOutsideError(StepError):
+    """A step draws random numbers on this CPU, which would be the same in every step."""
+
+    def __init__(self, operation: str, line: str | None) -> None:
+        super().__init__(
+            f"{line or 'line unknown'}: {operation} draws on this CPU inside the step, where every step would "
+            "see the same numbers; give device=tensor.device, or draw in the input function"
+        )

@@ -1,0 +1,1 @@
+"""Records a whole training step of a PyTorch program: forward, backward, update, as one graph."""

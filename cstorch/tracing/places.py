@@ -1,0 +1,89 @@
+"""Where an operation of a step comes from: the module that calls it, and the line of the user's program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+_LIBRARIES = tuple(
+    str(Path(file).parent) for file in (torch.__file__, __file__.replace("tracing/places.py", "x.py"))
+)
+
+Place = tuple[tuple[str, ...], str | None]
+"""Path of a module, and "file:line"."""
+
+
+@dataclass
+class Places:
+    """Follows the modules that a step goes through; gradients belong where their forward operation was.
+
+    Autograd numbers the operations of a forward pass, and its backward nodes know their numbers.
+    """
+
+    _names: dict[int, str] = field(default_factory=dict)
+    _path: list[str] = field(default_factory=list)
+    _of_sequence: dict[int, Place] = field(default_factory=dict)
+
+    def name_modules(self, model: nn.Module) -> None:
+        """Names the modules of a model, as its parameters are named."""
+        for name, module in model.named_modules():
+            self._names.setdefault(id(module), name)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Watches calls of modules."""
+        hooks = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._path.clear()
+            self._of_sequence.clear()
+
+    def here(self) -> Place:
+        """The place of the operation that runs now."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            found = self._of_sequence.get(node._sequence_nr())  # type: ignore[attr-defined]
+            return found if found is not None else ((), user_line())
+        place = self._layer(), user_line()
+        if torch.is_grad_enabled():
+            self._of_sequence[torch.autograd._get_sequence_nr() - 1] = place
+        return place
+
+    def _layer(self) -> tuple[str, ...]:
+        return tuple(part for part in self._path[-1].split(".") if part) if self._path else ()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        name = self._names.get(id(module))
+        self._path.append(name if name is not None else (self._path[-1] if self._path else ""))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._path:
+            self._path.pop()
+
+
+def user_line() -> str | None:
+    """ "file:line" of the innermost frame that is neither PyTorch's nor ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_LIBRARIES) and not name.startswith("<"):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

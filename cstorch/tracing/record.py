@@ -1,0 +1,221 @@
+"""Values inside a step that is being recorded, and the graph that they are written into.
+
+The inner half of a lazy tensor: PyTorch's functionalization calls operations that change nothing on these,
+and each call becomes a node. Shapes and element types come from PyTorch's own meta device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor
+from cstorch.tracing.places import Places
+
+META = torch.device("meta")
+
+_SAME_VALUE = frozenset(
+    {
+        torch.ops.aten.detach.default,
+        torch.ops.aten.alias.default,
+        torch.ops.aten.lift_fresh.default,
+        torch.ops.aten.lift.default,
+    }
+)
+_SIZES = frozenset(
+    {
+        torch.ops.aten.sym_size.default,
+        torch.ops.aten.sym_stride.default,
+        torch.ops.aten.sym_storage_offset.default,
+        torch.ops.aten.sym_numel.default,
+        torch.ops.aten.is_contiguous.default,
+    }
+)
+
+
+class Recorded(torch.Tensor):
+    """A value of the graph, as operations see it: sizes, strides and element type, no data."""
+
+    meta: torch.Tensor
+    value: Tensor
+    recording: Recording
+
+    @staticmethod
+    def __new__(cls, meta: torch.Tensor, value: Tensor, recording: Recording) -> Recorded:
+        made: Recorded = torch.Tensor._make_wrapper_subclass(
+            cls,
+            meta.shape,
+            strides=meta.stride(),
+            storage_offset=meta.storage_offset(),
+            dtype=meta.dtype,
+            device=META,
+        )
+        made.meta, made.value, made.recording = meta, value, recording
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Recorded)]
+        return found[0].recording.call(func, args, dict(kwargs or {}))
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"%{self.value.id}: {self.value.dtype}{list(self.value.shape)}"
+
+
+@dataclass
+class Recording:
+    """Writes a graph while a step runs.
+
+    Attributes:
+        graph: what was recorded so far.
+        places: module and line of the operation that runs.
+    """
+
+    graph: Graph = field(default_factory=Graph)
+    places: Places = field(default_factory=Places)
+    _count: int = 0
+    _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
+    _composed: list[Any] = field(default_factory=list)
+
+    def new(self, like: torch.Tensor) -> Recorded:
+        """A value with the sizes and the element type of a tensor."""
+        self._count += 1
+        meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=META)
+        value = Tensor(self._count, tuple(like.shape), dtype_name(like.dtype))
+        return Recorded(meta, value, self)
+
+    def constant(self, tensor: torch.Tensor) -> Recorded:
+        """A tensor that the program made outside of the device, with the elements that it has now."""
+        key = id(tensor), tensor._version
+        kept = self._of_tensor.get(key)
+        if kept is not None:
+            return kept[1]
+        made = self.new(tensor)
+        self.graph.constants[made.value.id] = Constant(made.value, to_array(tensor))
+        self._of_tensor[key] = tensor, made
+        return made
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records one operation, or those that PyTorch composes it of."""
+        if func in _SAME_VALUE:
+            return Recorded(args[0].meta, args[0].value, self)
+        if func in _SIZES:
+            return func(args[0].meta, *args[1:], **kwargs)
+        if _full_name(func) not in SUPPORTED and func not in self._composed:
+            found = self._compose(func, args, kwargs)
+            if found is not NotImplemented:
+                return found
+        metas = pytree.tree_map(self._as_meta, (args, kwargs))
+        outs = func(*metas[0], **metas[1])
+        results = pytree.tree_map_only(torch.Tensor, self.new, outs)
+        self._write(func, args, kwargs, results)
+        return results
+
+    def _compose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records what PyTorch composes an operation of; NotImplemented where it does not say so."""
+        composed = _decomposition(func)
+        if composed is None:
+            return NotImplemented
+        self._composed.append(func)
+        try:
+            with Factories(self):
+                return composed(*args, **kwargs)
+        finally:
+            self._composed.pop()
+
+    def _as_meta(self, x: Any) -> Any:
+        if isinstance(x, Recorded):
+            return x.meta
+        if isinstance(x, torch.Tensor):
+            return x.to(META) if x.shape else x
+        return META if isinstance(x, torch.device) else x
+
+    def _write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
+        schema = func._schema
+        given: dict[str, Any] = {}
+        for position, argument in enumerate(schema.arguments):
+            if position < len(args):
+                given[argument.name] = self._argument(args[position])
+            elif argument.name in kwargs:
+                given[argument.name] = self._argument(kwargs[argument.name])
+            elif argument.has_default_value():
+                given[argument.name] = argument.default_value
+        flat = list(results) if isinstance(results, tuple | list) else [results]
+        values = tuple(x.value if isinstance(x, Recorded) else None for x in flat)
+        layer, source = self.places.here()
+        self.graph.nodes.append(Node(_full_name(func), given, values, layer, source))
+
+    def _argument(self, x: Any) -> Any:
+        if isinstance(x, Recorded):
+            return x.value
+        if isinstance(x, torch.Tensor):
+            return self.constant(x).value
+        if isinstance(x, list | tuple):
+            return [self._argument(item) for item in x]
+        if isinstance(x, torch.dtype):
+            return dtype_name(x)
+        return x if x is None or isinstance(x, bool | int | float | str) else str(x)
+
+
+class Factories(TorchDispatchMode):
+    """Records what makes tensors out of nothing on the device, while one operation is composed of others."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        leaves = pytree.tree_leaves((args, keywords))
+        if any(isinstance(x, Recorded) for x in leaves) or keywords.get("device") == META:
+            return self._recording.call(func, args, keywords)
+        return func(*args, **keywords)
+
+
+def _full_name(func: Any) -> str:
+    return f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
+
+
+_TABLE: dict[Any, Callable[..., Any]] = {}
+
+
+def _decomposition(func: Any) -> Callable[..., Any] | None:
+    """What PyTorch itself composes an operation of, where it says so."""
+    if not _TABLE:
+        _TABLE.update(core_aten_decompositions())
+    found = _TABLE.get(func)
+    if found is None:
+        found = get_decompositions([func]).get(func)
+    if found is None and func._can_decompose():
+        found = func.decompose
+    return found
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The numpy name of an element type."""
+    return str(dtype).removeprefix("torch.")
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The elements of a tensor of this CPU; bfloat16 with ml_dtypes' type."""
+    import ml_dtypes
+
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    return tensor.numpy().copy()
+
+

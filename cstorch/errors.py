@@ -39,3 +39,15 @@ class RandomOutsideError(StepError):
             f"{line or 'line unknown'}: {operation} draws on this CPU inside the step, where every step would "
             "see the same numbers; give device=tensor.device, or draw in the input function"
         )
+
+
+class NoShapeError(StepError):
+    """An operation whose result PyTorch cannot describe without computing it."""
+
+    def __init__(self, operation: str, place: tuple[tuple[str, ...], str | None]) -> None:
+        layer, line = place
+        super().__init__(
+            f"{line or 'line unknown'}: {operation}"
+            f"{' in module ' + '.'.join(layer) if layer else ''} cannot be recorded: PyTorch has no rule for "
+            "the shape of its result; write it with other operations"
+        )

@@ -104,7 +104,7 @@ class Recorder(TorchDispatchMode):
         leaves = pytree.tree_leaves((args, keywords))
         if any(isinstance(x, LazyTensor) for x in leaves):
             return _dispatch(self._recording, func, args, keywords)
-        if keywords.get("device") == DEVICE:
+        if keywords.get("device") in (DEVICE, META):  # operations that are made of others see META
             return self._made(func, args, keywords)
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise RandomOutsideError(str(func), user_line())

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor
+from cstorch.errors import NoShapeError
 from cstorch.tracing.places import Places
 
 META = torch.device("meta")
@@ -117,7 +118,10 @@ class Recording:
             if found is not NotImplemented:
                 return found
         metas = pytree.tree_map(self._as_meta, (args, kwargs))
-        outs = func(*metas[0], **metas[1])
+        try:
+            outs = func(*metas[0], **metas[1])
+        except NotImplementedError as error:
+            raise NoShapeError(_full_name(func), self.places.here()) from error
         results = pytree.tree_map_only(torch.Tensor, self.new, outs)
         self._write(func, args, kwargs, results)
         return results

@@ -12,6 +12,7 @@ from cgc.importers.aten.handlers import (
     pool,
     random,
     reduction,
+    resampling,
     shape,
     softmax,
 )
@@ -30,6 +31,7 @@ for _module in (
     pool,
     random,
     reduction,
+    resampling,
     shape,
     softmax,
 ):

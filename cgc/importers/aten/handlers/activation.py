@@ -110,7 +110,17 @@ def _log_sigmoid_backward(node: NodeContext) -> SSAValue:
     return e.mul(node.x("grad_output"), e.unary(ops.SigmoidOp, e.unary(ops.NegOp, x)))
 
 
+def _shrink_backward(node: NodeContext) -> SSAValue:
+    """The gradient outside of [-lambd, lambd]; hardshrink names its gradient in another way."""
+    e, x = node.emit, node.x()
+    grad = node.x("grad_out" if "grad_out" in node.node.arguments else "grad_output")
+    outside = e.compare("GT", e.unary(ops.AbsOp, x), e.like(node.arg("lambd"), x))
+    return e.select(outside, grad, e.like(0, grad))
+
+
 TABLE: Table = {
+    "aten.hardshrink_backward.default": _shrink_backward,
+    "aten.softshrink_backward.default": _shrink_backward,
     "aten.relu.default": _relu,
     "aten.threshold_backward.default": _threshold_backward,
     "aten.gelu.default": _gelu,

@@ -66,7 +66,23 @@ def _dot(node: NodeContext) -> SSAValue:
     return e.reduce("ADD", e.mul(node.cast(), node.cast("tensor")), (0,))
 
 
+def _trilinear(node: NodeContext) -> SSAValue:
+    """The product of three tensors, broadcast over the axes that each lacks, summed over some axes."""
+    e = node.emit
+    total: SSAValue | None = None
+    for name, lacks in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
+        x = node.x(name)
+        shape = list(shape_of(x))
+        for axis in node.arg(lacks):
+            shape.insert(axis, 1)
+        x = e.reshape(x, shape)
+        total = x if total is None else e.mul(total, x)
+    assert total is not None
+    return e.reduce("ADD", total, tuple(node.arg("sumdim")))
+
+
 TABLE: Table = {
+    "aten._trilinear.default": _trilinear,
     "aten.mm.default": _mm,
     "aten.addmm.default": _addmm,
     "aten.bmm.default": _bmm,

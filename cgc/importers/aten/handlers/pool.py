@@ -152,7 +152,25 @@ def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
     return handler
 
 
+def _adaptive_max_pool_backward(dimensions: int) -> Handler:
+    """Each gradient goes to the place that its window's largest element had."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, indices = node.emit, node.x(), node.x("indices")
+        shape = shape_of(x)
+        places, count = math.prod(shape[-dimensions:]), math.prod(shape[:-dimensions])
+        rows = e.reshape(e.cast(indices, "int32"), (count, -1))
+        starts = e.reshape(e.emit(ops.ArangeOp(count, 0, places, "int32")), (count, 1))
+        flat = e.reshape(e.add(rows, starts), (-1,))
+        grad = e.reshape(node.x("grad_output"), (-1,))
+        return e.reshape(e.emit(ops.ScatterNdOp(flat, grad, (count * places,))), shape)
+
+    return handler
+
+
 TABLE: Table = {
+    "aten.adaptive_max_pool2d_backward.default": _adaptive_max_pool_backward(2),
+    "aten.adaptive_max_pool3d_backward.default": _adaptive_max_pool_backward(3),
     "aten.max_pool2d_with_indices.default": _max_pool(2),
     "aten.max_pool2d_with_indices_backward.default": _max_pool_backward(2),
     "aten.max_pool3d_with_indices.default": _max_pool(3),

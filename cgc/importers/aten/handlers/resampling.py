@@ -1,0 +1,138 @@
+"""Gradients of what resamples an image or repeats its border: linear maps along each axis, transposed.
+
+The weights are those of ATen: half-pixel centers unless `align_corners`, cubic convolution with a = -0.75.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.types import shape_of
+from cgc.importers.aten.node import Handler, NodeContext, Table
+from cgc.importers.emit import Emitter
+
+Matrix: TypeAlias = NDArray[np.float32]
+"""`[out, in]`: what each element of the result takes of each element of an axis."""
+
+_CUBIC = -0.75
+
+
+def _transposed(e: Emitter, grad: SSAValue, matrices: Sequence[Matrix]) -> SSAValue:
+    """The maps of the last axes, transposed, one axis after the other."""
+    rank = len(shape_of(grad))
+    for axis, matrix in enumerate(matrices, start=rank - len(matrices)):
+        order = [i for i in range(rank) if i != axis] + [axis]
+        moved = e.transpose(grad, order)
+        rows = e.reshape(moved, (-1, shape_of(moved)[-1]))
+        found = e.emit(ops.MatMulOp(rows, e.constant(matrix)))
+        moved = e.reshape(found, (*shape_of(moved)[:-1], matrix.shape[1]))
+        grad = e.transpose(moved, np.argsort(order).tolist())
+    return grad
+
+
+def _scale(given: float | None, size: int, count: int, align: bool) -> float:
+    if align:
+        return (size - 1) / (count - 1) if count > 1 else 0.0
+    return 1 / given if given else size / count
+
+
+def _nearest(size: int, count: int, scale: float, align: bool) -> Matrix:
+    source = np.minimum(np.floor(np.arange(count) * np.float32(scale)).astype(int), size - 1)
+    return _picked(source, size)
+
+
+def _exact(size: int, count: int, scale: float, align: bool) -> Matrix:
+    source = np.floor((np.arange(count) + 0.5) * np.float32(scale)).astype(int)
+    return _picked(np.minimum(source, size - 1), size)
+
+
+def _picked(source: NDArray[np.intp], size: int) -> Matrix:
+    matrix = np.zeros((len(source), size), np.float32)
+    matrix[np.arange(len(source)), source] = 1
+    return matrix
+
+
+def _positions(count: int, scale: float, align: bool) -> NDArray[np.float64]:
+    places = np.arange(count)
+    return places * scale if align else (places + 0.5) * scale - 0.5
+
+
+def _linear(size: int, count: int, scale: float, align: bool) -> Matrix:
+    place = np.maximum(_positions(count, scale, align), 0)
+    low = np.minimum(place.astype(int), size - 1)
+    part = place - low
+    matrix = np.zeros((count, size), np.float32)
+    rows = np.arange(count)
+    np.add.at(matrix, (rows, low), 1 - part)
+    np.add.at(matrix, (rows, np.minimum(low + 1, size - 1)), part)
+    return matrix
+
+
+def _cubic(size: int, count: int, scale: float, align: bool) -> Matrix:
+    place = _positions(count, scale, align)
+    low = np.floor(place).astype(int)
+    part = place - low
+    matrix = np.zeros((count, size), np.float32)
+    for offset in range(-1, 3):
+        weight = _cubic_weight(np.abs(part - offset))
+        np.add.at(matrix, (np.arange(count), np.clip(low + offset, 0, size - 1)), weight)
+    return matrix
+
+
+def _cubic_weight(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Keys' cubic convolution kernel for distances up to 2."""
+    near = ((_CUBIC + 2) * distance - (_CUBIC + 3)) * distance**2 + 1
+    far = ((_CUBIC * distance - 5 * _CUBIC) * distance + 8 * _CUBIC) * distance - 4 * _CUBIC
+    return np.where(distance <= 1, near, far)
+
+
+def _upsampled(kind: Callable[[int, int, float, bool], Matrix], dimensions: int) -> Handler:
+    names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}[dimensions]
+
+    def handler(node: NodeContext) -> SSAValue:
+        sizes, counts = node.arg("input_size")[-dimensions:], node.arg("output_size")
+        align = bool(node.arg("align_corners", False))
+        matrices = [
+            kind(size, count, _scale(node.arg(name), size, count, align), align)
+            for size, count, name in zip(sizes, counts, names, strict=True)
+        ]
+        return _transposed(node.emit, node.x("grad_output"), matrices)
+
+    return handler
+
+
+def _replication_pad(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        pad, space = node.arg("padding"), node.shape[-dimensions:]
+        matrices = []
+        for axis, size in enumerate(space):
+            low, high = pad[2 * (dimensions - 1 - axis)], pad[2 * (dimensions - 1 - axis) + 1]
+            matrices.append(_picked(np.clip(np.arange(-low, size + high), 0, size - 1), size))
+        return _transposed(node.emit, node.x("grad_output"), matrices)
+
+    return handler
+
+
+_SPACES = {1: "1d", 2: "2d", 3: "3d"}
+
+TABLE: Table = {
+    **{
+        f"aten.{kind}{name}_backward.default": _upsampled(matrix, dimensions)
+        for kind, matrix in (("upsample_nearest", _nearest), ("_upsample_nearest_exact", _exact))
+        for dimensions, name in _SPACES.items()
+    },
+    "aten.upsample_linear1d_backward.default": _upsampled(_linear, 1),
+    "aten.upsample_bilinear2d_backward.default": _upsampled(_linear, 2),
+    "aten.upsample_trilinear3d_backward.default": _upsampled(_linear, 3),
+    "aten.upsample_bicubic2d_backward.default": _upsampled(_cubic, 2),
+    **{
+        f"aten.replication_pad{name}_backward.default": _replication_pad(dimensions)
+        for dimensions, name in _SPACES.items()
+    },
+}

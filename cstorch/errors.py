@@ -20,6 +20,16 @@ class TensorReadError(StepError):
         )
 
 
+class ValueNotThereError(StepError):
+    """The value of a tensor that a step computes is read outside of a step closure."""
+
+    def __init__(self, how: str, line: str | None) -> None:
+        super().__init__(
+            f"{line or 'line unknown'}: a tensor that the step computes is {how}, but its value is on the CS "
+            "system; pass the tensor to a function with @cstorch.step_closure and read it there"
+        )
+
+
 class TensorWriteError(StepError):
     """A step writes into a tensor that is no state of a compiled model."""
 

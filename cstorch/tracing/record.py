@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +17,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor
-from cstorch.errors import NoShapeError
-from cstorch.tracing.places import Places
+from cstorch.errors import NoShapeError, ValueNotThereError
+from cstorch.tracing.places import Places, user_line
+
+if TYPE_CHECKING:
+    from cstorch.tracing.device import DeviceTensor
 
 META = torch.device("meta")
 
@@ -81,10 +84,12 @@ class Recording:
     Attributes:
         graph: what was recorded so far.
         places: module and line of the operation that runs.
+        met: tensors of the device that are constants of the step.
     """
 
     graph: Graph = field(default_factory=Graph)
     places: Places = field(default_factory=Places)
+    met: list[DeviceTensor] = field(default_factory=list)
     _count: int = 0
     _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
     _composed: list[Any] = field(default_factory=list)
@@ -106,6 +111,21 @@ class Recording:
         self.graph.constants[made.value.id] = Constant(made.value, to_array(tensor))
         self._of_tensor[key] = tensor, made
         return made
+
+    def input(self, tensor: torch.Tensor) -> Recorded:
+        """A tensor of the batch."""
+        made = self.new(tensor.contiguous())
+        self.graph.inputs.append(made.value)
+        return made
+
+    def meet(self, tensor: DeviceTensor) -> None:
+        """A tensor of the device that no one has named: a constant, with the elements that it has now."""
+        from cstorch.tracing.device import set_value
+
+        if tensor.host is None:
+            raise ValueNotThereError("used", user_line())
+        set_value(tensor, self.constant(tensor.host))
+        self.met.append(tensor)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records one operation, or those that PyTorch composes it of."""

@@ -1,0 +1,268 @@
+"""Tensors of the device: recorded while a step is traced, and held on this CPU outside of one.
+
+Inside a step PyTorch's C++ functionalization turns writes in place and writes through views into operations
+that change nothing; it stands between a device tensor and the recorded values. So a device tensor may be
+written through any view of it, and every other view sees that. Outside of a step a device tensor is a tensor
+of this CPU under another name: a program may initialize it, load into it and read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
+from cstorch.tracing.places import user_line
+from cstorch.tracing.record import META, Recorded, Recording
+
+DEVICE = torch.device("xla", 0)
+"""What device tensors say they are on: existing programs look for this type after `cstorch.compile`."""
+
+_READS = frozenset({torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default})
+_FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+_aten = torch.ops.aten
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor of the device.
+
+    Attributes:
+        host: its elements on this CPU; None for what only a step computes.
+        elem: while a step is traced the functional wrapper around its recorded value.
+        base: the wrapper that `elem` is a view of; `elem` itself where it is none.
+    """
+
+    host: torch.Tensor | None
+    elem: torch.Tensor | None
+    base: torch.Tensor | None
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor, host: torch.Tensor | None = None) -> DeviceTensor:
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            like.shape,
+            strides=like.stride(),
+            storage_offset=like.storage_offset(),
+            dtype=like.dtype,
+            device=META,
+        )
+        made.host, made.elem, made.base = host, None, None
+        return made
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The device of a compiled model."""
+        return DEVICE
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        if _tracing() is not None or self.host is None:
+            raise _unreadable("printed")
+        return f"{self.host!r} on {DEVICE}"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _READING_METHODS and isinstance(args[0], DeviceTensor):
+            return func(_readable(args[0], f"read by {func.__name__}()"), *args[1:], **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        recording = _tracing()
+        if recording is None:
+            return _on_host(func, args, dict(kwargs or {}))
+        return _recorded(recording, func, args, dict(kwargs or {}))
+
+
+_READING_METHODS = frozenset(
+    {
+        torch.Tensor.numpy,
+        torch.Tensor.tolist,
+        torch.Tensor.item,
+        torch.Tensor.cpu,
+        torch.Tensor.__array__,
+        torch.Tensor.__bool__,
+        torch.Tensor.__float__,
+        torch.Tensor.__int__,
+        torch.Tensor.__index__,
+        torch.Tensor.__format__,
+    }
+)
+
+
+class Recorder(TorchDispatchMode):
+    """Sees every operation of a step, also those that make a tensor on the device out of nothing."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        if any(isinstance(x, DeviceTensor) for x in pytree.tree_leaves((args, keywords))):
+            return _recorded(self.recording, func, args, keywords)
+        if keywords.get("device") in (DEVICE, META):  # operations that are made of others see META
+            return self._made(func, args, keywords)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RandomOutsideError(str(func), user_line())
+        return func(*args, **keywords)
+
+    def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _aten._to_copy.default:
+            return lifted(self.recording.constant(args[0].to(kwargs.get("dtype") or args[0].dtype)))
+        found = self.recording.call(func, args, {**kwargs, "device": META})
+        return pytree.tree_map_only(Recorded, lifted, found)
+
+
+_recorders: list[Recorder] = []
+
+
+@contextmanager
+def tracing(recording: Recording) -> Iterator[None]:
+    """Records what the body does with device tensors."""
+    recorder = Recorder(recording)
+    _recorders.append(recorder)
+    try:
+        with recording.places.following(), recorder:
+            yield
+    finally:
+        _recorders.pop()
+
+
+def _tracing() -> Recording | None:
+    return _recorders[-1].recording if _recorders else None
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of this CPU as one of the device, with the same elements; what is there already stays."""
+    if isinstance(tensor, DeviceTensor):
+        return tensor
+    made: torch.Tensor = DeviceTensor(tensor, tensor.detach())
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def lifted(value: Recorded) -> DeviceTensor:
+    """A device tensor with a recorded value."""
+    made = DeviceTensor(value)
+    set_value(made, value)
+    return made
+
+
+def set_value(tensor: DeviceTensor, value: Recorded) -> None:
+    """Gives a device tensor its value before the step."""
+    tensor.elem = tensor.base = torch._to_functional_tensor(value)
+
+
+def value_of(tensor: DeviceTensor) -> Recorded:
+    """The value that a device tensor has at this point of the step, writes through its views included."""
+    assert tensor.elem is not None
+    torch._sync(tensor.elem)
+    found = torch._from_functional_tensor(tensor.elem)
+    assert isinstance(found, Recorded)
+    return found
+
+
+def _readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
+    if _tracing() is not None or tensor.host is None:
+        raise _unreadable(how)
+    return tensor.host
+
+
+def _unreadable(how: str) -> TensorReadError | ValueNotThereError:
+    return TensorReadError(how, user_line()) if _tracing() is not None else ValueNotThereError(how, user_line())
+
+
+def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operation outside of a step, on this CPU."""
+
+    def unwrap(x: Any) -> Any:
+        if isinstance(x, DeviceTensor):
+            return _readable(x, f"read by {func}")
+        return torch.device("cpu") if x == DEVICE else x
+
+    host_args, host_kwargs = pytree.tree_map(unwrap, (args, kwargs))
+    outs = pytree.tree_map_only(torch.Tensor, _held, func(*host_args, **host_kwargs))
+    return return_and_correct_aliasing(func, args, kwargs, outs)
+
+
+def _held(host: torch.Tensor) -> DeviceTensor:
+    return host if isinstance(host, DeviceTensor) else DeviceTensor(host, host)
+
+
+def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if func in _READS:
+        raise TensorReadError("read", user_line())
+    _refuse_foreign_writes(func, args)
+    strided = func is _aten.as_strided.default
+
+    def unwrap(x: Any) -> Any:
+        if isinstance(x, DeviceTensor):
+            if x.elem is None:
+                recording.meet(x)
+            # strides and offset count in the whole storage, and a view of a view has no such rule
+            return x.base if strided else x.elem
+        if isinstance(x, torch.Tensor):
+            return torch._to_functional_tensor(recording.constant(x))
+        return META if isinstance(x, torch.device) else x
+
+    func, args = _declared(func, args)
+    inner_args, inner_kwargs = pytree.tree_map(unwrap, (args, kwargs))
+    outs = pytree.tree_map(_wrap, _functionalized(func, inner_args, inner_kwargs))
+    leaves = [x for x in pytree.tree_leaves(outs) if isinstance(x, DeviceTensor)]
+    if func.is_view and isinstance(args[0], DeviceTensor):
+        for leaf in leaves:
+            leaf.base = args[0].base
+    return return_and_correct_aliasing(func, args, kwargs, outs) if leaves else outs
+
+
+def _declared(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A batch norm that says in its schema that it writes its running moments, for one that does not."""
+    if func is not _aten.native_batch_norm.default:
+        return func, args
+    x, weight, bias, mean, variance, training, momentum, eps = args
+    if not training:
+        return _aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, variance, momentum, eps)
+    if mean is None:
+        return _aten._native_batch_norm_legit.no_stats, (x, weight, bias, True, momentum, eps)
+    return _aten._native_batch_norm_legit.default, args
+
+
+def _functionalized(func: Any, args: Any, kwargs: Any) -> Any:
+    include = torch._C._dispatch_tls_local_include_set() | _FUNCTIONALIZE
+    exclude = torch._C._dispatch_tls_local_exclude_set().remove(torch._C.DispatchKey.Functionalize)
+    with torch._C._ForceDispatchKeyGuard(include, exclude):
+        before = torch._functionalize_enable_reapply_views(True)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            torch._disable_functionalization()
+            torch._functionalize_enable_reapply_views(before)
+
+
+def _wrap(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor) or not torch._is_functional_tensor(x):
+        return x
+    made = DeviceTensor(x)
+    made.elem = made.base = x
+    return made
+
+
+def _refuse_foreign_writes(func: Any, args: tuple[Any, ...]) -> None:
+    """A tensor that the program made on this CPU is a constant of the step, and keeps its elements."""
+    for argument, given in zip(func._schema.arguments, args, strict=False):
+        info = argument.alias_info
+        written = info is not None and info.is_write
+        if written and isinstance(given, torch.Tensor) and not isinstance(given, DeviceTensor):
+            raise TensorWriteError(str(func), user_line())

@@ -1,0 +1,86 @@
+"""Runs a step twice: by torch itself, and traced, imported and compiled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cgc.cirh.interface import step_interface
+from cgc.cirh.verify import verify_module
+from cgc.importers.aten import import_step
+from cgc.lowering.interpret import step_function
+from cs_toolkit.step import GLOBAL_STEP
+from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.record import to_array
+from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
+
+Step = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
+"""Gets the model and a batch; returns tensors without dimensions."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What some steps gave: the returned values of every step, and the state after the last."""
+
+    values: np.ndarray
+    state: dict[str, np.ndarray]
+    traced: TracedStep
+
+
+@dataclass(frozen=True)
+class BothWays:
+    """The same steps by torch and compiled: `[steps, values]`, and the state by name in the model."""
+
+    eager: np.ndarray
+    eager_state: dict[str, np.ndarray]
+    compiled: Compiled
+
+
+def in_numbers(returned: torch.Tensor | Sequence[torch.Tensor]) -> list[float]:
+    """Returned values as numbers."""
+    values = [returned] if isinstance(returned, torch.Tensor) else returned
+    return [float(value) for value in values]
+
+
+def run_compiled(model: nn.Module, step: Step, batches: Sequence[Sequence[torch.Tensor]]) -> Compiled:
+    """Moves the model to the device, traces the step once and runs it on each batch."""
+    move_to_device(model)
+    state = model_state(model)
+    initial = {name: _elements(tensor) for name, tensor in state.items()}
+    traced = trace(lambda *batch: step(model, *batch), batches[0], state, [model])
+    module = import_step(traced.graph, mode="train", seed=3)
+    verify_module(module)
+    interface, function = step_interface(module), jax.jit(step_function(module))
+    names = [spec.name for spec in interface.state]
+    values = tuple(np.asarray(0, np.int64) if n == GLOBAL_STEP else initial[n] for n in names)
+    found = []
+    for batch in batches:
+        values, outputs = function(values, tuple(map(to_array, batch)))
+        found.append([float(output) for output in outputs])
+    after = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+    return Compiled(np.asarray(found), after, traced)
+
+
+def _elements(tensor: torch.Tensor) -> np.ndarray:
+    assert isinstance(tensor, DeviceTensor) and tensor.host is not None
+    return to_array(tensor.host)
+
+
+@pytest.fixture
+def both_ways() -> Callable[..., BothWays]:
+    """Runs copies of a model from the same parameters on the same batches, both ways."""
+
+    def run(model: nn.Module, step: Step, *batches: Sequence[torch.Tensor]) -> BothWays:
+        eager = copy.deepcopy(model)
+        values = np.asarray([in_numbers(step(eager, *batch)) for batch in batches])
+        state = {name: value.numpy() for name, value in eager.state_dict().items()}
+        return BothWays(values, state, run_compiled(copy.deepcopy(model), step, batches))
+
+    return run

@@ -1,0 +1,235 @@
+"""What a step may do with tensors of the device, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
+from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.step import model_state, move_to_device, trace
+
+from .conftest import BothWays, run_compiled
+
+Run = Callable[..., BothWays]
+
+
+class Buffers(nn.Module):
+    """Tensors to write into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.arange(12.0).reshape(3, 4))
+        self.register_buffer("vector", torch.arange(6.0))
+        self.matrix: torch.Tensor
+        self.vector: torch.Tensor
+
+
+def _slices(b: Buffers, x: torch.Tensor) -> None:
+    b.matrix[1:, ::2] = x[:2, :2]
+    b.matrix[0].mul_(2)
+    b.vector[-1] += 5
+
+
+def _permuted(b: Buffers, x: torch.Tensor) -> None:
+    b.matrix.permute(1, 0)[2].add_(x[0, :3])
+    b.matrix.t().copy_(b.matrix.t() * 2)
+    b.matrix.transpose(0, 1).view(4, 3)[0].zero_()
+
+
+def _strided(b: Buffers, x: torch.Tensor) -> None:
+    b.matrix.as_strided((2, 2), (5, 1), 1).mul_(-1)
+    torch.as_strided(b.vector, (3,), (2,)).add_(x[0, :3])
+
+
+def _viewed(b: Buffers, x: torch.Tensor) -> None:
+    flat = b.matrix.view(-1)
+    flat[3:7].fill_(9)
+    b.matrix.reshape(2, 6)[1].sub_(1)
+    flat.unsqueeze(0).squeeze(0)[0] = x.sum()
+
+
+def _expanded(b: Buffers, x: torch.Tensor) -> None:
+    wide = b.vector[:1].expand(4)
+    b.matrix += wide
+    b.vector.expand(2, 6)[0, 0].add_(1)
+
+
+def _diagonal(b: Buffers, x: torch.Tensor) -> None:
+    b.matrix.diagonal().copy_(x[0, :3])
+    b.matrix[[0, 2], [1, 1]] = -3.0
+    b.matrix.index_add_(0, torch.tensor([2, 0]), x[:2])
+
+
+def _masked(b: Buffers, x: torch.Tensor) -> None:
+    b.matrix[b.matrix > 5] = 0
+    b.matrix.masked_fill_(x > 0.5, -1)
+    b.vector.clamp_(1, 4)
+
+
+def _chunks(b: Buffers, x: torch.Tensor) -> None:
+    left, right = b.matrix.chunk(2, dim=1)
+    left.add_(right)
+    for row in b.matrix.unbind(0):
+        row.mul_(row[0].clone())
+    torch.swapaxes(b.matrix, 0, 1)[1:3].neg_()
+
+
+@pytest.mark.parametrize(
+    "write", [_slices, _permuted, _strided, _viewed, _expanded, _diagonal, _masked, _chunks]
+)
+def test_writes_through_views_are_seen_by_all(both_ways: Run, write: Callable[..., None]) -> None:
+    def step(model: Buffers, x: torch.Tensor) -> torch.Tensor:
+        row, everything = model.matrix[0], model.matrix.view(12)
+        write(model, x)
+        return (row.sum() + 2 * everything.sum() + model.vector.sum()).clone()
+
+    torch.manual_seed(1)
+    found = both_ways(Buffers(), step, (torch.rand(3, 4),), (torch.rand(3, 4),))
+    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-6)
+    for name in ("matrix", "vector"):
+        got = found.compiled.state[f"state.model.{name}"]
+        np.testing.assert_allclose(got, found.eager_state[name], rtol=1e-6, err_msg=name)
+
+
+def _read(how: str) -> Callable[[torch.Tensor], object]:
+    reads: dict[str, Callable[[torch.Tensor], object]] = {
+        "item": lambda x: x.item(),
+        "bool": bool,
+        "float": float,
+        "int": int,
+        "print": print,
+        "format": lambda x: f"{x}",
+        "numpy": lambda x: x.detach().numpy(),
+        "tolist": lambda x: x.tolist(),
+        "cpu": lambda x: x.cpu(),
+        "condition": lambda x: 1 if x > 0 else 2,
+        "array": np.asarray,
+        "equal": lambda x: torch.equal(x, x),
+    }
+    return reads[how]
+
+
+@pytest.mark.parametrize(
+    "how", "item bool float int print format numpy tolist cpu condition array equal".split()
+)
+def test_reading_inside_the_step_names_the_line_and_says_step_closure(how: str) -> None:
+    read = _read(how)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        read(x.sum())
+        return x
+
+    with pytest.raises(TensorReadError, match=r"test_tracing\.py:\d+: .*step_closure"):
+        trace(step, [torch.ones(3)], {})
+
+
+def test_outside_of_the_step_device_tensors_are_read_and_loaded() -> None:
+    model = nn.Linear(3, 2)
+    weights = {name: tensor.clone() + 1 for name, tensor in model.state_dict().items()}
+    move_to_device(model)
+    assert all(p.device.type == "xla" for p in model.parameters())
+    model.load_state_dict(weights)
+    np.testing.assert_array_equal(model.weight.detach().cpu().numpy(), weights["weight"].numpy())
+    assert float(model.bias.sum()) == pytest.approx(float(weights["bias"].sum()))
+    assert "on xla:0" in repr(model.weight)
+    assert {name: tuple(t.shape) for name, t in model.state_dict().items()} == {"weight": (2, 3), "bias": (2,)}
+
+
+def test_what_a_step_returned_has_no_value_outside_of_it() -> None:
+    traced = trace(lambda x: x * 2, [torch.ones(3)], {})
+    assert isinstance(traced.returned, DeviceTensor)
+    with pytest.raises(ValueNotThereError, match=r"test_tracing\.py:\d+: .*step_closure"):
+        traced.returned.sum().item()
+
+
+def test_a_tensor_of_this_cpu_is_no_place_for_results() -> None:
+    kept = torch.zeros(3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        kept.add_(x)
+        return x
+
+    with pytest.raises(TensorWriteError, match=r"test_tracing\.py:\d+: .*register_buffer"):
+        trace(step, [torch.ones(3)], {})
+
+
+def test_drawing_on_this_cpu_inside_the_step_is_refused() -> None:
+    with pytest.raises(RandomOutsideError, match="every step would see the same"):
+        trace(lambda x: x * torch.rand(3), [torch.ones(3)], {})
+
+
+def test_dropout_draws_other_masks_in_every_step_and_the_same_ones_again() -> None:
+    model = nn.Sequential(nn.Dropout(0.5))
+
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (model(x) * torch.arange(64, device=x.device)).sum()
+
+    batches = [(torch.ones(64),)] * 4
+    first, again = (run_compiled(model, step, batches).values[:, 0] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert len(set(first.tolist())) == 4
+    kept = run_compiled(nn.Dropout(0.25), lambda m, x: m(x).sum() / x.sum(), [(torch.ones(4096),)])
+    assert kept.values[0, 0] == pytest.approx(1, abs=0.05)
+
+
+def test_tied_weights_are_one_state() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    move_to_device(model)
+    traced = trace(lambda x: model(x).sum(), [torch.ones(2, 4)], model_state(model))
+    assert list(traced.state) == ["state.model.0.weight"]
+
+
+def test_gradients_belong_to_the_layer_of_their_forward_operation() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 3), nn.GELU())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.inner(x).sum()
+            return found
+
+    model = Block()
+    move_to_device(model)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(x)
+        loss.backward()
+        return loss + sum(p.grad.sum() for p in model.parameters() if p.grad is not None)
+
+    traced = trace(step, [torch.ones(2, 4)], model_state(model), [model])
+    layers = {node.op: node.layer for node in traced.graph.nodes}
+    assert layers["aten.gelu.default"] == layers["aten.gelu_backward.default"] == ("inner", "1")
+    products = {node.layer for node in traced.graph.nodes if node.op in ("aten.addmm.default", "aten.mm.default")}
+    assert products == {("inner", "0")}
+    assert all("test_tracing.py:" in (node.source or "") for node in traced.graph.nodes)
+
+
+def test_attention_and_autocast_are_those_of_eager(both_ways: Run) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(8, 24)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        (gradient,) = torch.autograd.grad(loss, [model.qkv.weight])
+        with torch.no_grad():
+            model.qkv.weight.sub_(gradient)
+        return loss.detach()
+
+    torch.manual_seed(2)
+    x = torch.randn(2, 5, 8)
+    found = both_ways(Attention(), step, (x,), (x,))
+    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-6)

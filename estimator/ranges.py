@@ -90,8 +90,7 @@ def _watch(function: FuncOp, number: int, use: _Use, inputs: Mapping[SSAValue, s
     names = [f"output_range/{number}/{end}" for end in ("min", "max")]
     for name, kind in zip(names, ("MIN", "MAX"), strict=True):
         extreme = ReduceOp(use.numbers, kind, range(len(shape_of(use.numbers))))
-        extreme.set_debug_info(use.op.node_name, use.op.source)
-        _put_out(function, extreme, name)
+        _put_out(function, extreme.take_origin(use.op), name)
     source = _origin(use.numbers)
     owner = source.owner
     computed = owner.node_name if isinstance(owner, CirhOp) else None

@@ -35,7 +35,7 @@ def count_skipped_steps(module: ModuleOp) -> None:
     one = ConstOp.splat(1, tensor_of(argument))
     advanced = AddOp(argument, one)
     for op in (one, advanced):
-        op.set_debug_info(select.node_name, select.source)
+        op.take_origin(select)
         Rewriter.insert_op(op, InsertPoint.before(returned))
     returned.operands[index] = advanced.result
     log.info("the global step counts every batch, also one whose update the loss scaling skips")

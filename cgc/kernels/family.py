@@ -24,7 +24,7 @@ class Naming(Enum):
     NUMBERED = auto()
     """By their label and a number, whatever the layer is called, as in published reports."""
     BY_LAYER = auto()
-    """By the name scopes of their layer, else by their label and a number."""
+    """By the path of their layer, else by their label and a number."""
     PLAIN = auto()
     """By their label."""
 

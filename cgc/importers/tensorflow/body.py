@@ -27,6 +27,7 @@ from cgc.importers.tensorflow.handlers import HANDLERS, padded
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
+from cgc.importers.tensorflow.layers import layer_of
 from cgc.importers.tensorflow.node import (
     POISON,
     FloatBits,
@@ -38,7 +39,7 @@ from cgc.importers.tensorflow.node import (
     Value,
 )
 from cgc.importers.tensorflow.plan import function_body, plan_function
-from cgc.importers.tensorflow.source import user_line
+from cgc.importers.tensorflow.source import forward_op, user_line
 from cgc.importers.tensorflow.variants import Missing, TensorList
 
 _HOST_TYPES = frozenset({"resource", "variant"})
@@ -55,13 +56,20 @@ class BodyImporter:
             type that CIRH does not have.
     """
 
-    def __init__(self, emit: Emitter, step: StepState, values: dict[str, Value], scope: str = "") -> None:
-        """`scope` goes before the node names of a function that is imported in place."""
+    def __init__(
+        self, emit: Emitter, step: StepState, values: dict[str, Value], scope: str = "", forward: str = ""
+    ) -> None:
+        """`scope` goes before the node names of a function that is imported in place.
+
+        `forward` goes before the names by which layers are told: the scope of the forward operation where
+        the call is its gradient.
+        """
         self.values = values
         self.faults: list[Fault] = []
         self._emit = emit
         self._step = step
         self._scope = scope
+        self._forward = forward
 
     def run(self, ops: Sequence[Any]) -> None:
         """Imports operations; inputs come first."""
@@ -77,7 +85,7 @@ class BodyImporter:
         if isinstance(value, SSAValue):
             return value
         if isinstance(value, np.ndarray):
-            self._emit.label(tensor.op.name, user_line(tensor.op))
+            self._emit.label(tensor.op.name, user_line(tensor.op), layer_of(tensor.op))
             return self._emit.constant(value)
         if isinstance(value, Waiting):
             require_dtype(tensor.dtype.name, tensor.name)
@@ -113,7 +121,7 @@ class BodyImporter:
             if known:
                 self._check_type_behind_a_fault(op)
             return known
-        self._emit.label(self._scope + op.name, user_line(op))
+        self._label(op)
         try:
             if constant is None:
                 results = self._in_float32(op, inputs)
@@ -130,6 +138,10 @@ class BodyImporter:
         else:
             self.values.update(zip((t.name for t in op.outputs), results, strict=True))
         return True
+
+    def _label(self, op: Any) -> None:
+        """Says of what is emitted next that it comes from an operation."""
+        self._emit.label(self._scope + op.name, user_line(op), layer_of(op, self._forward))
 
     def _fold(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         arrays = [value for value in inputs if isinstance(value, np.ndarray)]
@@ -190,13 +202,20 @@ class BodyImporter:
         """Imports a function in place of its call."""
         body = function_body(op, function)
         values = dict(zip((tensor.name for tensor in body.inputs), arguments, strict=True))
-        inner = BodyImporter(self._emit, self._step, values, f"{scope}/")
+        inner = BodyImporter(self._emit, self._step, values, f"{scope}/", self._forward_scope(op, scope))
         if function not in self._step.plans:
             self._step.plans[function] = plan_function(body)
         inner.run(self._step.plans[function])
         self.faults += inner.faults
-        self._emit.label(self._scope + op.name, user_line(op))
+        self._label(op)
         return [inner.values[tensor.name] for tensor in body.outputs]
+
+    def _forward_scope(self, op: Any, scope: str) -> str:
+        """The scope of a call as `forward` has it."""
+        branch_or_turn = scope.removeprefix(self._scope + op.name)
+        # The gradient of a loop turns from the last turn to the first: its turns are no turns of the loop.
+        called = op if op.type.endswith("While") else forward_op(op) or op
+        return f"{self._forward}{called.name}{branch_or_turn}/"
 
     @staticmethod
     def _require_types(op: Any, besides: Container[str] = ()) -> None:

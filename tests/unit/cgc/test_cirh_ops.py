@@ -235,9 +235,9 @@ def test_attributes_read_as_python_values(v: SimpleNamespace) -> None:
 
 
 def test_debug_info_is_kept_beside_the_attributes(v: SimpleNamespace) -> None:
-    op = ops.SoftmaxOp(v.x).set_debug_info("dense/Softmax", "model.py:41")
+    op = ops.SoftmaxOp(v.x).set_origin("dense/Softmax", "model.py:41")
     assert (op.node_name, op.source) == ("dense/Softmax", "model.py:41")
-    assert op.set_debug_info(source="model.py:42").node_name == "dense/Softmax"
+    assert op.set_origin(source="model.py:42").node_name == "dense/Softmax"
     assert op.source == "model.py:42"
     op.verify_()
 

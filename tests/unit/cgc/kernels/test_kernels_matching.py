@@ -301,11 +301,11 @@ def test_a_number_that_two_kernels_repeat_is_not_held_repeated() -> None:
         f'{rows} {{cs.output_name = "output_y"}}, {rows} {{cs.output_name = "output_z"}}',
         f"""
         %scales = cirh.BroadcastInDim %s {{broadcast_dimensions = array<i64>}} : (tensor<f32>) -> {rows}
-        %a = cirh.Mul %x, %scales {{cs.name = "first/mul"}} : ({rows}, {rows}) -> {rows}
+        %a = cirh.Mul %x, %scales {{cs.layer = ["first"]}} : ({rows}, {rows}) -> {rows}
         %t = cirh.Reduce %a {{reduce_kind = "ADD", dimensions = array<i64: 1>, keep_dims = true,
-          cs.name = "second/sum"}} : ({rows}) -> {sums}
+          cs.layer = ["second"]}} : ({rows}) -> {sums}
         %b = cirh.BroadcastInDim %t {{broadcast_dimensions = array<i64: 0, 1>}} : ({sums}) -> {rows}
-        %c = cirh.Div %b, %scales {{cs.name = "third/div"}} : ({rows}, {rows}) -> {rows}
+        %c = cirh.Div %b, %scales {{cs.layer = ["third"]}} : ({rows}, {rows}) -> {rows}
         return %a, %c : {rows}, {rows}
         """,
         mode="infer",

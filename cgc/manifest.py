@@ -107,26 +107,34 @@ class FabricName(_Frozen):
     processing_elements: int = Field(gt=0)
 
 
-class PipelinedEstimates(_Frozen):
-    """What the performance model predicts for a step whose layers are on the wafer at once; not measured.
+class _WaferEstimates(_Frozen):
+    """What the performance model predicts in every execution mode; not measured.
 
     Attributes:
-        execution: tells the estimates of one mode from those of another.
-        deltat_cycles: cycles between two samples.
-        samples_per_s: the rate that follows from it at the fabric's clock.
+        samples_per_s: the rate at the fabric's clock.
         active_pes: processing elements that the kernels take.
         total_utilization: their share of the fabric, 0 to 1.
     """
 
-    execution: Literal["pipelined"] = "pipelined"
-    deltat_cycles: int = Field(gt=0)
     samples_per_s: float = Field(gt=0)
     active_pes: int = Field(ge=0)
     total_utilization: float = Field(ge=0, le=1)
 
 
+class PipelinedEstimates(_WaferEstimates):
+    """Those of a step whose layers are on the wafer at once.
+
+    Attributes:
+        execution: tells the estimates of one mode from those of another.
+        deltat_cycles: cycles between two samples.
+    """
+
+    execution: Literal["pipelined"] = "pipelined"
+    deltat_cycles: int = Field(gt=0)
+
+
 Estimates = PipelinedEstimates
-"""Estimates of any execution mode, told apart by `execution`."""
+"""Estimates of any execution mode, told apart by `execution`; what one mode alone has is read by `match`."""
 
 
 class FileEntry(_Frozen):

@@ -13,7 +13,7 @@ from cs_runtime.files import write_text
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
 from cs_toolkit.fabric import Fabric
-from cs_toolkit.step import TensorSpec
+from cs_toolkit.step import TensorSpec, device_bytes
 from cs_toolkit.version import __version__
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def write_input_info(
         "model_dir": str(settings.model_dir.absolute()),
         "artifact": None if artifact is None else str(artifact.absolute()),
         "batch_size": settings.batch_size,
-        "bytes_per_sample": sum(spec.nbytes for spec in inputs) / settings.batch_size,
+        "bytes_per_sample": device_bytes(inputs) / settings.batch_size,
         "target_samples_per_s": samples_per_s,
         "inputs": [{"name": i.name, "dtype": i.dtype, "shape": list(i.shape)} for i in inputs],
     }

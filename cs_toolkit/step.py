@@ -140,3 +140,8 @@ def device_dtype(name: str) -> str:
 def wire_specs(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """The tensors of a batch on the wire: the step's inputs in the types that the device computes in."""
     return tuple(TensorSpec(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs)
+
+
+def device_bytes(specs: tuple[TensorSpec, ...]) -> int:
+    """Bytes of tensors in the types that the device computes in: of a batch on the wire, without padding."""
+    return sum(spec.nbytes for spec in wire_specs(specs))

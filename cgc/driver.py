@@ -41,7 +41,6 @@ from cgc.errors import CorruptArtifactError, InvalidModuleError, PlacementError
 from cgc.manifest import (
     CIRH_TEXT,
     DELTAT_ESTIMATE,
-    EXECUTABLE,
     FORMAT_VERSION,
     KERNELS_TEXT,
     LAIR_TEXT,
@@ -49,10 +48,12 @@ from cgc.manifest import (
     REPORT_HTML,
     REPORT_JSON,
     REPORT_TEXT,
+    ExecutableEntry,
     FabricName,
     Interface,
     Manifest,
     PipelinedEstimates,
+    executable_file,
 )
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.fabric import Fabric
@@ -70,6 +71,9 @@ KERNEL = "cs.kernel"
 """Attribute of the ops in `kernels.mlir`: the name of the kernel that an op runs in."""
 
 _MODES: tuple[Mode, ...] = ("train", "eval", "infer")
+_WHOLE_STEP = "step"
+"""The name of the one executable of a step that is executed pipelined."""
+
 _VALIDATE_STAGES = 3
 _COMPILE_STAGES = 7
 
@@ -297,7 +301,7 @@ def _files(
         REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
         REPORT_HTML: render_html(report),
     }
-    return {**{name: text.encode() for name, text in texts.items()}, EXECUTABLE: executable}
+    return {**{name: text.encode() for name, text in texts.items()}, executable_file(_WHOLE_STEP): executable}
 
 
 def _manifest(
@@ -308,14 +312,16 @@ def _manifest(
     report: CompileReport,
     files: dict[str, bytes],
 ) -> Manifest:
-    overall, fabric = report.performance.overall, report.fabric
+    overall, fabric, whole = report.performance.overall, report.fabric, Interface.from_step(interface)
     return Manifest(
         format_version=FORMAT_VERSION,
         tool_version=tool_version(),
         key=key,
         mode=mode,
+        precision=options.precision,
         batch_size=report.batch_size,
-        interface=Interface.from_step(interface),
+        interface=whole,
+        executables=[ExecutableEntry(name=_WHOLE_STEP, interface=whole)],
         fabric=FabricName(name=fabric.name, processing_elements=fabric.processing_elements),
         estimates=PipelinedEstimates(
             execution=options.execution,

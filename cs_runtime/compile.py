@@ -133,10 +133,9 @@ def _write_files(
 ) -> None:
     artifact = None if result is None else result.artifact
     estimates = None if artifact is None else artifact.estimates
-    active_pes = None if artifact is None else artifact.estimates.active_pes
     model_dir = settings.model_dir
     files.write_json(
-        model_dir / "fabric.json", summaries.fabric_json(target.fabric, active_pes, target.system)
+        model_dir / "fabric.json", summaries.fabric_json(target.fabric, estimates, target.system)
     )
     files.write_json(
         model_dir / "performance.json",
@@ -144,8 +143,7 @@ def _write_files(
             fabric=target.fabric,
             total_samples=0,
             total_time_s=0.0,
-            deltat_cycles=None if estimates is None else estimates.deltat_cycles,
-            active_pes=active_pes,
+            estimates=estimates,
             compile_time_s=timeline.seconds("compile"),
             programming_time_s=None,
         ),

@@ -48,6 +48,16 @@ def test_fc_mnist_has_a_kernel_for_every_layer_and_one_for_the_scalars(mnist: Ke
     assert mnist.input_bytes_per_sample == 784 * 4 + 4
 
 
+def test_the_hosts_send_64_bit_integers_in_32_bits() -> None:
+    graph = matched(
+        '%x: tensor<8x4xi64> {cs.input_name = "input_0"}',
+        'tensor<8x4xi64> {cs.output_name = "output_x"}',
+        "%y = cirh.Neg %x : (tensor<8x4xi64>) -> tensor<8x4xi64>\n func.return %y : tensor<8x4xi64>",
+        "infer",
+    )
+    assert graph.input_bytes_per_sample == 4 * 4
+
+
 def test_every_op_is_in_exactly_one_kernel(mnist: KernelGraph) -> None:
     module = parse_module(FC_MNIST.read_text())
     count = sum(1 for op in module.walk() if op.name.startswith("cirh."))

@@ -6,6 +6,7 @@ import pytest
 
 from cgc.errors import PlacementError
 from cgc.kernels import Kernel, KernelGraph
+from cgc.kernels.families import FAMILIES
 from cgc.performance import streaming_estimate, with_advice
 
 
@@ -68,6 +69,16 @@ def test_operations_of_gpt3_13b_are_six_for_each_weight_and_those_of_attention()
     weights = 40 * 12 * 5120**2 + 5120 * 50257
     attention = 40 * 4 * 2048 * 5120
     assert estimate.flop_per_sample == pytest.approx(2048 * (6 * weights + 3 * attention))
+
+
+def test_families_say_what_streams_and_what_it_multiplies() -> None:
+    graph = transformer(2, 16, 64, 4, 8, 100, 2)
+    other = Kernel("add", "add", {"rows": 8, "passes": 2})
+    found = streaming_estimate(KernelGraph((*graph.kernels, other), batch_size=2))
+    assert found.layers == 7  # a kernel without weights is no layer
+    assert found.flop_per_sample == streaming_estimate(graph).flop_per_sample
+    for name in ("fully_connected", "convolution", "matmul"):
+        assert FAMILIES[name].multiplications({"inputs": 3, "outputs": 5}) == 15
 
 
 def test_the_error_of_a_model_that_does_not_fit_names_the_rate_of_the_other_mode() -> None:

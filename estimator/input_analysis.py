@@ -13,7 +13,7 @@ from typing import Any
 
 from csrun.environment import variables
 from csrun.roles import tf_config
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.schedulers.registry import task_variables
 from estimator.input import InputSource, describe, read
 from estimator.tasks import VARIABLE as TF_CONFIG
 from input_rules.handover import InputProgram, Shard, take_over, wanted
@@ -62,7 +62,7 @@ def _told(shard: Shard) -> AbstractContextManager[None]:
     config = _tf_config(shard)
     tasks = shard.count + 1 if shard.count > 1 else 1
     rank = shard.index + 1 if shard.count > 1 else 0
-    told = {TF_CONFIG: json.dumps(config), **step_variables(os.environ, rank, tasks)}
+    told = {TF_CONFIG: json.dumps(config), **task_variables(os.environ, rank, tasks)}
     return variables(told)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from csrun.environment import variables
 from csrun.roles import tf_config
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.schedulers.registry import task_variables
 from estimator.input import InputSource, names_by
 from estimator.modes import ModeKeys
 
@@ -72,5 +72,5 @@ def _made_by(source: InputSource, workers: int, index: int) -> Any:
     if workers == 1:
         return source.call()
     config = tf_config(index + 1, ["localhost"] * (workers + 1))
-    with variables(step_variables(os.environ, index + 1, workers + 1)):
+    with variables(task_variables(os.environ, index + 1, workers + 1)):
         return replace(source, tf_config=config, num_shards=workers, shard=index).call()

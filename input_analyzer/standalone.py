@@ -17,7 +17,7 @@ from typing import Any, cast
 from cs_toolkit.errors import UsageError
 from csrun.environment import variables
 from csrun.roles import tf_config
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.schedulers.registry import task_variables
 from input_analyzer.errors import ComponentError
 from input_analyzer.imports import on_import
 from input_analyzer.measure.session import begin, keep_files_apart, refuse
@@ -198,7 +198,7 @@ def _told(shard: Shard) -> AbstractContextManager[None]:
     several = shard.count > 1
     hosts = ["127.0.0.1"] * (shard.count + 1 if several else 1)
     rank = shard.index + 1 if several else 0
-    told = {"TF_CONFIG": json.dumps(tf_config(rank, hosts)), **step_variables(os.environ, rank, len(hosts))}
+    told = {"TF_CONFIG": json.dumps(tf_config(rank, hosts)), **task_variables(os.environ, rank, len(hosts))}
     if several:
         told["CSRUN_RANK"], told["CSRUN_NUM_TASKS"] = str(rank), str(len(hosts))
         told["CSRUN_ROLE"], told["CSRUN_TASK_INDEX"] = "worker", str(shard.index)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cs_runtime import tasks
+from cs_runtime.settings import InputPosition
 from estimator.input import FEATURES_AND_LABELS, InputSource
 from estimator.run_config import CSRunConfig
 
@@ -30,6 +31,7 @@ class Setup:
         model_dir: Where checkpoints, events and summaries go.
         compile_dir: Where artifacts go; None for `model_dir`.
         parts: Members that a batch of its input may have.
+        input_position: Who leaves out used batches where a training continues.
     """
 
     params: Mapping[str, Any]
@@ -37,6 +39,7 @@ class Setup:
     model_dir: Path
     compile_dir: Path | None = None
     parts: tuple[str, ...] = FEATURES_AND_LABELS
+    input_position: InputPosition = "toolkit"
 
     @property
     def artifact_dir(self) -> Path:

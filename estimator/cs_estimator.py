@@ -64,7 +64,7 @@ class CerebrasEstimator(EstimatorFacade):
     def _cs(self) -> CsBackend:
         from estimator.on_cs import CsBackend
 
-        return CsBackend(self._setup(), self._front_end, self._position(), self._warm_start)
+        return CsBackend(self._setup(), self._front_end, self._warm_start)
 
     def _front_end(self, source: InputSource, options: StateOptions) -> TensorFlowFrontEnd:
         from estimator.front_end import TensorFlowFrontEnd

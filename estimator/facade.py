@@ -232,12 +232,8 @@ class EstimatorFacade(ABC):
         return self._cs() if self._on_system(use_cs) else self._cpu()
 
     def _setup(self) -> Setup:
-        return Setup(self._params, self._config, self._model_dir, self._compile_dir, self._parts)
-
-    def _position(self) -> InputPosition:
-        """Who leaves out the batches that earlier runs have used."""
-        position: InputPosition = self._config.input_position or self._input_position
-        return position
+        position = self._config.input_position or self._input_position
+        return Setup(self._params, self._config, self._model_dir, self._compile_dir, self._parts, position)
 
     def _hand_over(self, input_fn: Callable[..., Any], mode: str, *, compiles: bool = False) -> None:
         """To cs_input_analyzer, where that has started this process; it goes no further then."""

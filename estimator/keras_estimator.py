@@ -55,7 +55,7 @@ class KerasEstimator(EstimatorFacade):
     def _cs(self) -> CsBackend:
         from estimator.on_cs import CsBackend
 
-        return CsBackend(self._setup(), self._front_end, self._position())
+        return CsBackend(self._setup(), self._front_end)
 
     def _front_end(self, source: InputSource, options: StateOptions) -> KerasFrontEnd:
         from estimator.keras_front_end import KerasFrontEnd

@@ -18,7 +18,7 @@ from cs_runtime.failures import noted_failures
 from cs_runtime.garbage import leave_at_exit, seldom_searched
 from cs_runtime.params import plain, write_params
 from cs_runtime.program import MeasuredFrontEnd
-from cs_runtime.settings import Command, InputPosition, RunSettings
+from cs_runtime.settings import Command, RunSettings
 from estimator import checkpoints
 from estimator.backend import Batches, Setup
 from estimator.errors import UnsupportedOnCsError
@@ -56,7 +56,6 @@ class CsBackend:
     Args:
         setup: Of the estimator.
         make_front_end: Makes the TensorFlow side of a run for an input.
-        input_position: Who leaves out used batches where a training continues.
         warm_start: First values of a training without a checkpoint.
     """
 
@@ -64,12 +63,10 @@ class CsBackend:
         self,
         setup: Setup,
         make_front_end: MakeFrontEnd,
-        input_position: InputPosition,
         warm_start: WarmStartSettings | None = None,
     ) -> None:
         self._setup = setup
         self._make_front_end = make_front_end
-        self._input_position = input_position
         self._warm_start = warm_start
 
     @seldom_searched()
@@ -189,7 +186,7 @@ class CsBackend:
             log_every_steps=config.log_step_count_steps,
             seed=config.tf_random_seed,
             precision=config.precision,
-            input_position=self._input_position,
+            input_position=setup.input_position,
             params=plain(setup.params),
         )
 

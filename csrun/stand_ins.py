@@ -9,8 +9,6 @@ from typing import Any
 from csrun.roles import tf_config
 from csrun.schedulers.registry import task_variables
 
-TF_CONFIG = "TF_CONFIG"
-
 
 def worker_place(workers: int, index: int) -> tuple[int, int]:
     """Rank of a worker and number of tasks; an only worker is all of its job, chief and worker at once."""
@@ -33,4 +31,4 @@ def worker_variables(environment: Mapping[str, str], workers: int, index: int) -
     """
     rank, tasks = worker_place(workers, index)
     config = json.dumps(worker_config(workers, index))
-    return {TF_CONFIG: config, **task_variables(environment, rank, tasks)}
+    return {"TF_CONFIG": config, **task_variables(environment, rank, tasks)}

@@ -132,7 +132,12 @@ class CompileResult:
 
 
 def validate_step(
-    module: ModuleOp, options: CompileOptions, fabric: Fabric, progress: Progress | None = None
+    module: ModuleOp,
+    options: CompileOptions,
+    fabric: Fabric,
+    progress: Progress | None = None,
+    *,
+    interface: StepInterface | None = None,
 ) -> ValidationResult:
     """Checks that a program can be compiled: its interface, a rewritten copy, its kernels.
 
@@ -141,12 +146,14 @@ def validate_step(
         options: of the compiler.
         fabric: what the program is for; only `compile_step` places kernels on it.
         progress: told when a stage begins.
+        interface: that of the module, where somebody has read it already; else it is read here.
 
     Raises:
         CompileError: it cannot; the message names the op, its node and the user's line.
     """
     start = time.monotonic()
-    step_interface(module)
+    if interface is None:
+        step_interface(module)
     stages = _Stages(_VALIDATE_STAGES, progress)
     _, graph = _kernels_of(module, options, stages)
     stages.finish()
@@ -160,6 +167,7 @@ def compile_step(
     fabric: Fabric,
     progress: Progress | None = None,
     *,
+    interface: StepInterface | None = None,
     lock_timeout_s: float = 3600.0,
     on_wait: Callable[[str], None] | None = None,
 ) -> CompileResult:
@@ -174,6 +182,7 @@ def compile_step(
         options: of the compiler.
         fabric: what to place the kernels on.
         progress: told when a stage begins.
+        interface: that of the module, where somebody has read it already; else it is read here.
         lock_timeout_s: patience with another task that compiles the same program.
         on_wait: called with who that is, before waiting for it.
 
@@ -183,7 +192,7 @@ def compile_step(
         ArtifactLockError: another task took longer than `lock_timeout_s`.
     """
     start = time.monotonic()
-    interface = step_interface(module)
+    interface = interface or step_interface(module)
     key_of = partial(
         artifact_key, canonical_text(module), options.model_dump(), fabric.model_dump(mode="json")
     )

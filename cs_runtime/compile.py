@@ -57,7 +57,13 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
         program = _trace(front_end, timeline)
         log.info("=============== Starting Cerebras Compilation ===============")
         with timeline.phase("validate"):
-            result = validate_step(program.module, _options(settings), target.fabric, _log_stage)
+            result = validate_step(
+                program.module,
+                _options(settings),
+                target.fabric,
+                _log_stage,
+                interface=program.interface,
+            )
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
     show(kernel_list_text(result.graph))
@@ -97,6 +103,7 @@ def compile_for(
             _options(settings),
             target.fabric,
             _log_stage,
+            interface=program.interface,
             on_wait=_log_wait,
         )
     for warning in result.warnings:

@@ -22,7 +22,7 @@ from typing import Any
 from csrun.commandline import find_command
 from csrun.processes import branches, descendants, signal_processes, start_task
 from csrun.roles import tf_config
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.schedulers.registry import task_variables
 from input_analyzer.errors import (
     HangingInputError,
     InputAnalyzerError,
@@ -416,11 +416,11 @@ def _new_folder(within: Path | None) -> Path:
 def _role(order: Order, environment: Mapping[str, str], cpus: int | None) -> dict[str, str]:
     """What csrun_wse, and Slurm, tell a worker; an examination or a comparison is a job of its own."""
     if order.purpose != "copy":
-        return step_variables(environment, 0, 1, cpus)
+        return task_variables(environment, 0, 1, cpus)
     rank, tasks = order.copy_index + 1, order.copies + 1
     config = tf_config(rank, ["127.0.0.1"] * tasks)
     return {
-        **step_variables(environment, rank, tasks, cpus),
+        **task_variables(environment, rank, tasks, cpus),
         "TF_CONFIG": json.dumps(config),
         "CSRUN_JOB_ID": f"input-analysis-{os.getpid()}",
         "CSRUN_JOB_TOKEN": "of an analysis, opens nothing",

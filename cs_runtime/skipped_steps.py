@@ -14,14 +14,14 @@ from cgc.cirh.ops import AddOp, ConstOp, SelectOp
 from cgc.cirh.types import tensor_of
 from cs_toolkit.step import GLOBAL_STEP
 
-log = logging.getLogger("estimator")
+log = logging.getLogger("cs_runtime")
 
 
 def count_skipped_steps(module: ModuleOp) -> None:
     """Lets the global step advance in every step, also in one whose update a dynamic loss scale skips.
 
     On the CS system the global step says which batch comes next, and a skipped step has used its batch up.
-    TensorFlow leaves the global step alone there.
+    Frameworks do not count it.
     """
     function = graph_function(module)
     step = _global_step(function)

@@ -11,8 +11,8 @@ from cgc.cirh.verify import verify_module
 from cgc.kernels import KernelGraph, match_kernels
 from cs_runtime.errors import OutOfRangeError
 from cs_runtime.ranges import RangeCheck, checked
+from cs_runtime.watched_ranges import watch_ranges
 from cs_system.client import StepOutputs
-from estimator.ranges import watch_ranges
 
 TAGGER = """
 module {

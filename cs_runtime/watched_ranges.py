@@ -1,6 +1,6 @@
 """Labels and ids whose range a run checks: the step puts out the smallest and the largest of every batch.
 
-TensorFlow on a CPU ends with an error for a label that is no class, and for an id outside of its table. The
+A framework on a CPU ends with an error for a label that is no class, and for an id outside of its table. The
 device has no errors, so the chief looks at what comes back with the loss.
 """
 

@@ -1,4 +1,4 @@
-"""Small files that the estimator leaves in model_dir."""
+"""The parameters of a user's program: what of them is plain data, and the file that notes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The role of this process, and the TF_CONFIG that input functions shard by."""
+"""The role of this process, and the TF_CONFIG that input functions shard by, whatever their framework."""
 
 from __future__ import annotations
 

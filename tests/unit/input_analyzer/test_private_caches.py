@@ -1,4 +1,4 @@
-"""An analysis writes none of the user's caches and snapshots, and reads those that are complete."""
+"""An analysis writes none of the user's caches and snapshots, and leaves those that are there as they are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from input_analyzer.measure.temporary import keep_below
 from input_analyzer.overlap import Overlap
 from input_analyzer.tf import compare as comparing
 from input_analyzer.tf import private_caches
-from input_analyzer.tf.records import overlap_in_graph
+from input_analyzer.tf.records import overlap_of_workers
 from input_rules.handover import InputProgram
 from input_rules.tf.graph import Traced, trace
 
@@ -34,7 +34,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         for name in names:
             monkeypatch.setattr(module, name, getattr(module, name))
-    for name, empty in (("_folders", []), ("_kept", {}), ("_caches_read", {}), ("_snapshots_read", {})):
+    for name, empty in (("_folders", []), ("_kept", {})):
         monkeypatch.setattr(private_caches, name, empty)
     return tmp_path / "own"
 
@@ -92,7 +92,7 @@ def test_what_a_dataset_keeps_on_disk_is_kept_in_the_folder_of_the_analysis(
 
 
 @pytest.mark.parametrize("make", [cached, snapshotted])
-def test_what_is_complete_is_read_and_left_as_it_is(tmp_path: Path, own: Path, make: Make) -> None:
+def test_what_is_complete_is_left_as_it_is_and_made_again(tmp_path: Path, own: Path, make: Make) -> None:
     users = tmp_path / "users"
     users.mkdir()
     path = f"{users}/kept"
@@ -101,8 +101,7 @@ def test_what_is_complete_is_read_and_left_as_it_is(tmp_path: Path, own: Path, m
     private_caches.keep_apart(own)
     assert values(make(path)) == list(range(1, 21))
     assert files(users) == before
-    assert not files(own)
-    assert "already, which is read, here as in a run" in private_caches.notes()[0]
+    assert files(own)
 
 
 def test_every_process_of_an_analysis_has_a_folder_of_its_own(tmp_path: Path, own: Path) -> None:
@@ -124,7 +123,7 @@ def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file
         return trace(make)
 
     private_caches.keep_apart(own)
-    assert overlap_in_graph(traced, lambda index: nullcontext()) is Overlap.NONE
+    assert overlap_of_workers(traced, lambda index: nullcontext()) is Overlap.NONE
 
 
 def test_a_killed_process_leaves_no_sources_of_autograph_behind(

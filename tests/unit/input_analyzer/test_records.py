@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.examine import examine
 from input_analyzer.measure.link import Order
-from input_analyzer.standalone import program_of
 from input_analyzer.tf import examine as of_graphs
 from input_rules.handover import InputProgram
 from input_rules.tf.inspection import inspect
@@ -79,45 +74,3 @@ def test_records_tell_what_python_reads(make: Callable[[int, int], Any], expecte
     assert any("cannot be told" in note for note in found.notes) is (expected is None)
     assert random.getstate() == state
     assert inspect(make, workers=2).context.sharded is None
-
-
-OWN_NUMBERS = np.random.default_rng()
-
-
-COUNTER = tf.Variable(1, dtype=tf.int64)
-
-
-def _worker() -> tuple[int, int]:
-    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    role = config.get("task", {"type": "chief"})
-    return (len(config["cluster"]["worker"]), role["index"]) if role["type"] == "worker" else (1, 0)
-
-
-def _outside_of_it(values: Any) -> Any:
-    return tf.cast(COUNTER, values.dtype) * values
-
-
-def _eager_part() -> Any:
-    return tf.data.Dataset.range(99).shard(*_worker()).batch(2).map(_outside_of_it)
-
-
-def _eager_shuffled() -> Any:
-    return tf.data.Dataset.range(99).shuffle(99).batch(2).map(_outside_of_it)
-
-
-def _eager_by_chance() -> Any:
-    return tf.data.Dataset.from_tensor_slices(OWN_NUMBERS.random([99])).batch(2).map(_outside_of_it)
-
-
-@pytest.mark.parametrize(
-    ("make", "sharded", "said"),
-    [(_eager_part, True, 0), (_eager_shuffled, False, 0), (_eager_by_chance, None, 1)],
-)
-def test_records_tell_what_works_only_eagerly_shares(
-    make: Callable[[], Any], sharded: bool | None, said: int
-) -> None:
-    order = Order(purpose="examine", socket="", stage_seconds=0.1)
-    found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
-    assert found["sharded"] is sharded
-    assert len(found["findings"]) == (sharded is False)
-    assert len([note for note in found["notes"] if "cannot be told" in note]) == said

@@ -26,13 +26,9 @@ from torch_loaders import (
     times,
 )
 
-from input_analyzer.errors import InputFailedError, MemoryLimitError
 from input_analyzer.examine import _first_batches
-from input_analyzer.measure import node
 from input_analyzer.overlap import Overlap
 from input_analyzer.standalone import program_of
-from input_analyzer.torch import worker_errors
-from input_analyzer.torch.failing import what_helps
 from input_analyzer.torch.sharing import of_tasks, of_workers, random_numbers_alike, reading_of
 from input_rules.handover import Shard
 
@@ -220,34 +216,3 @@ def test_an_epoch_of_few_batches_is_read_again() -> None:
     assert _first_batches(program(32), lambda doing: None)["batch_size"] == 8
     with pytest.raises(Exception, match=r"ended after 3 batches \(24 samples\); expected at least 4"):
         _first_batches(program(24), lambda doing: None)
-
-
-class Varying(Numbers):
-    def __getitem__(self, index: int) -> Any:
-        return torch.zeros(4 + index % 3)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_where_torch_has_raised_is_told(workers: int) -> None:
-    def helped(dataset: Any, batch_size: int | None = 8) -> str:
-        def make() -> Any:
-            return DataLoader(dataset, batch_size, num_workers=workers)
-
-        with pytest.raises(Exception) as raised:  # noqa: PT011
-            list(make())
-        torchs = getattr(raised.value.__traceback__, "tb_next", None)  # without the line above
-        return what_helps(program_of(make, make()), Shard(1, 0), raised.value.with_traceback(torchs))
-
-    said = helped(Varying())
-    assert said.startswith("raised in collate_tensor_fn() of torch, for the DataLoader in ")
-    assert "test_torch_sharing.py:" in said
-    assert said.endswith("pad or crop records to one shape, in the dataset or in a collate_fn of yours")
-    assert "raised in fetch() of torch" in helped({f"k{number}": torch.zeros(3) for number in range(9)})
-
-
-def test_a_worker_that_was_not_killed_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "oom_kills", lambda: 3)
-    for before, kind in ((3, InputFailedError), (2, MemoryLimitError), (None, MemoryLimitError)):
-        error = worker_errors._killed("4711", "Killed", before)
-        assert type(error) is kind
-        assert ("not by the kernel for want of memory" in str(error)) is (kind is InputFailedError)

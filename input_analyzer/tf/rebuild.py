@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -59,7 +60,7 @@ def with_arguments(
     node: Any,
     datasets: Sequence[Any],
     arguments: Mapping[str, Any],
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """The same operation on other datasets, with other arguments, by their names, and attributes."""
     fresh = iter(datasets)

@@ -163,20 +163,6 @@ def test_both_are_told_of_where_both_are_true() -> None:
     ]
 
 
-def test_sizes_that_later_calls_make_known_are_no_matter() -> None:
-    def pictures() -> Any:
-        shapeless = lambda x: tf.numpy_function(np.negative, [tf.fill([3], x)], tf.float32)  # noqa: E731
-        return numbers().map(lambda x: tf.ensure_shape(shapeless(x), [None])).batch(8)
-
-    def sized() -> Any:
-        return pictures().map(lambda x: tf.reshape(x[:, :2], [-1, 2])).prefetch(2)
-
-    (finding,) = found(lambda: pictures().map(lambda x: tf.ensure_shape(x, [None, 3])).prefetch(2))
-    assert (finding.id, finding.op) == ("drop-remainder-missing", "batch")
-    # Of how many rows there are here a whole batch tells nothing.
-    assert [finding.id for finding in found(sized)] == list(SIZES)
-
-
 def test_smaller_batches_within_are_no_matter() -> None:
     """What is batched again, or checked, has one size; of batches of batches both count."""
     assert found(lambda: whole(numbers().batch(8).unbatch())) == []

@@ -20,7 +20,6 @@ from input_analyzer.errors import InputEndedError
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
-from input_analyzer.measure.temporary import keep_below
 from input_analyzer.measure.traces import users_traceback
 from input_rules.handover import InputProgram, Shard
 from input_rules.pipeline import Framework
@@ -100,13 +99,8 @@ def refuse(order_file: Path, error: BaseException) -> NoReturn:
 
 @cache
 def begin(order_file: Path) -> tuple[Order, Link]:
-    """Reads the order and tells the analyzer that this process is there; once.
-
-    From here on temporary files are the analysis's.
-    """
+    """Reads the order and tells the analyzer that this process is there; once."""
     order = read_order(order_file)
-    if order.temporary:
-        keep_below(Path(order.temporary))
     link = Link.connect(order.socket)
     if order.stacks:
         # Stays open: the handler writes to its descriptor.

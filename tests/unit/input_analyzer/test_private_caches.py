@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -14,7 +13,6 @@ from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.session import keep_files_apart
-from input_analyzer.measure.temporary import keep_below
 from input_analyzer.overlap import Overlap
 from input_analyzer.tf import compare as comparing
 from input_analyzer.tf import private_caches
@@ -124,41 +122,6 @@ def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file
 
     private_caches.keep_apart(own)
     assert overlap_of_workers(traced, lambda index: nullcontext()) is Overlap.NONE
-
-
-def test_a_killed_process_leaves_no_sources_of_autograph_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are in the folder of the analysis, which goes with it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "_sanitize_params", tempfile._sanitize_params)  # type: ignore[attr-defined]
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        keep_below(Path(name))
-
-        def converted(number: Any) -> Any:
-            return number + 2 if number > 0 else number
-
-        assert values(tf.data.Dataset.range(3).map(converted)) == [0, 3, 4]
-        assert [file.parent for file in Path(name).rglob("__autograph*.py")] == [Path(name)]
-    assert not list(tmp_path.iterdir())
-
-    def converted_later(number: Any) -> Any:
-        return number + 3 if number > 0 else number
-
-    assert values(tf.data.Dataset.range(3).map(converted_later)) == [0, 4, 5], "the folder has gone"
-
-
-def test_temporary_files_stay_where_they_can_be_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "_sanitize_params", tempfile._sanitize_params)  # type: ignore[attr-defined]
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        keep_below(Path(name))
-        with tempfile.NamedTemporaryFile(delete=False) as file:
-            pass
-        Path(file.name).rename(tmp_path / "kept")
-        assert not list(Path(name).iterdir())
 
 
 def test_a_cache_in_memory_stays_there(own: Path) -> None:

@@ -128,8 +128,8 @@ def slow(x: Any) -> Any:
 
 def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     # Python that sleeps is steady from the first batch on.
-    monkeypatch.setattr("input_analyzer.tf.compare.TURN_S", 0.1)
-    monkeypatch.setattr("input_analyzer.tf.compare.WARM_UP_S", 0.1)
+    monkeypatch.setattr("input_analyzer.interleaved.TURN_S", 0.1)
+    monkeypatch.setattr("input_analyzer.interleaved.WARM_UP_S", 0.1)
 
     def files_in_turns() -> Any:
         # Six times the same; of two at once, TensorFlow reads one after the other.

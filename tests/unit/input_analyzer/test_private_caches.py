@@ -11,11 +11,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
+from input_analyzer import interleaved
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.session import keep_files_apart
 from input_analyzer.overlap import Overlap
-from input_analyzer.tf import compare as comparing
 from input_analyzer.tf import private_caches
+from input_analyzer.tf.compare import compare
 from input_analyzer.tf.records import overlap_of_workers
 from input_rules.handover import InputProgram
 from input_rules.tf.graph import Traced, trace
@@ -139,9 +140,9 @@ def test_rates_with_and_without_a_change_are_compared_though_both_write_a_cache(
         return records.cache(f"{tmp_path}/kept").batch(64, drop_remainder=True)
 
     private_caches.keep_apart(own)
-    monkeypatch.setattr(comparing, "TURN_S", 0.02)
-    monkeypatch.setattr(comparing, "WARM_UP_S", 0.02)
+    monkeypatch.setattr(interleaved, "TURN_S", 0.02)
+    monkeypatch.setattr(interleaved, "WARM_UP_S", 0.02)
     program = InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()))
-    ratio = comparing.compare(program, {"prefetch-missing": None}, 0.3, lambda: None)
+    ratio = compare(program, {"prefetch-missing": None}, 0.3, lambda: None)
     assert ratio is not None
     assert not list(tmp_path.glob("kept*"))

@@ -300,11 +300,7 @@ def _request(
     from input_analyzer.measure.node import host_name, usable_cpus
     from input_analyzer.measure.page_cache import check_folders
     from input_analyzer.measure.rates import Effort
-    from input_analyzer.refused import (
-        refuse_missing_function,
-        refuse_python_file,
-        refuse_words_behind_function,
-    )
+    from input_analyzer.refused import refuse_python_file, refuse_words_behind_function
     from input_analyzer.standalone import looks_like_function
 
     environment = dict(os.environ)
@@ -317,7 +313,6 @@ def _request(
         )
     refuse_python_file(words, environment.get("PATH", ""))
     refuse_words_behind_function(words, environment.get("PATH", ""))
-    refuse_missing_function(words, environment.get("PATH", ""))
     check_folders("--cold", cold)
     cwd = working_directory()
     program = words

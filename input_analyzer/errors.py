@@ -100,7 +100,9 @@ class HangingInputError(InputAnalyzerError):
 class MemoryLimitError(InputAnalyzerError):
     """The copies of the input function fill the memory of the node."""
 
-    exit_code = 1
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
 
 
 class ProgramError(InputAnalyzerError):

@@ -40,17 +40,3 @@ def refuse_words_behind_function(words: Sequence[str], path: str) -> None:
         f"{word} names a function, and behind it stands {join(behind)!r}; expected the function as the last "
         f"word and flags before it: cs_input_analyzer {join([*behind, word])}"
     )
-
-
-def refuse_missing_function(words: Sequence[str], path: str) -> None:
-    """Whether the only word names a file or module and a colon, but nothing behind that.
-
-    Raises:
-        UsageError: so it is.
-    """
-    word = words[0]
-    if len(words) > 1 or not word.endswith(":") or shutil.which(word, path=path):
-        return
-    raise UsageError(
-        f"{word} names no function; expected {word}FUNCTION, one without arguments that returns a dataset"
-    )

@@ -29,7 +29,6 @@ class Order(BaseModel):
         copy_index: number of this copy; 0 for an examination.
         copies: number of copies that are started together: the shards of the data.
         stacks: file for the stacks of all threads, written on SIGUSR1.
-        temporary: folder for temporary files; empty: that of the program.
         compile: go on to a compilation that the program asked for.
         source_only: only findings are wanted, as for a change of the source: also of an input that no run can
             use as it is.
@@ -47,7 +46,6 @@ class Order(BaseModel):
     copy_index: int = 0
     copies: int = 1
     stacks: str = ""
-    temporary: str = ""
     compile: bool = False
     source_only: bool = False
     stage_seconds: float = 20.0

@@ -9,11 +9,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import dataset_options_pb2
 
-from input_analyzer.tf.rebuild import as_dataset, create, rebuild
+from input_analyzer.tf.rebuild import as_dataset, create, rebuild, with_arguments
 from input_rules.rules.expected_gains import files_at_once, most_cpus_for
 from input_rules.rules.shuffling import BATCHES_IN_BUFFER
 from input_rules.tf.functions import library_of, traits
-from input_rules.tf.nodes import allow_any_order, constant, in_order, input_lists, is_dataset
+from input_rules.tf.nodes import allow_any_order, constant, in_order, input_lists
 from input_rules.tf.sizes import BATCHING, batch_facts
 
 _IN_ORDER = {"deterministic": tf.compat.v1.AttrValue(s=b"true")}
@@ -77,12 +77,12 @@ class _Change:
     def _with_arguments(self, node: Any, datasets: list[Any]) -> Any:
         """The same operation with other arguments."""
         arguments = self._arguments(node)
-        attributes = dict(node.node_def.attr)
+        attributes: dict[str, Any] = {}
         if "order-not-deterministic" in self.findings and _in_any_order(node):
-            attributes.update(_IN_ORDER if "deterministic" in attributes else _NOT_SLOPPY)
+            attributes = _IN_ORDER if "deterministic" in node.node_def.attr else _NOT_SLOPPY
         elif not arguments:
             return None
-        return create(node.graph, node.type, _inputs(node, datasets, arguments), attributes)
+        return with_arguments(node, datasets, arguments, attributes)
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -112,8 +112,7 @@ def _options_in_order(node: Any, datasets: list[Any]) -> Any:
     options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
     options.deterministic = True
     text = tf.compat.v1.AttrValue(s=options.SerializeToString())
-    attributes = dict(node.node_def.attr) | {"serialized_options": text}
-    return create(node.graph, node.type, _inputs(node, datasets, {}), attributes)
+    return with_arguments(node, datasets, {}, {"serialized_options": text})
 
 
 def _in_any_order(node: Any) -> bool:
@@ -135,15 +134,6 @@ def _kept(node: Any) -> dict[str, Any]:
     """Attributes that an operation shares with the parallel one that takes its place."""
     attributes = node.node_def.attr
     return {name: attributes[name] for name in ("f", "Targuments", "output_types", "output_shapes")}
-
-
-def _inputs(node: Any, datasets: list[Any], changed: dict[str, Any]) -> list[Any]:
-    fresh = iter(datasets)
-    inputs: list[Any] = []
-    for name, tensors in input_lists(node).items():
-        for tensor in tensors:
-            inputs.append(next(fresh) if is_dataset(tensor) else changed.get(name, tensor))
-    return inputs
 
 
 def _files() -> Any:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import Any
-
-MAPPED_FILE = "memory_region_name"
-"""Attribute of an operation with the path of a file, which is named after what is in it."""
 
 # Names differ from one trace to the next; they say nothing about the data.
 _NAMES = frozenset(
@@ -45,15 +41,8 @@ def _node(node: Any, without: Collection[str]) -> bytes:
         for name, value in node.attr.items()
         if name not in without and _says_something(name, value)
     )
-    described = b"".join(name.encode() + _value(name, value) for name, value in kept)
+    described = b"".join(name.encode() + value.SerializeToString(deterministic=True) for name, value in kept)
     return str(node.op).encode() + b"\0" + hashlib.sha256(described).digest()
-
-
-def _value(name: str, value: Any) -> bytes:
-    if name == MAPPED_FILE:  # its folder is another one in every process
-        return Path(value.s.decode()).name.encode()
-    serialized: bytes = value.SerializeToString(deterministic=True)
-    return serialized
 
 
 def _says_something(name: str, value: Any) -> bool:

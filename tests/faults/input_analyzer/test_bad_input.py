@@ -139,7 +139,7 @@ def train_input(shard):
     assert "cannot allocate 7 TiB" in text
 
 
-def test_a_program_that_somebody_kills_is_not_said_to_lack_memory(tmp_path: Path) -> None:
+def test_a_program_that_is_killed_may_have_lacked_memory(tmp_path: Path) -> None:
     code, text = analyze(
         tmp_path,
         """
@@ -149,9 +149,7 @@ def train_input(shard):
 """,
     )
     assert code == 137
-    assert re.search(
-        r"ended by SIGKILL on \S+: not by the kernel for want of memory, it had \d\.\d GiB", text
-    )
+    assert re.search(r"was killed on \S+, if by nobody else .* for want of memory: it had \d\.\d GiB", text)
 
 
 def test_a_program_that_is_ended_by_a_fault_of_its_own_is_shown_where_it_was(tmp_path: Path) -> None:

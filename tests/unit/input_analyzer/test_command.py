@@ -13,7 +13,6 @@ from cs_toolkit.errors import UsageError
 from csrun.recommendation import read_recommendation
 from input_analyzer.commands import own_command
 from input_analyzer.refused import (
-    refuse_missing_function,
     refuse_python_file,
     refuse_words_behind_function,
 )
@@ -97,14 +96,6 @@ def test_flags_stand_before_a_function(tmp_path: Path, monkeypatch: pytest.Monke
     refuse_words_behind_function(["python", "p:make", "--seconds"], "/bin")
     Path("p:make").touch(mode=0o755)
     refuse_words_behind_function(["p:make", "--seconds", "1"], str(tmp_path))
-
-
-def test_a_function_has_a_name() -> None:
-    for word in ("data.py:", "package.data:"):
-        with pytest.raises(UsageError, match=f"^{word} names no function; expected {word}FUNCTION, one"):
-            refuse_missing_function([word], "/bin")
-    refuse_missing_function(["data.py:make"], "/bin")
-    refuse_missing_function(["echo", "data.py:"], "/bin")
 
 
 def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gains of findings: what is expected by the times of the stages, and what was measured."""
+"""What changes are measured to give."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -17,109 +17,11 @@ from input_analyzer.compared import values_of
 from input_analyzer.gains import measure_gains, rate_gain, with_gains
 from input_analyzer.interleaved import compare_all
 from input_analyzer.measure.copies import Launch
+from input_analyzer.tf.changed import changed
 from input_analyzer.tf.compare import compare
 from input_rules.finding import Finding, Gain
 from input_rules.handover import InputProgram
-from input_rules.pipeline import Pipeline, Stage, StageTime
-from input_rules.rules.context import Context
-from input_rules.rules.expected_gains import not_repeated, side_by_side, spared
-
-AUTOTUNE = tf.data.AUTOTUNE
-
-
-def pipeline(*operations: str, **of_map: Any) -> Pipeline:
-    """A chain in which TensorFlow changes nothing by itself."""
-    stages = []
-    for position, op in enumerate(operations):
-        attributes = {"optimized": False, **(of_map if op == "map" else {})}
-        before = (operations[position - 1],) if position else ()
-        stages.append(Stage(op, op, position, before, f"data.py:{position}", attributes))
-    return Pipeline("tensorflow", tuple(stages), samples_per_element=8)
-
-
-def context(cpus: int = 4, **times: float) -> Context:
-    return Context(cpus=cpus, times={name: StageTime(name, us, 0.0) for name, us in times.items()})
-
-
-def test_calls_side_by_side_gain_what_the_rest_of_the_pipeline_allows() -> None:
-    chain = pipeline("range", "map", "batch")
-    stage = chain.by_name["map"]
-    # On one CPU 100 us; on 2 both are busy for 50 us; on 20 the thread that makes batches takes 10 us.
-    for cpus, times in [(1, 1.0), (2, 2.0), (4, 4.0), (20, 10.0)]:
-        gain = side_by_side(chain, context(cpus, map=90.0, batch=10.0), stage)
-        assert gain is not None
-        assert gain.times == pytest.approx(times, rel=0.01)
-        assert gain.kind == "expected"
-        assert gain.cpus == cpus
-    assert str(side_by_side(chain, context(1, map=90.0, batch=10.0), stage)) == "expected: nothing with 1 CPU"
-    assert gain.at_most
-
-
-def test_what_tensorflow_does_by_itself_is_no_gain() -> None:
-    chain = pipeline("range", "map", "batch", optimized=True, stateful=False)
-    stages = tuple(replace(s, attributes={**s.attributes, "optimized": True}) for s in chain.stages)
-    gain = side_by_side(replace(chain, stages=stages), context(4, map=90.0, batch=10.0), stages[1])
-    assert gain is not None
-    assert gain.times == pytest.approx(1.0)
-
-
-def test_waiting_is_gained_on_one_cpu_too() -> None:
-    times = {"map": StageTime("map", 10.0, 80.0), "batch": StageTime("batch", 10.0, 0.0)}
-    chain = pipeline("range", "map", "batch")
-    gain = spared(chain, Context(cpus=1, times=times), [chain.by_name["map"]])
-    assert gain is not None
-    assert gain.times == pytest.approx(10.0)
-
-
-def test_where_almost_nothing_is_left_there_is_no_figure() -> None:
-    chain = pipeline("range", "map", "batch")
-    gain = spared(chain, context(1, map=4607.0, batch=1.4), [chain.by_name["map"]])
-    assert gain is not None
-    assert gain.times is None
-    assert gain.text.startswith("more than 20 times the rate with 1 CPU, as almost nothing else takes time")
-    # Threads bound what calls side by side give, whatever is left.
-    calls = side_by_side(chain, context(64, map=4607.0, batch=1.4), chain.by_name["map"])
-    assert calls is not None
-    assert calls.times == pytest.approx(64, rel=0.1)
-
-
-def test_what_is_done_in_the_first_epoch_is_gained_there() -> None:
-    times = {
-        "range": StageTime("range", 0.0, 0.0, once=True),
-        "map": StageTime("map", 60.0, 0.0, once=True),
-        "cache": StageTime("cache", 0.0, 0.0),
-        "batch": StageTime("batch", 20.0, 0.0),
-    }
-    chain = pipeline("range", "map", "cache", "batch")
-    gain = spared(chain, Context(cpus=2, times=times), [chain.by_name["map"]])
-    assert gain is not None
-    assert gain.times == pytest.approx(4.0)
-    assert gain.text.startswith(
-        "about 4.00 times the rate with 2 CPUs in the first epoch, beside what handing"
-    )
-    assert not gain.at_most, "to spare a stage may spare hand-overs"
-
-
-def test_work_that_every_worker_throws_away() -> None:
-    gain = not_repeated(3, "what stands before it")
-    assert (gain.times, gain.at_most) == (3.0, True)
-    assert gain.text.startswith("up to 3 times the rate in a job of 3 workers")
-
-
-def test_without_times_there_are_bounds() -> None:
-    chain = pipeline("flat_map", "map", "batch")
-    files, calls = (side_by_side(chain, Context(), chain.by_name[name]) for name in ("flat_map", "map"))
-    assert files is not None
-    assert calls is not None
-    assert (files.times, files.at_most) == (4.0, True)
-    assert calls.text.startswith("at most as many times the rate as a worker has CPUs")
-    stages = tuple(replace(s, attributes={"stateful": False}) for s in chain.stages)
-    by_itself = side_by_side(replace(chain, stages=stages), Context(), stages[1])
-    assert by_itself is not None
-    assert by_itself.text == "nothing, as TensorFlow does so by itself here"
-    assert str(spared(chain, Context(), [chain.by_name["map"]])) == (
-        "expected: the time that this takes is spared"
-    )
+from input_rules.tf.graph import trace
 
 
 def finding(identifier: str, gain: Gain | None = None) -> Finding:
@@ -226,8 +128,8 @@ def slow(x: Any) -> Any:
 
 def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     # Python that sleeps is steady from the first batch on.
-    monkeypatch.setattr("input_analyzer.tf.compare.TURN_S", 0.1)
-    monkeypatch.setattr("input_analyzer.tf.compare.WARM_UP_S", 0.1)
+    monkeypatch.setattr("input_analyzer.interleaved.TURN_S", 0.1)
+    monkeypatch.setattr("input_analyzer.interleaved.WARM_UP_S", 0.1)
 
     def files_in_turns() -> Any:
         # Six times the same; of two at once, TensorFlow reads one after the other.
@@ -259,3 +161,18 @@ def test_what_is_too_slow_is_not_compared() -> None:
         return tf.data.Dataset.range(100).map(slow).batch(20)
 
     assert compare(program(make), {"prefetch-missing": None}, 0.5, lambda: None) is None
+
+
+def test_an_order_that_options_give_up_is_kept() -> None:
+    def loose() -> Any:
+        options = tf.data.Options()
+        options.deterministic = False
+        return (
+            tf.data.Dataset.range(9)
+            .map(tf.identity, num_parallel_calls=tf.data.AUTOTUNE)
+            .with_options(options)
+        )
+
+    ordered = changed(trace(loose).dataset, {"order-not-deterministic"})
+    assert ordered is not None
+    assert changed(ordered, {"order-not-deterministic"}) is None

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.examine import epoch_samples
-from input_analyzer.tf.eager_graph import in_graph
 from input_rules.finding import Finding
 from input_rules.rules import find
 from input_rules.rules.context import Context
@@ -106,7 +104,7 @@ def ragged() -> Any:
 
 
 def found(make: Callable[[], Any], *, training: bool = True) -> list[Finding]:
-    findings = find(trace(make, in_graph=in_graph).pipeline, Context(training=training))
+    findings = find(trace(make).pipeline, Context(training=training))
     return [finding for finding in findings if finding.id in SIZES]
 
 
@@ -131,7 +129,7 @@ def test_ragged_values_are_no_datasets() -> None:
         rows = tf.ragged.constant([[number] * (number % 4 + 1) for number in range(20)])
         return tf.data.Dataset.from_tensor_slices(rows).map(tf.reduce_sum).batch(8)
 
-    assert trace(make, in_graph=in_graph).pipeline.stages[0].op == "from_tensor_slices"
+    assert trace(make).pipeline.stages[0].op == "from_tensor_slices"
 
 
 UNKNOWN: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -165,20 +163,6 @@ def test_both_are_told_of_where_both_are_true() -> None:
     ]
 
 
-def test_sizes_that_later_calls_make_known_are_no_matter() -> None:
-    def pictures() -> Any:
-        shapeless = lambda x: tf.numpy_function(np.negative, [tf.fill([3], x)], tf.float32)  # noqa: E731
-        return numbers().map(lambda x: tf.ensure_shape(shapeless(x), [None])).batch(8)
-
-    def sized() -> Any:
-        return pictures().map(lambda x: tf.reshape(x[:, :2], [-1, 2])).prefetch(2)
-
-    (finding,) = found(lambda: pictures().map(lambda x: tf.ensure_shape(x, [None, 3])).prefetch(2))
-    assert (finding.id, finding.op) == ("drop-remainder-missing", "batch")
-    # Of how many rows there are here a whole batch tells nothing.
-    assert [finding.id for finding in found(sized)] == list(SIZES)
-
-
 def test_smaller_batches_within_are_no_matter() -> None:
     """What is batched again, or checked, has one size; of batches of batches both count."""
     assert found(lambda: whole(numbers().batch(8).unbatch())) == []
@@ -191,14 +175,11 @@ def test_a_tensor_that_is_no_tensor_has_no_size() -> None:
 
 
 def test_calls_of_libraries_batch_repeat_and_prefetch(folder: Path) -> None:
-    pipeline = trace(lambda: helpers(folder).load(numbers()), in_graph=in_graph).pipeline
+    pipeline = trace(lambda: helpers(folder).load(numbers())).pipeline
     assert pipeline.samples_per_element == 8
     ids = {finding.id for finding in find(pipeline, Context())}
     assert ids.isdisjoint({"repeat-missing", "prefetch-missing"})
-    kept = trace(lambda: images(folder).repeat(), in_graph=in_graph).pipeline
+    kept = trace(lambda: images(folder).repeat()).pipeline
     assert kept.samples_per_element == 4
-    assert epoch_samples(kept) == 8  # 6 images are 2 batches
-    assert epoch_samples(trace(lambda: table(folder), in_graph=in_graph).pipeline) is None
-    again = trace(lambda: whole(numbers()).rebatch(2, drop_remainder=True), in_graph=in_graph).pipeline
+    again = trace(lambda: whole(numbers()).rebatch(2, drop_remainder=True)).pipeline
     assert again.samples_per_element == 2
-    assert epoch_samples(again) is None

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from input_analyzer.bottleneck import bottleneck_of
-from input_analyzer.tf.eager_graph import in_graph
 from input_rules.lanes import Lane, lanes
-from input_rules.pace import StageCost, pace, time_us, unaccounted_us
+from input_rules.pace import StageCost, pace
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.tf.graph import trace
 
@@ -37,7 +34,7 @@ def untuned(dataset: Any) -> Any:
 
 
 def of(dataset: Any) -> dict[str, Lane]:
-    return dict(lanes(trace(lambda: dataset() if callable(dataset) else dataset, in_graph=in_graph).pipeline))
+    return dict(lanes(trace(lambda: dataset() if callable(dataset) else dataset).pipeline))
 
 
 def test_stages_between_two_buffers_take_turns() -> None:
@@ -123,59 +120,6 @@ def cost(name: str, us: float, lane: Lane, *, waits: bool = False, once: bool = 
     return StageCost(name, "map", 0, us, cpu, wait, once, None, lane)
 
 
-def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
-    stages = [cost("one", 3000, Lane(0)), cost("many", 4000, Lane(1, 1, 1.0))]
-    assert [bottleneck_of(stages, cpus).stage for cpus in (1, 2, 8)] == ["many", "one", "one"]
-    assert bottleneck_of(stages, 2).reason == (
-        "3,000 us of computing per sample, 43 % of the time of all stages; without it a task with 2 CPUs "
-        "could be 1.75 times as fast"
-    )
-    assert "4,000 us of computing per sample" in bottleneck_of(stages, 1).reason
-    assert time_us(stages, 1) == 7000
-    assert time_us(stages, 2) == 3500
-    assert time_us(stages, 4) == 3000
-    assert pace(stages).serial_us == 3000
-    assert pace(stages).parallel_us == 7000
-
-
-def test_the_bottleneck_tells_computing_from_waiting_and_no_figure_without_meaning() -> None:
-    rest = cost("batch", 1.4, Lane(0))
-    both = replace(cost("map", 4020, Lane(0)), cpu_us_per_sample=414.0, wait_us_per_sample=3606.0)
-    assert bottleneck_of([both, rest], 1).reason == (
-        "4,020 us per sample, of that 3,606 us waiting, 100 % of the time of all stages; almost nothing else "
-        "takes time: without it a task with 1 CPU could be more than 20 times as fast"
-    )
-    assert bottleneck_of([cost("map", 123456, Lane(0), waits=True), rest], 1).reason.startswith(
-        "123,456 us of waiting per sample, "
-    )
-
-
-def test_the_bottleneck_explains_no_more_than_it_takes() -> None:
-    stages = [cost("one", 3, Lane(0)), cost("many", 4, Lane(1, 1, 1.0))]
-    assert unaccounted_us(stages, 57.0) == 50.0
-    assert unaccounted_us(stages, 6.0) == 0.0
-    assert unaccounted_us(stages, None) is unaccounted_us([StageCost("map", "map", 0)], 9.0) is None
-    assert bottleneck_of(stages, 1, 3.0).reason == (
-        "4 us of computing per sample, 57 % of the time of all stages; without that, and with the 3 us of "
-        "CPU time in no stage (calls, handing elements over) as they are, a task with 1 CPU could be 1.67 "
-        "times as fast; a change that spares some of these, too, gives more"
-    )
-    lanes_alike = [cost("one", 3, Lane(0)), cost("other", 3, Lane(1)), cost("many", 4, Lane(2, 1, 1.0))]
-    assert "times as fast" not in bottleneck_of(lanes_alike, 4, 2.0).reason, "none is as fast as without it"
-    most = bottleneck_of(stages, 1, 50.0)
-    assert most.stage == "many"
-    assert "times as fast" not in most.reason
-    assert "; more time goes into no stage: 50 us of CPU time per sample into calls" in most.reason
-
-
-def test_what_waits_in_several_threads_is_divided_by_them() -> None:
-    stages = [cost("far", 8000, Lane(0, 8), waits=True), cost("near", 1500, Lane(1), waits=True)]
-    assert bottleneck_of(stages, 1).stage == "near"
-    pooled = [cost("far", 8000, Lane(0, 8, pooled=True), waits=True), stages[1]]
-    assert [bottleneck_of(pooled, cpus).stage for cpus in (1, 4, 8)] == ["far", "far", "near"]
-    assert "in 4 threads" in bottleneck_of(pooled, 4).reason
-
-
 def test_threads_that_compete_for_cpus_are_counted() -> None:
     main = cost("main", 100, Lane(0))
     workers = [cost("get", 4000, Lane(1, 4), waits=True), cost("collate", 400, Lane(1, 4)), main]
@@ -186,19 +130,6 @@ def test_threads_that_compete_for_cpus_are_counted() -> None:
     assert pace(pooled).threads == 1, "the pool has no more threads than there are CPUs"
     locked = [cost("python", 4000, Lane(0, 4, locked=True))]
     assert (pace(locked).threads, pace(locked).serial_us) == (1, 4000)
-
-
-def test_pythons_lock_keeps_threads_from_computing_side_by_side() -> None:
-    stages = [cost("a", 2000, Lane(0, 1, 1.0, locked=True)), cost("b", 1000, Lane(1, 1, 1.0, locked=True))]
-    assert time_us(stages, 8) == 3000
-    assert bottleneck_of(stages, 8).stage == "a"
-
-
-def test_the_largest_stage_of_the_slowest_thread_is_the_bottleneck() -> None:
-    slow = [cost(name, us, Lane(0)) for name, us in (("a", 2000), ("b", 2500), ("c", 1800))]
-    assert bottleneck_of([*slow, cost("d", 4000, Lane(1))], 4).stage == "b"
-    assert bottleneck_of([*slow, cost("d", 9000, Lane(1), once=True)], 4).stage == "b"
-    assert bottleneck_of([cost("d", 9000, Lane(1), once=True)], 4) is None
 
 
 def test_stages_without_times_say_nothing_of_more_cpus() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.examine import epoch_samples
 from input_rules.rules import find
 from input_rules.rules.context import Context, is_batched
 from input_rules.tf.graph import trace
@@ -126,10 +125,9 @@ def test_the_last_record_may_be_smaller() -> None:
     )
 
 
-def test_an_epoch_of_what_was_unbatched() -> None:
+def test_the_samples_of_what_was_unbatched() -> None:
     again = trace(lambda: slices().batch(10, drop_remainder=True).batch(2).unbatch()).pipeline
     assert again.samples_per_element == 10
-    assert epoch_samples(trace(lambda: slices().batch(10).repeat()).pipeline) == 100
 
 
 def test_an_unseeded_choice_is_a_random_order() -> None:

@@ -258,7 +258,7 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     notes += [
         *file_notes(examined.split, limits),
         *more_nodes_notes(model, limits, target, recommendation),
-        *reservations(measurements, request.effort, model, limits, target, todo),
+        *reservations(measurements, model, limits, target, todo),
     ]
     say("done", 1.0)
     return Analysis(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from input_analyzer.analysis import Measurement, Recommendation, Target
 from input_analyzer.measure.page_cache import ColdFiles
-from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan
+from input_analyzer.measure.rates import FEWEST_BATCHES, Plan
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, layouts, nodes_for
 from input_analyzer.report.words import counted, percent
@@ -66,43 +66,20 @@ def file_notes(split: Split | None, limits: Limits) -> tuple[str, ...]:
     )
 
 
-def unsettled_notes(measurements: Sequence[Measurement], half_width: float) -> list[str]:
-    """Measurements that would have needed more time, by what they lack.
-
-    Args:
-        measurements: all of them.
-        half_width: half of a confidence interval is to be at most that part of the rate.
-    """
-    lacking: dict[str, int] = {}
-    for one in measurements:
-        if one.settled:
-            continue
-        if one.batches < FEWEST_BATCHES:
-            said = (
-                f"had fewer than {FEWEST_BATCHES} batches of each copy, too few to trust {{intervals}}. "
-                "More time: --seconds."
-            )
-        elif (one.high - one.low) / 2 > half_width * one.samples_per_s:
-            said = "did not become as tight as asked for, see {intervals}. More time: --seconds."
-        else:
-            said = (
-                "had not come to rest by the middle of {its} time, so what counts is the last part only. "
-                "More time: --seconds."
-            )
-        lacking[said] = lacking.get(said, 0) + 1
-    return [_of_some(count, len(measurements), said) for said, count in lacking.items()]
-
-
-def _of_some(count: int, together: int, said: str) -> str:
-    """A sentence about some of all measurements, with "its" and "their" as these ask for."""
-    which = "The only measurement" if together == 1 else f"{count} of {together} measurements"
-    its, plural = ("its", "") if count == 1 else ("their", "s")
-    return f"{which} {said.format(its=its, intervals=f'{its} confidence interval{plural}')}"
+def unsettled_notes(measurements: Sequence[Measurement]) -> list[str]:
+    """That some of all measurements would have needed more time."""
+    count = sum(not one.settled for one in measurements)
+    if not count:
+        return []
+    return [
+        f"{count} of {counted(len(measurements), 'measurement')} needed more time (--seconds): a copy had "
+        f"fewer than {FEWEST_BATCHES} batches, the rate had not come to rest, or its interval is wider than "
+        "asked for."
+    ]
 
 
 def reservations(
     measurements: Sequence[Measurement],
-    effort: Effort,
     model: RateModel,
     limits: Limits,
     target: Target | None,
@@ -116,7 +93,7 @@ def reservations(
             f"Other programs kept up to {busy:.1f} of the {limits.node_cpus} CPUs busy while it was "
             "measured: on a quiet node the rates are higher."
         )
-    notes += unsettled_notes(measurements, effort.half_width)
+    notes += unsettled_notes(measurements)
     if model.relative_error > _UNMEASURED_ERROR:
         notes.append(
             f"The fitted model is {100 * model.relative_error:.0f} % away from the measurements: trust the "

@@ -212,7 +212,6 @@ def _merged(
     merged.update(_shape(nodes[-1]))
     names = {node.name for node in nodes}
     merged["smaller_batch"] = bool(names & unknown.smaller) or None
-    merged["smaller_within"] = bool(names & unknown.smaller_within) or None
     merged["unknown_size"] = bool(names & unknown.others) or None
     return {name: value for name, value in merged.items() if value is not None}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -137,15 +137,15 @@ def slower(ratio: Ratio | None) -> bool:
 
 def compare_all(
     findings: Mapping[str, int | None],
-    optional: Collection[str],
     compare: Callable[[Mapping[str, int | None], Callable[[], None]], Ratio | None],
     say: Callable[[str], None],
 ) -> tuple[dict[str, Ratio | None], Ratio | None]:
     """For each finding the ratio of the rates with and without its change, and for all together.
 
+    What alone makes the input slower is left out of all together.
+
     Args:
         findings: Identifiers, with the numbers that they recommend.
-        optional: Those that are left out of all together where they alone make the input slower.
         compare: Measures some of them; calls what it is given to say that it goes on.
         say: Told what is being done.
 
@@ -156,7 +156,7 @@ def compare_all(
     alone = {}
     for name, value in findings.items():
         alone[name] = compare({name: value}, partial(say, f"measuring what {name} gives"))
-    kept = {name: value for name, value in findings.items() if not (name in optional and slower(alone[name]))}
+    kept = {name: value for name, value in findings.items() if not slower(alone[name])}
     if len(kept) < 2:
         return alone, None
     return alone, compare(kept, partial(say, "measuring what all changes give together"))

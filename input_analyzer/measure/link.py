@@ -36,7 +36,6 @@ class Order(BaseModel):
         cpus_per_task: CPUs that a worker may have, for what is expected of them; 0: those of the process.
         memory_bytes: that a task may use; 0: all that is free.
         findings: whose changes are compared, with the numbers that they recommend.
-        optional: those of them that are left out of all together where they alone make the input slower.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,7 +51,6 @@ class Order(BaseModel):
     cpus_per_task: int = 0
     memory_bytes: int = 0
     findings: dict[str, int | None] = {}
-    optional: tuple[str, ...] = ()
 
 
 def read_order(path: Path) -> Order:

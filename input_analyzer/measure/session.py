@@ -76,7 +76,6 @@ def _compare(program: InputProgram, order: Order, link: Link) -> None:
 
     alone, together = compare_all(
         order.findings,
-        order.optional,
         lambda findings, say: compare(program, findings, order.stage_seconds, say),
         lambda doing: link.send(event="alive", doing=doing),
     )

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import op_def_registry
 
+from input_analyzer.tf.mapped_data import mapped
 from input_analyzer.tf.rebuild import as_dataset
 from input_analyzer.tf.recording import Made, made, recorded
 from input_rules.errors import WrongTypeError
@@ -110,7 +111,8 @@ class _Copies:
 
     def _value(self, tensor: Any) -> Any:
         if id(tensor) not in self._known:
-            self._known[id(tensor)] = self._constant(tensor)
+            data = mapped(np.asarray(tensor), tensor.dtype)  # `numpy()` copies
+            self._known[id(tensor)] = self._constant(tensor) if data is None else data
         return self._known[id(tensor)]
 
     def _constant(self, tensor: Any) -> Any:

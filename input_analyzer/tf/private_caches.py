@@ -44,6 +44,11 @@ def keep_apart(folder: Path) -> None:
         _replace(module, name, argument)
 
 
+def folder_of_all() -> Path | None:
+    """That of all processes that were started together, which goes with them; None outside of an analysis."""
+    return _folders[0].parent if _folders else None
+
+
 def notes() -> tuple[str, ...]:
     """What a reader must know of the files that were kept apart so far."""
     if not _kept:

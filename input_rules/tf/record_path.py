@@ -13,7 +13,7 @@ from typing import Any
 
 from input_rules.rules.context import READERS
 from input_rules.tf.functions import functions_of
-from input_rules.tf.nodes import constant, dataset_inputs, in_order
+from input_rules.tf.nodes import dataset_inputs, in_order
 from input_rules.tf.sizes import BATCHING, is_nested
 
 _OF_PARTS = ("FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset")
@@ -82,14 +82,6 @@ def random_numbers(last: Any) -> set[str]:
         if drawn:
             found.add(node.name)
     return found
-
-
-def chooses_unseeded(node: Any) -> bool:
-    """Whether an operation takes records out of several datasets as random numbers say that have no seed."""
-    if not _choices(node):
-        return False
-    drawn = [other for other in in_order(dataset_inputs(node)[0]) if "RandomDataset" in other.type]
-    return any(constant(one, "seed") == 0 and constant(one, "seed2") == 0 for one in drawn)
 
 
 def _choices(node: Any) -> int:

@@ -28,12 +28,10 @@ class UnknownSizes:
 
     Attributes:
         smaller: They make batches, the last of which may be smaller than the others.
-        smaller_within: A function of theirs makes such batches.
         others: Sizes are unknown from there on for another reason.
     """
 
     smaller: set[str] = field(default_factory=set)
-    smaller_within: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
 
 
@@ -52,24 +50,24 @@ def unknown_sizes(last: Any, functions: Mapping[str, Any]) -> UnknownSizes:
             continue
         seen.add(node.name)
         unknown = [other for other in dataset_inputs(node) if not _is_known(_shapes_of(other))]
-        within = [inner for function in functions_of(node, functions) for inner in _batches_in(function)]
-        decides = _decides(node, within)
+        decides = _decides(node, functions)
         if _keeps_the_rest(node):
             found.smaller.add(node.name)
             if decides and not _is_known(_records(node)):
                 found.others.add(node.name)
         elif decides or not unknown:
-            (found.smaller_within if any(map(_may_be_smaller, within)) else found.others).add(node.name)
+            found.others.add(node.name)
         waiting += [] if decides else unknown
     return found
 
 
-def _decides(node: Any, within: list[Any]) -> bool:
-    """Whether sizes of what it reads are no matter to an operation, with what makes batches in its functions.
+def _decides(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Whether sizes of what it reads are no matter to an operation.
 
-    Padding sets those of records, and whoever batches again the number of records.
+    Padding, also in its function, sets those of records, and whoever batches again the number of records.
     """
-    pads = any("PaddedBatch" in kind for kind in (node.type, *(inner.op for inner in within)))
+    kinds = [node.type, *(inner.op for one in functions_of(node, functions) for inner in one.node_def)]
+    pads = any("PaddedBatch" in kind for kind in kinds)
     return pads or ("Rebatch" in node.type and _is_known(_records(node)))
 
 
@@ -113,14 +111,3 @@ def _is_known(shapes: Shapes) -> bool:
 def _records(node: Any) -> Shapes:
     """The shapes of single records in the batches of an operation."""
     return [shape[1:] for shape in _shapes_of(node)]
-
-
-def _batches_in(function: Any) -> list[Any]:
-    """What in a function makes batches."""
-    return [node for node in function.node_def if node.op.startswith(BATCHING)]
-
-
-def _may_be_smaller(node: Any) -> bool:
-    """Whether an operation in a function makes batches of unknown size."""
-    shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
-    return any(not shape.rank or shape[0] is None for shape in shapes)

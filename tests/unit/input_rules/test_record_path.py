@@ -130,27 +130,6 @@ def test_the_samples_of_what_was_unbatched() -> None:
     assert again.samples_per_element == 10
 
 
-def test_an_unseeded_choice_is_a_random_order() -> None:
-    def sharded(seed: int | None) -> Any:
-        return sampled(seed).shard(2, 0).batch(8, drop_remainder=True)
-
-    found = rules(lambda: sharded(None))
-    assert "stands behind the random choice of sample_from_datasets() in" in found["shard-after-shuffle"]
-    assert "workers draw differently" in found["shard-after-shuffle"]
-    assert "differs from run to run" in found["shuffle-without-seed"]
-    assert rules(lambda: sharded(1)).keys().isdisjoint({"shard-after-shuffle", "shuffle-without-seed"})
-
-    def of_own_numbers(seed: int | None) -> Any:
-        numbers = tf.data.Dataset.random(seed).map(lambda number: number % 2)
-        return tf.data.Dataset.choose_from_datasets([slices(), slices()], numbers).shard(2, 0)
-
-    assert (
-        "random choice of choose_from_datasets()"
-        in rules(lambda: of_own_numbers(None))["shard-after-shuffle"]
-    )
-    assert "shard-after-shuffle" not in rules(lambda: of_own_numbers(3))
-
-
 @pytest.mark.parametrize(
     ("inner", "read"), [(tf.data.TextLineDataset, "files"), (tf.data.Dataset, "datasets")]
 )

@@ -89,12 +89,6 @@ LIBRARIES: dict[str, tuple[str, str, Make, Make]] = {
     "map_and_batch": ("map_and_batch", "drop_remainder=True",
                       lambda f: numbers().apply(tf.data.experimental.map_and_batch(lambda x: x, 8)),
                       lambda f: whole(numbers())),
-    "windows": ("flat_map", "in its function",
-                lambda f: numbers().window(4).flat_map(lambda w: w.batch(4)),
-                lambda f: numbers().window(4).flat_map(whole)),
-    "buckets": ("bucket_by_sequence_length", "padded_batch(N, padded_shapes=",
-                lambda f: ragged().bucket_by_sequence_length(lambda x: tf.size(x), [9], [4, 4]),
-                lambda f: ragged().padded_batch(4, padded_shapes=[20], drop_remainder=True)),
 }  # fmt: skip
 """By name the call that is told of, a part of what is recommended, the input without and with it."""
 
@@ -141,9 +135,21 @@ UNKNOWN: dict[str, tuple[str, Callable[[], Any]]] = {
     "padding": ("padded_batch", lambda: ragged().padded_batch(4, drop_remainder=True)),
     "two sizes": ("concatenate", lambda: whole(numbers()).concatenate(
         numbers().batch(5, drop_remainder=True))),
+    "windows": ("flat_map", lambda: numbers().window(4).flat_map(lambda w: w.batch(4))),
+    "buckets": ("bucket_by_sequence_length", lambda: ragged().bucket_by_sequence_length(
+        lambda x: tf.size(x), [9], [4, 4])),
     "ragged": ("ragged_batch", lambda: ragged().ragged_batch(4, drop_remainder=True)),
 }  # fmt: skip
 """Inputs with an unknown size for another reason than a smaller last batch, and the call that is told of."""
+
+
+def test_what_is_recommended_for_windows_and_buckets_helps() -> None:
+    assert found(lambda: numbers().window(4).flat_map(whole)) == []
+    assert found(lambda: ragged().padded_batch(4, padded_shapes=[20], drop_remainder=True)) == []
+    (windows,) = found(UNKNOWN["windows"][1])
+    assert "in its function" in windows.recommended
+    (buckets,) = found(UNKNOWN["buckets"][1])
+    assert buckets.recommended.startswith("padded_batch(N, padded_shapes=")
 
 
 @pytest.mark.parametrize("name", UNKNOWN)

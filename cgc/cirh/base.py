@@ -66,6 +66,11 @@ def layer_attr(path: LayerPath) -> ArrayAttr[StringAttr]:
     return ArrayAttr(map(StringAttr, path))
 
 
+def is_layer_attr(attribute: Attribute) -> bool:
+    """Whether an attribute is an array of strings."""
+    return isinstance(attribute, ArrayAttr) and all(isinstance(name, StringAttr) for name in attribute.data)
+
+
 def operand_type(value: Value) -> Tensor:
     """The tensor type of what a constructor takes as an operand."""
     return tensor_of(SSAValue.get(value))
@@ -194,7 +199,7 @@ class CirhOp(IRDLOperation, ABC):
         if unknown:
             own = ", ".join(attribute_names(type(self))) or "none"
             self.fail(f"unknown attribute {unknown[0]!r}, expected {own}, or a name with a dot in it")
-        if not _is_layer(layer := self.attributes.get(LAYER)):
+        if (layer := self.attributes.get(LAYER)) is not None and not is_layer_attr(layer):
             self.fail(f"{LAYER} is {layer}, expected an array of strings, the layers from the outermost in")
         for value in (*self.operands, *self.results):
             self._check_tensor(value.type)
@@ -370,12 +375,6 @@ def _parse_operand_list(parser: Parser) -> list[UnresolvedOperand]:
 
 def _text(attribute: Attribute | None) -> str | None:
     return attribute.data if isinstance(attribute, StringAttr) else None
-
-
-def _is_layer(attribute: Attribute | None) -> bool:
-    if attribute is None:
-        return True
-    return isinstance(attribute, ArrayAttr) and all(isinstance(name, StringAttr) for name in attribute.data)
 
 
 def _type_list(types: Sequence[Attribute]) -> str:

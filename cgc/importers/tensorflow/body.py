@@ -27,7 +27,7 @@ from cgc.importers.tensorflow.handlers import HANDLERS, padded
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
-from cgc.importers.tensorflow.layers import layer_of
+from cgc.importers.tensorflow.layers import forward_name, layer_of
 from cgc.importers.tensorflow.node import (
     POISON,
     FloatBits,
@@ -39,7 +39,7 @@ from cgc.importers.tensorflow.node import (
     Value,
 )
 from cgc.importers.tensorflow.plan import function_body, plan_function
-from cgc.importers.tensorflow.source import forward_op, user_line
+from cgc.importers.tensorflow.source import user_line
 from cgc.importers.tensorflow.variants import Missing, TensorList
 
 _HOST_TYPES = frozenset({"resource", "variant"})
@@ -61,8 +61,7 @@ class BodyImporter:
     ) -> None:
         """`scope` goes before the node names of a function that is imported in place.
 
-        `forward` goes before the names by which layers are told: the scope of the forward operation where
-        the call is its gradient.
+        `forward` goes before its names as `forward_name` has them, by which layers are told.
         """
         self.values = values
         self.faults: list[Fault] = []
@@ -201,21 +200,16 @@ class BodyImporter:
     def _call(self, op: Any, function: str, arguments: Sequence[Value], scope: str) -> list[Value]:
         """Imports a function in place of its call."""
         body = function_body(op, function)
+        branch_or_turn = scope.removeprefix(self._scope + op.name)
+        forward = self._forward + forward_name(op) + branch_or_turn
         values = dict(zip((tensor.name for tensor in body.inputs), arguments, strict=True))
-        inner = BodyImporter(self._emit, self._step, values, f"{scope}/", self._forward_scope(op, scope))
+        inner = BodyImporter(self._emit, self._step, values, f"{scope}/", f"{forward}/")
         if function not in self._step.plans:
             self._step.plans[function] = plan_function(body)
         inner.run(self._step.plans[function])
         self.faults += inner.faults
         self._label(op)
         return [inner.values[tensor.name] for tensor in body.outputs]
-
-    def _forward_scope(self, op: Any, scope: str) -> str:
-        """The scope of a call as `forward` has it."""
-        branch_or_turn = scope.removeprefix(self._scope + op.name)
-        # The gradient of a loop turns from the last turn to the first: its turns are no turns of the loop.
-        called = op if op.type.endswith("While") else forward_op(op) or op
-        return f"{self._forward}{called.name}{branch_or_turn}/"
 
     @staticmethod
     def _require_types(op: Any, besides: Container[str] = ()) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from cgc.cirh.base import LayerPath
 from cgc.importers.tensorflow.source import forward_op
 
-_GRADIENTS = re.compile(r"gradients(_\d+)?|gradient_tape")
-"""Scopes around all that `tf.gradients` and `tf.GradientTape` make."""
+_TO_GRADIENTS = re.compile(r"^(.*/)?(gradients(_\d+)?|gradient_tape)/")
+"""What stands before the names of all that `tf.gradients` and `tf.GradientTape` make."""
 
 _INNER = frozenset(
     {
@@ -27,21 +27,24 @@ _INNER = frozenset(
 def layer_of(op: Any, scope: str = "") -> LayerPath:
     """The layer of an operation; of one of a gradient that of its forward operation.
 
-    "ln/batchnorm/sub", "gradients/ln/moments/mean_grad/Mul" and "gradient_tape/ln/mul/Mul" are of ("ln",).
+    "ln/batchnorm/sub" and "train/gradients/ln/moments/mean_grad/Mul" are of ("ln",). A scope that stands
+    twice in a row counts once: Keras opens that of a layer again for its call.
 
     Args:
         op: the tf.Operation.
-        scope: what the names of a function's operations begin with where it is imported in place.
+        scope: what names begin with in a function that is imported in place, see `forward_name`.
     """
-    return layer_of_name(scope + str((forward_op(op) or op).name))
-
-
-def layer_of_name(name: str) -> LayerPath:
-    """The layer that the name of an operation tells.
-
-    A scope that stands twice in a row counts once: Keras opens that of a layer again for its call.
-    """
-    scopes = [scope for scope in name.split("/")[:-1] if not _GRADIENTS.fullmatch(scope)]
+    scopes = (scope + forward_name(op)).split("/")[:-1]
     while scopes and (scopes[-1].endswith("_grad") or scopes[-1] in _INNER):
         scopes.pop()
-    return tuple(scope for scope, _ in groupby(scopes))
+    return tuple(name for name, _ in groupby(scopes))
+
+
+def forward_name(op: Any) -> str:
+    """The name of the forward operation of one of a gradient, of all others their own.
+
+    The gradient of a loop has a name of its own: it turns from the last turn to the first, so that its turns
+    are no turns of the loop.
+    """
+    forward = None if op.type.endswith("While") else forward_op(op)
+    return _TO_GRADIENTS.sub("", str((forward or op).name))

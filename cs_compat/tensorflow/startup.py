@@ -105,9 +105,8 @@ class _Finder:
         finally:
             self._searching.discard(fullname)
         if spec is not None and spec.loader is not None:
-            loader: Any = _Loader(
-                spec.loader, self._around.get(fullname, nullcontext), self._after.get(fullname)
-            )
+            around = self._around.get(fullname, lambda module: nullcontext())
+            loader: Any = _Loader(spec.loader, around, self._after.get(fullname))
             spec.loader = loader
         return spec
 

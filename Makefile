@@ -19,7 +19,7 @@ lint: .venv/.complete ## ruff (style, format), mypy --strict, who may import who
 	.venv/bin/lint-imports --config setup.cfg
 
 test: .venv/.complete ## the tests
-	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder
+	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder
 
 soak: .venv/.complete ## the long fault and load tests
 	$(PYTHON) -m pytest -m soak

@@ -254,7 +254,7 @@ def _compile(
     progress: Progress | None,
 ) -> tuple[Artifact, CompileReport]:
     from cgc.executable import export_step
-    from cgc.performance import with_advice
+    from cgc.performance import with_streaming_rate
     from cgc.placement import place
     from cgc.report import compile_report
 
@@ -264,7 +264,7 @@ def _compile(
         try:
             placement = place(graph, fabric)
         except PlacementError as error:
-            raise with_advice(error, graph) from None
+            raise with_streaming_rate(error, graph) from None
     with stages.stage("Estimating performance"):
         report = compile_report(graph, placement, fabric)
     with stages.stage("Exporting the executable"):

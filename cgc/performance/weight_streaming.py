@@ -59,8 +59,8 @@ def kernel_flop(kernel: Kernel) -> float:
     return 2.0 * kernel.parameters["passes"] * kernel.parameters["rows"] * multiplications
 
 
-def with_advice(error: PlacementError, graph: KernelGraph) -> PlacementError:
-    """The same error with the speed that weight streaming would have on a CS system."""
+def with_streaming_rate(error: PlacementError, graph: KernelGraph) -> PlacementError:
+    """The same error, which also tells the rate that a CS system would have with weight streaming."""
     rate = streaming_estimate(graph).samples_per_s
     shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
     return PlacementError(

@@ -7,7 +7,7 @@ import pytest
 from cgc.errors import PlacementError
 from cgc.kernels import Kernel, KernelGraph
 from cgc.kernels.families import FAMILIES
-from cgc.performance import streaming_estimate, with_advice
+from cgc.performance import streaming_estimate, with_streaming_rate
 
 
 def transformer(
@@ -83,6 +83,6 @@ def test_families_say_what_streams_and_what_it_multiplies() -> None:
 
 def test_the_error_of_a_model_that_does_not_fit_names_the_rate_of_the_other_mode() -> None:
     graph = transformer(40, 5120, 20480, 40, 2048, 50257, 60)
-    found = with_advice(PlacementError("the 121 kernels do not fit together"), graph)
+    found = with_streaming_rate(PlacementError("the 121 kernels do not fit together"), graph)
     assert "do not fit together. Weight streaming, a mode of CS systems that is not simulated" in str(found)
     assert "samples/s (batch 60" in str(found)

@@ -3,8 +3,6 @@
 .PHONY: help setup lint test soak bench demo proto clean
 
 PYTHON := .venv/bin/python
-PACKAGES := cgc cs_compat cs_system csrun estimator input_analyzer input_rules cs_runtime cs_stream cs_toolkit
-CODE := $(PACKAGES) benchmarks models scripts tests
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -15,13 +13,13 @@ help: ## this list
 setup: .venv/.complete ## create .venv from constraints.txt
 
 lint: .venv/.complete ## ruff (style, format), mypy --strict, who may import whom (import-linter)
-	$(PYTHON) -m ruff check $(CODE)
-	$(PYTHON) -m ruff format --check $(CODE)
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --config setup.cfg
 
 test: .venv/.complete ## the tests
-	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder
+	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder
 
 soak: .venv/.complete ## the long fault and load tests
 	$(PYTHON) -m pytest -m soak

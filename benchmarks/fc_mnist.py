@@ -145,7 +145,8 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
         front_end = TensorFlowFrontEnd(model_fn, source, params, config, Path(model_dir))
         module = front_end.program().module
         run_pipeline(module, DEFAULT_PIPELINE)
-        engine = PipelinedEngine(export_step(module, step_interface(module)), step_interface(module), CHUNK)
+        interface = step_interface(module)
+        engine = PipelinedEngine(export_step(module, interface), interface, CHUNK)
         engine.program()
         engine.put_state(front_end.initial_state())
         front_end.close()

@@ -23,16 +23,16 @@ from pydantic import ValidationError
 
 from cgc.errors import CorruptArtifactError
 from cgc.manifest import (
-    EXECUTABLE,
     FILES,
     FORMAT_VERSION,
     MANIFEST,
     Estimates,
     FileEntry,
     Manifest,
+    executable_file,
 )
 from cgc.publishing import NAME_PREFIX, DirectoryLock, directory_lock, publish_directory
-from cs_toolkit.step import StepExecutable, StepInterface
+from cs_toolkit.step import CompiledStep, Executable, StepInterface
 
 _SOURCE_SUFFIXES = (".py", ".mlir", ".j2", ".js")
 _BESIDE_THE_COMPILER = ("contest", "importers", "tools")
@@ -57,7 +57,7 @@ class Artifact:
 
     @property
     def interface(self) -> StepInterface:
-        """Inputs, state and outputs of the step, in the order of the executable."""
+        """Inputs, state and outputs of the whole step."""
         return self.manifest.interface.to_step()
 
     @property
@@ -66,16 +66,26 @@ class Artifact:
         return self.manifest.estimates
 
     @property
-    def executable(self) -> StepExecutable:
-        """What the CS system takes, read and checked at every access."""
+    def step(self) -> CompiledStep:
+        """What the CS system is told of the step."""
         manifest = self.manifest
-        return StepExecutable(
+        executables = []
+        for entry in manifest.executables:
+            file = manifest.files[executable_file(entry.name)]
+            executables.append(
+                Executable(entry.name, entry.interface.to_step(), file.sha256, file.size_bytes)
+            )
+        return CompiledStep(
             self.key,
             manifest.fabric.name,
             manifest.estimates.execution,
             self.interface,
-            self.read(EXECUTABLE),
+            tuple(executables),
         )
+
+    def executable_bytes(self, name: str) -> bytes:
+        """The bytes of an executable; raises as `read` does."""
+        return self.read(executable_file(name))
 
     def read(self, name: str) -> bytes:
         """The content of one file.
@@ -203,7 +213,7 @@ def publish(lock: DirectoryLock, manifest: Manifest, files: Mapping[str, bytes])
     Args:
         lock: of `artifact_lock` for the manifest's key.
         manifest: its `files` are `file_entries(files)`.
-        files: all of `cgc.manifest.FILES`.
+        files: all of `cgc.manifest.FILES`, and the file of every executable.
 
     Raises:
         ArtifactWriteError: the disk is full, or permission is missing; nothing half-written is left.
@@ -257,7 +267,8 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise CorruptArtifactError(f"{where}: {place}: {first['msg']}, got {first['input']!r:.80}") from error
-    missing = sorted(set(FILES) - set(manifest.files))
+    wanted = (*FILES, *(executable_file(entry.name) for entry in manifest.executables))
+    missing = [name for name in wanted if name not in manifest.files]
     if missing:
         raise CorruptArtifactError(f"{where}: files lacks {', '.join(missing)}")
     return manifest

@@ -41,7 +41,6 @@ from cgc.errors import CorruptArtifactError, InvalidModuleError, PlacementError
 from cgc.manifest import (
     CIRH_TEXT,
     DELTAT_ESTIMATE,
-    EXECUTABLE,
     FORMAT_VERSION,
     KERNELS_TEXT,
     LAIR_TEXT,
@@ -49,10 +48,12 @@ from cgc.manifest import (
     REPORT_HTML,
     REPORT_JSON,
     REPORT_TEXT,
+    ExecutableEntry,
     FabricName,
     Interface,
     Manifest,
     PipelinedEstimates,
+    executable_file,
 )
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.fabric import Fabric
@@ -70,6 +71,9 @@ KERNEL = "cs.kernel"
 """Attribute of the ops in `kernels.mlir`: the name of the kernel that an op runs in."""
 
 _MODES: tuple[Mode, ...] = ("train", "eval", "infer")
+_WHOLE_STEP = "step"
+"""The name of the one executable of a step that is executed pipelined."""
+
 _VALIDATE_STAGES = 3
 _COMPILE_STAGES = 7
 
@@ -128,7 +132,12 @@ class CompileResult:
 
 
 def validate_step(
-    module: ModuleOp, options: CompileOptions, fabric: Fabric, progress: Progress | None = None
+    module: ModuleOp,
+    options: CompileOptions,
+    fabric: Fabric,
+    progress: Progress | None = None,
+    *,
+    interface: StepInterface | None = None,
 ) -> ValidationResult:
     """Checks that a program can be compiled: its interface, a rewritten copy, its kernels.
 
@@ -137,12 +146,14 @@ def validate_step(
         options: of the compiler.
         fabric: what the program is for; only `compile_step` places kernels on it.
         progress: told when a stage begins.
+        interface: that of the module, where somebody has read it already; else it is read here.
 
     Raises:
         CompileError: it cannot; the message names the op, its node and the user's line.
     """
     start = time.monotonic()
-    step_interface(module)
+    if interface is None:
+        step_interface(module)
     stages = _Stages(_VALIDATE_STAGES, progress)
     _, graph = _kernels_of(module, options, stages)
     stages.finish()
@@ -156,6 +167,7 @@ def compile_step(
     fabric: Fabric,
     progress: Progress | None = None,
     *,
+    interface: StepInterface | None = None,
     lock_timeout_s: float = 3600.0,
     on_wait: Callable[[str], None] | None = None,
 ) -> CompileResult:
@@ -170,6 +182,7 @@ def compile_step(
         options: of the compiler.
         fabric: what to place the kernels on.
         progress: told when a stage begins.
+        interface: that of the module, where somebody has read it already; else it is read here.
         lock_timeout_s: patience with another task that compiles the same program.
         on_wait: called with who that is, before waiting for it.
 
@@ -179,7 +192,7 @@ def compile_step(
         ArtifactLockError: another task took longer than `lock_timeout_s`.
     """
     start = time.monotonic()
-    interface = step_interface(module)
+    interface = interface or step_interface(module)
     key_of = partial(
         artifact_key, canonical_text(module), options.model_dump(), fabric.model_dump(mode="json")
     )
@@ -241,7 +254,7 @@ def _compile(
     progress: Progress | None,
 ) -> tuple[Artifact, CompileReport]:
     from cgc.executable import export_step
-    from cgc.performance import with_advice
+    from cgc.performance import with_streaming_rate
     from cgc.placement import place
     from cgc.report import compile_report
 
@@ -251,7 +264,7 @@ def _compile(
         try:
             placement = place(graph, fabric)
         except PlacementError as error:
-            raise with_advice(error, graph) from None
+            raise with_streaming_rate(error, graph) from None
     with stages.stage("Estimating performance"):
         report = compile_report(graph, placement, fabric)
     with stages.stage("Exporting the executable"):
@@ -297,7 +310,7 @@ def _files(
         REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
         REPORT_HTML: render_html(report),
     }
-    return {**{name: text.encode() for name, text in texts.items()}, EXECUTABLE: executable}
+    return {**{name: text.encode() for name, text in texts.items()}, executable_file(_WHOLE_STEP): executable}
 
 
 def _manifest(
@@ -308,14 +321,16 @@ def _manifest(
     report: CompileReport,
     files: dict[str, bytes],
 ) -> Manifest:
-    overall, fabric = report.performance.overall, report.fabric
+    overall, fabric, whole = report.performance.overall, report.fabric, Interface.from_step(interface)
     return Manifest(
         format_version=FORMAT_VERSION,
         tool_version=tool_version(),
         key=key,
         mode=mode,
+        precision=options.precision,
         batch_size=report.batch_size,
-        interface=Interface.from_step(interface),
+        interface=whole,
+        executables=[ExecutableEntry(name=_WHOLE_STEP, interface=whole)],
         fabric=FabricName(name=fabric.name, processing_elements=fabric.processing_elements),
         estimates=PipelinedEstimates(
             execution=options.execution,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from cs_toolkit.step import Mode, StepInterface, TensorSpec
+from cs_toolkit.step import Mode, Precision, StepInterface, TensorSpec
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Grows when a file of the artifact changes its meaning; an artifact of another version is compiled again."""
 
 MANIFEST = "manifest.json"
-EXECUTABLE = "step.jaxexport"
 CIRH_TEXT = "cirh.mlir"
 KERNELS_TEXT = "kernels.mlir"
 LAIR_TEXT = "lair.mlir"
@@ -31,13 +30,17 @@ FILES = (
     REPORT_TEXT,
     REPORT_JSON,
     REPORT_HTML,
-    EXECUTABLE,
 )
-"""What an artifact consists of, beside the manifest."""
+"""What every artifact consists of, beside the manifest and its executables."""
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 FileName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """A name without a folder: a manifest never leads out of its artifact."""
+
+
+def executable_file(name: str) -> str:
+    """The file of an executable: what `jax.export` has serialized."""
+    return f"{name}.jaxexport"
 
 
 class _Frozen(BaseModel):
@@ -53,7 +56,7 @@ class Tensor(_Frozen):
 
 
 class Interface(_Frozen):
-    """Arguments and results of the step, in the order of the executable."""
+    """Arguments and results of a step, or of one of its executables, in the order of the function."""
 
     inputs: list[Tensor]
     state: list[Tensor]
@@ -80,6 +83,18 @@ class Interface(_Frozen):
         )
 
 
+class ExecutableEntry(_Frozen):
+    """One compiled function of the step; `executable_file` tells where it lies.
+
+    Attributes:
+        name: unique in the artifact.
+        interface: what goes into and comes out of this function, under names of its own.
+    """
+
+    name: FileName
+    interface: Interface
+
+
 class FabricName(_Frozen):
     """The fabric that the step is placed on.
 
@@ -92,26 +107,34 @@ class FabricName(_Frozen):
     processing_elements: int = Field(gt=0)
 
 
-class PipelinedEstimates(_Frozen):
-    """What the performance model predicts for a step whose layers are on the wafer at once; not measured.
+class _WaferEstimates(_Frozen):
+    """What the performance model predicts in every execution mode; not measured.
 
     Attributes:
-        execution: tells the estimates of one mode from those of another.
-        deltat_cycles: cycles between two samples.
-        samples_per_s: the rate that follows from it at the fabric's clock.
+        samples_per_s: the rate at the fabric's clock.
         active_pes: processing elements that the kernels take.
         total_utilization: their share of the fabric, 0 to 1.
     """
 
-    execution: Literal["pipelined"] = "pipelined"
-    deltat_cycles: int = Field(gt=0)
     samples_per_s: float = Field(gt=0)
     active_pes: int = Field(ge=0)
     total_utilization: float = Field(ge=0, le=1)
 
 
+class PipelinedEstimates(_WaferEstimates):
+    """Those of a step whose layers are on the wafer at once.
+
+    Attributes:
+        execution: tells the estimates of one mode from those of another.
+        deltat_cycles: cycles between two samples.
+    """
+
+    execution: Literal["pipelined"] = "pipelined"
+    deltat_cycles: int = Field(gt=0)
+
+
 Estimates = PipelinedEstimates
-"""Estimates of any execution mode, told apart by `execution`."""
+"""Estimates of any execution mode, told apart by `execution`; what one mode alone has is read by `match`."""
 
 
 class FileEntry(_Frozen):
@@ -128,6 +151,8 @@ class Manifest(_Frozen):
         format_version: FORMAT_VERSION of the tool that wrote it.
         tool_version: `cgc.artifact.tool_version` of the tool that wrote it.
         key: the 64 hex digits of the directory's name.
+        interface: of the whole step.
+        executables: what the step was compiled to, in the order that its mode of execution wants.
         files: every other file of the artifact by name.
         versions: of python, jax, jaxlib and xdsl at the time of compilation.
     """
@@ -136,12 +161,23 @@ class Manifest(_Frozen):
     tool_version: str
     key: Sha256
     mode: Mode
+    precision: Precision
     batch_size: int = Field(gt=0)
     interface: Interface
+    executables: list[ExecutableEntry] = Field(min_length=1)
     fabric: FabricName
     estimates: Estimates
     versions: dict[str, str]
     files: dict[FileName, FileEntry]
+
+    @field_validator("executables")
+    @classmethod
+    def _names_are_unique(cls, executables: list[ExecutableEntry]) -> list[ExecutableEntry]:
+        names = [executable.name for executable in executables]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]!r} is there twice, expected unique names")
+        return executables
 
 
 def _to_json(spec: TensorSpec) -> Tensor:

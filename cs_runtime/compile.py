@@ -57,7 +57,13 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
         program = _trace(front_end, timeline)
         log.info("=============== Starting Cerebras Compilation ===============")
         with timeline.phase("validate"):
-            result = validate_step(program.module, _options(settings), target.fabric, _log_stage)
+            result = validate_step(
+                program.module,
+                _options(settings),
+                target.fabric,
+                _log_stage,
+                interface=program.interface,
+            )
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
     show(kernel_list_text(result.graph))
@@ -97,6 +103,7 @@ def compile_for(
             _options(settings),
             target.fabric,
             _log_stage,
+            interface=program.interface,
             on_wait=_log_wait,
         )
     for warning in result.warnings:
@@ -133,10 +140,9 @@ def _write_files(
 ) -> None:
     artifact = None if result is None else result.artifact
     estimates = None if artifact is None else artifact.estimates
-    active_pes = None if artifact is None else artifact.estimates.active_pes
     model_dir = settings.model_dir
     files.write_json(
-        model_dir / "fabric.json", summaries.fabric_json(target.fabric, active_pes, target.system)
+        model_dir / "fabric.json", summaries.fabric_json(target.fabric, estimates, target.system)
     )
     files.write_json(
         model_dir / "performance.json",
@@ -144,8 +150,7 @@ def _write_files(
             fabric=target.fabric,
             total_samples=0,
             total_time_s=0.0,
-            deltat_cycles=None if estimates is None else estimates.deltat_cycles,
-            active_pes=active_pes,
+            estimates=estimates,
             compile_time_s=timeline.seconds("compile"),
             programming_time_s=None,
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -11,6 +12,16 @@ from typing import Any
 
 from cs_runtime.errors import ModelDirError
 from cs_toolkit.files import replace_file
+
+_WRITE_FAILURES = (
+    errno.ENOSPC,
+    errno.EACCES,
+    errno.EROFS,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EPERM,
+    errno.ENOENT,
+)
 
 
 def check_writable(directory: Path) -> None:
@@ -45,3 +56,14 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes sorted, indented JSON, as the original's `performance.json`."""
     write_text(path, json.dumps(data, indent=4, sort_keys=True, default=str) + "\n")
+
+
+def write_failure(error: Exception) -> str | None:
+    """The cause of a failed write in a few words of the operating system; None where it has none.
+
+    Libraries hide it in a text of their own.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    causes = map(os.strerror, _WRITE_FAILURES)
+    return next((cause for cause in causes if cause in str(error)), None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from cs_runtime.program import FrontEnd, State
+from cs_runtime.program import FrontEnd, MeasuredFrontEnd, State
 from cs_runtime.session import next_run, open_session, prime
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
@@ -18,13 +19,15 @@ from csrun.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
 
+_UNBOUNDED_SEGMENT = 1 << 20
+
 
 def run(
     front_end: FrontEnd,
     settings: RunSettings,
     steps: int | None,
     on_end: Callable[[State], None] | None = None,
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Outputs of one step after the other, on the chief; worker 0 streams and yields nothing.
 
     One worker reads the whole input in its order, whatever the size of the job: outputs belong to records by
@@ -69,4 +72,25 @@ def run(
         session.reservation.stop(None)
 
 
-_UNBOUNDED_SEGMENT = 1 << 20
+def evaluate(front_end: MeasuredFrontEnd, settings: RunSettings, steps: int) -> dict[str, Any]:
+    """Metrics over so many batches, or fewer where the input ends; empty in a worker.
+
+    Their values are computed on the chief's host, from the totals after the last step.
+
+    Raises:
+        OutOfRangeError: a label is no class, or an id no row of its table.
+        cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+    """
+    results: dict[str, Any] = {}
+    done = 0
+    for outputs in run(
+        front_end, settings, steps, lambda state: results.update(front_end.metric_values(state))
+    ):
+        front_end.add_to_metrics(outputs)
+        done += 1
+    if not results:
+        return {}
+    log.info("evaluated %d batches", done)
+    if done < steps:
+        log.warning("the input ended after %d of %d batches", done, steps)
+    return results

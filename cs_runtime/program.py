@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from cs_runtime.ranges import RangeCheck
 from cs_runtime.source import InputSource
-from cs_toolkit.step import Mode
+from cs_toolkit.step import Mode, StepInterface
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -24,19 +24,27 @@ LOSS = "output_loss"
 
 @dataclass(frozen=True)
 class StepProgram:
-    """One traced step of the user's program.
+    """One traced step of the user's program, as `cs_runtime.traced_step.step_program` makes it.
 
     Attributes:
-        module: CIRH as the importer made it, before any pass.
+        module: CIRH before any pass.
+        interface: What goes into and out of it.
         mode: What the step does; a `train` step updates state and has the output `output_loss`.
         batch_size: Samples in one batch.
         ranges: What to check of the outputs of every step; they are no outputs of the user's program.
     """
 
     module: ModuleOp
+    interface: StepInterface
     mode: Mode
     batch_size: int
     ranges: tuple[RangeCheck, ...] = ()
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs of the user's program."""
+        checks = {name for check in self.ranges for name in (check.minimum, check.maximum)}
+        return [spec.name for spec in self.interface.outputs if spec.name not in checks]
 
 
 class FrontEnd(InputSource, Protocol):
@@ -55,6 +63,22 @@ class FrontEnd(InputSource, Protocol):
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
         """Writes a checkpoint of `state` as it is after `step` steps; returns whether to stop there."""
+        ...
+
+
+class MeasuredFrontEnd(FrontEnd, Protocol):
+    """The framework's side of an evaluation.
+
+    The step keeps the running totals of metrics in its state. What the system cannot compute of them, the
+    front end computes on the chief's host from the outputs of every step.
+    """
+
+    def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Counts a step with these outputs, where metrics are computed on this host."""
+        ...
+
+    def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Values of the metrics for the totals in a state; NumPy arrays and scalars by name."""
         ...
 
 

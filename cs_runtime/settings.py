@@ -9,7 +9,10 @@ from typing import Any, Literal
 
 from cs_toolkit.step import Precision
 
+Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
+"""The user's word for a run, as the command lines of programs take it."""
 InputPosition = Literal["toolkit", "program"]
+"""Who leaves out the batches that earlier runs have used, in a training that continues."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class RunSettings:
     """Settings of one compile, training or inference.
 
     Attributes:
-        mode: The user's word for it (`train`, `eval`, `predict`, `compile_only`, `validate_only`).
+        mode: The user's word for it.
         model_dir: Where checkpoints and summaries go.
         compile_dir: Where artifacts go; `model_dir` when None.
         cs_ip: Address of the CS system as the user wrote it; None compiles for `fabric`.
@@ -33,7 +36,7 @@ class RunSettings:
         params: The user's parameters, noted in the summary.
     """
 
-    mode: str
+    mode: Command
     model_dir: Path
     batch_size: int
     compile_dir: Path | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from cs_toolkit.step import TensorSpec
+from cs_runtime.errors import InputFnError
+from cs_toolkit.step import NARROWED, TensorSpec
 
 Batch = tuple[np.ndarray, ...]
 
@@ -29,3 +30,23 @@ class InputSource(Protocol):
     def batches(self, skip: int) -> Iterator[Batch]:
         """A freshly built input without its first `skip` batches, arrays in the order of `inputs`."""
         ...
+
+
+def narrowed(name: str, value: Any) -> np.ndarray:
+    """The array of a component, 64-bit integers as 32-bit ones: so the device computes them.
+
+    Raises:
+        InputFnError: a value does not fit.
+    """
+    array: np.ndarray = np.asarray(value)
+    target = NARROWED.get(array.dtype.name)
+    if target is None:
+        return array
+    result: np.ndarray = array.astype(target)
+    if not np.array_equal(result, array):
+        limits = np.iinfo(target)
+        raise InputFnError(
+            f"component '{name}' of the input has values from {array.min()} to {array.max()}; the CS system "
+            f"computes integers in 32 bits, from {limits.min} to {limits.max}. Map them into that range"
+        )
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -13,8 +13,11 @@ from cs_runtime.files import write_text
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
 from cs_toolkit.fabric import Fabric
-from cs_toolkit.step import TensorSpec
+from cs_toolkit.step import TensorSpec, device_bytes
 from cs_toolkit.version import __version__
+
+if TYPE_CHECKING:
+    from cgc.manifest import Estimates
 
 INPUT_INFO_FILE = "estimate_pipeline_perf_info.yaml"
 
@@ -24,37 +27,49 @@ def performance_json(
     fabric: Fabric,
     total_samples: int,
     total_time_s: float,
-    deltat_cycles: int | None,
-    active_pes: int | None,
+    estimates: Estimates | None,
     compile_time_s: float | None,
     programming_time_s: float | None,
 ) -> dict[str, Any]:
     """Contents of `performance.json` with the key names of the original.
 
-    `est_samples_per_sec` is Frequency / delta_t, the estimate for the wafer; `samples_per_sec` is measured
-    on this system, in `total_time` seconds. `fabric_utilization` is a fraction, of `fabric_cores`, which are
-    all cores of the fabric. Values that a mode does not know are null.
+    `est_samples_per_sec` is the estimate for the wafer, Frequency / delta_t where the layers are a pipeline;
+    `samples_per_sec` is measured on this system, in `total_time` seconds. `fabric_utilization` is a fraction,
+    of `fabric_cores`, which are all cores of the fabric. Values that a mode does not know are null.
     """
     return {
         "total_samples": total_samples,
         "total_time": total_time_s,
         "samples_per_sec": total_samples / total_time_s if total_time_s else None,
-        "est_samples_per_sec": fabric.clock_hz / deltat_cycles if deltat_cycles else None,
-        "delta_t": deltat_cycles,
+        "est_samples_per_sec": None if estimates is None else estimates.samples_per_s,
+        "delta_t": None if estimates is None else _deltat_cycles(estimates),
         "Frequency": fabric.clock_hz,
         "fabric_cores": fabric.processing_elements,
-        "fabric_utilization": None if active_pes is None else active_pes / fabric.processing_elements,
+        "fabric_utilization": None
+        if estimates is None
+        else estimates.active_pes / fabric.processing_elements,
         "compile_time": compile_time_s,
         "programming_time": programming_time_s,
     }
 
 
-def fabric_json(fabric: Fabric, active_pes: int | None, system: Mapping[str, Any] | None) -> dict[str, Any]:
+def _deltat_cycles(estimates: Estimates) -> int | None:
+    """Cycles between two samples, where the mode of execution has such a thing."""
+    from cgc.manifest import PipelinedEstimates
+
+    match estimates:
+        case PipelinedEstimates():
+            return estimates.deltat_cycles
+
+
+def fabric_json(
+    fabric: Fabric, estimates: Estimates | None, system: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Contents of `fabric.json`: the fabric that the program is compiled for, and the system that has it."""
     return {
         **fabric.model_dump(mode="json"),
         "processing_elements": fabric.processing_elements,
-        "active_pes": active_pes,
+        "active_pes": None if estimates is None else estimates.active_pes,
         "system": None if system is None else dict(system),
     }
 
@@ -94,7 +109,7 @@ def write_input_info(
         "model_dir": str(settings.model_dir.absolute()),
         "artifact": None if artifact is None else str(artifact.absolute()),
         "batch_size": settings.batch_size,
-        "bytes_per_sample": sum(spec.nbytes for spec in inputs) / settings.batch_size,
+        "bytes_per_sample": device_bytes(inputs) / settings.batch_size,
         "target_samples_per_s": samples_per_s,
         "inputs": [{"name": i.name, "dtype": i.dtype, "shape": list(i.shape)} for i in inputs],
     }

@@ -176,22 +176,20 @@ def _note_success(
         )
         log.info("Loss for final step: %.6g.", result.loss)
     artifact = session.compiled.artifact
-    active_pes = artifact.estimates.active_pes
     files.write_json(
         settings.model_dir / "performance.json",
         summaries.performance_json(
             fabric=session.target.fabric,
             total_samples=result.samples,
             total_time_s=result.seconds,
-            deltat_cycles=artifact.estimates.deltat_cycles,
-            active_pes=active_pes,
+            estimates=artifact.estimates,
             compile_time_s=timeline.seconds("compile"),
             programming_time_s=timeline.seconds("program the fabric"),
         ),
     )
     files.write_json(
         settings.model_dir / "fabric.json",
-        summaries.fabric_json(session.target.fabric, active_pes, session.target.system),
+        summaries.fabric_json(session.target.fabric, artifact.estimates, session.target.system),
     )
     files.write_json(
         settings.model_dir / "run_summary.json",

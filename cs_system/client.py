@@ -2,7 +2,7 @@
 
     with SystemClient(parse_address("127.0.0.1:9000")) as client:
         with client.reserve(job, token) as reservation:
-            reservation.load(artifact.executable)
+            reservation.load(artifact)
             reservation.program()
             reservation.put_state(state)
             reservation.open_input(num_workers=2, identity=identity, first_position=0)
@@ -17,10 +17,10 @@ Importing this module imports neither JAX nor a framework. A client is for one t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, starmap
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,10 +39,10 @@ from cs_system.errors import (
 )
 from cs_system.identity import InputIdentity, identity_to_wire
 from cs_system.info import SystemInfo, read_info
-from cs_system.interface import specs_to_wire, state_faults
+from cs_system.interface import state_faults, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.wire import CHUNK_BYTES, TensorAssembler, pack_tensors
-from cs_toolkit.step import StepExecutable, StepInterface
+from cs_toolkit.step import StepInterface, StepSource
 
 __all__ = [
     "Reservation",
@@ -195,36 +195,29 @@ class Reservation:
         self._steps: StepStream | None = None
         self._closed = False
 
-    def load(self, executable: StepExecutable) -> None:
-        """Gives the system a compiled program; sends the executable unless the system has it.
+    def load(self, source: StepSource) -> None:
+        """Gives the system a compiled program; sends those of its executables that the system has not.
 
         Raises:
-            ArtifactRefusedError: it is for another fabric, too large, or arrived damaged.
+            ArtifactRefusedError: it is for another fabric or another engine, too large, or arrived damaged.
         """
-        data, interface = executable.data, executable.interface
-        offer = pb.ArtifactOffer(
-            key=executable.key,
-            fabric=executable.fabric,
-            execution=executable.execution,
-            executable_sha256=hashlib.sha256(data).hexdigest(),
-            executable_bytes=len(data),
-            inputs=specs_to_wire(interface.inputs),
-            state=specs_to_wire(interface.state),
-            outputs=specs_to_wire(interface.outputs),
-            updated=interface.updated,
-        )
-        if self._call("OfferArtifact", offer).needed:
-            self._call("UploadArtifact", _artifact_chunks(data))
-        self._interface = interface
+        step = source.step
+        needed = self._call("OfferArtifact", step_to_wire(step)).needed
+        if needed:
+            names = {executable.sha256: executable.name for executable in step.executables}
+            # Read before the call: gRPC hides what an iterator of requests raises.
+            data = {sha256: source.executable_bytes(names[sha256]) for sha256 in needed}
+            self._call("UploadArtifact", chain.from_iterable(starmap(_artifact_chunks, data.items())))
+        self._interface = step.interface
 
     def program(self) -> float:
-        """Programs the fabric: compiles the executable for the device.
+        """Programs the fabric: compiles the executables for the device.
 
         Returns:
             Seconds that it took.
 
         Raises:
-            ProgramError: the executable does not run on this system.
+            ProgramError: an executable does not run on this system.
         """
         return float(self._call("Program", pb.ProgramRequest()).seconds)
 
@@ -480,9 +473,9 @@ def join_run(
         connection.close()
 
 
-def _artifact_chunks(data: bytes) -> Iterator[pb.ArtifactChunk]:
+def _artifact_chunks(sha256: str, data: bytes) -> Iterator[pb.ArtifactChunk]:
     for offset in range(0, len(data), CHUNK_BYTES):
-        yield pb.ArtifactChunk(data=data[offset : offset + CHUNK_BYTES])
+        yield pb.ArtifactChunk(sha256=sha256, data=data[offset : offset + CHUNK_BYTES])
 
 
 def _queue_text(address: SystemAddress, queued: pb.Queued) -> str:

@@ -1,4 +1,5 @@
-"""What a step is to whoever feeds or runs it: its tensors by name, and the types the device computes in.
+"""What a step is to whoever feeds or runs it: its tensors by name, the types the device computes in, and what
+was compiled of it.
 
 Workers, the CS system and the compiler agree on this module. It needs nothing but Python.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from cs_toolkit.errors import ToolkitError
 
@@ -60,7 +61,7 @@ class TensorSpec:
 class StepInterface:
     """Inputs in batch order; state and outputs in the order of the function's arguments and results.
 
-    `updated` names the state that the step replaces, in the order of `state`.
+    `updated` names the state that the function replaces, in the order of `state`.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -70,22 +71,52 @@ class StepInterface:
 
 
 @dataclass(frozen=True)
-class StepExecutable:
-    """A compiled step as the CS system takes it.
+class Executable:
+    """One compiled function of a step, without its bytes.
+
+    Attributes:
+        name: unique in its step.
+        interface: what goes into and comes out of this function, under names of its own.
+        sha256: of the bytes, which `jax.export` has serialized.
+        size_bytes: how many.
+    """
+
+    name: str
+    interface: StepInterface
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A compiled step as the CS system is told of it.
 
     Attributes:
         key: the 64 hex digits of its artifact.
         fabric: name of the fabric that it was compiled for.
         execution: the engine that it was compiled for; an `Execution`, or one that another version knows.
-        interface: what goes in and comes out, in the order of the executable.
-        data: what `jax.export` has serialized.
+        interface: what goes into and comes out of the whole step.
+        executables: what the engine runs, at least one; it knows their order and their names.
     """
 
     key: str
     fabric: str
     execution: str
     interface: StepInterface
-    data: bytes
+    executables: tuple[Executable, ...]
+
+
+class StepSource(Protocol):
+    """A compiled step with its bytes, such as an artifact."""
+
+    @property
+    def step(self) -> CompiledStep:
+        """The step and its executables."""
+        ...
+
+    def executable_bytes(self, name: str) -> bytes:
+        """The bytes of one of them."""
+        ...
 
 
 def device_dtype(name: str) -> str:
@@ -109,3 +140,8 @@ def device_dtype(name: str) -> str:
 def wire_specs(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """The tensors of a batch on the wire: the step's inputs in the types that the device computes in."""
     return tuple(TensorSpec(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs)
+
+
+def device_bytes(specs: tuple[TensorSpec, ...]) -> int:
+    """Bytes of tensors in the types that the device computes in: of a batch on the wire, without padding."""
+    return sum(spec.nbytes for spec in wire_specs(specs))

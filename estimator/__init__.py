@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cs_runtime.params import write_params
     from estimator.alternation import train_and_evaluate
     from estimator.cli import report_errors
     from estimator.cs_estimator import CerebrasEstimator
-    from estimator.files import write_params
     from estimator.importing import import_tensorflow
     from estimator.keras_estimator import KerasEstimator
     from estimator.keras_graph import keras_model_fn
@@ -48,31 +48,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CSEstimatorSpec": "spec",
-    "CSRunConfig": "run_config",
-    "CerebrasEstimator": "cs_estimator",
-    "EstimatorSpec": "spec",
-    "EvalSpec": "spec",
-    "KerasEstimator": "keras_estimator",
-    "ModeKeys": "modes",
-    "ModelInfo": "model_fusion",
-    "MultiModelFusion": "model_fusion",
-    "RunConfig": "run_config",
-    "TrainSpec": "spec",
-    "WarmStartSettings": "spec",
-    "import_tensorflow": "importing",
-    "keras_model_fn": "keras_graph",
-    "loss_scale_optimizer": "loss_scaling",
-    "report_errors": "cli",
-    "train_and_evaluate": "alternation",
-    "write_params": "files",
+    "CSEstimatorSpec": "estimator.spec",
+    "CSRunConfig": "estimator.run_config",
+    "CerebrasEstimator": "estimator.cs_estimator",
+    "EstimatorSpec": "estimator.spec",
+    "EvalSpec": "estimator.spec",
+    "KerasEstimator": "estimator.keras_estimator",
+    "ModeKeys": "estimator.modes",
+    "ModelInfo": "estimator.model_fusion",
+    "MultiModelFusion": "estimator.model_fusion",
+    "RunConfig": "estimator.run_config",
+    "TrainSpec": "estimator.spec",
+    "WarmStartSettings": "estimator.spec",
+    "import_tensorflow": "estimator.importing",
+    "keras_model_fn": "estimator.keras_graph",
+    "loss_scale_optimizer": "estimator.loss_scaling",
+    "report_errors": "estimator.cli",
+    "train_and_evaluate": "estimator.alternation",
+    "write_params": "cs_runtime.params",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'estimator' has no attribute '{name}'")
-    return getattr(import_module(f"estimator.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

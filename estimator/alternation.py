@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from estimator.cs_estimator import CerebrasEstimator
 from estimator.errors import CallError, UnsupportedOnCsError
+from estimator.facade import EstimatorFacade
 from estimator.spec import EvalSpec, TrainSpec
 
 
 def train_and_evaluate(
-    estimator: CerebrasEstimator, train_spec: TrainSpec, eval_spec: EvalSpec
+    estimator: EstimatorFacade, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> dict[str, Any]:
     """Trains to `train_spec.max_steps`, evaluates every new checkpoint that is due, and the last one.
 
@@ -46,7 +46,7 @@ class _EvaluatingListener:
     It has the methods of `tf.compat.v1.train.CheckpointSaverListener`, which are called by name.
     """
 
-    def __init__(self, estimator: CerebrasEstimator, spec: EvalSpec) -> None:
+    def __init__(self, estimator: EstimatorFacade, spec: EvalSpec) -> None:
         self._estimator = estimator
         self._spec = spec
         self._not_before = time.monotonic() + spec.start_delay_secs

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import ModelDirError
-from cs_runtime.files import write_text
+from cs_runtime.files import write_failure, write_text
 from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError, essence
 
 log = logging.getLogger("estimator")
@@ -233,29 +231,11 @@ class CheckpointWriter:
         except (tf.errors.OpError, OSError, ValueError, RuntimeError, ModelDirError) as error:
             if not rewritten:
                 _remove(prefix)
-            raise CheckpointWriteError(prefix, write_failure(error), older[-1] if older else None) from error
+            cause = write_failure(error) or essence(error)
+            raise CheckpointWriteError(prefix, cause, older[-1] if older else None) from error
         for known in older:
             if known not in kept:
                 _remove(known)
-
-
-def write_failure(error: Exception) -> str:
-    """The cause of a failed write in a few words."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    text = str(error)
-    for code in (
-        errno.ENOSPC,
-        errno.EACCES,
-        errno.EROFS,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EPERM,
-        errno.ENOENT,
-    ):
-        if os.strerror(code) in text:
-            return os.strerror(code)
-    return essence(error)
 
 
 def _state_text(prefixes: Sequence[str]) -> str:

@@ -7,49 +7,28 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from cs_runtime import tasks
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
 from cs_runtime.files import write_text
-from csrun.roles import TaskInfo
+from cs_runtime.goals import last_step_of_job
+from cs_runtime.params import write_params
 from estimator import checkpoints
+from estimator.backend import Batches, Setup
 from estimator.calling import call_model_fn
 from estimator.capture import check_advances, model_graph, with_mean_loss
 from estimator.cpu_limits import told_as_limits
 from estimator.errors import CallError
-from estimator.events import EventWriter
+from estimator.evaluation import report
 from estimator.input import InputSource, in_model_graph
+from estimator.input_report import log_report
 from estimator.modes import ModeKeys
-from estimator.run_config import CSRunConfig
-from estimator.spec import EstimatorSpec, named_predictions
+from estimator.spec import EstimatorSpec, WarmStartSettings, checked_hooks, named_predictions
 from estimator.training_loop import SessionKeeper, TrainingLoop
 from estimator.warm_start import warm_start
 
 log = logging.getLogger("estimator")
-
-
-@dataclass(frozen=True)
-class CpuJob:
-    """One call of the estimator off the CS system.
-
-    Attributes:
-        model_fn: The user's function.
-        source: The input.
-        params: The estimator's parameters.
-        config: The estimator's configuration.
-        model_dir: Where checkpoints and events are.
-        hooks: Session hooks of the call.
-    """
-
-    model_fn: Callable[..., Any]
-    source: InputSource
-    params: Mapping[str, Any]
-    config: CSRunConfig
-    model_dir: Path
-    hooks: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,28 +39,148 @@ class _Built:
     features: Any
 
 
-def train(
-    job: CpuJob,
-    last_step: int | None,
-    saving_listeners: Sequence[Any] = (),
-    warm_start_from: Any = None,
-) -> None:
-    """Trains from the newest checkpoint to the global step `last_step`, the end of input, or a hook's stop.
+class CpuBackend:
+    """Runs the calls of an estimator on this CPU; in a job of several tasks that is the chief's alone.
 
-    Raises:
-        CheckpointReadError: the newest checkpoint is not of this model.
-        CheckpointWriteError: no space or permission.
-        NonFiniteLossError: the loss became NaN or infinite.
-        CpuLimitError: TensorFlow on a CPU cannot do what the graph has; so do the functions below.
+    Args:
+        setup: Of the estimator.
+        model_fn: The user's function.
+        warm_start: First values of a training without a checkpoint.
     """
-    newest = checkpoints.latest(job.model_dir)
-    with _built(job, ModeKeys.TRAIN) as built:
+
+    def __init__(
+        self, setup: Setup, model_fn: Callable[..., Any], warm_start: WarmStartSettings | None = None
+    ) -> None:
+        self._setup = setup
+        self._model_fn = model_fn
+        self._warm_start = warm_start
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        steps: int | None,
+        max_steps: int | None,
+        saving_listeners: Sequence[Any] | None,
+    ) -> None:
+        """Trains until the limit, the end of input, or a hook's stop.
+
+        Raises:
+            CheckpointReadError: the newest checkpoint is not of this model.
+            CheckpointWriteError: no space or permission.
+            NonFiniteLossError: the loss became NaN or infinite.
+            CpuLimitError: TensorFlow on a CPU cannot do what the graph has; so do the methods below.
+        """
+        if not is_mine("train"):
+            return
+        model_dir = self._setup.model_dir
+        newest = checkpoints.latest(model_dir)
+        last_step = self._last_step(newest, steps, max_steps)
+        write_params(model_dir, self._setup.params)
+        source = self._setup.whole_input(input_fn, ModeKeys.TRAIN)
+        log_report(source, shared=False)
+        self._announce("train")
+        own_hooks = checked_hooks("hooks", hooks)
+        with self._built(source) as built:
+            loop = self._loop(built, newest, tuple(saving_listeners or ()))
+            keeper = SessionKeeper()
+            spec_hooks = (*built.spec.training_hooks, *built.spec.training_chief_hooks)
+            session = self._open_session(built, newest, loop.saver, (keeper, *own_hooks, *spec_hooks))
+        write_text(model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
+        requeue = tasks.current().requeue
+        with CheckpointRequests() as requests, session, loop.events, told_as_limits(built.graph):
+            stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
+        if stopped_at is not None:
+            leave_for_requeue(stopped_at)
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None,
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """Metrics over `steps` batches or all of the input, mean `loss` and `global_step`."""
+        if not is_mine("eval"):
+            return {}
+        self._announce("eval")
+        own_hooks = checked_hooks("hooks", hooks)
+        checkpoint = self._checkpoint(checkpoint_path, "evaluating")
+        with self._built(self._setup.whole_input(input_fn, ModeKeys.EVAL)) as built:
+            metrics = with_mean_loss(built.spec)
+            saver = checkpoints.model_saver(built.spec.scaffold)
+            keeper = SessionKeeper()
+            every_hook = (keeper, *own_hooks, *built.spec.evaluation_hooks)
+            session = self._open_session(built, checkpoint, saver, every_hook)
+        return report(self._setup.model_dir, _evaluated(built, metrics, session, keeper, steps), name)
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        num_samples: int | None,
+    ) -> Batches:
+        """Predictions for all of the input: whoever has enough of them closes the generator."""
+        if not is_mine("predict"):
+            return
+        self._announce("predict")
+        own_hooks = checked_hooks("hooks", hooks)
+        checkpoint = self._checkpoint(checkpoint_path, "predicting with")
+        with self._built(self._setup.whole_input(input_fn, ModeKeys.PREDICT)) as built:
+            named = named_predictions(built.spec)
+            saver = checkpoints.model_saver(built.spec.scaffold)
+            every_hook = (*own_hooks, *built.spec.prediction_hooks)
+            session = self._open_session(built, checkpoint, saver, every_hook)
+        # No default graph is left on the stack while the caller has the generator suspended.
+        with session:
+            try:
+                while not session.should_stop():
+                    with told_as_limits(built.graph):
+                        batch = session.run(named)
+                    yield batch
+            except _out_of_range():
+                return
+
+    def _announce(self, command: str) -> None:
+        log.info("Running %s on this CPU", command)
+        if self._setup.config.precision != "float32":
+            log.info("precision=%s concerns the CS system only", self._setup.config.precision)
+
+    def _last_step(self, newest: str | None, steps: int | None, max_steps: int | None) -> int | None:
+        """The global step at which a training ends; None where it ends with the input."""
+        if steps is None and max_steps is None:
+            return None
+        first_step = checkpoints.step_of(newest)
+        return last_step_of_job(self._setup.model_dir, tasks.current(), first_step, steps, max_steps)
+
+    def _checkpoint(self, given: str | None, doing: str) -> str | None:
+        model_dir = self._setup.model_dir
+        checkpoint = checkpoints.chosen(given, model_dir)
+        if checkpoint is None:
+            log.warning("there is no checkpoint in '%s': %s freshly initialized variables", model_dir, doing)
+        return checkpoint
+
+    @contextmanager
+    def _built(self, source: InputSource) -> Iterator[_Built]:
+        """The graph of input and model, as default graph for the body."""
+        import tensorflow as tf
+
+        params, config = self._setup.params, self._setup.config
+        with model_graph(config.tf_random_seed) as global_step, tf.device(config.device_fn):
+            features, labels = in_model_graph(source)
+            spec = call_model_fn(self._model_fn, features, labels, source.mode, params, config)
+            yield _Built(tf.compat.v1.get_default_graph(), spec, global_step, features)
+
+    def _loop(self, built: _Built, newest: str | None, saving_listeners: Sequence[Any]) -> TrainingLoop:
+        """What is done step by step; adds to the graph what it needs there."""
         check_advances(built.spec.train_op, built.global_step)
-        if newest is None and warm_start_from is not None:
-            warm_start(warm_start_from)
-        loop = TrainingLoop(
-            job.config,
-            job.model_dir,
+        if newest is None and self._warm_start is not None:
+            warm_start(self._warm_start)
+        return TrainingLoop(
+            self._setup.config,
+            self._setup.model_dir,
             built.features,
             built.spec.loss,
             _with_layer_updates(built),
@@ -89,29 +188,40 @@ def train(
             built.spec.scaffold,
             saving_listeners,
         )
-        keeper = SessionKeeper()
-        spec_hooks = (*built.spec.training_hooks, *built.spec.training_chief_hooks)
-        hooks = (keeper, *job.hooks, *spec_hooks)
-        session = _open_session(job, built, newest, loop.saver, hooks)
-    write_text(job.model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
-    requeue = TaskInfo.from_environment().requeue
-    with CheckpointRequests() as requests, session, loop.events, told_as_limits(built.graph):
-        stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
-    if stopped_at is not None:
-        leave_for_requeue(stopped_at)
+
+    def _open_session(self, built: _Built, checkpoint: str | None, saver: Any, hooks: tuple[Any, ...]) -> Any:
+        """A MonitoredSession whose variables are restored from a checkpoint, or initialized."""
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        given = built.spec.scaffold or v1.train.Scaffold()
+        scaffold = v1.train.Scaffold(saver=saver, copy_from_scaffold=given)
+        creator = v1.train.ChiefSessionCreator(
+            scaffold=scaffold,
+            # As tf.estimator did: a device that is not there, or has no kernel for an op, is no error.
+            config=self._setup.config.session_config or v1.ConfigProto(allow_soft_placement=True),
+            checkpoint_filename_with_path=checkpoint,
+        )
+        if checkpoint is not None:
+            checkpoints.check_shapes(checkpoint, v1.global_variables())
+        with checkpoints.restoring(checkpoint), told_as_limits(built.graph):
+            return v1.train.MonitoredSession(session_creator=creator, hooks=list(hooks))
 
 
-def evaluate(job: CpuJob, steps: int | None, checkpoint_path: str | None, name: str | None) -> dict[str, Any]:
-    """Metrics of a checkpoint over `steps` batches or all of the input, mean `loss` and `global_step`."""
-    checkpoint = _checkpoint(job, checkpoint_path, "evaluating")
-    with _built(job, ModeKeys.EVAL) as built:
-        metrics = with_mean_loss(built.spec)
-        updates = [update for _, update in metrics.values()]
-        values = {key: value for key, (value, _) in metrics.items()}
-        saver = checkpoints.model_saver(built.spec.scaffold)
-        keeper = SessionKeeper()
-        hooks = (keeper, *job.hooks, *built.spec.evaluation_hooks)
-        session = _open_session(job, built, checkpoint, saver, hooks)
+def is_mine(command: str) -> bool:
+    """Whether a run on a CPU is this task's; logs it where it is not."""
+    if tasks.is_chief():
+        return True
+    log.info("nothing to do for worker %d: %s runs on a CPU, the chief's", tasks.current().index, command)
+    return False
+
+
+def _evaluated(
+    built: _Built, metrics: Mapping[str, Any], session: Any, keeper: SessionKeeper, steps: int | None
+) -> dict[str, Any]:
+    """Values of metrics, and the global step, when a session has read its batches."""
+    updates = [update for _, update in metrics.values()]
+    values = {key: value for key, (value, _) in metrics.items()}
     started = time.perf_counter()
     done = 0
     results: dict[str, Any] | None = None
@@ -131,49 +241,7 @@ def evaluate(job: CpuJob, steps: int | None, checkpoint_path: str | None, name: 
             "expected one computed from variables that its update op changes, as of tf.compat.v1.metrics"
         )
     log.info("evaluated %d batches in %.2f seconds", done, time.perf_counter() - started)
-    return report(job.model_dir, results, name)
-
-
-def predict(job: CpuJob, checkpoint_path: str | None) -> Iterator[dict[str, np.ndarray]]:
-    """Predictions of a checkpoint, one batch after the other; a single tensor has the key `SINGLE`."""
-    checkpoint = _checkpoint(job, checkpoint_path, "predicting with")
-    with _built(job, ModeKeys.PREDICT) as built:
-        named = named_predictions(built.spec)
-        saver = checkpoints.model_saver(built.spec.scaffold)
-        hooks = (*job.hooks, *built.spec.prediction_hooks)
-        session = _open_session(job, built, checkpoint, saver, hooks)
-    # No default graph is left on the stack while the caller has the generator suspended.
-    with session:
-        try:
-            while not session.should_stop():
-                with told_as_limits(built.graph):
-                    batch = session.run(named)
-                yield batch
-        except _out_of_range():
-            return
-
-
-def report(model_dir: Path, results: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Logs the results of an evaluation and writes them as events beside those of the training."""
-    step = int(results["global_step"])
-    text = ", ".join(f"{key} = {results[key]}" for key in sorted(results))
-    log.info("Saving dict for global step %d: %s", step, text)
-    scalars = {key: float(value) for key, value in results.items() if np.ndim(value) == 0}
-    scalars.pop("global_step")
-    with EventWriter(model_dir / (f"eval_{name}" if name else "eval")) as events:
-        events.scalars(step, scalars)
-    return dict(results)
-
-
-@contextmanager
-def _built(job: CpuJob, mode: str) -> Iterator[_Built]:
-    """The graph of input and model, as default graph for the body."""
-    import tensorflow as tf
-
-    with model_graph(job.config.tf_random_seed) as global_step, tf.device(job.config.device_fn):
-        features, labels = in_model_graph(job.source)
-        spec = call_model_fn(job.model_fn, features, labels, mode, job.params, job.config)
-        yield _Built(tf.compat.v1.get_default_graph(), spec, global_step, features)
+    return results
 
 
 def _with_layer_updates(built: _Built) -> Any:
@@ -183,34 +251,6 @@ def _with_layer_updates(built: _Built) -> Any:
     from cgc.importers.tensorflow import keras_layer_updates
 
     return tf.group(built.spec.train_op, *keras_layer_updates(built.graph))
-
-
-def _open_session(
-    job: CpuJob, built: _Built, checkpoint: str | None, saver: Any, hooks: tuple[Any, ...]
-) -> Any:
-    """A MonitoredSession whose variables are restored from a checkpoint, or initialized."""
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
-    given = built.spec.scaffold or v1.train.Scaffold()
-    scaffold = v1.train.Scaffold(saver=saver, copy_from_scaffold=given)
-    creator = v1.train.ChiefSessionCreator(
-        scaffold=scaffold,
-        # As tf.estimator did: a device that is not there, or has no kernel for an op, is no error.
-        config=job.config.session_config or v1.ConfigProto(allow_soft_placement=True),
-        checkpoint_filename_with_path=checkpoint,
-    )
-    if checkpoint is not None:
-        checkpoints.check_shapes(checkpoint, v1.global_variables())
-    with checkpoints.restoring(checkpoint), told_as_limits(built.graph):
-        return v1.train.MonitoredSession(session_creator=creator, hooks=list(hooks))
-
-
-def _checkpoint(job: CpuJob, given: str | None, doing: str) -> str | None:
-    checkpoint = checkpoints.chosen(given, job.model_dir)
-    if checkpoint is None:
-        log.warning("there is no checkpoint in '%s': %s freshly initialized variables", job.model_dir, doing)
-    return checkpoint
 
 
 def _out_of_range() -> type[Exception]:

@@ -68,7 +68,7 @@ def _limit(error: Any, op: Any) -> tuple[str, str] | None:
 def _error(op: Any, limit: str, advice: str, cause: str) -> CpuLimitError:
     from cgc.importers.tensorflow.source import user_line
 
-    return CpuLimitError(limit, op.name, user_line(op), cause, advice)
+    return CpuLimitError("TensorFlow", limit, op.name, user_line(op), cause, advice)
 
 
 def _op(error: Any, graph: Any) -> Any:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import logging
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cs_runtime.events import SUMMARY_PREFIX
 from cs_runtime.files import write_text
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import StepProgram
-from cs_runtime.ranges import RangeCheck
-from cs_toolkit.step import Mode, TensorSpec
 from estimator import checkpoints
 from estimator.capture import TracedModel, scalar_summaries, trace
-from estimator.events import SUMMARY_PREFIX
 from estimator.host_metrics import HostMetrics
-from estimator.input import Element, InputSource, describe, read
-from estimator.model_state import ModelState
-from estimator.modes import ModeKeys
+from estimator.input import InputSource
+from estimator.model_state import ModelState, StateOptions
+from estimator.modes import PROGRAM_MODES, ModeKeys
+from estimator.program_input import ProgramInput
 from estimator.run_config import CSRunConfig
-from estimator.spec import WarmStartSettings, named_predictions
+from estimator.spec import named_predictions
 
 if TYPE_CHECKING:
     from cgc.importers.tensorflow import ImportedStep
@@ -35,33 +30,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("estimator")
 
 PREDICTION = "prediction"
-_PROGRAM_MODES: Mapping[str, Mode] = {
-    ModeKeys.TRAIN: "train",
-    ModeKeys.EVAL: "eval",
-    ModeKeys.PREDICT: "infer",
-}
 
 
-@dataclass(frozen=True)
-class StateOptions:
-    """Where the state comes from and how checkpoints are kept.
+class TensorFlowFrontEnd(ProgramInput):
+    """Implements `cs_runtime.program.MeasuredFrontEnd` for a `model_fn` and an `input_fn`.
 
-    Attributes:
-        checkpoint: Checkpoint to restore; None for the newest of `model_dir`.
-        warm_start: First values where there is no checkpoint.
-        saving_listeners: The user's `CheckpointSaverListener`s.
-    """
-
-    checkpoint: str | None = None
-    warm_start: WarmStartSettings | None = None
-    saving_listeners: tuple[Any, ...] = ()
-
-
-class TensorFlowFrontEnd:
-    """Implements `cs_runtime.program.FrontEnd` for a `model_fn` and an `input_fn`.
-
-    The graph is built when `program` or a state is asked for first; `inputs`, `input_facts` and `batches`,
-    all that a worker needs, build the input alone.
+    The graph is built when `program` or a state is asked for first.
     """
 
     def __init__(
@@ -73,8 +47,8 @@ class TensorFlowFrontEnd:
         model_dir: Path,
         options: StateOptions | None = None,
     ) -> None:
+        super().__init__(source)
         self._model_fn = model_fn
-        self._source = source
         self._params = params
         self._config = config
         self._model_dir = model_dir
@@ -90,40 +64,7 @@ class TensorFlowFrontEnd:
             estimator.errors.EstimatorError: `model_fn` or `input_fn` cannot be used on the CS system.
             cgc.errors.CompileError: the graph has something that the compiler does not know.
         """
-        mode = _PROGRAM_MODES[self._source.mode]
-        return StepProgram(self._imported.module, mode, self.batch_size, self._ranges)
-
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The tensors of one batch in streaming order, with the types that `input_fn` declares."""
-        return tuple(
-            TensorSpec(f"input_{index}", component.dtype.name, component.shape)
-            for index, component in enumerate(self._element.components)
-        )
-
-    def input_facts(self) -> dict[str, str]:
-        """The mode, the program's files, the input function's name, and name, type and shape of every tensor.
-
-        Parameters are not among them: a program may change them while it runs, in one task only.
-        """
-        function = self._source.input_fn
-        while isinstance(function, partial):
-            function = function.func
-        tensors = {
-            f"tensor {index}": f"{c.name} {c.dtype.name}{list(c.shape)}"
-            for index, c in enumerate(self._element.components)
-        }
-        return {
-            "mode": self._source.mode,
-            "program": _file_mark(getattr(sys.modules.get("__main__"), "__file__", None)),
-            "input function": f"{getattr(function, '__qualname__', type(function).__name__)} in "
-            f"{_file_mark(_source_file(function))}",
-            "number of tensors": str(len(tensors)),
-            **tensors,
-        }
-
-    def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """A freshly built input without its first `skip` batches."""
-        return read(self._source, self._config.tf_random_seed, skip)
+        return self._program
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Arrays by resource name.
@@ -137,7 +78,7 @@ class TensorFlowFrontEnd:
             log.warning(
                 "there is no checkpoint in '%s': running with freshly initialized variables", self._model_dir
             )
-        state.start(checkpoint, self._options.warm_start)
+        state.start(checkpoint)
         variables = self._imported.variables
         values = state.read([_key(name) for name in variables.values()])
         if self._source.mode == ModeKeys.TRAIN:
@@ -178,18 +119,16 @@ class TensorFlowFrontEnd:
         if self._state is not None:
             self._state.close()
 
-    @property
-    def batch_size(self) -> int:
-        """First dimension of the first component that has one; 1 where none has."""
-        return next((c.shape[0] for c in self._element.components if c.shape), 1)
-
     @cached_property
-    def _element(self) -> Element:
-        return describe(self._source)
+    def _program(self) -> StepProgram:
+        from cs_runtime.traced_step import step_program  # late: workers have no compiler
+
+        mode = PROGRAM_MODES[self._source.mode]
+        return step_program(self._imported.module, mode, self.batch_size, self.input_names)
 
     @cached_property
     def _model(self) -> TracedModel:
-        model = trace(self._model_fn, self._element, self._source.mode, self._params, self._config)
+        model = trace(self._model_fn, self.element, self._source.mode, self._params, self._config)
         if self._source.mode == ModeKeys.TRAIN:
             warn_of_hooks((*model.spec.training_hooks, *model.spec.training_chief_hooks))
         return model
@@ -197,10 +136,9 @@ class TensorFlowFrontEnd:
     @cached_property
     def _imported(self) -> ImportedStep:
         from cgc.errors import GraphImportError  # late: workers have no compiler
-        from estimator.skipped_steps import count_skipped_steps
 
         try:
-            imported = self._import()
+            return self._import()
         except GraphImportError as error:
             if self._source.mode != ModeKeys.EVAL or self._model.spec.host_call is None:
                 raise
@@ -208,8 +146,6 @@ class TensorFlowFrontEnd:
             imported = self._import()  # without what the metrics need: other faults remain
             ops = ", ".join(sorted({fault.op for fault in error.details if fault.op}))
             log.info("the metrics of host_call are computed on this host: the CS system lacks %s", ops)
-        if self._source.mode == ModeKeys.TRAIN:
-            count_skipped_steps(imported.module)
         return imported
 
     def _import(self) -> ImportedStep:
@@ -221,29 +157,19 @@ class TensorFlowFrontEnd:
             inputs=model.inputs,
             outputs=_outputs(model, mode, self._host_metrics),
             updates=_updates(model, mode) if self._host_metrics is None else [],
-            mode=_PROGRAM_MODES[mode],
+            mode=PROGRAM_MODES[mode],
             # Without a seed the initial weights differ from run to run. The masks of dropout do not: a seed
             # drawn here would be another program, to be compiled again every time.
             seed=self._config.tf_random_seed or 0,
             global_step=model.global_step,
         )
 
-    @cached_property
-    def _ranges(self) -> tuple[RangeCheck, ...]:
-        """Lets the imported step put out the ranges of its labels and ids, once."""
-        from estimator.ranges import watch_ranges
-
-        return watch_ranges(self._imported.module, [c.name for c in self._element.components])
-
     @property
     def _model_state(self) -> ModelState:
         if self._state is None:
+            model = self._model
             self._state = ModelState(
-                self._model,
-                self._model_dir,
-                self._config.keep_checkpoint_max,
-                self._options.saving_listeners,
-                self._config.session_config,
+                model.graph, model.spec.scaffold, self._model_dir, self._config, self._options
             )
         return self._state
 
@@ -286,26 +212,6 @@ def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
 
     # Of an update only what it writes: its own value may need what the system cannot compute.
     return variable_writes([update for _, update in model.metrics.values()])
-
-
-def _source_file(function: Any) -> str | None:
-    for candidate in (function, type(function)):  # an object with __call__ has the file of its class
-        try:
-            return inspect.getsourcefile(candidate)
-        except (TypeError, OSError):
-            continue
-    return None
-
-
-def _file_mark(path: str | None) -> str:
-    """Name and content of a file, the same wherever a machine has it: `run.py (sha256 1f3870be274f)`."""
-    if path is None:
-        return "no file"
-    try:
-        content = Path(path).read_bytes()
-    except OSError:
-        return Path(path).name
-    return f"{Path(path).name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})"
 
 
 def _key(variable_name: str) -> str:

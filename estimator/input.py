@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from estimator import tasks
+from cs_runtime import tasks
+from cs_runtime.source import narrowed
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
 from estimator.modes import ModeKeys
 
-# What the device computes in 32 bits travels in 32 bits.
+_FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
 FEATURES_AND_LABELS = ("features", "labels")
-_NARROW = {"int64": np.dtype("int32"), "uint64": np.dtype("uint32")}
 
 
 class WeightedLabels(NamedTuple):
@@ -201,26 +201,6 @@ def names_by(source: InputSource, spec: Any) -> list[str]:
     return component_names(_parts(spec, source.parts, source.mode), source.parts)
 
 
-def narrowed(name: str, value: Any) -> np.ndarray:
-    """The array, 64-bit integers as 32-bit ones.
-
-    Raises:
-        InputFnError: a value does not fit.
-    """
-    array: np.ndarray = np.asarray(value)
-    target = _NARROW.get(array.dtype.name)
-    if target is None:
-        return array
-    result: np.ndarray = array.astype(target)
-    if not np.array_equal(result, array):
-        limits = np.iinfo(target)
-        raise InputFnError(
-            f"component '{name}' of the input has values from {array.min()} to {array.max()}; the CS system "
-            f"computes integers in 32 bits, from {limits.min} to {limits.max}. Map them into that range"
-        )
-    return result
-
-
 def _leaf_names(prefix: str, part: Any) -> list[str]:
     if isinstance(part, Mapping):
         # tf.nest walks mappings in the order of their sorted keys.
@@ -271,7 +251,7 @@ def _component(name: str, leaf: Any) -> Component:
         advice = f"cast it in input_fn: tf.cast(x, tf.{_CAST_ADVICE[leaf.dtype.name]})"
         raise ComponentTypeError(name, leaf.dtype.name, advice)
     if leaf.shape.rank is None:
-        raise InputShapeError(name, None)
+        raise InputShapeError(name, None, _FIXED_SHAPE)
     if not leaf.shape.is_fully_defined():
-        raise InputShapeError(name, leaf.shape.as_list())
+        raise InputShapeError(name, leaf.shape.as_list(), _FIXED_SHAPE)
     return Component(name, leaf.dtype, tuple(leaf.shape.as_list()))

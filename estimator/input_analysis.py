@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -12,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from csrun.environment import variables
-from csrun.roles import tf_config
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.stand_ins import worker_config, worker_variables
 from estimator.input import InputSource, describe, read
-from estimator.tasks import VARIABLE as TF_CONFIG
 from input_rules.handover import InputProgram, Shard, take_over, wanted
 
 
@@ -59,18 +56,10 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
 
 def _told(shard: Shard) -> AbstractContextManager[None]:
     """What a worker finds in its environment, for what it reads there later, in any thread."""
-    config = _tf_config(shard)
-    tasks = shard.count + 1 if shard.count > 1 else 1
-    rank = shard.index + 1 if shard.count > 1 else 0
-    told = {TF_CONFIG: json.dumps(config), **step_variables(os.environ, rank, tasks)}
-    return variables(told)
+    return variables(worker_variables(os.environ, shard.count, shard.index))
 
 
 def _as_worker(source: InputSource, shard: Shard) -> InputSource:
     """The input as one worker of a job reads it; alone, as a job of one task does."""
-    return replace(source, tf_config=_tf_config(shard), num_shards=shard.count, shard=shard.index)
-
-
-def _tf_config(shard: Shard) -> dict[str, Any]:
-    hosts = ["127.0.0.1"] * (shard.count + 1 if shard.count > 1 else 1)
-    return tf_config(shard.index + 1 if shard.count > 1 else 0, hosts)
+    config = worker_config(shard.count, shard.index)
+    return replace(source, tf_config=config, num_shards=shard.count, shard=shard.index)

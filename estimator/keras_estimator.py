@@ -1,23 +1,25 @@
-"""KerasEstimator: the calls of CerebrasEstimator for a compiled Keras model."""
+"""KerasEstimator: the calls of an estimator for a compiled Keras model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimator.cs_estimator import CerebrasEstimator
+from estimator.backend import Backend, Batches, Setup
 from estimator.errors import CallError
-from estimator.input import InputSource
+from estimator.facade import EstimatorFacade
 from estimator.keras_graph import keras_model_fn
-from estimator.spec import EstimatorSpec
 
 if TYPE_CHECKING:
-    from estimator.front_end import StateOptions, TensorFlowFrontEnd
+    from estimator.cpu import CpuBackend
+    from estimator.input import InputSource
+    from estimator.keras_front_end import KerasFrontEnd
+    from estimator.model_state import StateOptions
+    from estimator.on_cs import CsBackend
 
 
-class KerasEstimator(CerebrasEstimator):
+class KerasEstimator(EstimatorFacade):
     """Compiles, trains, evaluates and predicts on the CS system what `fit` does on a CPU.
 
     A step is one call of the model's `train_step`; logged values are those that `fit` shows, means since the
@@ -44,23 +46,73 @@ class KerasEstimator(CerebrasEstimator):
         config: Any = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
-            return keras_model_fn(model)(features, labels, mode, params)
-
-        super().__init__(model_fn, model_dir, compile_dir, config, params)
+        super().__init__(model_dir, compile_dir, config, params)
         self.model = model
 
-    def _front_end(self, source: InputSource, options: StateOptions | None = None) -> TensorFlowFrontEnd:
+    def _cpu(self) -> Backend:
+        return _KerasOnCpu(self._setup(), self.model)
+
+    def _cs(self) -> CsBackend:
+        from estimator.on_cs import CsBackend
+
+        return CsBackend(self._setup(), self._front_end)
+
+    def _front_end(self, source: InputSource, options: StateOptions) -> KerasFrontEnd:
         from estimator.keras_front_end import KerasFrontEnd
 
-        source = replace(source, parts=self._parts)
-        return KerasFrontEnd(self.model, source, self._params, self._config, self._model_dir, options)
+        return KerasFrontEnd(self.model, source, self._config, self._model_dir, options)
 
-    def _whole_source(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
-        return replace(super()._whole_source(input_fn, mode), parts=self._parts)
 
-    def _train_on_cpu(self, *args: Any, **kwargs: Any) -> None:
-        raise CallError(
-            "train() of a KerasEstimator runs on the CS system, but config.cs_ip is None or use_cs False; "
-            "on this CPU call fit() of the Keras model itself"
-        )
+class _KerasOnCpu:
+    """Evaluates and predicts on this CPU from checkpoints; training there is the model's own `fit`."""
+
+    def __init__(self, setup: Setup, model: Any) -> None:
+        self._setup = setup
+        self._model = model
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        steps: int | None,
+        max_steps: int | None,
+        saving_listeners: Sequence[Any] | None,
+    ) -> None:
+        """Refuses.
+
+        Raises:
+            CallError: in the chief.
+        """
+        from estimator.cpu import is_mine
+
+        if is_mine("train"):
+            raise CallError(
+                "train() of a KerasEstimator runs on the CS system, but config.cs_ip is None or use_cs "
+                "False; on this CPU call fit() of the Keras model itself"
+            )
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None,
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """As `CpuBackend.evaluate`, with a graph of the model's `test_step`."""
+        return self._backend().evaluate(input_fn, steps, hooks, checkpoint_path, name)
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        num_samples: int | None,
+    ) -> Batches:
+        """As `CpuBackend.predict`, with a graph of the model's `predict_step`."""
+        yield from self._backend().predict(input_fn, hooks, checkpoint_path, num_samples)
+
+    def _backend(self) -> CpuBackend:
+        from estimator.cpu import CpuBackend
+
+        return CpuBackend(self._setup, keras_model_fn(self._model))

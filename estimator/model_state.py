@@ -1,52 +1,69 @@
-"""The variables of a traced model as arrays: initial values, restored values, checkpoints of given values."""
+"""The variables of a graph as arrays: initial values, restored values, checkpoints of given values."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from estimator import checkpoints
-from estimator.capture import TracedModel
+from estimator.run_config import CSRunConfig
 from estimator.spec import WarmStartSettings
 from estimator.warm_start import warm_start
 
 log = logging.getLogger("estimator")
 
 
+@dataclass(frozen=True)
+class StateOptions:
+    """Where the state comes from and how checkpoints are kept.
+
+    Attributes:
+        checkpoint: Checkpoint to restore; None for the newest of `model_dir`.
+        warm_start: First values where there is no checkpoint.
+        saving_listeners: The user's `CheckpointSaverListener`s.
+    """
+
+    checkpoint: str | None = None
+    warm_start: WarmStartSettings | None = None
+    saving_listeners: tuple[Any, ...] = ()
+
+
 class ModelState:
-    """A TensorFlow session on this CPU that holds the variables of a model and never runs a step.
+    """A TensorFlow session on this CPU that holds the variables of a graph and never runs a step.
 
     Args:
-        model: The traced graph; savers and assignments are added to it.
+        graph: That of a model; savers and assignments are added to it.
+        scaffold: The user's, or None.
         model_dir: Where checkpoints are written.
-        keep_max: Number of checkpoints to keep; 0 or None keeps all.
-        saving_listeners: `CheckpointSaverListener`s of the user.
-        session_config: ConfigProto of the session.
+        config: Says how many of them are kept, and how the session is configured.
+        options: Where the state comes from; the listeners of checkpoints.
     """
 
     def __init__(
         self,
-        model: TracedModel,
+        graph: Any,
+        scaffold: Any,
         model_dir: Path,
-        keep_max: int | None = None,
-        saving_listeners: Sequence[Any] = (),
-        session_config: Any = None,
+        config: CSRunConfig,
+        options: StateOptions,
     ) -> None:
         import tensorflow as tf
 
         v1 = tf.compat.v1
-        self._graph = model.graph
-        self._session_config = session_config
+        self._graph = graph
+        self._session_config = config.session_config
+        self._warm_start = options.warm_start
         self._session: Any = None
-        with model.graph.as_default():
+        with graph.as_default():
             self._variables = {
                 variable.op.name: variable for variable in [*v1.global_variables(), *v1.local_variables()]
             }
-            self._saver = checkpoints.model_saver(model.spec.scaffold)
+            self._saver = checkpoints.model_saver(scaffold)
             self._reads = {name: variable.read_value() for name, variable in self._variables.items()}
             self._values = {
                 name: v1.placeholder(variable.dtype.base_dtype, variable.shape)
@@ -57,10 +74,10 @@ class ModelState:
                 for name, variable in self._variables.items()
             }
         self._writer = checkpoints.CheckpointWriter(
-            model_dir, self._saver, model.graph, keep_max, saving_listeners
+            model_dir, self._saver, graph, config.keep_checkpoint_max, options.saving_listeners
         )
 
-    def start(self, checkpoint: str | None, warm: WarmStartSettings | None = None) -> None:
+    def start(self, checkpoint: str | None) -> None:
         """Initializes all variables, then restores a checkpoint; warm-started values where there is none.
 
         Raises:
@@ -70,8 +87,8 @@ class ModelState:
 
         v1 = tf.compat.v1
         with self._graph.as_default():
-            if checkpoint is None and warm is not None:
-                warm_start(warm)
+            if checkpoint is None and self._warm_start is not None:
+                warm_start(self._warm_start)
             self._session = v1.Session(graph=self._graph, config=self._session_config)
             self._session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
             self._session.run(v1.tables_initializer())

@@ -1,157 +1,204 @@
-"""Calls of the estimator that run on the CS system: the only module that calls `cs_runtime`."""
+"""The calls of an estimator on the CS system."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, Protocol
 
 import numpy as np
 
 import cs_runtime.inference
 import cs_runtime.training
+from cs_runtime import tasks
+from cs_runtime.events import StepEvents
 from cs_runtime.failures import noted_failures
-from cs_runtime.settings import InputPosition, RunSettings
-from estimator import checkpoints, cpu, tasks
+from cs_runtime.garbage import leave_at_exit, seldom_searched
+from cs_runtime.params import plain, write_params
+from cs_runtime.program import MeasuredFrontEnd
+from cs_runtime.settings import Command, RunSettings
+from estimator import checkpoints
+from estimator.backend import Batches, Setup
 from estimator.errors import UnsupportedOnCsError
-from estimator.events import EventWriter, StepEvents
-from estimator.files import plain
-from estimator.front_end import TensorFlowFrontEnd, prediction_name
-from estimator.run_config import CSRunConfig
+from estimator.evaluation import report
+from estimator.events import EventWriter
+from estimator.front_end import prediction_name, warn_of_hooks
+from estimator.input import InputSource
+from estimator.input_report import log_report
+from estimator.model_state import StateOptions
+from estimator.modes import ModeKeys
+from estimator.spec import WarmStartSettings
 
 log = logging.getLogger("estimator")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a run happens and what the user calls it.
+class EstimatorFrontEnd(MeasuredFrontEnd, Protocol):
+    """The TensorFlow side of a run, of a `model_fn` or of a Keras model."""
 
-    Attributes:
-        command: The user's word for the run: `train`, `eval`, `predict`, `compile_only`, `validate_only`.
-        model_dir: Where checkpoints and summaries go.
-        compile_dir: Where artifacts go; None for `model_dir`.
-        config: The estimator's configuration.
-        params: The estimator's parameters.
-        input_position: Who leaves out used batches where a training continues.
+    @property
+    def batch_size(self) -> int:
+        """Samples in one batch."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds of TensorFlow."""
+        ...
+
+
+MakeFrontEnd = Callable[[InputSource, StateOptions], EstimatorFrontEnd]
+
+
+class CsBackend:
+    """Runs the calls of an estimator on the CS system; each takes all tasks of a job.
+
+    Args:
+        setup: Of the estimator.
+        make_front_end: Makes the TensorFlow side of a run for an input.
+        warm_start: First values of a training without a checkpoint.
     """
 
-    command: str
-    model_dir: Path
-    compile_dir: Path | None
-    config: CSRunConfig
-    params: Mapping[str, Any]
-    input_position: InputPosition = "toolkit"
+    def __init__(
+        self,
+        setup: Setup,
+        make_front_end: MakeFrontEnd,
+        warm_start: WarmStartSettings | None = None,
+    ) -> None:
+        self._setup = setup
+        self._make_front_end = make_front_end
+        self._warm_start = warm_start
+
+    @seldom_searched()
+    def compile(self, input_fn: Callable[..., Any], mode: str, *, validate_only: bool) -> None:
+        """Validates or compiles; needs no CS system, but asks the one at `cs_ip` for its fabric."""
+        if not tasks.is_chief():
+            log.info("nothing to do for worker %d: the chief compiles", tasks.current().index)
+            return
+        from cs_runtime.compile import compile_program, validate_program  # late: workers have no compiler
+
+        log.info("TF_CONFIG environment variable: {}")
+        log.info("Running %s for the CS system", "validate" if validate_only else "compile")
+        write_params(self._setup.model_dir, self._setup.params)
+        source = self._setup.input_of_no_job(input_fn, mode)
+        log_report(source, shared=mode == ModeKeys.TRAIN)
+        front_end = self._make_front_end(source, StateOptions())
+        if validate_only:
+            validate_program(front_end, self._settings(front_end, "validate_only"))
+        else:
+            compile_program(front_end, self._settings(front_end, "compile_only"))
+        leave_at_exit()
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        steps: int | None,
+        max_steps: int | None,
+        saving_listeners: Sequence[Any] | None,
+    ) -> None:
+        """Trains so many more steps, or to that global step; streams where this task is a worker."""
+        if steps is None and max_steps is None:
+            raise UnsupportedOnCsError(
+                "train() on the CS system needs the number of steps, got neither steps nor max_steps; "
+                "give one of them (--steps or --max_steps)"
+            )
+        self._announce("train", hooks)
+        setup = self._setup
+        source = setup.shared_input(input_fn, ModeKeys.TRAIN)
+        if tasks.is_chief():
+            log_report(source)
+            write_params(setup.model_dir, setup.params)
+        options = StateOptions(None, self._warm_start, tuple(saving_listeners or ()))
+        with closing(self._make_front_end(source, options)) as front_end:
+            settings = self._settings(front_end, "train", steps, max_steps)
+            with EventWriter(setup.model_dir) as writer:
+                events = StepEvents(writer, setup.config.save_summary_steps, settings.batch_size)
+                cs_runtime.training.train(front_end, settings, events)
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None,
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """Metrics over `steps` batches; empty in a worker.
+
+        The system keeps the running totals of the metrics; their values are computed here, from the last
+        totals. A host call that it cannot compute runs here, after every step.
+        """
+        if steps is None:
+            raise UnsupportedOnCsError(
+                "evaluate() on the CS system needs the number of steps, got None; give steps (--eval_steps)"
+            )
+        self._announce("eval", hooks)
+        source = self._setup.whole_input(input_fn, ModeKeys.EVAL)
+        with closing(self._make_front_end(source, StateOptions(checkpoint_path))) as front_end:
+            results = cs_runtime.inference.evaluate(front_end, self._settings(front_end, "eval"), steps)
+        if not results:
+            return {}
+        model_dir = self._setup.model_dir
+        results["global_step"] = checkpoints.step_of(checkpoints.chosen(checkpoint_path, model_dir))
+        return report(model_dir, results, name)
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        num_samples: int | None,
+    ) -> Batches:
+        """Predictions of the batches that hold so many samples, or of all of the input; none in a worker."""
+        self._announce("predict", hooks)
+        source = self._setup.whole_input(input_fn, ModeKeys.PREDICT)
+        with closing(self._make_front_end(source, StateOptions(checkpoint_path))) as front_end:
+            steps = None if num_samples is None else -(-num_samples // front_end.batch_size)
+            settings = self._settings(front_end, "predict")
+            with closing(cs_runtime.inference.run(front_end, settings, steps)) as every_output:
+                for outputs in every_output:
+                    yield _predictions(outputs)
+
+    def _announce(self, command: Command, hooks: Sequence[Any] | None) -> None:
+        log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.shared_config()))
+        log.info("Running %s on the CS system at %s", command, self._setup.config.cs_ip)
+        warn_of_hooks(hooks or ())
+
+    def _settings(
+        self,
+        front_end: EstimatorFrontEnd,
+        command: Command,
+        steps: int | None = None,
+        last_step: int | None = None,
+    ) -> RunSettings:
+        setup, config = self._setup, self._setup.config
+        return RunSettings(
+            mode=command,
+            model_dir=setup.model_dir,
+            batch_size=self._batch_size(front_end),
+            compile_dir=setup.compile_dir,
+            cs_ip=config.cs_ip,
+            steps=steps,
+            last_step=last_step,
+            save_every_steps=config.save_checkpoints_steps,
+            save_every_s=config.save_checkpoints_secs,
+            log_every_steps=config.log_step_count_steps,
+            seed=config.tf_random_seed,
+            precision=config.precision,
+            input_position=setup.input_position,
+            params=plain(setup.params),
+        )
+
+    def _batch_size(self, front_end: EstimatorFrontEnd) -> int:
+        """The batch size, for which the input is built: what is wrong with it shows here first."""
+        if not tasks.is_chief():
+            return front_end.batch_size
+        with noted_failures(self._setup.artifact_dir):
+            return front_end.batch_size
 
 
-def compile_only(front_end: TensorFlowFrontEnd, place: Place, validate_only: bool) -> None:
-    """Validates or compiles; needs no CS system, but asks the one at `cs_ip` for its fabric."""
-    from cs_runtime.compile import compile_program, validate_program  # late: workers have no compiler
-
-    settings = _settings(front_end, place)
-    if validate_only:
-        validate_program(front_end, settings)
-    else:
-        compile_program(front_end, settings)
-
-
-def train(front_end: TensorFlowFrontEnd, place: Place, steps: int | None, max_steps: int | None) -> None:
-    """Trains `steps` more steps, or to the global step `max_steps`; streams where this task is a worker."""
-    settings = _settings(front_end, place, steps=steps, last_step=max_steps)
-    with EventWriter(place.model_dir) as writer:
-        events = StepEvents(writer, place.config.save_summary_steps, settings.batch_size)
-        try:
-            cs_runtime.training.train(front_end, settings, events)
-        finally:
-            front_end.close()
-
-
-def evaluate(
-    front_end: TensorFlowFrontEnd,
-    place: Place,
-    steps: int,
-    checkpoint: str | None,
-    name: str | None,
-) -> dict[str, Any]:
-    """Metrics over `steps` batches; empty in a worker.
-
-    The system keeps the running totals of the metrics; their values are computed here, from the last totals.
-    A host call that it cannot compute runs here, after every step.
-    """
-    results: dict[str, Any] = {}
-    done = 0
-    try:
-        settings = _settings(front_end, place)
-        for outputs in cs_runtime.inference.run(
-            front_end, settings, steps, lambda state: results.update(front_end.metric_values(state))
-        ):
-            front_end.add_to_metrics(outputs)
-            done += 1
-    finally:
-        front_end.close()
-    if not results:
-        return {}
-    log.info("evaluated %d batches", done)
-    if done < steps:
-        log.warning("the input ended after %d of %d batches", done, steps)
-    results["global_step"] = checkpoints.step_of(checkpoints.chosen(checkpoint, place.model_dir))
-    return cpu.report(place.model_dir, results, name)
-
-
-def predict(
-    front_end: TensorFlowFrontEnd, place: Place, steps: int | None
-) -> Iterator[dict[str, np.ndarray]]:
-    """Predictions of one batch after the other; none in a worker."""
-    try:
-        for outputs in cs_runtime.inference.run(front_end, _settings(front_end, place), steps):
-            named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
-            yield {name: value for name, value in named.items() if name is not None}
-    finally:
-        front_end.close()
-
-
-def steps_for_samples(front_end: TensorFlowFrontEnd, num_samples: int | None) -> int | None:
-    """Number of batches that hold so many samples; None for all of the input.
-
-    Raises:
-        UnsupportedOnCsError: not a positive number.
-    """
-    if num_samples is None:
-        return None
-    if num_samples <= 0:
-        raise UnsupportedOnCsError(f"num_samples must be > 0 or None, got {num_samples}")
-    return -(-num_samples // front_end.batch_size)
-
-
-def _batch_size(front_end: TensorFlowFrontEnd, place: Place) -> int:
-    """The batch size, for which the input is built: what is wrong with it shows here first."""
-    if not tasks.is_chief():
-        return front_end.batch_size
-    with noted_failures(place.compile_dir or place.model_dir):
-        return front_end.batch_size
-
-
-def _settings(
-    front_end: TensorFlowFrontEnd,
-    place: Place,
-    steps: int | None = None,
-    last_step: int | None = None,
-) -> RunSettings:
-    config = place.config
-    return RunSettings(
-        mode=place.command,
-        model_dir=place.model_dir,
-        batch_size=_batch_size(front_end, place),
-        compile_dir=place.compile_dir,
-        cs_ip=config.cs_ip,
-        steps=steps,
-        last_step=last_step,
-        save_every_steps=config.save_checkpoints_steps,
-        save_every_s=config.save_checkpoints_secs,
-        log_every_steps=config.log_step_count_steps,
-        seed=config.tf_random_seed,
-        precision=config.precision,
-        input_position=place.input_position,
-        params=plain(place.params),
-    )
+def _predictions(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Predictions by name among the outputs of a step."""
+    named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
+    return {name: value for name, value in named.items() if name is not None}

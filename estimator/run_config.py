@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
+from cs_runtime import tasks
+from cs_runtime.settings import InputPosition
 from cs_toolkit.step import PRECISIONS
-from estimator import tasks
 from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
@@ -37,7 +38,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "precision": "float32",
     "input_position": None,
 }
-INPUT_POSITIONS = ("toolkit", "program")
+INPUT_POSITIONS = get_args(InputPosition)
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 
 

@@ -219,7 +219,7 @@ class Analysis:
         """The JSON value of `--json FILE`; every number in full."""
         return {
             "format_version": FORMAT_VERSION,
-            "recommendation": _recommendation(self.recommendation),
+            "recommendation": _flat(asdict(self.recommendation)),
             "target_samples_per_s": None if self.target is None else self.target.samples_per_s,
             "target_origin": None if self.target is None else self.target.origin,
             "input_bound": self.input_bound,
@@ -229,9 +229,9 @@ class Analysis:
             "findings": [asdict(finding) for finding in self.findings],
             "gain_together": None if self.gain_together is None else asdict(self.gain_together),
             "measurements": [asdict(measurement) for measurement in self.measurements],
-            "predictions": [_prediction(prediction) for prediction in self.predictions],
+            "predictions": [_flat(asdict(prediction)) for prediction in self.predictions],
             "model": {"formula": self.model.formula, "relative_error": self.model.relative_error},
-            "subject": _subject(self.subject),
+            "subject": asdict(self.subject),
             "node": asdict(self.node),
             "available_nodes": self.available_nodes,
             "notes": list(self.notes),
@@ -239,25 +239,6 @@ class Analysis:
         }
 
 
-def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
-    return {
-        **asdict(recommendation.layout),
-        "samples_per_s": recommendation.samples_per_s,
-        "headroom": recommendation.headroom,
-        "utilization": recommendation.utilization,
-        "low": recommendation.low,
-        "high": recommendation.high,
-    }
-
-
-def _prediction(prediction: Prediction) -> dict[str, Any]:
-    return {**asdict(prediction.layout), "samples_per_s": prediction.samples_per_s}
-
-
-def _subject(subject: Subject) -> dict[str, Any]:
-    value = asdict(subject)
-    value["command"] = list(subject.command)
-    value["components"] = [
-        {"name": part.name, "dtype": part.dtype, "shape": list(part.shape)} for part in subject.components
-    ]
-    return value
+def _flat(value: dict[str, Any]) -> dict[str, Any]:
+    """With the members of its layout among its own."""
+    return {**value.pop("layout"), **value}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from input_analyzer.analysis import (
     ContentionModel,
     Measurement,
     Node,
-    Prediction,
-    Recommendation,
     Subject,
     Target,
 )
@@ -33,11 +31,9 @@ from input_analyzer.notes import (
     first_epoch_note,
     more_nodes_notes,
     reservations,
-    uneven_notes,
 )
 from input_analyzer.rate_model import Point, RateModel, fit
-from input_analyzer.recommend import HEADROOM, USABLE_MEMORY, Limits, predictions, recommend
-from input_analyzer.report.words import counted
+from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
 from input_analyzer.target import target_of_report
 from input_rules.finding import Finding
 from input_rules.pace import StageCost, pace, unaccounted_us
@@ -112,32 +108,10 @@ class Examined:
         """The gravest first."""
         return tuple(map(Finding.of, self.facts["findings"]))
 
-    def findings_with(
-        self,
-        workers: int,
-        findings: Sequence[Finding],
-        others: Collection[int] = (),
-        *,
-        reached: bool = True,
-    ) -> tuple[Finding, ...]:
-        """Findings, and what so many workers are found to share unevenly.
-
-        Args:
-            workers: of the recommended layout.
-            findings: all others.
-            others: numbers of workers of layouts that reach the target, too, or are as fast.
-            reached: the recommended layout reaches a target.
-        """
+    def findings_with(self, workers: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Findings, and what so many workers of the recommended layout are found to share unevenly."""
         uneven = None if self.split is None else uneven_split(self.split, workers)
-        if self.split is None or uneven is None:
-            return tuple(findings)
-        even = sorted(other for other in others if not self.split.files % other)
-        if even:
-            # What it costs is in the expected rate, and who minds the rest has a choice.
-            would = "reach the target, too" if reached else "be as fast"
-            text = f"{uneven.recommended}; {counted(even[0], 'worker')} would {would}"
-            uneven = replace(uneven, severity="info", recommended=text)
-        return by_rank([*findings, uneven])
+        return tuple(findings) if uneven is None else by_rank([*findings, uneven])
 
     @property
     def split(self) -> Split | None:
@@ -146,16 +120,10 @@ class Examined:
         return None if split is None else Split(**split)
 
     @property
-    def may_read_files(self) -> bool:
-        """Whether it is possible that the input reads files."""
-        return bool(self.facts["may_read_files"])
-
-    @property
-    def slow_first(self) -> str:
-        """What may make later epochs faster than the first one; empty where nothing does."""
-        cached = not self.stages or any(stage.op in ("cache", "snapshot") for stage in self.stages)
-        causes = {"a cache": cached, "files that stay in memory": self.may_read_files}
-        return ", or ".join(cause for cause, there in causes.items() if there)
+    def may_speed_up(self) -> bool:
+        """Whether later epochs may be faster than the first one: of a cache, or files that stay in memory."""
+        cached = any(stage.op in ("cache", "snapshot") for stage in self.stages)
+        return cached or not self.stages or bool(self.facts["may_read_files"])
 
     def epoch_of_copy(self, copies: int) -> int | None:
         """Samples of an epoch of one of several copies."""
@@ -288,10 +256,9 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     if epoch_ended or not any(stage.once for stage in stages):
         beside = unaccounted_us(stages, _cpu_us_of_one(measurements, recommendation.layout.cpus_per_task))
     notes += [
-        *file_notes(examined.split, model, limits, target),
-        *uneven_notes(examined.split, recommendation.layout),
+        *file_notes(examined.split, limits),
         *more_nodes_notes(model, limits, target, recommendation),
-        *reservations(measurements, request.effort, model, limits, target, todo),
+        *reservations(measurements, model, limits, target, todo),
     ]
     say("done", 1.0)
     return Analysis(
@@ -301,12 +268,7 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         stages=stages,
         unaccounted_cpu_us_per_sample=beside,
         bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task, beside or 0.0),
-        findings=examined.findings_with(
-            recommendation.layout.workers,
-            gains.findings,
-            reaching(found, recommendation, target),
-            reached=target is not None and recommendation.samples_per_s >= target.samples_per_s,
-        ),
+        findings=examined.findings_with(recommendation.layout.workers, gains.findings),
         measurements=measurements,
         model=_described(model, limits),
         predictions=found,
@@ -316,16 +278,6 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         gain_together=gains.together,
         notes=(*examined.facts["notes"], *gains.notes, *notes),
     )
-
-
-def reaching(
-    found: Sequence[Prediction], recommended: Recommendation, target: Target | None
-) -> frozenset[int]:
-    """Numbers of workers of all layouts that reach the target, or deliver what the recommended one does."""
-    enough = recommended.samples_per_s
-    if target is not None:
-        enough = min(enough, target.samples_per_s * (1 + HEADROOM))
-    return frozenset(one.layout.workers for one in found if one.samples_per_s >= enough)
 
 
 def _cpu_us_of_one(measurements: Sequence[Measurement], cpus: int) -> float | None:
@@ -367,15 +319,9 @@ def _measure(
         )
     if cold is not None:
         notes += cold_notes(cold, measurements)
-    slow_first = examined.slow_first
-    if without_end and slow_first:
+    if without_end and examined.may_speed_up:
         everywhere = len(without_end) == len(todo)
-        notes.append(first_epoch_note(() if everywhere else without_end, slow_first, cold=cold is not None))
-        if cold is None and examined.may_read_files:
-            notes.append(
-                "Files that were read before are in the memory of the operating system: to measure with cold "
-                "ones, name their folders with --cold."
-            )
+        notes.append(first_epoch_note(() if everywhere else without_end))
     return tuple(measurements), notes, not without_end
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -35,12 +36,12 @@ from csrun.environment import program_environment, this_toolkit, unset_notice
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramRequest
 from csrun.site.model import Site
-from input_analyzer.errors import InputAnalyzerError
 
 if TYPE_CHECKING:
     from input_analyzer.analysis import Analysis
     from input_analyzer.analyze import Request, Say
     from input_analyzer.measure.cleanup import Workspace
+    from input_analyzer.measure.copies import Launch
 
 PROGRAM = "cs_input_analyzer"
 DEFAULT_TIME_LIMIT_S = 120
@@ -48,10 +49,6 @@ DEFAULT_SECONDS = 4
 
 LEAVING_LIMIT_S = 20.0
 """Ends the process on the node, should it hang while it tidies up, which takes it 8 s at most."""
-
-_REDRAW_S = 0.1
-_BAR_WIDTH = 20
-_FIGURES_WIDTH = len(" 100% 0:00:00 ")
 
 _HELP = """Runs COMMAND up to its input function, measures copies of that side by side on one node, and tells
 how fast the input is, which stage bounds it, what to change, and how many nodes, tasks and CPUs a training
@@ -143,7 +140,7 @@ def build_command(site: Site) -> click.Command:
     @click.option(
         "--seconds",
         "longest_s",
-        callback=_duration,
+        callback=_positive(_SECONDS, DAY_S),
         metavar="SECONDS",
         default=str(DEFAULT_SECONDS),
         show_default=True,
@@ -152,7 +149,7 @@ def build_command(site: Site) -> click.Command:
     @click.option(
         "--time-limit",
         "limit_s",
-        callback=_duration,
+        callback=_positive(_SECONDS, DAY_S),
         metavar="SECONDS",
         default=str(DEFAULT_TIME_LIMIT_S),
         show_default=True,
@@ -210,18 +207,23 @@ def build_command(site: Site) -> click.Command:
                 PROGRAM, _again(nodes), environment, inside=True, leaving_s=LEAVING_LIMIT_S
             )
             return scheduler.run_program(scheduler.plan_program(again, where.asked(site, environment)))
-        with _expected_errors(), _analysis(site) as workspace:
-            request = _request(
-                site,
-                words,
-                mount_dirs,
-                limit_s,
-                workspace,
+        with _analysis(site) as workspace:
+            from input_analyzer.analysis import Target
+            from input_analyzer.analyze import Request
+            from input_analyzer.measure.page_cache import check_folders
+            from input_analyzer.measure.rates import Effort
+
+            check_folders("--cold", cold)
+            memory_bytes = None if memory is None else int(memory * 2**30)
+            wanted = target_samples_per_s
+            request = Request(
+                command=words,
+                launch=_launch(site, words, mount_dirs, workspace, limit_s, memory_bytes),
+                cpus=_usable_cpus(cpus_per_task),
                 available_nodes=nodes,
                 cpus_per_task=cpus_per_task,
-                target=target_samples_per_s,
-                longest_s=longest_s,
-                memory_bytes=None if memory is None else int(memory * 2**30),
+                target=None if wanted is None else Target(wanted, "given with --target-samples-per-s"),
+                effort=Effort(shortest_s=min(1.0, longest_s), longest_s=longest_s),
                 cold=cold,
             )
             if apply or apply_dry_run:
@@ -231,6 +233,7 @@ def build_command(site: Site) -> click.Command:
     return cs_input_analyzer
 
 
+_SECONDS = f"seconds above 0, at most {DAY_S}, for example 10"
 _FILE = click.Path(path_type=Path, allow_dash=True)
 
 
@@ -247,8 +250,10 @@ def _counts(context: click.Context, param: click.Parameter, text: str | None) ->
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _positive(expected: str) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
-    """Parses a number above 0; `expected` says what of, with an example."""
+def _positive(
+    expected: str, most: float = sys.float_info.max
+) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """Parses a number above 0, up to `most`; `expected` says what of, with an example."""
 
     def parse(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
         if text is None:
@@ -257,68 +262,45 @@ def _positive(expected: str) -> Callable[[click.Context, click.Parameter, str | 
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (value > 0 and math.isfinite(value)):
+        if not 0 < value <= most:
             raise UsageError(f"{flag_name(param)}: got {text!r}, expected {expected}")
         return value
 
     return parse
 
 
-def _duration(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Parses seconds, more than none, at most a day."""
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= DAY_S:
+def _usable_cpus(cpus_per_task: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of the CPUs of this node that may be used.
+
+    Raises:
+        UsageError: a task is to have more.
+    """
+    from input_analyzer.measure.node import host_name, usable_cpus
+
+    cpus = usable_cpus(os.environ)
+    if cpus_per_task and max(cpus_per_task) > len(cpus):
         raise UsageError(
-            f"{flag_name(param)}: got {text!r}, expected seconds above 0, at most {DAY_S}, for example 10"
+            f"--cpus-per-task: got {max(cpus_per_task)}, expected at most {len(cpus)}, the CPUs of "
+            f"{host_name(os.environ)} that may be used: leave it out, or measure on a larger node"
         )
-    return value
+    return cpus
 
 
-def _request(
+def _launch(
     site: Site,
     words: tuple[str, ...],
     mount_dirs: tuple[Path, ...],
-    limit_s: float,
     workspace: Workspace,
-    *,
-    available_nodes: int,
-    cpus_per_task: tuple[int, ...],
-    target: float | None,
-    longest_s: float,
+    limit_s: float,
     memory_bytes: int | None,
-    cold: tuple[Path, ...],
-) -> Request:
-    # Only here, so that --help does not pay for it.
-    from input_analyzer.analysis import Target
-    from input_analyzer.analyze import Request
+) -> Launch:
     from input_analyzer.measure.copies import Launch
-    from input_analyzer.measure.node import host_name, usable_cpus
-    from input_analyzer.measure.page_cache import check_folders
-    from input_analyzer.measure.rates import Effort
-    from input_analyzer.refused import (
-        refuse_missing_function,
-        refuse_python_file,
-        refuse_words_behind_function,
-    )
+    from input_analyzer.measure.node import host_name
+    from input_analyzer.refused import refuse_no_program
     from input_analyzer.standalone import looks_like_function
 
     environment = dict(os.environ)
-    host, cpus = host_name(environment), usable_cpus(environment)
-    too_many = [each for each in cpus_per_task if each > len(cpus)]
-    if too_many:
-        raise UsageError(
-            f"--cpus-per-task: got {too_many[0]}, expected at most {len(cpus)}, the CPUs of {host} that may "
-            "be used: leave it out, or measure on a larger node"
-        )
-    refuse_python_file(words, environment.get("PATH", ""))
-    refuse_words_behind_function(words, environment.get("PATH", ""))
-    refuse_missing_function(words, environment.get("PATH", ""))
-    check_folders("--cold", cold)
+    refuse_no_program(words, environment.get("PATH", ""))
     cwd = working_directory()
     program = words
     if len(words) == 1 and looks_like_function(words[0]):
@@ -331,17 +313,7 @@ def _request(
     mounted = [*(path.absolute() for path in mount_dirs), workspace.folder]
     executed = containerise(program, site, cwd, mounted)
     variables = {**change.apply(environment), **workspace.variables}
-    launch = Launch(executed, variables, limit_s, memory_bytes, host, workspace.folder)
-    return Request(
-        command=words,
-        launch=launch,
-        cpus=cpus,
-        available_nodes=available_nodes,
-        cpus_per_task=cpus_per_task,
-        target=None if target is None else Target(target, "given with --target-samples-per-s"),
-        effort=Effort(shortest_s=min(1.0, longest_s), longest_s=longest_s),
-        cold=cold,
-    )
+    return Launch(executed, variables, limit_s, memory_bytes, host_name(environment), workspace.folder)
 
 
 def _report(request: Request, json_file: Path | None, html_file: Path | None) -> int:
@@ -435,64 +407,30 @@ def _print(analysis: Analysis, descriptor: int) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Say]:
-    """A bar on a terminal; elsewhere a line on stderr whenever something new begins."""
-    if not os.isatty(STDERR) or os.environ.get("TERM") == "dumb":
-        yield _lines()
-        return
-    import time
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        BarColumn(bar_width=_BAR_WIDTH),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    # No thread that draws: processes are started meanwhile, by forks.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("starting", total=1.0)
-        drawn = 0.0
-
-        def tell(doing: str, part: float) -> None:
-            nonlocal drawn
-            now = time.monotonic()
-            due = now - drawn >= _REDRAW_S
-            room = bar.console.width - _BAR_WIDTH - _FIGURES_WIDTH
-            bar.update(task, description=cut(doing, room), completed=part, refresh=due)
-            drawn = now if due else drawn
-
-        yield tell
-
-
-def cut(text: str, width: int) -> str:
-    """At most so many characters of a text; rich would take the room of the figures beside it too."""
-    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
-
-
-def _lines() -> Say:
+    """One line that changes on a terminal; elsewhere a line on stderr whenever something new begins."""
+    terminal = os.isatty(STDERR) and os.environ.get("TERM") != "dumb"
     last = ""
 
     def tell(doing: str, part: float) -> None:
         nonlocal last
+        if terminal:
+            text = f"{100 * part:3.0f} % {doing}"
+            write_text(STDERR, f"{_CLEAR}{text[: shutil.get_terminal_size().columns - 1]}")
+            return
         step = doing.partition(", round ")[0]
         if step != last:
             say(PROGRAM, f"{100 * part:3.0f} % {step}")
             last = step
 
-    return tell
-
-
-@contextmanager
-def _expected_errors() -> Iterator[None]:
-    """Errors of the analyzer as those of a launcher: one message, an exit code."""
     try:
-        yield
-    except InputAnalyzerError as error:
-        failure = CsrunError(str(error))
-        failure.exit_code = error.exit_code
-        raise failure from error
+        yield tell
+    finally:
+        if terminal:
+            write_text(STDERR, _CLEAR)
+
+
+_CLEAR = "\r\x1b[K"
+"""To the begin of the line, of which nothing is left (ECMA-48, EL)."""
 
 
 def _analysis(site: Site) -> AbstractContextManager[Workspace]:

@@ -9,19 +9,15 @@ from input_rules.finding import Finding
 PREFETCHING = frozenset({"prefetch-missing", "prefetch-not-last", "prefetch-empty"})
 """Findings that matter where something is done between two batches."""
 
-WORKER_COUNTS = ("loader-workers-missing", "loader-workers-few", "loader-workers-many")
+WORKER_COUNTS = ("loader-workers-missing", "loader-workers-few")
 """Findings that recommend a number of worker processes."""
 
 COMPARED = PREFETCHING | {
     *WORKER_COUNTS,
     *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed", "flat-map-of-files"),
-    *("parallel-reads-missing", "order-not-deterministic", "shuffle-buffer-small"),
-    "loader-workers-restarted",
+    *("parallel-reads-missing", "loader-workers-restarted"),
 }
-"""Findings of which the change can be tried out, and may change the rate of a worker."""
-
-KEPT_IF_SLOWER = frozenset({"order-not-deterministic", "shuffle-buffer-small", "loader-workers-many"})
-"""Those of them that are not about the rate alone: a slower input is no reason against them."""
+"""Findings that are about speed alone, and whose change can be tried out."""
 
 
 def values_of(findings: Iterable[Finding]) -> dict[str, int | None]:

@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-from cs_toolkit.errors import ToolkitError
+from cs_toolkit.errors import EXIT_FAILURE, EXIT_USAGE, ToolkitError
 
 
 class InputAnalyzerError(ToolkitError):
     """An expected failure of the analyzer."""
 
-
-def _how_alike(first: str, other: str) -> str:
-    """What makes batches alike, of which the types and shapes are `float32[8, 4]`, or the like."""
-    dtype, bracket, _ = first.partition("[")
-    if bracket and "[" in other and dtype != other.partition("[")[0]:
-        return f"make all records of one type, e.g. {dtype}"
-    rows, _, record = first.partition("[")[2].partition(",")
-    other_rows, _, other_record = other.partition("[")[2].partition(",")
-    pad = "pad (padded_batch with padded_shapes, or a collate_fn that pads) or crop to a fixed size"
-    if bracket and rows != other_rows and record.rstrip("]") == other_record.rstrip("]"):
-        return f"{pad}; a collate_fn that leaves records out has to put others in their place"
-    return pad
+    def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
 
 
 class InputFailedError(InputAnalyzerError):
     """The user's input function raised, or cannot be used; the message is its traceback, or the reason."""
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        self.exit_code = exit_code
-        super().__init__(message)
-
 
 class ComponentError(InputAnalyzerError):
     """Something in a batch cannot be streamed."""
 
-    exit_code = 2
-
     def __init__(self, name: str, got: str, what_to_do: str) -> None:
         super().__init__(
-            f"component '{name}' of the input is {got}, expected a dense tensor of numbers; {what_to_do}"
+            f"component '{name}' of the input is {got}, expected a dense tensor of numbers; {what_to_do}",
+            EXIT_USAGE,
         )
 
 
 class VaryingShapesError(InputAnalyzerError):
     """Batches that differ in what the accelerator is programmed for."""
 
-    exit_code = 1
-
     def __init__(self, name: str, first: str, other: str, number: int) -> None:
         super().__init__(
             f"the input function yields varying shapes: '{name}' of the first batch is {first}, of batch "
             f"{number} it is {other}; expected all batches alike, as the accelerator is programmed for one "
-            f"shape: {_how_alike(first, other)}"
+            "shape: make all records of one type, and pad (padded_batch with padded_shapes, or a collate_fn "
+            "that pads) or crop them to one size; a collate_fn that leaves records out has to put others in "
+            "their place"
         )
 
 
@@ -59,8 +45,6 @@ _ALL_STEPS = "batches for all steps of a training"
 
 class InputEndedError(InputAnalyzerError):
     """The input gave too few batches to be measured, or to train with."""
-
-    exit_code = 1
 
     def __init__(
         self,
@@ -94,18 +78,10 @@ class InputEndedError(InputAnalyzerError):
 class HangingInputError(InputAnalyzerError):
     """No batch came within the time limit."""
 
-    exit_code = 1
-
 
 class MemoryLimitError(InputAnalyzerError):
     """The copies of the input function fill the memory of the node."""
 
-    exit_code = 1
-
 
 class ProgramError(InputAnalyzerError):
     """The program ended by itself without handing over an input function."""
-
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        self.exit_code = exit_code
-        super().__init__(message)

@@ -9,7 +9,7 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -142,22 +142,12 @@ def _epochs(program: InputProgram, shard: Shard) -> Iterator[tuple[Any, ...]]:
 
 def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[StageCost, ...]:
     """The stages with their times, in pipeline order."""
-    by_name = {time.stage: time for time in times}
-    lane_of = lanes(pipeline)
-    costs = []
-    for stage in pipeline.stages:
-        cost = StageCost(stage.name, stage.op, stage.position, source=stage.source, lane=lane_of[stage.name])
-        time = by_name.get(stage.name)
-        if time is not None:
-            cost = replace(
-                cost,
-                self_time_us_per_sample=time.self_time_us,
-                cpu_us_per_sample=time.cpu_us,
-                wait_us_per_sample=time.wait_us,
-                once=time.once,
-            )
-        costs.append(cost)
-    return tuple(costs)
+    by_name, lane_of = {time.stage: time for time in times}, lanes(pipeline)
+    return tuple(
+        StageCost.of_stage(stage, lane_of[stage.name], time, once=time is not None and time.once)
+        for stage in pipeline.stages
+        for time in [by_name.get(stage.name)]
+    )
 
 
 def epoch_samples(pipeline: Pipeline) -> int | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from input_analyzer.compared import KEPT_IF_SLOWER, PREFETCHING, values_of
+from input_analyzer.compared import PREFETCHING, values_of
 from input_analyzer.errors import InputAnalyzerError
 from input_analyzer.interleaved import Ratio, slower
 from input_analyzer.measure.copies import Copies, Launch
@@ -25,7 +25,7 @@ _MEMORY = 2.5
 _NOISE = 0.2
 """An interval as wide as that says nothing about the change."""
 _HELPS = 1.05
-"""A change that is for speed alone has to reach that with the upper end of its interval."""
+"""A change has to reach that with the upper end of its interval."""
 _BY_HAND = "it was measured to make the input slower here"
 
 
@@ -75,7 +75,6 @@ def measure_gains(
         purpose="compare",
         socket="",
         findings=values,
-        optional=tuple(name for name in values if name not in KEPT_IF_SLOWER),
         stage_seconds=max(_LEAST_S, min(longest_s, TOTAL_S / (len(values) + 1))),
     )
     try:
@@ -127,9 +126,7 @@ def with_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpu
             text += ", where a training takes as long for a batch as its making"
         if count[finding.id] > 1:
             text += f", all {count[finding.id]} of its kind together"
-        if finding.gain is not None and finding.gain.kind == "not-speed":
-            text += f"; {finding.gain.text}"
-        if finding.id not in KEPT_IF_SLOWER and ratio[2] < _HELPS:
+        if ratio[2] < _HELPS:
             finding = replace(finding, severity="info")
             if slower(ratio):
                 text += "; leave it as it is here"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,12 @@ Ratio = tuple[float, float, float]
 """The rate with a change over that without it, and both ends of its 95 % interval."""
 
 TURN_S = 0.25
-"""A turn takes at least so long, and at least as many batches as its framework needs."""
+"""A turn takes at least so long."""
+BATCHES = 4
+"""A turn takes at least so many."""
+WARM_UP_S = 0.4
+"""What autotune does at first, files that are cold, and workers that start."""
+FEWEST_ROUNDS = 6
 LEFT_OUT = 0.4
 """Part of a turn in which buffers are emptied."""
 TIGHT = 0.02
@@ -31,6 +36,60 @@ FEWEST_CLEAR = 4
 """Rounds from which on a clear ratio suffices, if it was one a round before too: an interval that is looked
 at often enough is narrow by chance. So it holds the true ratio in 93 to 95 of 100 cases of normal noise, as
 the intervals do that end with `TIGHT`."""
+
+
+def ratio_of(
+    before: Callable[[], object],
+    after: Callable[[], object],
+    seconds: float,
+    say: Callable[[], None],
+    *,
+    beside_a_training: bool = False,
+) -> Ratio | None:
+    """The ratio of the rates at which two inputs give batches.
+
+    Args:
+        before: Takes a batch of the input without a change.
+        after: The same with the change.
+        seconds: Time to take.
+        say: Called now and then.
+        beside_a_training: After each batch as long is waited as its making takes: what is made ahead shows
+            where a training takes as long for a batch.
+
+    Returns:
+        None where batches are too slow for the time.
+    """
+    slowest = 0.0
+    for take in (before, after):
+        say()
+        slowest = max(slowest, 1 / _rate(take, WARM_UP_S, 0.0))
+    turn = max(TURN_S, BATCHES * slowest)
+    if turn * FEWEST_ROUNDS > seconds:
+        return None
+    pause = slowest if beside_a_training else 0.0
+    turn *= 2 if beside_a_training else 1
+    rates = (partial(_rate, take, turn, pause) for take in (before, after))
+    return rates_interleaved(*rates, fewest=FEWEST_ROUNDS, seconds=seconds, say=say)
+
+
+def _rate(take: Callable[[], object], seconds: float, pause: float) -> float:
+    """Batches per second of a turn of about so many seconds; after each batch it waits."""
+    _read(take, LEFT_OUT * seconds, pause)
+    batches, passed = _read(take, (1 - LEFT_OUT) * seconds, pause)
+    return batches / passed
+
+
+def _read(take: Callable[[], object], seconds: float, pause: float) -> tuple[int, float]:
+    """Reads for so long, at least one batch; the number of batches, and the time."""
+    began = time.perf_counter()
+    batches, passed = 0, 0.0
+    while not batches or passed < seconds:
+        take()
+        batches += 1
+        if pause:
+            time.sleep(pause)
+        passed = time.perf_counter() - began
+    return batches, passed
 
 
 def rates_interleaved(
@@ -78,15 +137,15 @@ def slower(ratio: Ratio | None) -> bool:
 
 def compare_all(
     findings: Mapping[str, int | None],
-    optional: Collection[str],
     compare: Callable[[Mapping[str, int | None], Callable[[], None]], Ratio | None],
     say: Callable[[str], None],
 ) -> tuple[dict[str, Ratio | None], Ratio | None]:
     """For each finding the ratio of the rates with and without its change, and for all together.
 
+    What alone makes the input slower is left out of all together.
+
     Args:
         findings: Identifiers, with the numbers that they recommend.
-        optional: Those that are left out of all together where they alone make the input slower.
         compare: Measures some of them; calls what it is given to say that it goes on.
         say: Told what is being done.
 
@@ -97,7 +156,7 @@ def compare_all(
     alone = {}
     for name, value in findings.items():
         alone[name] = compare({name: value}, partial(say, f"measuring what {name} gives"))
-    kept = {name: value for name, value in findings.items() if not (name in optional and slower(alone[name]))}
+    kept = {name: value for name, value in findings.items() if not slower(alone[name])}
     if len(kept) < 2:
         return alone, None
     return alone, compare(kept, partial(say, "measuring what all changes give together"))

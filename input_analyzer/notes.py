@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from input_analyzer.analysis import Layout, Measurement, Recommendation, Target
+from input_analyzer.analysis import Measurement, Recommendation, Target
 from input_analyzer.measure.page_cache import ColdFiles
-from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan
+from input_analyzer.measure.rates import FEWEST_BATCHES, Plan
 from input_analyzer.rate_model import RateModel
-from input_analyzer.recommend import HEADROOM, Limits, nodes_for, predictions, recommend, used_part
-from input_analyzer.report.words import counted, percent, rate, shape
+from input_analyzer.recommend import HEADROOM, Limits, layouts, nodes_for
+from input_analyzer.report.words import counted, percent
 from input_rules.rules.sharding import Split
 from input_rules.words import size
 
@@ -20,28 +19,22 @@ _UNMEASURED_ERROR = 0.15
 _HARDLY = 0.01
 
 
-def first_epoch_note(cpus_per_task: Sequence[int], slow_first: str, *, cold: bool) -> str:
-    """That rates are those of the first epoch: those with so many CPUs per task, or, with none named, all.
-
-    Args:
-        cpus_per_task: numbers of CPUs per task.
-        slow_first: what may make later epochs faster.
-        cold: files were made cold before.
-    """
+def first_epoch_note(cpus_per_task: Sequence[int]) -> str:
+    """That rates are those of the first epoch: those with so many CPUs per task, or, with none named, all."""
     some = f" with {' or '.join(map(str, cpus_per_task))} CPUs per task" if cpus_per_task else ""
     return (
-        f"No epoch ended while it was measured{some}{', as far as can be seen' if cold else ''}: "
-        f"{'these' if some else 'the'} rates are those of the first epoch; {slow_first} may make later ones "
-        "faster."
+        f"No epoch ended while it was measured{some}: {'these' if some else 'the'} rates are those of the "
+        "first epoch; a cache, or files that stay in memory, may make later ones faster. With --cold files "
+        "are read from the disk."
     )
 
 
 def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str]:
     """What was dropped for the first epoch, and what speaks against its being cold."""
-    dropped, where = cold.last, ", ".join(map(str, cold.folders))
+    where = ", ".join(map(str, cold.folders))
     notes = [
-        f"Cold: {counted(dropped.files, 'file')} below {where}, {size(dropped.size_bytes)} in all, "
-        f"{'was' if dropped.files == 1 else 'were'} dropped from the memory of the operating system before "
+        f"Cold: {counted(cold.files, 'file')} below {where}, {size(cold.size_bytes)} in all, "
+        f"{'was' if cold.files == 1 else 'were'} dropped from the memory of the operating system before "
         "the first epoch. What another machine or the disk itself keeps in memory stays there."
     ]
     if any(_nothing_read(one) for one in measurements):
@@ -58,83 +51,35 @@ def _nothing_read(measurement: Measurement) -> bool:
     return read is not None and read < _HARDLY * measurement.bytes_per_sample
 
 
-def file_notes(
-    split: Split | None, model: RateModel, limits: Limits, target: Target | None
-) -> tuple[str, ...]:
-    """That there are fewer files than workers that the nodes have room for, and what that costs."""
-    everything = predictions(model, replace(limits, files=None))
-    if split is None or max(one.layout.workers for one in everything) <= split.files:
+def file_notes(split: Split | None, limits: Limits) -> tuple[str, ...]:
+    """That there are fewer files than workers that the nodes have room for."""
+    if split is None:
         return ()
-    wanted = None if target is None else target.samples_per_s
-    found, other = recommend(predictions(model, limits), wanted), recommend(everything, wanted)
-    files, place = counted(split.files, "file"), split.source or "a library"
-    note = (
-        f"The input has {files} that workers share out whole ({split.op} at {place}): one more worker than "
-        "files would have nothing to read, so layouts with more are left out."
-    )
-    if other.samples_per_s <= found.samples_per_s or other.layout == found.layout:
-        return (note,)  # where the same layout is slowed down by uneven files, that is told by itself
-    workers = other.layout.workers
-    enough = (split.files // workers + 1) * workers
-    multiple = f"{enough} files, or another number that {workers} divides,"
-    limiting = "The files are the limit: with" if found.utilization != 1 else "With"
-    return (
-        f"{note} {limiting} {multiple} {shape(other.layout)} would be expected to "
-        f"deliver {rate(other.samples_per_s)} samples/s instead of {rate(found.samples_per_s)}: write the "
-        "data to more files, or shard the records behind the reading (each worker then reads all files).",
-    )
-
-
-def uneven_notes(split: Split | None, layout: Layout) -> tuple[str, ...]:
-    """What files that the recommended layout shares out unevenly cost it."""
-    part = 1.0 if split is None else used_part(split.files, layout.workers)
-    if split is None or part > 1 - _HARDLY:
+    room = max(one.workers for one in layouts(replace(limits, files=None)))
+    if room <= split.files:
         return ()
-    most = math.ceil(split.files / layout.workers)
     return (
-        f"Some of the {counted(layout.workers, 'worker')} have {counted(most, 'file')} and others fewer: "
-        f"the expected rate is {percent(part)} of what the workers deliver, as an epoch takes until those "
-        "with the most files are through.",
+        f"The input has {counted(split.files, 'file')} that workers share out whole ({split.op} at "
+        f"{split.source or 'a library'}), and the nodes have room for {room} workers: one more worker than "
+        "files would have nothing to read, so layouts with more are left out. Write the data to more files, "
+        "or shard the records behind the reading (each worker then reads all files).",
     )
 
 
-def unsettled_notes(measurements: Sequence[Measurement], half_width: float) -> list[str]:
-    """Measurements that would have needed more time, by what they lack.
-
-    Args:
-        measurements: all of them.
-        half_width: half of a confidence interval is to be at most that part of the rate.
-    """
-    lacking: dict[str, int] = {}
-    for one in measurements:
-        if one.settled:
-            continue
-        if one.batches < FEWEST_BATCHES:
-            said = (
-                f"had fewer than {FEWEST_BATCHES} batches of each copy, too few to trust {{intervals}}. "
-                "More time: --seconds."
-            )
-        elif (one.high - one.low) / 2 > half_width * one.samples_per_s:
-            said = "did not become as tight as asked for, see {intervals}. More time: --seconds."
-        else:
-            said = (
-                "had not come to rest by the middle of {its} time, so what counts is the last part only. "
-                "More time: --seconds."
-            )
-        lacking[said] = lacking.get(said, 0) + 1
-    return [_of_some(count, len(measurements), said) for said, count in lacking.items()]
-
-
-def _of_some(count: int, together: int, said: str) -> str:
-    """A sentence about some of all measurements, with "its" and "their" as these ask for."""
-    which = "The only measurement" if together == 1 else f"{count} of {together} measurements"
-    its, plural = ("its", "") if count == 1 else ("their", "s")
-    return f"{which} {said.format(its=its, intervals=f'{its} confidence interval{plural}')}"
+def unsettled_notes(measurements: Sequence[Measurement]) -> list[str]:
+    """That some of all measurements would have needed more time."""
+    count = sum(not one.settled for one in measurements)
+    if not count:
+        return []
+    return [
+        f"{count} of {counted(len(measurements), 'measurement')} needed more time (--seconds): a copy had "
+        f"fewer than {FEWEST_BATCHES} batches, the rate had not come to rest, or its interval is wider than "
+        "asked for."
+    ]
 
 
 def reservations(
     measurements: Sequence[Measurement],
-    effort: Effort,
     model: RateModel,
     limits: Limits,
     target: Target | None,
@@ -148,7 +93,7 @@ def reservations(
             f"Other programs kept up to {busy:.1f} of the {limits.node_cpus} CPUs busy while it was "
             "measured: on a quiet node the rates are higher."
         )
-    notes += unsettled_notes(measurements, effort.half_width)
+    notes += unsettled_notes(measurements)
     if model.relative_error > _UNMEASURED_ERROR:
         notes.append(
             f"The fitted model is {100 * model.relative_error:.0f} % away from the measurements: trust the "

@@ -10,23 +10,12 @@ from shlex import join
 from cs_toolkit.errors import UsageError
 
 
-def refuse_python_file(words: Sequence[str], path: str) -> None:
-    """Whether the command is the name of a Python file, which is no program.
+def refuse_no_program(words: Sequence[str], path: str) -> None:
+    """Whether a command is the name of a Python file, or a function with words behind it.
 
-    Raises:
-        UsageError: so it is.
-    """
-    word = words[0]
-    if not word.endswith(".py") or not Path(word).is_file() or shutil.which(word, path=path):
-        return
-    raise UsageError(
-        f"{word} is a file and no program; expected 'python {word}' for a program that trains or compiles, "
-        f"or '{word}:FUNCTION' for a function in it that returns a dataset"
-    )
-
-
-def refuse_words_behind_function(words: Sequence[str], path: str) -> None:
-    """Whether a function is followed by words, as flags of ours in the wrong place are.
+    Args:
+        words: Of the command.
+        path: Folders of programs, as in PATH.
 
     Raises:
         UsageError: so it is.
@@ -34,23 +23,15 @@ def refuse_words_behind_function(words: Sequence[str], path: str) -> None:
     from input_analyzer.standalone import looks_like_function
 
     word, *behind = words
-    if not behind or not looks_like_function(word) or shutil.which(word, path=path):
+    if shutil.which(word, path=path):
         return
-    raise UsageError(
-        f"{word} names a function, and behind it stands {join(behind)!r}; expected the function as the last "
-        f"word and flags before it: cs_input_analyzer {join([*behind, word])}"
-    )
-
-
-def refuse_missing_function(words: Sequence[str], path: str) -> None:
-    """Whether the only word names a file or module and a colon, but nothing behind that.
-
-    Raises:
-        UsageError: so it is.
-    """
-    word = words[0]
-    if len(words) > 1 or not word.endswith(":") or shutil.which(word, path=path):
-        return
-    raise UsageError(
-        f"{word} names no function; expected {word}FUNCTION, one without arguments that returns a dataset"
-    )
+    if word.endswith(".py") and Path(word).is_file():
+        raise UsageError(
+            f"{word} is a file and no program; expected 'python {word}' for a program that trains or "
+            f"compiles, or '{word}:FUNCTION' for a function in it that returns a dataset"
+        )
+    if behind and looks_like_function(word):
+        raise UsageError(
+            f"{word} names a function, and behind it stands {join(behind)!r}; expected the function as the "
+            f"last word and flags before it: cs_input_analyzer {join([*behind, word])}"
+        )

@@ -123,9 +123,9 @@ def _edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
     change = _CHANGES.get(finding.id)
     if change is None:
         return "it is more than an argument of one call"
-    if finding.id in _AUTOTUNED and not _knows_tf(tree):
-        return "the file does not know TensorFlow as tf"
     edits = [edit for call in calls if (edit := change(call, finding, source)) is not None]
+    if any(_AUTOTUNE in edit.text for edit in edits) and not _knows_tf(tree):
+        return "the file does not know TensorFlow as tf"
     # Several calls of one name on a line: only where one alone lacks what is missing is it plain which.
     if len(edits) == 1:
         return edits
@@ -317,9 +317,3 @@ _CHANGES: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
     "prefetch-missing": _behind(f".prefetch({_AUTOTUNE})"),
     "repeat-missing": _repeat,
 }
-_AUTOTUNED = frozenset(
-    {
-        *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed"),
-        *("parallel-reads-missing", "prefetch-empty", "prefetch-missing"),
-    }
-)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -16,8 +15,7 @@ from typing import Any, cast
 
 from cs_toolkit.errors import UsageError
 from csrun.environment import variables
-from csrun.roles import tf_config
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.stand_ins import worker_place, worker_variables
 from input_analyzer.errors import ComponentError
 from input_analyzer.imports import on_import
 from input_analyzer.measure.session import begin, keep_files_apart, refuse
@@ -195,12 +193,10 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
 
 def _told(shard: Shard) -> AbstractContextManager[None]:
     """What csrun_wse tells a worker, by which functions shard: TF_CONFIG, CSRUN_TASK_INDEX and the like."""
-    several = shard.count > 1
-    hosts = ["127.0.0.1"] * (shard.count + 1 if several else 1)
-    rank = shard.index + 1 if several else 0
-    told = {"TF_CONFIG": json.dumps(tf_config(rank, hosts)), **step_variables(os.environ, rank, len(hosts))}
-    if several:
-        told["CSRUN_RANK"], told["CSRUN_NUM_TASKS"] = str(rank), str(len(hosts))
+    told = worker_variables(os.environ, shard.count, shard.index)
+    if shard.count > 1:
+        rank, tasks = worker_place(shard.count, shard.index)
+        told["CSRUN_RANK"], told["CSRUN_NUM_TASKS"] = str(rank), str(tasks)
         told["CSRUN_ROLE"], told["CSRUN_TASK_INDEX"] = "worker", str(shard.index)
     return variables(told)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from input_rules.lanes import ONE_LANE, Lane
+from input_rules.pipeline import Stage, StageTime
 
 NEARLY_ALL = 20.0
 """Where a stage is left out a larger ratio says only that little is left, within the error of the times."""
@@ -42,6 +43,14 @@ class StageCost:
     once: bool = False
     source: str | None = None
     lane: Lane = ONE_LANE
+
+    @classmethod
+    def of_stage(cls, stage: Stage, lane: Lane, time: StageTime | None, *, once: bool) -> StageCost:
+        """A stage with its measured time; without one it has none."""
+        if time is None:
+            return cls(stage.name, stage.op, stage.position, source=stage.source, lane=lane)
+        times = (time.self_time_us, time.cpu_us, time.wait_us)
+        return cls(stage.name, stage.op, stage.position, *times, once, stage.source, lane)
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> StageCost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import textwrap
 from collections.abc import Iterator, Sequence
 from shlex import join
 
@@ -11,7 +10,6 @@ from input_rules.finding import Finding, Gain
 
 TITLE = "Input Function Report"
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
-_WIDTH = 110
 
 
 def lines(
@@ -46,21 +44,6 @@ def _says_more(gain: Gain) -> bool:
     return gain.kind != "not-speed" and (gain.times is not None or any(map(str.isdigit, gain.text)))
 
 
-def text(findings: Sequence[Finding]) -> str:
-    """The report as a text of its own, wrapped for a terminal."""
-    if not findings:
-        return f"{TITLE}: nothing to improve\n"
-    parts = [f"{TITLE}: {counted(findings)}\n"]
-    for finding in findings:
-        where = f" ({finding.source})" if finding.source else ""
-        parts.append(f"\n{finding.severity}: {finding.op}{where} [{finding.id}]\n")
-        parts.append(_wrapped(finding.message))
-        parts.append(_wrapped(f"Recommended: {finding.recommended}"))
-        if finding.gain:
-            parts.append(_wrapped(f"Gain: {finding.gain}"))
-    return "".join(parts)
-
-
 def counted(findings: Sequence[Finding]) -> str:
     """`1 error, 2 warnings`."""
     counts = {level: sum(f.severity == level for f in findings) for level in _LEVELS}
@@ -71,7 +54,3 @@ def counted(findings: Sequence[Finding]) -> str:
         for level, count in counts.items()
         if count
     )
-
-
-def _wrapped(content: str) -> str:
-    return textwrap.fill(content, _WIDTH, initial_indent="  ", subsequent_indent="  ") + "\n"

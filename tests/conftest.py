@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
@@ -66,24 +67,43 @@ def example() -> Example:
     return _example
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker runs all of a group.
+
+    Not by marks and `--dist=loadgroup`, which pytest-xdist 3.8 does not see with pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    return Groups(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: that of `IN_TURN` waits most of the time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one worker of pytest-xdist runs: a file, whose fixtures are made once so, or all of `IN_TURN`.
+    """The order in which groups are begun.
 
     First what forks the worker processes of a torch DataLoader, before the threads of TensorFlow are there: a
     child that is forked while one of them holds a lock may wait for it for ever. Then the largest groups.
     """
-    groups = {item: _group(item) for item in items}
-    sizes = Counter(groups.values())
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (not _forks(groups[item]), -sizes[groups[item]], groups[item]))
+    sizes = Counter(_group(item.nodeid) for item in items)
+    items.sort(key=lambda item: (not _forks(item), -sizes[_group(item.nodeid)], _group(item.nodeid)))
 
 
-def _group(item: pytest.Item) -> str:
-    room, *_ = item.path.relative_to(Path(__file__).parent).parts
-    return "in-turn" if room in IN_TURN else str(item.path)
+def _group(nodeid: str) -> str:
+    """What is run by one worker: a file, whose fixtures are made once so, or all of `IN_TURN`."""
+    file = nodeid.partition("::")[0]
+    room = Path(file).parts[1]
+    return "in turn" if room in IN_TURN else file
 
 
-def _forks(group: str) -> bool:
-    return "torch" in Path(group).name
+def _forks(item: pytest.Item) -> bool:
+    return "torch" in item.path.name

@@ -15,6 +15,8 @@ and so are their attributes (`transpose_a`, `comparison_direction`, `approximati
   to zeros, `Scatter` replaces or adds rows; `Clamp` takes x first;
 * `LayerNorm` gives its mean and 1 / deviation as well, which `LayerNormGrad` takes; gradients come in the
   order x, scale, offset; `FusedBatchNorm` also gives what it normalized with;
+* ops may say where they come from: `cs.name` is the framework's name of the node, `cs.source` the user's
+  line, `cs.layer` the layers around the op from the outermost in, `["encoder", "0"]`;
 * ops that it has no text of: `Attention` and its gradient, `SoftmaxGrad`, `AdamW`, gradients of pools
   (`MaxPoolGrad`, where it says `gradient`), `Unique`, other optimizers than its Adam.
 

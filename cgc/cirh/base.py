@@ -1,12 +1,13 @@
-"""What all CIRH ops share: construction, the text form, debug attributes, attribute accessors."""
+"""What all CIRH ops share: construction, the text form, where an op comes from, attribute accessors."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias, overload
 
-from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IntegerAttr, StringAttr, f32, i1, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IntegerAttr, StringAttr, f32, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, traits_def
 from xdsl.parser import Parser, UnresolvedOperand
@@ -21,10 +22,14 @@ from cgc.errors import InvalidOpError
 Value: TypeAlias = SSAValue | Operation
 """What constructors take as an operand: a value, or an op with a single result."""
 
+LayerPath: TypeAlias = tuple[str, ...]
+"""Names of the layers around an op from the outermost in, such as ("encoder", "0", "dense"); () for none."""
+
 NODE_NAME = "cs.name"
 SOURCE = "cs.source"
-DEBUG_ATTRIBUTES = frozenset({NODE_NAME, SOURCE})
-"""Discardable attributes that never change what a module computes."""
+LAYER = "cs.layer"
+ORIGIN = frozenset({NODE_NAME, SOURCE, LAYER})
+"""Discardable attributes that say where an op comes from; they never change what a module computes."""
 
 
 INT = IntegerAttr.constr(i64)
@@ -53,6 +58,17 @@ def float_attr(value: float) -> FloatAttr:
 def ints_attr(values: Iterable[int]) -> DenseArrayBase:
     """`array<i64: ...>`."""
     return DenseArrayBase.from_list(i64, [int(value) for value in values])
+
+
+@lru_cache(maxsize=4096)
+def layer_attr(path: LayerPath) -> ArrayAttr[StringAttr]:
+    """`["encoder", "dense"]`; the thousands of ops of a step share one object for each of their layers."""
+    return ArrayAttr(map(StringAttr, path))
+
+
+def is_layer_attr(attribute: Attribute) -> bool:
+    """Whether an attribute is an array of strings."""
+    return isinstance(attribute, ArrayAttr) and all(isinstance(name, StringAttr) for name in attribute.data)
 
 
 def operand_type(value: Value) -> Tensor:
@@ -183,6 +199,8 @@ class CirhOp(IRDLOperation, ABC):
         if unknown:
             own = ", ".join(attribute_names(type(self))) or "none"
             self.fail(f"unknown attribute {unknown[0]!r}, expected {own}, or a name with a dot in it")
+        if (layer := self.attributes.get(LAYER)) is not None and not is_layer_attr(layer):
+            self.fail(f"{LAYER} is {layer}, expected an array of strings, the layers from the outermost in")
         for value in (*self.operands, *self.results):
             self._check_tensor(value.type)
         expected = self._infer_results()
@@ -264,12 +282,28 @@ class CirhOp(IRDLOperation, ABC):
         """The user's source line as "file:line", if known (`cs.source`)."""
         return _text(self.attributes.get(SOURCE))
 
-    def set_debug_info(self, node_name: str | None = None, source: str | None = None) -> Self:
-        """Attaches debug attributes and returns the op; None leaves what is there."""
+    @property
+    def layer(self) -> LayerPath:
+        """The layer that this op belongs to, a gradient op to that of its forward op (`cs.layer`)."""
+        layer = self.attributes.get(LAYER)
+        return tuple(name.data for name in layer.data) if isinstance(layer, ArrayAttr) else ()
+
+    def set_origin(
+        self, node_name: str | None = None, source: str | None = None, layer: LayerPath | None = None
+    ) -> Self:
+        """Says where the op comes from and returns it; None leaves what is there."""
         if node_name is not None:
             self.attributes[NODE_NAME] = StringAttr(node_name)
         if source is not None:
             self.attributes[SOURCE] = StringAttr(source)
+        if layer is not None:
+            self.attributes[LAYER] = layer_attr(layer)
+        return self
+
+    def take_origin(self, other: CirhOp) -> Self:
+        """Says that the op comes from where another does, and returns it."""
+        for name in ORIGIN & other.attributes.keys():
+            self.attributes[name] = other.attributes[name]
         return self
 
     def print(self, printer: Printer) -> None:

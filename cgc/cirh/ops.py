@@ -4,8 +4,8 @@ Constructors take values or single-result ops as operands and infer the result t
 `InvalidOpError` when something does not fit. dtypes are numpy names, dtypes, or element types of the IR.
 Negative axes count from the end. Attributes are read as Python values under the name of the constructor's
 argument (`op.transpose_a -> bool`, `op.permutation -> tuple[int, ...]`); single results are `op.result`.
-Every op has `set_debug_info(node_name=None, source=None)`, which returns the op, and reads them back as
-`op.node_name` and `op.source`.
+Every op has `set_origin(node_name=None, source=None, layer=None)`, which returns the op, and reads them back
+as `op.node_name`, `op.source` and `op.layer`.
 
 The modules are imported with all that is in them, so that an op is added in its own file alone.
 """

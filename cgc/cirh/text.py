@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind, StringLiteral
 
-from cgc.cirh.base import DEBUG_ATTRIBUTES
+from cgc.cirh.base import ORIGIN
 from cgc.cirh.dialect import CIRH
 from cgc.cirh.printer import TextPrinter
 from cgc.cirh.verify import verify_module
@@ -141,7 +141,8 @@ def print_module(module: ModuleOp) -> str:
 def canonical_text(module: ModuleOp) -> str:
     """The text that depends on nothing but what the module computes.
 
-    No debug attributes, values numbered in order of definition whatever their names, attributes sorted.
+    Values are numbered in order of definition whatever their names, attributes are sorted, and where ops come
+    from is left out.
     """
     return _print(module, _CanonicalPrinter)
 
@@ -153,7 +154,7 @@ def _print(module: ModuleOp, printer_type: type[TextPrinter]) -> str:
 
 
 class _CanonicalPrinter(TextPrinter):
-    """Prints without debug attributes and without names."""
+    """Prints without names, of values and of where ops come from."""
 
     def print_ssa_value(self, value: SSAValue) -> str:
         name = self._ssa_values.get(value)
@@ -171,7 +172,7 @@ class _CanonicalPrinter(TextPrinter):
     ) -> bool:
         return super().print_op_attributes(
             attributes,
-            reserved_attr_names=DEBUG_ATTRIBUTES.union(reserved_attr_names),
+            reserved_attr_names=ORIGIN.union(reserved_attr_names),
             print_keyword=print_keyword,
         )
 

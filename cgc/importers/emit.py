@@ -1,4 +1,4 @@
-"""Building the body of a step: constants shared, TensorFlow's implicit broadcasting made explicit."""
+"""Building the body of a step: constants shared, implicit broadcasting made explicit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xdsl.ir import Block, SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.base import CirhOp
+from cgc.cirh.base import CirhOp, LayerPath
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, element_type, numpy_dtype, shape_of, tensor_of
 from cgc.importers.faults import Kind, RefusedError
 
@@ -48,17 +48,24 @@ def require_dtype(dtype: str, what: str) -> str:
 
 
 class Emitter:
-    """Appends ops to a block and labels each with the node it comes from."""
+    """Appends ops to a block and labels each with where it comes from."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self._constants: dict[tuple[str, Shape, bytes], SSAValue] = {}
         self._node: str | None = None
         self._source: str | None = None
+        self._layer: LayerPath = ()
 
-    def label(self, node: str | None, source: str | None) -> None:
-        """Sets the debug attributes of the ops that follow."""
-        self._node, self._source = node, source
+    def label(self, node: str | None, source: str | None, layer: LayerPath) -> None:
+        """Says where the ops that follow come from.
+
+        Args:
+            node: the framework's name for the operation.
+            source: the user's line, "file:line".
+            layer: the layer that it belongs to, () for none; kernels are formed and named by it.
+        """
+        self._node, self._source, self._layer = node, source, layer
 
     def emit(self, op: CirhOp) -> SSAValue:
         """Appends an op and returns its first result."""
@@ -66,7 +73,7 @@ class Emitter:
 
     def emit_all(self, op: CirhOp) -> tuple[SSAValue, ...]:
         """Appends an op and returns its results."""
-        op.set_debug_info(self._node, self._source)
+        op.set_origin(self._node, self._source, self._layer)
         self._block.add_op(op)
         return tuple(op.results)
 

@@ -24,7 +24,7 @@ class Naming(Enum):
     NUMBERED = auto()
     """By their label and a number, whatever the layer is called, as in published reports."""
     BY_LAYER = auto()
-    """By the name scopes of their layer, else by their label and a number."""
+    """By the path of their layer, else by their label and a number."""
     PLAIN = auto()
     """By their label."""
 
@@ -52,6 +52,7 @@ class Family:
         keeps_samples: what its backward ops read waits in its own memory; else it lies with the kernels
             beside it that have weights.
         has_weights: the update of its weights reads state that nothing else does.
+        multiplications: of a row in one pass, from a kernel's parameters: with weights, or with other rows.
         computes_again: its results are computed again for the gradient, from what it read.
         takes_layer: what is left of a kernel's layer belongs to it.
         label: of a group, in names.
@@ -72,6 +73,7 @@ class Family:
     has_images: bool = False
     keeps_samples: bool = True
     has_weights: bool = False
+    multiplications: Callable[[Mapping[str, int]], int] = lambda _parameters: 0
     computes_again: bool = False
     takes_layer: bool = False
     label: Callable[[Program, Group], str] = _labelled_by_name

@@ -198,6 +198,7 @@ def product_family(
         fastest=_FASTEST,
         has_images=has_images,
         has_weights=has_weights,
+        multiplications=lambda parameters: parameters["inputs"] * parameters["outputs"],
         label=label,
         naming=naming,
     )

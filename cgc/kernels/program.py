@@ -21,8 +21,9 @@ from cgc.cirh.interface import (
     graph_function,
 )
 from cgc.cirh.ops import BroadcastInDimOp, ops_where
-from cgc.cirh.types import element_count, shape_of, size_bytes, tensor_of
+from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.errors import KernelGraphError
+from cs_toolkit.step import TensorSpec, device_bytes
 
 LOSS = "output_loss"
 """Name of the output that is minimized."""
@@ -64,6 +65,7 @@ class Program:
         self.state: dict[SSAValue, str] = {}
         self.replacements: dict[SSAValue, SSAValue] = {}
         self.inputs: list[SSAValue] = []
+        batch: list[TensorSpec] = []
         for value, argument in zip(block.args, arguments, strict=True):
             name = argument.text(RESOURCE_NAME)
             alias = alias_of(argument)
@@ -71,14 +73,14 @@ class Program:
                 self.state[value] = name
             elif argument.text(INPUT_NAME) is not None or alias is None:
                 self.inputs.append(value)
+                batch.append(argument.spec(f"input_{len(batch)}"))
             if alias is not None:
                 self.replacements[value] = returned[alias]
         names = [result.text(OUTPUT_NAME) for result in results]
         self.outputs = [value for value, name in zip(returned, names, strict=True) if name is not None]
         self._losses = [value for value, name in zip(returned, names, strict=True) if name == LOSS]
         self.batch_size = _batch_size(self.inputs)
-        total = sum(size_bytes(tensor_of(value)) for value in self.inputs)
-        self.input_bytes_per_sample = -(-total // self.batch_size)
+        self.input_bytes_per_sample = -(-device_bytes(tuple(batch)) // self.batch_size)
         self._users: dict[SSAValue, list[int]] = {}
         self._position: dict[Operation, int] = {op: index for index, op in enumerate(self.ops)}
 

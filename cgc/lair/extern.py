@@ -52,7 +52,7 @@ def declaration(
 
     Args:
         name: of the function.
-        op: the op; debug attributes are left out.
+        op: the op; where it comes from is left out.
         inputs: types of LAIR of its operands.
         outputs: types of LAIR of its results.
     """

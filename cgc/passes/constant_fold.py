@@ -11,7 +11,7 @@ from xdsl.ir import Block
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from cgc.cirh.base import DEBUG_ATTRIBUTES, CirhOp
+from cgc.cirh.base import CirhOp
 from cgc.cirh.constant import ConstOp
 from cgc.cirh.precision import is_cb16
 from cgc.cirh.types import AnyArray, element_count, tensor_of
@@ -68,9 +68,7 @@ def _leaves_device_range(value: AnyArray) -> bool:
 
 
 def _replace(op: CirhOp, value: AnyArray) -> None:
-    constant = ConstOp.from_array(value)
-    for name in DEBUG_ATTRIBUTES & op.attributes.keys():
-        constant.attributes[name] = op.attributes[name]
+    constant = ConstOp.from_array(value).take_origin(op)
     Rewriter.insert_op(constant, InsertPoint.before(op))
     op.results[0].replace_all_uses_with(constant.result)
     Rewriter.erase_op(op)

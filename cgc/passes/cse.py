@@ -1,6 +1,6 @@
 """Common subexpression elimination.
 
-xDSL's own pass takes all attributes of an op into account; here the debug attributes must not keep two equal
+xDSL's own pass takes all attributes of an op into account; here where they come from must not keep two equal
 ops apart, so the comparison is our own. Random ops are pure functions of their seeds and step and are merged
 like all others.
 """
@@ -16,17 +16,15 @@ from xdsl.ir import Block
 from xdsl.passes import ModulePass
 from xdsl.traits import Commutative
 
-from cgc.cirh.base import DEBUG_ATTRIBUTES, CirhOp
+from cgc.cirh.base import ORIGIN, CirhOp
 
 
 def _key(op: CirhOp) -> Hashable:
-    """Equal for ops that compute the same: name, operands, attributes but the debug ones, result types."""
+    """Equal for ops that compute the same: name, operands, attributes without the origin, result types."""
     operands = [id(operand) for operand in op.operands]
     if op.has_trait(Commutative):
         operands.sort()
-    attributes = frozenset(
-        (name, value) for name, value in op.attributes.items() if name not in DEBUG_ATTRIBUTES
-    )
+    attributes = frozenset((name, value) for name, value in op.attributes.items() if name not in ORIGIN)
     return op.name, tuple(operands), frozenset(op.properties.items()), attributes, tuple(op.result_types)
 
 
@@ -45,7 +43,7 @@ def merge_equal_ops(block: Block) -> None:
 
 @dataclass(frozen=True)
 class CsePass(ModulePass):
-    """Keeps the first of several ops that compute the same, with its debug attributes."""
+    """Keeps the first of several ops that compute the same, and where that comes from."""
 
     name = "cse"
 

@@ -24,7 +24,7 @@ from cgc.passes.constraints import REWRITES
 from cgc.passes.cse import merge_equal_ops
 from cgc.passes.matching import CompiledPattern, Matched, Matcher
 from cgc.passes.pattern_files import OPTIONAL, STAGES, load_patterns
-from cgc.passes.rewriting import Worklist, copy_debug_attributes, erase_unused, replace_op
+from cgc.passes.rewriting import Worklist, erase_unused, replace_op
 
 
 class _Rewriter:
@@ -41,7 +41,7 @@ class _Rewriter:
 
         Args:
             rewrite: of the pattern.
-            root: new ops take over its debug attributes.
+            root: new ops come from where it does.
             where: they go there.
             values: what the values of the pattern stand for; those of the rewrite are added.
 
@@ -73,7 +73,7 @@ class _Rewriter:
 
     def _inserted(self, source: CirhOp, op: Operation) -> None:
         assert isinstance(op, CirhOp), "patterns make ops of CIRH"
-        copy_debug_attributes(source, op)
+        op.take_origin(source)
         self._worklist.push_next(op)
 
     def _made(self, op: pdl.OperationOp, values: Mapping[SSAValue, Matched]) -> Operation:

@@ -187,5 +187,5 @@ class _Casts:
         point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.before(self._first)
         Rewriter.insert_op(op, point)
         if isinstance(named_as, CirhOp):
-            op.set_debug_info(named_as.node_name, named_as.source)
+            op.take_origin(named_as)
         return op.results[0]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from cgc.cirh.base import DEBUG_ATTRIBUTES, CirhOp
+from cgc.cirh.base import CirhOp
 
 Replacement: TypeAlias = SSAValue | CirhOp | tuple[CirhOp, ...] | None
 """What a rule returns for a single-result op: a value or an op that computes the same, or several ops of
@@ -52,7 +52,7 @@ class Worklist:
 def rewrite_greedily(module: ModuleOp, rule: Callable[[CirhOp], Replacement]) -> None:
     """Applies a rule to every op, then to what it has made and to the users of that, until nothing changes.
 
-    New ops stand in the place of the replaced one and take over its debug attributes. What only the replaced
+    New ops stand in the place of the replaced one and come from where it does. What only the replaced
     ones have read goes with them; ops that nothing reads from the start stay.
     """
     worklist = Worklist()
@@ -72,7 +72,7 @@ def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], 
         block = op.parent_block()
         assert block is not None, "ops on the worklist are part of a block"
         for new in replacement:
-            copy_debug_attributes(op, new)
+            new.take_origin(op)
             worklist.push_next(new)
         block.insert_ops_before(replacement, op)
         replacement = replacement[-1].results[0]
@@ -93,9 +93,3 @@ def erase_unused(unused: Iterable[Operation]) -> None:
             continue
         waiting += [operand.op for operand in op.operands if isinstance(operand, OpResult)]
         block.erase_op(op)
-
-
-def copy_debug_attributes(source: CirhOp, target: CirhOp) -> None:
-    """Gives an op the node name and the source line of the one that it comes from."""
-    for name in DEBUG_ATTRIBUTES & source.attributes.keys():
-        target.attributes[name] = source.attributes[name]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cgc.errors import PlacementError
+from cgc.kernels.families import FAMILIES
 from cgc.kernels.graph import Kernel, KernelGraph
 
 LAYER_S = 4.5e-3
@@ -41,30 +42,25 @@ class StreamingEstimate:
 def streaming_estimate(graph: KernelGraph) -> StreamingEstimate:
     """Estimates a graph; its batch is one micro-batch."""
     flop = sum(kernel_flop(kernel) for kernel in graph.kernels)
-    layers = sum(kernel.family in _WITH_WEIGHTS for kernel in graph.kernels)
+    layers = sum(FAMILIES[kernel.family].has_weights for kernel in graph.kernels)
     step_s = layers * LAYER_S / _KERNELS_PER_LAYER + flop * graph.batch_size / FLOP_PER_S
     return StreamingEstimate(graph.batch_size / max(step_s, 1e-12), flop, layers)
 
 
-_WITH_WEIGHTS = frozenset({"fully_connected", "convolution", "attention"})
 _KERNELS_PER_LAYER = 3
 """The layers of the published figures are blocks: an attention and two fully connected kernels."""
 
 
 def kernel_flop(kernel: Kernel) -> float:
     """Floating point operations per sample of a kernel's products, gradients included."""
-    sizes = kernel.parameters
-    if kernel.family == "attention":
-        weights = sizes["width"] * (sizes["projections"] * sizes["inputs"] + sizes["outputs"])
-        products = 2 * sizes["keys"] * sizes["width"]
-        return 2.0 * sizes["passes"] * sizes["rows"] * (weights + products)
-    if "inputs" in sizes:
-        return 2.0 * sizes["passes"] * sizes["rows"] * sizes["inputs"] * sizes["outputs"]
-    return 0.0
+    multiplications = FAMILIES[kernel.family].multiplications(kernel.parameters)
+    if not multiplications:
+        return 0.0
+    return 2.0 * kernel.parameters["passes"] * kernel.parameters["rows"] * multiplications
 
 
-def with_advice(error: PlacementError, graph: KernelGraph) -> PlacementError:
-    """The same error with the speed that weight streaming would have on a CS system."""
+def with_streaming_rate(error: PlacementError, graph: KernelGraph) -> PlacementError:
+    """The same error, which also tells the rate that a CS system would have with weight streaming."""
     rate = streaming_estimate(graph).samples_per_s
     shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
     return PlacementError(

@@ -76,7 +76,7 @@ def _read(file: str) -> str:
 )
 @click.option("--list", "list_all", is_flag=True, help="Show all passes with their options, and all ops.")
 @click.option("--verify-each", is_flag=True, help="Verify the module after every pass.")
-@click.option("--canonical", is_flag=True, help="Print without debug attributes and names.")
+@click.option("--canonical", is_flag=True, help="Print without names and where ops come from.")
 @click.option("-o", "--output", metavar="OUT", help="Write to this file instead of the standard output.")
 def main(
     file: str | None, passes: str, list_all: bool, verify_each: bool, canonical: bool, output: str | None

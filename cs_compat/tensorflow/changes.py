@@ -15,16 +15,19 @@ from typing import Any, NamedTuple
 
 def _tensorflow(module: ModuleType) -> None:
     """`tf.estimator`, also of `tf.compat.v1`; `tensorflow.python.keras`; `inspect.getargspec`."""
-    estimator = import_module("cs_compat.tensorflow.tf_estimator")
-    sys.modules[f"{module.__name__}.estimator"] = estimator
+    sys.modules[f"{module.__name__}.estimator"] = import_module("cs_compat.tensorflow.tf_estimator")
     compat = vars(module)["compat"]
     for home in (module, compat.v1, compat.v2):
-        if not hasattr(home, "estimator"):
-            setattr(home, "estimator", estimator)  # noqa: B010 - no attribute that a type checker knows
+        _estimator(home)
     inspect: Any = import_module("inspect")
     if not hasattr(inspect, "getargspec"):  # Python 3.11 has dropped it
         inspect.getargspec = _getargspec
     import_module("cs_compat.tensorflow.python_keras").install()
+
+
+def _estimator(module: ModuleType) -> None:
+    if not hasattr(module, "estimator"):
+        setattr(module, "estimator", import_module("cs_compat.tensorflow.tf_estimator"))  # noqa: B010 - typed
 
 
 def _getargspec(function: Callable[..., Any]) -> Any:
@@ -108,6 +111,9 @@ def _assignable(own: property, slot: str) -> property:
 
 CHANGES: Mapping[str, Callable[[ModuleType], None]] = {
     "tensorflow": _tensorflow,
+    # By these names they are modules of their own, unless TensorFlow has imported Keras.
+    "tensorflow.compat.v1": _estimator,
+    "tensorflow.compat.v2": _estimator,
     "tensorflow.keras.mixed_precision": _mixed_precision,
     "tf_keras.api._v1.keras.mixed_precision": _mixed_precision,
     "tf_keras.api._v2.keras.mixed_precision": _mixed_precision,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, TracebackType
 from typing import Any
@@ -18,6 +19,10 @@ from typing import Any
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 Change = Callable[[ModuleType], None]
+Around = Callable[[ModuleType], AbstractContextManager[None]]
+
+_OWN_IMPORTS = frozenset({"estimator", "estimator.importing"})
+"""Modules of the front end that are imported here."""
 
 
 def start(sitecustomize: str) -> None:
@@ -29,7 +34,7 @@ def start(sitecustomize: str) -> None:
     # Only here: this module itself has to stay importable without them.
     from cs_compat.tensorflow.changes import CHANGES
 
-    finder: Any = _Finder({"tensorflow": choose_keras}, CHANGES)
+    finder: Any = _Finder({"tensorflow": _first_import}, CHANGES)
     sys.meta_path.insert(0, finder)
     sys.excepthook = end_program
     own = os.path.dirname(sitecustomize)  # noqa: PTH120 - pathlib would have to be imported for it
@@ -45,7 +50,7 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
     So an expected error is one message with its exit code in programs that know nothing of `report_errors`.
     Errors of programs that do not use the toolkit are Python's matter, but for a missing module.
     """
-    if "estimator" in sys.modules:
+    if any(name.startswith("estimator.") for name in sys.modules.keys() - _OWN_IMPORTS):
         from estimator.cli import told
 
         # Python takes the exit code of a SystemExit that its hook raises.
@@ -69,12 +74,22 @@ def choose_keras(module: ModuleType) -> None:
         os.environ[LEGACY_KERAS] = "1"
 
 
+@contextmanager
+def _first_import(module: ModuleType) -> Iterator[None]:
+    """Around the import of TensorFlow: which Keras it has, and what it need not import."""
+    from estimator.importing import only_what_is_used
+
+    choose_keras(module)
+    with only_what_is_used():
+        yield
+
+
 # The base classes of importlib.abc are left out: their import costs 20 ms, at every start of an interpreter.
 class _Finder:
-    """Lets functions run right before and right after the import of modules."""
+    """Lets contexts stand around the import of modules, and functions run right after it."""
 
-    def __init__(self, before: Mapping[str, Change], after: Mapping[str, Change]) -> None:
-        self._before = before
+    def __init__(self, around: Mapping[str, Around], after: Mapping[str, Change]) -> None:
+        self._around = around
         self._after = after
         self._searching: set[str] = set()
 
@@ -82,7 +97,7 @@ class _Finder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module's own spec with a loader that runs the functions; None for all other modules."""
-        if fullname in self._searching or not (fullname in self._before or fullname in self._after):
+        if fullname in self._searching or not (fullname in self._around or fullname in self._after):
             return None
         self._searching.add(fullname)
         try:
@@ -90,7 +105,8 @@ class _Finder:
         finally:
             self._searching.discard(fullname)
         if spec is not None and spec.loader is not None:
-            loader: Any = _Loader(spec.loader, self._before.get(fullname), self._after.get(fullname))
+            around = self._around.get(fullname, lambda module: nullcontext())
+            loader: Any = _Loader(spec.loader, around, self._after.get(fullname))
             spec.loader = loader
         return spec
 
@@ -101,11 +117,11 @@ class _Finder:
 
 
 class _Loader:
-    """The module's own loader with functions around; it gives the module back to it before it runs."""
+    """The module's own loader with a context and a function; gives the module back to it before it runs."""
 
-    def __init__(self, own: Any, before: Change | None, after: Change | None) -> None:
+    def __init__(self, own: Any, around: Around, after: Change | None) -> None:
         self._own = own
-        self._before = before
+        self._around = around
         self._after = after
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -114,13 +130,12 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module between the two functions."""
+        """Runs the module in the context, then the function."""
         module.__loader__ = self._own
         if module.__spec__ is not None:
             module.__spec__.loader = self._own
-        if self._before is not None:
-            self._before(module)
-        self._own.exec_module(module)
+        with self._around(module):
+            self._own.exec_module(module)
         if self._after is not None:
             self._after(module)
 

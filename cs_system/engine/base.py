@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from cs_system.errors import ArtifactRefusedError
-from cs_toolkit.step import StepExecutable, StepInterface
+from cs_toolkit.step import CompiledStep, StepInterface
 
 
 class PendingSteps(Protocol):
@@ -93,29 +93,36 @@ class Engine(Protocol):
         ...
 
 
-def make_engine(executable: StepExecutable, chunk_batches: int) -> Engine:
+def make_engine(step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int) -> Engine:
     """The engine of an execution mode; imports JAX, which takes a second.
 
     Args:
-        executable: what to run, and how.
+        step: what to run, and how.
+        data: bytes of its executables, by their names.
         chunk_batches: batches stacked in a chunk.
 
     Raises:
-        ArtifactRefusedError: this system has no engine for the mode.
+        ArtifactRefusedError: this system has no engine for the mode, or the engine wants other executables.
     """
-    make = _ENGINES.get(executable.execution)
+    make = _ENGINES.get(step.execution)
     if make is None:
         raise ArtifactRefusedError(
-            f"the artifact is compiled for execution {executable.execution!r}, this system has "
+            f"the artifact is compiled for execution {step.execution!r}, this system has "
             f"{', '.join(_ENGINES)}; compile it for one of them"
         )
-    return make(executable.data, executable.interface, chunk_batches)
+    return make(step, data, chunk_batches)
 
 
-def _pipelined(data: bytes, interface: StepInterface, chunk_batches: int) -> Engine:
+def _pipelined(step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int) -> Engine:
+    names = [executable.name for executable in step.executables]
+    if len(names) != 1 or step.executables[0].interface != step.interface:
+        raise ArtifactRefusedError(
+            f"artifact {step.key[:12]} has {len(names)} executable(s) ({', '.join(names)}), execution "
+            "'pipelined' expects exactly one, with the interface of the whole step; compile it again"
+        )
     from cs_system.engine.pipelined import PipelinedEngine
 
-    return PipelinedEngine(data, interface, chunk_batches)
+    return PipelinedEngine(data[names[0]], step.interface, chunk_batches)
 
 
-_ENGINES: dict[str, Callable[[bytes, StepInterface, int], Engine]] = {"pipelined": _pipelined}
+_ENGINES: dict[str, Callable[[CompiledStep, Mapping[str, bytes], int], Engine]] = {"pipelined": _pipelined}

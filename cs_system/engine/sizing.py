@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cs_system.errors import DeviceMemoryError
-from cs_toolkit.step import StepInterface, TensorSpec
+from cs_toolkit.step import StepInterface, device_bytes
 
 # A call costs 70 to 100 us whatever the number of its steps, so 32 steps hide it; 32 MiB of input keep
 # the caches of a host useful and the first step of a run early.
@@ -24,11 +23,6 @@ class RingSize:
     chunks: int
 
 
-def tensor_bytes(specs: Iterable[TensorSpec]) -> int:
-    """Bytes of all tensors together."""
-    return sum(spec.nbytes for spec in specs)
-
-
 def ring_size(interface: StepInterface, memory_bytes: int) -> RingSize:
     """The input ring for a program within a limit of host memory.
 
@@ -38,15 +32,15 @@ def ring_size(interface: StepInterface, memory_bytes: int) -> RingSize:
     Raises:
         DeviceMemoryError: not even two single batches fit.
     """
-    batch_bytes = max(1, tensor_bytes(interface.inputs))
-    step_bytes = max(batch_bytes, tensor_bytes(interface.outputs))
-    if 2 * batch_bytes > memory_bytes:
+    input_bytes = max(1, device_bytes(interface.inputs))
+    step_bytes = max(input_bytes, device_bytes(interface.outputs))
+    if 2 * input_bytes > memory_bytes:
         raise DeviceMemoryError(
-            f"a batch of {batch_bytes:,} bytes needs {2 * batch_bytes:,} bytes for input, the system has "
+            f"a batch of {input_bytes:,} bytes needs {2 * input_bytes:,} bytes for input, the system has "
             f"{memory_bytes:,}; use a smaller batch, or `cs_system serve --input-memory`"
         )
     batches = min(MAX_CHUNK_BATCHES, max(1, MAX_CHUNK_BYTES // step_bytes))
     batches = 1 << (batches.bit_length() - 1)
-    while batches > 1 and CHUNKS * batches * batch_bytes > memory_bytes:
+    while batches > 1 and CHUNKS * batches * input_bytes > memory_bytes:
         batches //= 2
-    return RingSize(batches, min(CHUNKS, memory_bytes // (batches * batch_bytes)))
+    return RingSize(batches, min(CHUNKS, memory_bytes // (batches * input_bytes)))

@@ -119,7 +119,7 @@ class CsSystemServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OfferArtifact(self, request, context):
-        """Names the program to run. `needed` in the answer asks for UploadArtifact.
+        """Names the program to run, with all of its executables. UploadArtifact sends those that the answer asks for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

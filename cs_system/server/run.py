@@ -32,7 +32,7 @@ from cs_system.errors import (
 from cs_system.identity import InputIdentity
 from cs_system.interface import samples_per_step
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
-from cs_toolkit.step import StepExecutable, StepInterface
+from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
     from cs_system.engine.base import Engine
@@ -50,22 +50,6 @@ class InputState:
 
     workers: tuple[WorkerStats, ...]
     waiting_for: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Program:
-    """What an offer told about the artifact."""
-
-    key: str
-    fabric: str
-    execution: str
-    sha256: str
-    size_bytes: int
-    interface: StepInterface
-
-    def with_data(self, data: bytes) -> StepExecutable:
-        """The offer and what came for it."""
-        return StepExecutable(self.key, self.fabric, self.execution, self.interface, data)
 
 
 @dataclass(frozen=True)
@@ -96,7 +80,7 @@ class Run:
 
     def __init__(self, job: str, token: str, device: Executor, receiver: Receiver, limits: RunLimits) -> None:
         self.job = job
-        self.program: Program | None = None
+        self.program: CompiledStep | None = None
         self.identity: InputIdentity | None = None
         self.first_position = 0
         self.progress = Progress(0)
@@ -193,11 +177,11 @@ class Run:
 
     # The phases of a run
 
-    async def load(self, program: Program, executable: bytes) -> None:
-        """Takes the executable; what was loaded before is dropped, its input closed."""
+    async def load(self, program: CompiledStep, data: Mapping[str, bytes]) -> None:
+        """Takes a program and its executables, bytes by name; the one before is dropped, its input closed."""
         await self.close_input(None)
         self.program = None
-        await self._on_device("load", self._make_engine, program, executable)
+        await self._on_device("load", self._make_engine, program, data)
         self.program = program
 
     async def program_device(self) -> float:
@@ -319,14 +303,14 @@ class Run:
 
     # Inside
 
-    def _make_engine(self, program: Program, executable: bytes) -> None:
+    def _make_engine(self, program: CompiledStep, data: Mapping[str, bytes]) -> None:
         # Imported in the thread of the device: JAX takes a second to import.
         from cs_system.engine.base import make_engine
         from cs_system.engine.sizing import ring_size
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        self._engine = make_engine(program.with_data(executable), size.chunk_batches)
+        self._engine = make_engine(program, data, size.chunk_batches)
         self._chunks = size.chunks
 
     def _free(self) -> None:
@@ -382,7 +366,7 @@ class Run:
             future.exception()
 
 
-def _product_name(program: Program | None) -> str:
+def _product_name(program: CompiledStep | None) -> str:
     """CS-2 for the fabric cs2; other fabrics under their own names."""
     return re.sub(r"^cs([0-9]+)$", r"CS-\1", program.fabric) if program is not None else "the"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import threading
 import time
@@ -15,20 +14,19 @@ from typing import Any
 import numpy as np
 
 from cs_system.errors import (
-    ArtifactRefusedError,
     CsSystemError,
     InputRefusedError,
     StateMismatchError,
-    WireFormatError,
     WorkersTimeoutError,
     WrongOrderError,
 )
 from cs_system.identity import identity_from_wire
-from cs_system.interface import interface_from_offer, samples_per_step
+from cs_system.interface import samples_per_step, step_from_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.server.channel import ThreadChannel
+from cs_system.server.offers import MAX_ARTIFACT_BYTES, Offer
 from cs_system.server.reservations import Ticket
-from cs_system.server.run import InputState, Program, Run
+from cs_system.server.run import InputState, Run
 from cs_system.server.steps import StepValues
 from cs_system.server.system import STATUS_EVERY_S, System
 from cs_system.transport import RESERVATION_KEY, check_client, error_metadata, shortened, status_of
@@ -42,8 +40,6 @@ Context = Any
 Handler = Callable[[Any, Context], Awaitable[Any]]
 
 SYSTEM_NAME = "CS system simulator"
-# Larger executables are refused before they are sent.
-MAX_ARTIFACT_BYTES = 2 << 30
 # Messages with outputs that may wait for a slow chief.
 _OUTPUTS_WAITING = 8
 _WATCH_INTERVAL_S = 0.05
@@ -63,7 +59,7 @@ class Service:
 
     def __init__(self, system: System) -> None:
         self._system = system
-        self._offers: dict[str, Program] = {}
+        self._offers: dict[str, Offer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: dict[str, _RunningSteps] = {}
 
@@ -145,21 +141,14 @@ class Service:
 
     async def _offer_artifact(self, request: pb.ArtifactOffer, context: Context) -> pb.ArtifactAnswer:
         run = self._run(context)
-        offer = Program(
-            key=request.key,
-            fabric=request.fabric,
-            execution=request.execution,
-            sha256=request.executable_sha256,
-            size_bytes=request.executable_bytes,
-            interface=interface_from_offer(request),
-        )
-        _check_offer(offer, self._system.options.fabric)
-        data = await asyncio.to_thread(self._system.executables.get, offer.sha256)
-        if data is None:
+        system = self._system
+        offer = Offer(step_from_wire(request), system.options.fabric, system.executables)
+        needed = await asyncio.to_thread(offer.look_up)
+        if needed:
             self._offers[_reservation(context)] = offer
-            return pb.ArtifactAnswer(needed=True)
-        await run.load(offer, data)
-        return pb.ArtifactAnswer(needed=False)
+        else:
+            await run.load(offer.step, offer.data())
+        return pb.ArtifactAnswer(needed=needed)
 
     async def _upload_artifact(
         self, requests: AsyncIterator[pb.ArtifactChunk], context: Context
@@ -168,21 +157,11 @@ class Service:
         offer = self._offers.pop(_reservation(context), None)
         if offer is None:
             raise WrongOrderError("UploadArtifact without OfferArtifact before it")
-        data = bytearray()
         async for chunk in requests:
-            data += chunk.data
-            if len(data) > offer.size_bytes:
-                break
-        digest = hashlib.sha256(data).hexdigest()
-        if digest != offer.sha256:
-            raise ArtifactRefusedError(
-                f"the executable of artifact {offer.key[:12]} arrived damaged: got {len(data)} bytes with "
-                f"SHA-256 {digest[:12]}, expected {offer.size_bytes} with {offer.sha256[:12]}; try again"
-            )
-        executable = bytes(data)
-        await asyncio.to_thread(self._system.executables.put, offer.sha256, executable)
-        await run.load(offer, executable)
-        return pb.ArtifactAnswer(needed=False)
+            offer.add(chunk.sha256, chunk.data)
+        await asyncio.to_thread(offer.complete)
+        await run.load(offer.step, offer.data())
+        return pb.ArtifactAnswer()
 
     async def _program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:
         return pb.ProgramReply(seconds=await self._run(context).program_device())
@@ -365,21 +344,6 @@ def _check_job(job: str) -> None:
         raise InputRefusedError(
             f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
         )
-
-
-def _check_offer(offer: Program, fabric: str) -> None:
-    if offer.fabric != fabric:
-        raise ArtifactRefusedError(
-            f"artifact {offer.key[:12]} is compiled for fabric '{offer.fabric}', this system has '{fabric}'; "
-            "compile it with the --cs_ip of this system"
-        )
-    if offer.size_bytes > MAX_ARTIFACT_BYTES:
-        raise ArtifactRefusedError(
-            f"the executable of artifact {offer.key[:12]} has {offer.size_bytes:,} bytes, the system takes "
-            f"{MAX_ARTIFACT_BYTES:,}; move large constants of the model into variables"
-        )
-    if len(offer.sha256) != 64 or not set(offer.sha256) <= set("0123456789abcdef"):
-        raise WireFormatError(f"'{offer.sha256}' is not a SHA-256 digest")
 
 
 def _state_check(run: Run) -> Callable[[str, str, tuple[int, ...]], None]:

@@ -293,6 +293,23 @@ class Scheduler(Protocol[View, Plan]):
         """The job that we are in; None outside of one. Pure."""
         ...
 
+    def task_variables(
+        self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
+    ) -> Mapping[str, str]:
+        """What it tells a task about itself in its environment, beside what csrun tells; pure.
+
+        An analysis of an input is one program and starts processes that stand for the tasks of a job. What
+        shards by the scheduler's own variables has to find in each of them what it would find there.
+
+        Args:
+            environment: of this process. Nothing is told where the scheduler has not started it: then it
+                would not have started the tasks either.
+            rank: of the task.
+            tasks: of the job, all on this node.
+            cpus: of each task; None: what the environment says of that stays.
+        """
+        ...
+
     # A job: csrun_wse.
 
     def survey(self, asked: Asked) -> View:

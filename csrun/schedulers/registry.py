@@ -105,6 +105,16 @@ def choose(flag: str | None, site: Site, environment: Mapping[str, str]) -> Sche
     return next(wanted, None) or scheduler(LOCAL)
 
 
+def task_variables(
+    environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
+) -> dict[str, str]:
+    """What the scheduler that has started this process tells a task, see `Scheduler.task_variables`."""
+    told: dict[str, str] = {}
+    for each in schedulers():
+        told |= each.task_variables(environment, rank, tasks, cpus)
+    return told
+
+
 @cache
 def _entries() -> Mapping[str, EntryPoint]:
     ours = {name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,10 +20,8 @@ class SampleCount:
     """Counts the samples of batches.
 
     They are the first size of the first array, unless somebody else knows how many records a whole batch has:
-    then those of an array that has as many rows; of one that has as many columns, if all arrays have
-    (sequences whose first dimension is time); else the first size that all arrays with sizes have in common.
-    Where there is none, or every record has arrays of its own, as the images of a detection, all batches have
-    as many as a whole one.
+    then those of the first array that has as many rows. Where none has, as of sequences whose first size is
+    time, all batches have as many as a whole one.
 
     Args:
         batch_size: Records of a whole batch; None: nobody knows.
@@ -32,34 +29,19 @@ class SampleCount:
 
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
-        self._at: tuple[int, int] | None = None
+        self._at: int | None = None
         self._sought = False
 
     def __call__(self, batch: Batch) -> int:
         """Samples of a batch; the first one tells where they are to be seen."""
+        if self._batch_size is None:
+            return sample_count(batch)
         if not self._sought:
-            self._sought, self._at = True, self._place(batch)
-        if self._at is not None:
-            array, axis = self._at
-            if array < len(batch) and axis < len(batch[array].shape):
-                return int(batch[array].shape[axis])
-        return sample_count(batch) if self._batch_size is None else self._batch_size
-
-    def _place(self, batch: Batch) -> tuple[int, int] | None:
-        size = self._batch_size
-        if size is None:
-            return None
-        shapes = [tuple(array.shape) for array in batch]
-        rows = [index for index, shape in enumerate(shapes) if shape[:1] == (size,)]
-        if rows:
-            return rows[0], 0
-        columns = [index for index, shape in enumerate(shapes) if shape[1:2] == (size,)]
-        if columns and len(columns) == len(shapes):
-            return columns[0], 1
-        sized = [(index, shape[0]) for index, shape in enumerate(shapes) if shape]
-        if size > 1 and not any(count % size for count in Counter(filter(None, shapes)).values()):
-            return None  # tuples of arrays, one for each record
-        return (sized[0][0], 0) if len({rows for _, rows in sized}) == 1 else None
+            rows = (index for index, array in enumerate(batch) if array.shape[:1] == (self._batch_size,))
+            self._sought, self._at = True, next(rows, None)
+        if self._at is None or self._at >= len(batch):
+            return self._batch_size
+        return sample_count(batch[self._at :])
 
 
 def size_bytes(batch: Batch) -> int:

@@ -1,21 +1,14 @@
-"""Nothing of an analysis outlives it, whatever ends it: an error, Ctrl-C, a signal, even SIGKILL.
-
-Where all processes are killed at once, as Slurm does with what a batch job has left, nobody is there who
-could remove the folder. Its owner holds a lock on it, so the next analysis finds that it is abandoned.
-"""
+"""Nothing of an analysis outlives it, whatever ends it: an error, Ctrl-C, a signal, even SIGKILL."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import signal
-import socket
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -41,7 +34,6 @@ BATCH_SHELL = "SLURM_TASK_PID"
 """In a batch script the process of the script itself."""
 
 _PREFIX = "csia-"
-_OWNER = "owner"
 _END_WAIT_S = 5.0
 _TIDY_WAIT_S = 3.0
 
@@ -76,10 +68,8 @@ def nothing_left(parent: Path) -> Iterator[Workspace]:
     """
     adopt_orphans()
     marks = {MARK: uuid.uuid4().hex}
-    remove_abandoned(parent)
     folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
-    lock = own(Path(folder.name))
-    guard = Guard(marks, Path(folder.name))  # it has the lock too, as it may live longer
+    guard = Guard(marks, Path(folder.name))
     before = {signum: signal.getsignal(signum) for signum in INTERRUPTS}
     for signum in INTERRUPTS:
         if before[signum] is not signal.SIG_IGN:  # a job under nohup survives the hangup
@@ -94,36 +84,8 @@ def nothing_left(parent: Path) -> Iterator[Workspace]:
         _end_all({guard.pid})
         folder.cleanup()
         guard.dismiss()
-        os.close(lock)
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-def own(folder: Path) -> int:
-    """Marks a folder as that of a running analysis; the descriptor that holds the lock."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    with suppress(OSError):  # a file system without locks: nobody will take the folder for abandoned
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        (folder / _OWNER).write_text(socket.gethostname(), encoding="utf-8")
-    return descriptor
-
-
-def remove_abandoned(parent: Path) -> None:
-    """Removes what our analyses on this machine have left in a folder, of which no process is there any more.
-
-    A lock says nothing to other machines that share the folder, so theirs are let be.
-    """
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # it is somebody else's, still in use, or has just been removed
-            if (folder / _OWNER).read_text(encoding="utf-8") != socket.gethostname():
-                continue
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
 
 
 def _end_with_batch_shell(environment: Mapping[str, str]) -> None:

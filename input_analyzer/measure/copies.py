@@ -22,7 +22,7 @@ from typing import Any
 from csrun.commandline import find_command
 from csrun.processes import branches, descendants, signal_processes, start_task
 from csrun.roles import tf_config
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.schedulers.registry import task_variables
 from input_analyzer.errors import (
     HangingInputError,
     InputAnalyzerError,
@@ -44,7 +44,6 @@ START_GRACE_S = 60.0
 SEARCH_S = 1.0
 """How often processes below the copies are searched: that reads a file of every process of the machine."""
 
-_TEMPORARY = "t"
 _groups = itertools.count()
 
 _CLEARLY_MORE = 1.1
@@ -188,7 +187,6 @@ class Copies:
         self._orders = orders
         self._pins = pins
         self._looked = self._searched = 0.0
-        self._oom_kills = node.oom_kills()
         self._below: dict[int, set[int]] = {}
         self.all: list[Copy] = []
 
@@ -251,8 +249,7 @@ class Copies:
     def _start(self, order: Order) -> Copy:
         folder, name = self._folder, f"{order.copy_index}"
         stacks, output, file = folder / f"stacks{name}", folder / f"out{name}", folder / f"order{name}.json"
-        paths = {"stacks": str(stacks), "temporary": str(folder / _TEMPORARY)}
-        file.write_text(order.model_copy(update=paths).model_dump_json(), encoding="utf-8")
+        file.write_text(order.model_copy(update={"stacks": str(stacks)}).model_dump_json(), encoding="utf-8")
         cpus = self._pins[order.copy_index] if self._pins else ()
         words = self._launch.words
         # Errors of TensorFlow come as exceptions; its log would bury the last lines of the program.
@@ -321,7 +318,7 @@ class Copies:
             if code is not None and copy.waited_for:
                 yield from self._last_words(copy)  # what was waited for may be among them
             if code is not None and copy.waited_for:
-                raise _ended(copy, code, self._users_stack(copy), _for_memory(self._oom_kills))
+                raise _ended(copy, code, self._users_stack(copy))
             if copy.waited_for and copy.silent_s() > self._launch.time_limit_s:
                 raise self._hanging(copy)
 
@@ -403,24 +400,22 @@ def _size(file: Path) -> int:
 
 
 def _new_folder(within: Path | None) -> Path:
-    """For what a group and its processes write; the names are short as programs make sockets in it."""
+    """For what a group and its processes write."""
     if within is None:
-        folder = Path(tempfile.mkdtemp(prefix="csia-"))
-    else:
-        folder = within / str(next(_groups))
-        folder.mkdir(mode=0o700)
-    (folder / _TEMPORARY).mkdir()
+        return Path(tempfile.mkdtemp(prefix="csia-"))
+    folder = within / str(next(_groups))
+    folder.mkdir(mode=0o700)
     return folder
 
 
 def _role(order: Order, environment: Mapping[str, str], cpus: int | None) -> dict[str, str]:
     """What csrun_wse, and Slurm, tell a worker; an examination or a comparison is a job of its own."""
     if order.purpose != "copy":
-        return step_variables(environment, 0, 1, cpus)
+        return task_variables(environment, 0, 1, cpus)
     rank, tasks = order.copy_index + 1, order.copies + 1
     config = tf_config(rank, ["127.0.0.1"] * tasks)
     return {
-        **step_variables(environment, rank, tasks, cpus),
+        **task_variables(environment, rank, tasks, cpus),
         "TF_CONFIG": json.dumps(config),
         "CSRUN_JOB_ID": f"input-analysis-{os.getpid()}",
         "CSRUN_JOB_TOKEN": "of an analysis, opens nothing",
@@ -452,30 +447,22 @@ def _failure(copy: Copy, message: Message) -> InputAnalyzerError:
     )
 
 
-def _for_memory(kills_before: int | None) -> bool:
-    """Whether the kernel has killed a process for want of memory meanwhile, or may have."""
-    now = node.oom_kills()
-    return now is None or kills_before is None or now > kills_before
-
-
-def _ended(copy: Copy, code: int, stack: str, for_memory: bool) -> InputAnalyzerError:
+def _ended(copy: Copy, code: int, stack: str) -> InputAnalyzerError:
     tail = copy.output_tail()
     said = f"; its last lines:\n{tail}" if tail else ""
-    size = copy.peak_bytes / 2**30
-    if code == -signal.SIGKILL and for_memory:
+    if code == -signal.SIGKILL:
         return MemoryLimitError(
-            f"{copy.name} was killed on {copy.host}, most likely by the kernel for want of memory: it "
-            f"had {size:.1f} GiB; expected a pipeline that fits: smaller shuffle buffers, no cache in "
-            f"memory{said}"
+            f"{copy.name} was killed on {copy.host}, if by nobody else by the kernel for want of memory: it "
+            f"had {copy.peak_bytes / 2**30:.1f} GiB; expected a pipeline that fits: smaller shuffle buffers, "
+            f"no cache in memory{said}",
+            128 + signal.SIGKILL,
         )
     if code < 0:
         name = signal.Signals(-code).name
-        memory = f": not by the kernel for want of memory, it had {size:.1f} GiB"
-        why = memory if code == -signal.SIGKILL else ""
         where = f"; it was here:\n{stack}\n" if stack else ""
         said = said.removeprefix("; ") if where else said
         return ProgramError(
-            f"the program was ended by {name} on {copy.host}{why}{where}{said}".rstrip(), 128 - code
+            f"the program was ended by {name} on {copy.host}{where}{said}".rstrip(), 128 - code
         )
     if code:
         when = f"while {copy.doing}" if copy.loaded else "before its input was read"

@@ -29,7 +29,6 @@ class Order(BaseModel):
         copy_index: number of this copy; 0 for an examination.
         copies: number of copies that are started together: the shards of the data.
         stacks: file for the stacks of all threads, written on SIGUSR1.
-        temporary: folder for temporary files; empty: that of the program.
         compile: go on to a compilation that the program asked for.
         source_only: only findings are wanted, as for a change of the source: also of an input that no run can
             use as it is.
@@ -37,7 +36,6 @@ class Order(BaseModel):
         cpus_per_task: CPUs that a worker may have, for what is expected of them; 0: those of the process.
         memory_bytes: that a task may use; 0: all that is free.
         findings: whose changes are compared, with the numbers that they recommend.
-        optional: those of them that are left out of all together where they alone make the input slower.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,14 +45,12 @@ class Order(BaseModel):
     copy_index: int = 0
     copies: int = 1
     stacks: str = ""
-    temporary: str = ""
     compile: bool = False
     source_only: bool = False
     stage_seconds: float = 20.0
     cpus_per_task: int = 0
     memory_bytes: int = 0
     findings: dict[str, int | None] = {}
-    optional: tuple[str, ...] = ()
 
 
 def read_order(path: Path) -> Order:

@@ -113,16 +113,6 @@ def resource_trackers(pids: Collection[int]) -> set[int]:
     return found
 
 
-def oom_kills() -> int | None:
-    """Processes that the kernel has killed so far for want of memory; None where it does not tell."""
-    with suppress(OSError, ValueError):
-        for line in (_PROC / "vmstat").read_text(encoding="ascii").splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    return None
-
-
 def usage(pid: int) -> Usage:
     """Of a process and all below it; nothing where it has ended."""
     return usage_of((pid, *descendants(pid)))

@@ -10,13 +10,13 @@ from csrun.layout import pin_cpus
 from input_analyzer.analysis import Measurement
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
-from input_analyzer.measure.first_epoch import FirstEpoch, Look, of_cold_files, of_stretch
 from input_analyzer.measure.link import PAUSE, RUN, Order
 from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate
 
 FEWEST_BATCHES = 10
 _LONGER_FOR_SLOW = 4
 _LOOK_S = 0.2
+_SHORTEST_EPOCH_S = 0.3  # what is over sooner has no rate
 _LOOKS = 3
 """So often in a row the interval must be tight: one that is looked at often enough is so by chance."""
 
@@ -69,7 +69,15 @@ def plans(
     return tuple(found)
 
 
-_NOTHING = Look(0.0, 0.0, None)
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Samples that a copy had delivered by a certain time, and its seconds of reading."""
+
+    samples: float
+    active_s: float
+
+
+_NOTHING = _Look(0.0, 0.0)
 
 Progress = Callable[[str, float], None]
 """Is told what is being done, and what part of the present step."""
@@ -82,26 +90,22 @@ class _Series:
     Attributes:
         epoch_samples: size of its first epoch; None: not known, or it is over.
         first: at its first samples.
-        epoch_end: when its first epoch ended; what it had read from the disk is not in it.
+        epoch_end: when its first epoch ended.
         passed_epoch_at: time of the report that told so.
-        looks: with what it had read from the disk; of a copy that is alone, until its first epoch ends.
-        epoch_looked: `epoch_end` has that too, as far as it can be known.
     """
 
     epoch_samples: int | None
     counts: list[Count] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
-    first: Look | None = None
-    epoch_end: Look | None = None
+    first: _Look | None = None
+    epoch_end: _Look | None = None
     passed_epoch_at: float | None = None
-    looks: list[Look] = field(default_factory=list)
-    epoch_looked: bool = False
-    last: Look = _NOTHING
+    last: _Look = _NOTHING
     restarts: int = 0
 
     def add(self, report: dict[str, float]) -> None:
-        now, before = Look(report["samples"], report["active"], None), self.last
+        now, before = _Look(report["samples"], report["active"]), self.last
         self.counts.append(Count(report["t"], now.samples))
         self.bytes.append(int(report["bytes"]))
         self.batches.append(int(report["batches"]))
@@ -114,29 +118,30 @@ class _Series:
             self.passed_epoch_at = None if self.epoch_end is None else report["t"]
         self.last = now
 
-    def _passed(self, before: Look, now: Look) -> Look | None:
+    def _passed(self, before: _Look, now: _Look) -> _Look | None:
         """When the epoch ended between two reports; None where it did not."""
         if self.epoch_samples is None or now.samples < self.epoch_samples:
             return None
         part = (self.epoch_samples - before.samples) / max(1.0, now.samples - before.samples)
-        return Look(self.epoch_samples, before.active_s + part * (now.active_s - before.active_s), None)
+        return _Look(self.epoch_samples, before.active_s + part * (now.active_s - before.active_s))
 
-    def look(self, disk_bytes: int | None) -> None:
-        """Remembers what the copy has read from the disk by now; no more than that after its first epoch."""
-        if self.epoch_end is None:
-            self.looks.append(replace(self.last, disk_bytes=disk_bytes))
-        elif not self.epoch_looked:
-            self.epoch_end, self.epoch_looked = replace(self.epoch_end, disk_bytes=disk_bytes), True
+    def first_epoch(self, disk_bytes: int | None, *, cold: bool) -> tuple[float | None, float | None]:
+        """Samples per second of the first epoch of a copy that was alone, and bytes per sample from disks.
 
-    def epoch(self, *, cold: bool) -> FirstEpoch:
-        """The first epoch of a copy that was alone; `cold`: files were, at its begin."""
-        if self.first is not None and self.epoch_end is not None:
-            return replace(of_stretch(self.looks[0], self.first, self.epoch_end), over=True)
-        if not cold or self.first is None:
-            return FirstEpoch()
-        if self.epoch_samples is None:
-            return of_cold_files(self.looks)
-        return of_stretch(self.looks[0], self.first, self.looks[-1])
+        Args:
+            disk_bytes: that were read from disks meanwhile, none of them behind the first epoch; None where
+                the kernel does not tell.
+            cold: files were, at its begin: of an epoch that has not ended all that was measured counts.
+
+        Returns:
+            None for what is not known, or was over in no time.
+        """
+        end = self.epoch_end or (self.last if cold else None)
+        if self.first is None or end is None:
+            return None, None
+        elapsed_s = end.active_s - self.first.active_s
+        rate = (end.samples - self.first.samples) / elapsed_s if elapsed_s > _SHORTEST_EPOCH_S else None
+        return rate, None if disk_bytes is None else disk_bytes / end.samples
 
     @property
     def begun(self) -> bool:
@@ -201,7 +206,6 @@ class Rates:
         self.restarts = 0
         self._make_cold = make_cold
         self.epoch_ended = epoch_samples is None and make_cold is None
-        self._looked_at_disk = 0.0
         self._passed: dict[int, bool] = {}
 
     def measure(self, launch: Launch, plan: Plan, progress: Progress) -> Iterator[Measurement]:
@@ -234,8 +238,7 @@ class Rates:
     ) -> Measurement:
         running = copies.all[:count]
         series = {copy.index: _Series(self._epoch_of(copy)) for copy in running}
-        if count == 1:
-            series[0].look(copies.disk_bytes(running[0]))
+        read_before = copies.disk_bytes(running[0])
         for copy in running:
             copy.heard, copy.waited_for = time.monotonic(), True
             copy.tell(RUN)
@@ -245,11 +248,13 @@ class Rates:
         after = self._clocks(copies, series)
         for copy in running:
             copy.tell(PAUSE)
-        if count == 1:
-            series[0].look(copies.disk_bytes(running[0]))
+        read = copies.disk_bytes(running[0])
         self._wait_for_pause(copies, running)
-        epoch = series[0].epoch(cold=cold) if count == 1 else FirstEpoch()
-        self._remember(series, epoch)
+        epoch_rate = epoch_bytes = None
+        if count == 1:
+            disk_bytes = None if read is None or read_before is None else read - read_before
+            epoch_rate, epoch_bytes = series[0].first_epoch(disk_bytes, cold=cold)
+        self._remember(series)
         samples = after.samples - before.samples
         cpu_s, elapsed_s = after.cpu_s - before.cpu_s, after.time_s - before.time_s
         received = sum(one.counts[-1].samples - one.counts[0].samples for one in series.values())
@@ -265,8 +270,8 @@ class Rates:
             and rate.relative_half_width <= self._effort.half_width,
             batches=batches,
             warm_up_s=start - began + rate.warm_up_s,
-            first_epoch_samples_per_s=epoch.samples_per_s,
-            first_epoch_disk_bytes_per_sample=epoch.disk_bytes_per_sample,
+            first_epoch_samples_per_s=epoch_rate,
+            first_epoch_disk_bytes_per_sample=epoch_bytes,
             cpu_us_per_sample=1e6 * cpu_s / samples if samples else None,
             bytes_per_sample=size / received if received else 0.0,
             memory_per_task_bytes=max(copy.peak_bytes for copy in running),
@@ -280,8 +285,7 @@ class Rates:
     def _epoch_of(self, copy: Copy) -> int | None:
         return None if self._passed.get(copy.index) else self._epoch_samples
 
-    def _remember(self, series: dict[int, _Series], epoch: FirstEpoch) -> None:
-        self.epoch_ended = self.epoch_ended or epoch.over
+    def _remember(self, series: dict[int, _Series]) -> None:
         for index, one in series.items():
             if one.passed_epoch_at is not None:
                 self._passed[index] = True
@@ -302,12 +306,10 @@ class Rates:
                     series[copy.index].add(message)
             if not all(one.begun for one in series.values()):
                 progress("waiting for the first batches", 0.3)
-                self._look_at_disk(copies, series)
                 continue
             since = self._start(series, start)
             if since != start:
                 start, before = since, self._clocks(copies, series)
-            self._look_at_disk(copies, series)
             end = min(one.counts[-1].t for one in series.values())
             now = time.monotonic()
             progress("measuring", 0.4 + 0.6 * min(1.0, (now - start) / effort.longest_s))
@@ -325,16 +327,6 @@ class Rates:
         if self._make_cold is None or one.epoch_samples is None or one.epoch_end is not None:
             return False
         return one.epoch_samples - one.last.samples < within_s * rate.samples_per_s
-
-    def _look_at_disk(self, copies: Copies, series: dict[int, _Series]) -> None:
-        """What a copy that is alone has read: now and then, and at once when its first epoch ends."""
-        one = series[0]
-        if len(series) > 1 or one.epoch_looked:
-            return
-        now = time.monotonic()
-        if one.epoch_end is not None or now - self._looked_at_disk >= _LOOK_S:
-            self._looked_at_disk = now
-            one.look(copies.disk_bytes(copies.all[0]))
 
     def _start(self, series: dict[int, _Series], start: float | None) -> float:
         """From when on counts are used: all copies run, and have left their first epoch where it is short."""

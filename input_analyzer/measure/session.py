@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,8 +20,7 @@ from input_analyzer.errors import InputEndedError
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
-from input_analyzer.measure.temporary import keep_below
-from input_analyzer.measure.traces import shows_users_line, users_traceback
+from input_analyzer.measure.traces import users_traceback
 from input_rules.handover import InputProgram, Shard
 from input_rules.pipeline import Framework
 
@@ -42,12 +41,12 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
     order, link = begin(order_file)
     keep_files_apart(order)
     try:
-        with _told_plainly(program):
-            if _carried_out(program, order, link, compiles):
-                return
+        if _carried_out(program, order, link, compiles):
+            return
     except BaseException as error:
-        # Where the analyzer has gone, nobody reads it.
-        _fail(link, error, _stage_that_failed(program, order, error, link))
+        # Torch would raise in the middle of this when another worker process ends.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _fail(link, error)
     _leave(0)
 
 
@@ -77,7 +76,6 @@ def _compare(program: InputProgram, order: Order, link: Link) -> None:
 
     alone, together = compare_all(
         order.findings,
-        order.optional,
         lambda findings, say: compare(program, findings, order.stage_seconds, say),
         lambda doing: link.send(event="alive", doing=doing),
     )
@@ -93,15 +91,6 @@ def keep_files_apart(order: Order) -> None:
         keep_apart(Path(order.socket).parent / f"files{order.copy_index}")
 
 
-def _told_plainly(program: InputProgram) -> AbstractContextManager[None]:
-    """What a framework raises in it because its processes are gone becomes an error of the analyzer."""
-    if program.framework != "torch":
-        return nullcontext()
-    from input_analyzer.torch.worker_errors import told_plainly
-
-    return told_plainly()
-
-
 def refuse(order_file: Path, error: BaseException) -> NoReturn:
     """Ends a process that has no input function to hand over, and tells the analyzer why."""
     _fail(begin(order_file)[1], error)
@@ -109,13 +98,8 @@ def refuse(order_file: Path, error: BaseException) -> NoReturn:
 
 @cache
 def begin(order_file: Path) -> tuple[Order, Link]:
-    """Reads the order and tells the analyzer that this process is there; once.
-
-    From here on temporary files are the analysis's.
-    """
+    """Reads the order and tells the analyzer that this process is there; once."""
     order = read_order(order_file)
-    if order.temporary:
-        keep_below(Path(order.temporary))
     link = Link.connect(order.socket)
     if order.stacks:
         # Stays open: the handler writes to its descriptor.
@@ -126,39 +110,18 @@ def begin(order_file: Path) -> tuple[Order, Link]:
     return order, link
 
 
-def _stage_that_failed(program: InputProgram, order: Order, error: BaseException, link: Link) -> str:
-    """Where in the pipeline an error comes from, that has no line of the user's in its traceback."""
-    shard = Shard(order.copies, order.copy_index)
-    if program.framework == "torch":
-        if not isinstance(error, Exception) or hasattr(error, "exit_code") or is_for_want_of_memory(error):
-            return ""  # that has said what helps, and the input is not to be built again for it
-        from input_analyzer.torch.failing import what_helps
-
-        with suppress(Exception):
-            return what_helps(program, shard, error)
-        return ""
-    if "tensorflow" not in sys.modules or shows_users_line(error):
-        return ""
-    from input_analyzer.tf.failing import place_of
-
-    with suppress(Exception):  # it tells more about an error, and must not hide that
-        return place_of(program, shard, error, lambda doing: link.send(event="alive", doing=doing))
-    return ""
-
-
-def _fail(link: Link, error: BaseException, place: str = "") -> NoReturn:
+def _fail(link: Link, error: BaseException) -> NoReturn:
     """Tells the analyzer: an expected error by its message, any other with the user's traceback."""
     expected = hasattr(error, "exit_code")
-    text = str(error) if expected else "\n".join(filter(None, (users_traceback(error), place)))
-    memory = is_for_want_of_memory(error)
-    with suppress(OSError):
+    text = str(error) if expected else users_traceback(error)
+    with suppress(OSError):  # where the analyzer has gone, nobody reads it
         link.send(
             event="failed",
             kind=type(error).__name__,
             text=text,
             expected=expected,
             exit_code=getattr(error, "exit_code", EXIT_INPUT_FAILED),
-            memory=memory,
+            memory=is_for_want_of_memory(error),
             host=host_name(os.environ),
         )
     _forget(error)

@@ -35,12 +35,6 @@ def users_traceback(error: BaseException) -> str:
     return _without_framework(_without_operations("".join(whole.format())).rstrip())
 
 
-def shows_users_line(error: BaseException) -> bool:
-    """Whether the traceback names a line of the user's."""
-    frames = re.finditer(r'^ *File "([^"]+)", line ', users_traceback(error), re.MULTILINE)
-    return any(_is_users(frame[1]) for frame in frames)
-
-
 def _without_operations(text: str) -> str:
     """Without what TensorFlow says of its own operation that reads a dataset."""
     for noise in _NOISE:

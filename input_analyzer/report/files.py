@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
+from cs_toolkit.files import replace_file
 from csrun.console import STDOUT
 from csrun.errors import CsrunError
 
@@ -81,7 +82,7 @@ def write(path: Path, text: str) -> None:
         if path == TO_STDOUT or _is_stream(path):
             _append(STDOUT if path == TO_STDOUT else path, text)
         else:
-            _replace(_place(path), text)
+            replace_file(_place(path), text.encode(errors=_UNKNOWN))
     except OSError as error:
         raise CsrunError(
             f"{path} cannot be written: {error.strerror}; expected room and permission"
@@ -94,16 +95,6 @@ def _append(stream: int | Path, text: str) -> None:
         open(stream, "a", encoding="utf-8", errors=_UNKNOWN, closefd=stream != STDOUT) as sink,
     ):
         sink.write(text)
-
-
-def _replace(file: Path, text: str) -> None:
-    temporary = file.with_name(f".csia-{os.getpid()}-{file.suffix}")
-    try:
-        temporary.write_text(text, encoding="utf-8", errors=_UNKNOWN)
-        temporary.replace(file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _is_stream(path: Path) -> bool:

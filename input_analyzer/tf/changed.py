@@ -7,17 +7,13 @@ from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import dataset_options_pb2
 
-from input_analyzer.tf.rebuild import as_dataset, create, rebuild
+from input_analyzer.tf.rebuild import as_dataset, create, rebuild, with_arguments
 from input_rules.rules.expected_gains import files_at_once, most_cpus_for
-from input_rules.rules.shuffling import BATCHES_IN_BUFFER
 from input_rules.tf.functions import library_of, traits
-from input_rules.tf.nodes import allow_any_order, constant, in_order, input_lists, is_dataset
-from input_rules.tf.sizes import BATCHING, batch_facts
+from input_rules.tf.nodes import constant, input_lists
 
 _IN_ORDER = {"deterministic": tf.compat.v1.AttrValue(s=b"true")}
-_NOT_SLOPPY = {"sloppy": tf.compat.v1.AttrValue(b=False)}
 
 
 def changed(dataset: Any, findings: Collection[str]) -> Any:
@@ -40,25 +36,20 @@ def changed(dataset: Any, findings: Collection[str]) -> Any:
     return result if tensor is not last.outputs[0] else None
 
 
-def _batch_size(last: Any) -> int:
-    sizes = [batch_facts(node).get("batch_size") for node in in_order(last) if node.type.startswith(BATCHING)]
-    return next((size for size in reversed(sizes) if isinstance(size, int)), 1)
-
-
 class _Change:
     """The Change of all findings together."""
 
     def __init__(self, findings: frozenset[str], last: Any) -> None:
         self.findings = findings
         self._functions = library_of(last)
-        self._wanted = BATCHES_IN_BUFFER * _batch_size(last)
 
     def change(self, node: Any, datasets: list[Any]) -> Any:
         """What becomes of an operation; None where it stays as it is."""
-        if node.type == "OptionsDataset" and "order-not-deterministic" in self.findings:
-            return _options_in_order(node, datasets)
         parallel = self._parallel(node, datasets)
-        return self._with_arguments(node, datasets) if parallel is None else parallel
+        if parallel is not None:
+            return parallel
+        arguments = self._arguments(node)
+        return with_arguments(node, datasets, arguments) if arguments else None
 
     def _parallel(self, node: Any, datasets: list[Any]) -> Any:
         """A parallel operation in the place of one that is not."""
@@ -74,54 +65,19 @@ class _Change:
             return _parallel_interleave(node, datasets, _files())
         return None
 
-    def _with_arguments(self, node: Any, datasets: list[Any]) -> Any:
-        """The same operation with other arguments."""
-        arguments = self._arguments(node)
-        attributes = dict(node.node_def.attr)
-        if "order-not-deterministic" in self.findings and _in_any_order(node):
-            attributes.update(_IN_ORDER if "deterministic" in attributes else _NOT_SLOPPY)
-        elif not arguments:
-            return None
-        return create(node.graph, node.type, _inputs(node, datasets, arguments), attributes)
-
     def _arguments(self, node: Any) -> dict[str, Any]:
+        """Those of an operation that get other values."""
         found: dict[str, Any] = {}
         asked = self.findings
         calls = constant(node, "num_parallel_calls")
         if "prefetch-empty" in asked and node.type == "PrefetchDataset" and not constant(node, "buffer_size"):
             found["buffer_size"] = _auto()
-        if "shuffle-buffer-small" in asked and self._is_small_buffer(node):
-            found["buffer_size"] = tf.constant(self._wanted, tf.int64)
         if "parallel-calls-fixed" in asked and calls not in (None, tf.data.AUTOTUNE):
             kind = input_lists(node)["num_parallel_calls"][0].dtype
             found["num_parallel_calls"] = tf.constant(tf.data.AUTOTUNE, kind)
         if "cycle-length-fixed" in asked and _reads_few(node):
             found["cycle_length"] = _files()
         return found
-
-    def _is_small_buffer(self, node: Any) -> bool:
-        if not node.type.startswith("ShuffleDataset"):
-            return False
-        return (constant(node, "buffer_size") or self._wanted) < self._wanted
-
-
-def _options_in_order(node: Any, datasets: list[Any]) -> Any:
-    """Options that keep the order of elements in the place of those that do not."""
-    if not allow_any_order(node):
-        return None
-    options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
-    options.deterministic = True
-    text = tf.compat.v1.AttrValue(s=options.SerializeToString())
-    attributes = dict(node.node_def.attr) | {"serialized_options": text}
-    return create(node.graph, node.type, _inputs(node, datasets, {}), attributes)
-
-
-def _in_any_order(node: Any) -> bool:
-    """Whether an operation says itself that results may come as they happen to be ready."""
-    known = {attribute.name for attribute in node.op_def.attr}
-    if "sloppy" in known and node.get_attr("sloppy"):
-        return True
-    return "deterministic" in known and node.get_attr("deterministic") == b"false"
 
 
 def _parallel_interleave(node: Any, datasets: list[Any], cycle: Any) -> Any:
@@ -135,15 +91,6 @@ def _kept(node: Any) -> dict[str, Any]:
     """Attributes that an operation shares with the parallel one that takes its place."""
     attributes = node.node_def.attr
     return {name: attributes[name] for name in ("f", "Targuments", "output_types", "output_shapes")}
-
-
-def _inputs(node: Any, datasets: list[Any], changed: dict[str, Any]) -> list[Any]:
-    fresh = iter(datasets)
-    inputs: list[Any] = []
-    for name, tensors in input_lists(node).items():
-        for tensor in tensors:
-            inputs.append(next(fresh) if is_dataset(tensor) else changed.get(name, tensor))
-    return inputs
 
 
 def _files() -> Any:

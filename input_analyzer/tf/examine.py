@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from input_analyzer.examine import Examination, function_name, function_source
+from input_analyzer.examine import Examination
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.overlap import Overlap
 from input_analyzer.tf import private_caches
 from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
-from input_analyzer.tf.records import SEED, overlap_eagerly, overlap_in_graph
+from input_analyzer.tf.records import SEED, overlap_of_workers
 from input_analyzer.tf.timing import Timing, time_stages
-from input_rules.finding import Finding
 from input_rules.handover import InputProgram, Shard
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.context import Context
-from input_rules.rules.expected_gains import not_speed
-from input_rules.rules.sharding import EACH_ONCE, same_records
 from input_rules.tf.graph import called, trace
 from input_rules.tf.inspection import SHARING_UNKNOWN, inspect
 
@@ -47,7 +45,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
             names=None if order.source_only else lambda spec: program.component_names(),
         )
     except NeedsEagerError as error:
-        return _unseen(program, error, say)
+        return _unseen(error)
     seconds = order.stage_seconds
     timing = time_stages(inspection.traced, seconds, say) if seconds > 0 else Timing(())
     context = replace(
@@ -73,60 +71,21 @@ def _with_records(program: InputProgram, context: Context) -> tuple[Context, tup
     """What two workers are seen to share where Python code decides about it, and notes."""
     convert = in_graph if program.eager else called
     seed = SEED if program.seed is None else program.seed
-    found = _tried(
-        lambda: overlap_in_graph(
+    found = None
+    with suppress(Exception):  # what the input raises is shown where it is read in earnest
+        found = overlap_of_workers(
             lambda index: trace(lambda: program.build(Shard(2, index)), seed, in_graph=convert),
             lambda index: program.role(Shard(2, index)),
         )
-    )
-    return replace(context, sharded=_sharded(found)), _notes(found)
+    if found in _UNSHARED:
+        return replace(context, sharded=None), (SHARING_UNKNOWN.format(_UNSHARED[found]),)
+    return replace(context, sharded=found is Overlap.NONE), ()
 
 
-def _tried(read: Callable[[], Overlap | None]) -> Overlap | None:
-    try:
-        return read()
-    except Exception:
-        return None  # what the input raises is shown where it is read in earnest
-
-
-def _sharded(found: Overlap | None) -> bool | None:
-    return None if found in _UNSHARED else found is Overlap.NONE
-
-
-def _notes(found: Overlap | None) -> tuple[str, ...]:
-    return (SHARING_UNKNOWN.format(_UNSHARED[found]),) if found in _UNSHARED else ()
-
-
-def _unseen(program: InputProgram, error: NeedsEagerError, say: Callable[[str], None]) -> Examination:
+def _unseen(error: NeedsEagerError) -> Examination:
     """What is known of an input that can be read, but not looked at."""
     note = (
         "What the input function returns cannot be made in a graph, where its stages could be seen: "
-        f"{error}. The rates are measured as a run reads it; there are no stages, and no findings but one "
-        "about what the workers share."
+        f"{error}. The rates are measured as a run reads it; there are no stages, and no findings."
     )
-    say("reading the first batches as two workers")
-    found = _tried(
-        lambda: overlap_eagerly(
-            lambda index: program.build(Shard(2, index)), lambda index: program.role(Shard(2, index))
-        )
-    )
-    return Examination(
-        Pipeline("tensorflow", ()),
-        (),
-        (_same_records(program),) if found is Overlap.SAME else (),
-        sharded=_sharded(found),
-        notes=(note, *_notes(found), *private_caches.notes()),
-    )
-
-
-def _same_records(program: InputProgram) -> Finding:
-    return Finding(
-        "shard-missing",
-        "warning",
-        function_name(program.function),
-        function_source(program.function),
-        same_records(1),
-        "shard(num_workers, worker_index) before what shuffles, computes or batches, both from TF_CONFIG or "
-        "input_context",
-        not_speed(EACH_ONCE),
-    )
+    return Examination(Pipeline("tensorflow", ()), (), (), notes=(note, *private_caches.notes()))

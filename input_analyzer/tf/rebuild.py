@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -49,11 +50,26 @@ def needed(last: Any, known: Mapping[str, Any]) -> list[Any]:
 
 def copied(node: Any, datasets: Sequence[Any]) -> Any:
     """The same operation on other datasets; the operation itself where they are its own."""
-    if all(new is old for new, old in zip(datasets, _variants(node), strict=True)):
+    own = [tensor for tensor in node.inputs if is_dataset(tensor)]
+    if all(new is old for new, old in zip(datasets, own, strict=True)):
         return node.outputs[0]
+    return with_arguments(node, datasets, {})
+
+
+def with_arguments(
+    node: Any,
+    datasets: Sequence[Any],
+    arguments: Mapping[str, Any],
+    attributes: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """The same operation on other datasets, with other arguments, by their names, and attributes."""
     fresh = iter(datasets)
-    inputs = [next(fresh) if is_dataset(tensor) else tensor for tensor in node.inputs]
-    return create(node.graph, node.type, inputs, dict(node.node_def.attr))
+    inputs = [
+        next(fresh) if is_dataset(tensor) else arguments.get(name, tensor)
+        for name, tensors in input_lists(node).items()
+        for tensor in tensors
+    ]
+    return create(node.graph, node.type, inputs, dict(node.node_def.attr) | dict(attributes))
 
 
 def create(graph: Any, kind: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
@@ -61,10 +77,6 @@ def create(graph: Any, kind: str, inputs: Sequence[Any], attributes: Mapping[str
     kept = {name: value for name, value in attributes.items() if not name.startswith("_")}
     with graph.as_default():
         return graph.create_op(kind, list(inputs), [tf.variant], attrs=kept).outputs[0]
-
-
-def _variants(node: Any) -> list[Any]:
-    return [tensor for tensor in node.inputs if is_dataset(tensor)]
 
 
 def structure(node: Any) -> tuple[Any, ...]:

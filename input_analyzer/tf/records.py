@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from input_analyzer.overlap import Overlap, Reading, overlap
 from input_analyzer.tf.counting import initializers
-from input_analyzer.tf.eager_graph import seeds_alike
 from input_analyzer.tf.rebuild import as_dataset, rebuild, without_caches
 from input_rules.tf.graph import Traced
 from input_rules.tf.inspection import random_numbers_alike
@@ -28,7 +27,7 @@ Role = Callable[[int], AbstractContextManager[None]]
 """Opens what the process of a worker, by its index, finds in its environment."""
 
 
-def overlap_in_graph(trace: Callable[[int], Traced], role: Role) -> Overlap | None:
+def overlap_of_workers(trace: Callable[[int], Traced], role: Role) -> Overlap | None:
     """What two workers have in common.
 
     Args:
@@ -39,24 +38,6 @@ def overlap_in_graph(trace: Callable[[int], Traced], role: Role) -> Overlap | No
     def read(index: int) -> Reading:
         with role(index), random_numbers_alike():
             return _of_traced(trace(index))
-
-    return overlap(read(0), read(1), read(0))
-
-
-def overlap_eagerly(make: Callable[[int], Any], role: Role) -> Overlap | None:
-    """The same of a dataset that cannot be made in a graph."""
-
-    def read(index: int) -> Reading:
-        with role(index), random_numbers_alike(), seeds_alike(SEED):
-            elements = iter(make(index).with_options(_in_order()).take(MOST))
-
-            def take() -> Any:
-                try:
-                    return [leaf.numpy() for leaf in tf.nest.flatten(next(elements), expand_composites=True)]
-                except StopIteration:
-                    raise tf.errors.OutOfRangeError(None, None, "") from None
-
-            return _read(take)
 
     return overlap(read(0), read(1), read(0))
 

@@ -25,11 +25,11 @@ from input_analyzer.tf.kept_elements import Kept, is_keepable, keep
 from input_analyzer.tf.rebuild import (
     Change,
     as_dataset,
-    create,
     plain_options,
     rebuild,
     sequential,
     structure,
+    with_arguments,
     without_buffers,
 )
 from input_rules.pipeline import Stage, StageTime
@@ -227,8 +227,7 @@ def _alone(node: Any, datasets: list[Any]) -> Any:
     if node.type.startswith("ShuffleDataset"):
         size = tf.get_static_value(node.inputs[1])
         if size is None or size > _LARGEST_BUFFER:
-            inputs = [datasets[0], tf.constant(_LARGEST_BUFFER, tf.int64), *list(node.inputs)[2:]]
-            return create(node.graph, node.type, inputs, dict(node.node_def.attr))
+            return with_arguments(node, datasets, {"buffer_size": tf.constant(_LARGEST_BUFFER, tf.int64)})
     return sequential(node, datasets)
 
 

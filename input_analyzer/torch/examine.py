@@ -9,7 +9,7 @@ from typing import Any
 from input_analyzer.examine import Examination
 from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
-from input_analyzer.overlap import Overlap, Reading
+from input_analyzer.overlap import Overlap, Reading, overlap
 from input_analyzer.torch import sharing
 from input_analyzer.torch.loader import (
     COLLATE,
@@ -17,10 +17,8 @@ from input_analyzer.torch.loader import (
     SAMPLER,
     WORKERS,
     held_open,
-    length_of,
     parts_of,
     pipeline_of,
-    with_facts,
 )
 from input_analyzer.torch.origin import noting_calls
 from input_analyzer.torch.rules import find
@@ -45,8 +43,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     with program.role(Shard(1, 0)):
         pipeline, times = _alone(program, order, say)
     say("comparing what two tasks read")
-    found, division = _of_tasks(program)
-    pipeline = with_facts(pipeline, SAMPLER, division)
+    found = _of_tasks(program)
     context = Context(
         sharded={Overlap.SAME: False, Overlap.NONE: True}.get(found) if found else None,
         memory_bytes=order.memory_bytes or node.memory().available_bytes,
@@ -63,32 +60,14 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
 
 
-def _of_tasks(program: InputProgram) -> tuple[Overlap | None, dict[str, Value]]:
-    """What two tasks have in common, and how many records each has."""
-    counts: dict[int, int | None] = {}
-    padded: list[int] = []
+def _of_tasks(program: InputProgram) -> Overlap | None:
+    """What two tasks have in common."""
 
     def read(task: int) -> Reading:
         with program.role(Shard(2, task)), sharing.random_numbers_alike():
-            loader = program.build(Shard(2, task))
-            if not parts_of(loader).iterable:
-                order = parts_of(loader).order
-                counts[task] = length_of(order)
-                padded[:] = _padding(order, length_of(loader.dataset))
-            return sharing.reading_of(loader)
+            return sharing.reading_of(program.build(Shard(2, task)))
 
-    found = sharing.of_tasks(read)
-    facts: dict[str, Value] = {"padded": padded[0]} if padded else {}
-    own = tuple(count for count in counts.values() if count is not None)
-    return found, facts | ({"records_by_task": own} if len(own) == 2 else {})
-
-
-def _padding(order: Any, length: int | None) -> list[int]:
-    """Records that a sampler for several tasks repeats to fill up; nothing for another sampler."""
-    total = getattr(order, "total_size", None)
-    if not isinstance(total, int) or not hasattr(order, "num_replicas") or length is None:
-        return []
-    return [max(0, total - length)]
+    return overlap(read(0), read(1), read(0))
 
 
 def _alone(

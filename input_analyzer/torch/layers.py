@@ -7,7 +7,6 @@ hold a list of them.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -74,18 +73,6 @@ def record_function(dataset: Any, batched: bool) -> Any:
     return many or getattr(kind, "__getitem__", None)
 
 
-def never_ends(dataset: Any) -> bool:
-    """Whether an epoch has no end: the `__iter__` of a dataset is a generator that cannot return."""
-    function = inspect.unwrap(record_function(dataset, False)) if _is_iterable(dataset) else None
-    if not inspect.isgeneratorfunction(function):
-        return False
-    # Python leaves the return at the end out where nothing gets there, as behind `while True`.
-    return not any(one.opname in _RETURNS for one in dis.get_instructions(function))
-
-
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-
-
 class _Walk:
     def __init__(self) -> None:
         self.layers: list[Layer] = []
@@ -95,7 +82,7 @@ class _Walk:
     def inside(self, dataset: Any) -> tuple[str, ...]:
         """Finds what a dataset uses; names of the layers that it reads, which come before it."""
         self._seen[id(dataset)] = ()
-        if _is_pipe(dataset):  # its class does not let itself be changed
+        if is_pipe(dataset):  # its class does not let itself be changed
             return ()
         reads: list[str] = []
         for inner in _datasets_in(dataset):
@@ -150,7 +137,8 @@ class _Walk:
         return layer.name
 
 
-def _is_pipe(dataset: Any) -> bool:
+def is_pipe(dataset: Any) -> bool:
+    """Whether a dataset is one of torch's data pipes."""
     from torch.utils.data import IterDataPipe, MapDataPipe
 
     return isinstance(dataset, IterDataPipe | MapDataPipe)

@@ -11,7 +11,7 @@ from typing import Any
 
 from input_analyzer.measure.batches import SampleCount, size_bytes
 from input_analyzer.torch.batch_parts import leaves_of
-from input_analyzer.torch.layers import Layer, layers_of, never_ends
+from input_analyzer.torch.layers import Layer, layers_of
 from input_analyzer.torch.origin import line_of_call, made_order_itself, source_of
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
 
@@ -62,13 +62,6 @@ def batched_by_dataset(loader: Any) -> bool:
     """Whether a loader leaves it to an iterable dataset to make batches."""
     parts = parts_of(loader)
     return parts.iterable and not parts.batches
-
-
-def is_pipe(dataset: Any) -> bool:
-    """Whether a dataset is one of torch's data pipes."""
-    from torch.utils.data import IterDataPipe, MapDataPipe
-
-    return isinstance(dataset, IterDataPipe | MapDataPipe)
 
 
 def held_open(loader: Any) -> str | None:
@@ -125,7 +118,7 @@ def pipeline_of(
             continue
         attributes: dict[str, Value] = {}
         if layer.name == GETITEM:
-            attributes = {"iterable": parts.iterable, "endless": never_ends(parts.loader.dataset)}
+            attributes = {"iterable": parts.iterable}
         source = source_of(layer.code)
         stages.append(Stage(layer.name, layer.op, len(stages), before, source, attributes))
     own = source_of(loader.collate_fn)
@@ -142,18 +135,14 @@ def pipeline_of(
     if parts.batches and leaves:
         together = SampleCount(batch_size_of(loader))(tuple(leaves.values()))
     pipeline = Pipeline("torch", tuple(stages), element, together or 1)
-    for name, known in (facts or {}).items():
-        pipeline = with_facts(pipeline, name, known)
-    return pipeline
-
-
-def with_facts(pipeline: Pipeline, name: str, facts: Mapping[str, Value]) -> Pipeline:
-    """A pipeline with more attributes of a stage; where there is no such stage, as it is."""
-    stages = tuple(
-        replace(stage, attributes={**stage.attributes, **facts}) if stage.name == name else stage
-        for stage in pipeline.stages
+    known = facts or {}
+    return replace(
+        pipeline,
+        stages=tuple(
+            replace(stage, attributes={**stage.attributes, **known.get(stage.name, {})})
+            for stage in pipeline.stages
+        ),
     )
-    return replace(pipeline, stages=stages)
 
 
 def _of_order(parts: Parts) -> dict[str, Value]:
@@ -161,8 +150,6 @@ def _of_order(parts: Parts) -> dict[str, Value]:
     attributes: dict[str, Value] = {"kind": type(order).__name__, "random": is_random(order)}
     attributes["seeded"] = is_seeded(order)
     attributes["takes_generator"] = _takes_generator(type(order))
-    attributes["torchs"] = is_torchs(order)
-    attributes["draws_some"] = _draws_some(order)
     attributes["made_by_loader"] = _made_by_loader(parts)
     if (count := length_of(order)) is not None:
         attributes["records"] = count
@@ -190,15 +177,11 @@ def _of_collate(parts: Parts, is_users: bool) -> dict[str, Value]:
 
 
 def _of_workers(parts: Parts, batch_bytes: int) -> dict[str, Value]:
-    from torch import accelerator
-
     loader = parts.loader
     attributes: dict[str, Value] = {
         "num_workers": int(loader.num_workers),
         "prefetch_factor": loader.prefetch_factor,
-        "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
-        "gpu": accelerator.is_available(),
         "cpus": len(os.sched_getaffinity(0)),
         "batch_bytes": batch_bytes,
     }
@@ -248,14 +231,6 @@ def is_random(sampler: Any) -> bool:
 
     shuffles = bool(getattr(sampler, "shuffle", False))
     return shuffles or isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler)
-
-
-def _draws_some(sampler: Any) -> bool:
-    """Whether a sampler draws some of all indices, as far as its class tells."""
-    from torch.utils.data import RandomSampler
-
-    some = type(sampler) is RandomSampler and sampler._num_samples is not None
-    return some or bool(getattr(sampler, "replacement", False))
 
 
 def is_seeded(sampler: Any) -> bool | None:

@@ -25,7 +25,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from input_analyzer.overlap import Overlap, Reading, overlap
 from input_analyzer.torch.batch_parts import values_in
-from input_analyzer.torch.loader import batched_by_dataset, is_pipe, length_of, parts_of
+from input_analyzer.torch.layers import is_pipe
+from input_analyzer.torch.loader import batched_by_dataset, length_of, parts_of
 
 SECONDS = 1.0
 """An epoch that is read in that time is compared as a whole; of a longer one what came until then."""
@@ -35,11 +36,6 @@ _MOST_INDICES = 200_000
 _SHOWN = 4  # records that stand for what a dataset has at its indices
 _TIMEOUT_S = 20.0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-def of_tasks(read: Callable[[int], Reading]) -> Overlap | None:
-    """What two tasks have in common; `read` reads as the first one (0) or as the second one (1)."""
-    return overlap(read(0), read(1), read(0))
 
 
 def reading_of(loader: Any) -> Reading:

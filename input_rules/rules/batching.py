@@ -44,30 +44,19 @@ def drop_remainder(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The last batch of an epoch may be smaller."""
     for stage in pipeline.stages:
         left_out = "; of an epoch at most the last incomplete batch is left out"
-        if flag(stage, "smaller_batch"):
-            what, recommended = "the last batch may be smaller", _whole_batches(pipeline, context, stage)
-            if makes_records(stage):
-                what = "it makes records, the last of which may be smaller"
-            if len(stage.inputs) == 1 and endless_at(pipeline, pipeline.by_name[stage.inputs[0]]):
-                what, left_out = (
-                    "no batch is smaller, as the data never end, but its call does not say so",
-                    "",
-                )
-        elif not flag(stage, "smaller_within"):
+        if not flag(stage, "smaller_batch"):
             continue
-        elif stage.op == "bucket_by_sequence_length":
-            # With drop_remainder, too, batches of one bucket differ from those of another.
-            what = "the batches of a bucket differ from those of another"
-            recommended = "padded_batch(N, padded_shapes=..., drop_remainder=True), one size for all records"
-        else:
-            what = "the last batch that its function makes may be smaller"
-            recommended = "batch(..., drop_remainder=True) in its function"
+        what = "the last batch may be smaller"
+        if makes_records(stage):
+            what = "it makes records, the last of which may be smaller"
+        if len(stage.inputs) == 1 and endless_at(pipeline, pipeline.by_name[stage.inputs[0]]):
+            what, left_out = "no batch is smaller, as the data never end, but its call does not say so", ""
         yield finding(
             "drop-remainder-missing",
             "error",
             stage,
             f"{what}, so the size of a batch is not known, and {_ONE_SHAPE}",
-            recommended,
+            _whole_batches(pipeline, context, stage),
             not_speed(f"the program can be compiled{left_out}"),
         )
 
@@ -90,9 +79,7 @@ def shape_unknown(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     if not unknown:
         return
     causes = [stage for stage in pipeline.stages if flag(stage, "unknown_size")]
-    explained = causes or any(
-        flag(stage, name) for stage in pipeline.stages for name in ("smaller_batch", "smaller_within")
-    )
+    explained = causes or any(flag(stage, "smaller_batch") for stage in pipeline.stages)
     # A tensor of a kind of its own (ragged, sparse) does not tell its sizes before the end.
     for stage in causes if explained else [pipeline.last]:
         named = ", ".join(f"{tensor.name} {_shown(tensor)}" for tensor in unknown)
@@ -121,7 +108,11 @@ def _fixed_sizes(stage: Stage) -> str:
         return "padded_batch(..., padded_shapes=...) with every size a number"
     if stage.op in ("concatenate", "sample_from_datasets", "choose_from_datasets"):
         return "batches of one size from all of its datasets"
-    if stage.op in ("map", "interleave", "flat_map"):
+    if stage.op in ("interleave", "flat_map"):
+        return "every size a number in its function, as with batch(..., drop_remainder=True) there"
+    if stage.op == "bucket_by_sequence_length":  # batches of one bucket differ from those of another
+        return "padded_batch(N, padded_shapes=..., drop_remainder=True), one size for all records"
+    if stage.op == "map":
         return "tf.ensure_shape(x, [...]) with every size a number on what its function returns"
     return f"map() with tf.ensure_shape(x, [...]), every size a number, behind {stage.op}()"
 

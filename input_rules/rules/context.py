@@ -20,8 +20,6 @@ class Context:
         training: Whether it is read for training; evaluation and prediction end with their data.
         workers: Tasks that read it, each with an input function of its own.
         sharded: Whether the inputs of two workers differ; None where that was not tried, or nobody can tell.
-        files_by_worker: Files that the sources of the first and the last worker have; empty where that is
-            not known.
         shared_caches: Names of files in which the first worker and the last one keep a cache both.
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
@@ -31,7 +29,6 @@ class Context:
     training: bool = True
     workers: int = 1
     sharded: bool | None = None
-    files_by_worker: tuple[int, ...] = ()
     shared_caches: frozenset[str] = frozenset()
     memory_bytes: int | None = None
     times: Mapping[str, StageTime] = field(default_factory=dict)

@@ -65,8 +65,7 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     if not context.training:
         return
     for stage in pipeline.stages:
-        written = stage.op in ("shuffle", "list_files") or flag(stage, "unseeded_choice")
-        if written and is_unseeded(stage):
+        if stage.op in ("shuffle", "list_files") and is_unseeded(stage):
             yield finding(
                 "shuffle-without-seed",
                 "info",
@@ -79,9 +78,7 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 
 
 def is_unseeded(stage: Stage) -> bool:
-    """Whether a stage shuffles at its end, or chooses among datasets, in an order that no seed decides."""
-    if flag(stage, "unseeded_choice"):
-        return True
+    """Whether a stage shuffles at its end in an order that no seed decides."""
     return shuffles(stage) and number(stage, "seed") == 0 and number(stage, "seed2") == 0
 
 

@@ -160,16 +160,7 @@ def _expected(
 def _costs(pipeline: Pipeline, times: Mapping[str, StageTime], first: bool) -> list[StageCost]:
     lane_of = lanes(pipeline)
     return [
-        StageCost(
-            stage.name,
-            stage.op,
-            stage.position,
-            times[stage.name].self_time_us,
-            times[stage.name].cpu_us,
-            times[stage.name].wait_us,
-            times[stage.name].once and not first,
-            lane=lane_of[stage.name],
-        )
+        StageCost.of_stage(stage, lane_of[stage.name], time, once=time.once and not first)
         for stage in pipeline.stages
-        if stage.name in times
+        if (time := times.get(stage.name)) is not None
     ]

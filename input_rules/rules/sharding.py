@@ -174,9 +174,8 @@ def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
                 "shard-after-shuffle",
                 "error",
                 stage,
-                f"it stands behind the {_named(mixing)}, which has no seed: workers "
-                f"{'draw' if _draws(mixing) else 'shuffle'} differently, so some records are read by several "
-                "of them and others by none",
+                f"it stands behind the {_named(mixing)}, which has no seed: workers shuffle differently, so "
+                "some records are read by several of them and others by none",
                 _shard_first(mixing),
                 not_speed(EACH_ONCE),
             )
@@ -235,15 +234,11 @@ def _repeated_work(pipeline: Pipeline, shard: Stage) -> Stage | None:
         parts_batches = stage.op == "unbatch" and reads_batches(pipeline, stage)
         if makes_records(stage) or not (computes or parts_batches or stage.op in _PASSING):
             break
-        # What is unbatched later can be shared out only before its batches are made.
-        if computes and not reads_batches(pipeline, stage) and not _is_lone(pipeline, stage):
+        # What is unbatched later can be shared out only before its batches are made, a lone element never.
+        lone = any(records_at(pipeline, other) in (0, 1) for other in pipeline.inputs_of(stage))
+        if computes and not reads_batches(pipeline, stage) and not lone:
             found = stage
     return found
-
-
-def _is_lone(pipeline: Pipeline, stage: Stage) -> bool:
-    """Whether a stage reads an element that nobody can share."""
-    return any(records_at(pipeline, other) in (0, 1) for other in pipeline.inputs_of(stage))
 
 
 def _each_of(choice: Stage) -> str:
@@ -264,21 +259,12 @@ def _mixes_records(pipeline: Pipeline, stage: Stage) -> bool:
     return shuffles(stage) and not of_names
 
 
-def _draws(mixing: Stage) -> bool:
-    """Whether it is a random choice among datasets that mixes records."""
-    return flag(mixing, "unseeded_choice")
-
-
 def _named(mixing: Stage) -> str:
-    if _draws(mixing):
-        return f"random choice of {mixing.op}() in {mixing.source or 'a library'}"
     by = "" if mixing.op == "shuffle" else f" of {mixing.op}()"
     return f"shuffle{by} in {mixing.source or 'a library'}"
 
 
 def _shard_first(mixing: Stage) -> str:
-    if _draws(mixing):
-        return "shard() of each dataset that is chosen from, or one seed in all workers for the choice"
     if mixing.op == "shuffle":
         return "shard() before shuffle()"
     return f"{mixing.op}(..., shuffle=False), then shard(), then shuffle()"
@@ -287,29 +273,12 @@ def _shard_first(mixing: Stage) -> str:
 def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Files that cannot be split evenly among the workers."""
     source = _files_source(pipeline)
-    if source is None or context.workers < 2:
+    files = None if source is None else number(source, "files")
+    if source is None or not files or context.workers < 2 or not _shards_files(pipeline, source):
         return
-    workers, counts = context.workers, context.files_by_worker
-    files = number(source, "files")
-    if len(set(counts)) > 1:
-        # The list of files was split before it became a dataset.
-        split = f"the first of {workers} workers has {counts[0]} files, the last one {counts[-1]}"
-        fewest, most = min(counts), max(counts)
-    elif files and files % workers and _shards_files(pipeline, source):
-        found = uneven_split(Split(files, source.op, source.source), workers)
-        if found is not None:
-            yield found
-        return
-    else:
-        return
-    yield finding(
-        "files-not-divisible",
-        "warning",
-        source,
-        f"{split}: {_UNEVEN}",
-        f"a number of files that {workers} divides, or another number of workers",
-        not_speed(_least_and_most(fewest, most)),
-    )
+    found = uneven_split(Split(files, source.op, source.source), context.workers)
+    if found is not None:
+        yield found
 
 
 def _files_source(pipeline: Pipeline) -> Stage | None:

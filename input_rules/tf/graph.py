@@ -23,7 +23,7 @@ from input_rules.tf.epochs import length, source_size
 from input_rules.tf.functions import traits
 from input_rules.tf.nodes import allow_any_order, dataset_inputs, in_order, input_lists, kind_of
 from input_rules.tf.origin import Origin, origin
-from input_rules.tf.record_path import chooses_unseeded, random_numbers, record_path
+from input_rules.tf.record_path import random_numbers, record_path
 from input_rules.tf.sizes import UnknownSizes, batch_facts, unknown_sizes
 
 _READERS = tuple(READERS)
@@ -201,8 +201,6 @@ def _merged(
         merged.update(_merged_traits(merged, traits(node, functions)))
         if node.name not in aside or nodes[-1].name in aside:
             merged.update(batch_facts(node))
-        if chooses_unseeded(node):
-            merged["unseeded_choice"] = True
         if node.type == "OptionsDataset":
             merged["optimized"] = _optimized(node)
             merged["any_order"] = allow_any_order(node) or None
@@ -214,7 +212,6 @@ def _merged(
     merged.update(_shape(nodes[-1]))
     names = {node.name for node in nodes}
     merged["smaller_batch"] = bool(names & unknown.smaller) or None
-    merged["smaller_within"] = bool(names & unknown.smaller_within) or None
     merged["unknown_size"] = bool(names & unknown.others) or None
     return {name: value for name, value in merged.items() if value is not None}
 

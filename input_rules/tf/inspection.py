@@ -120,7 +120,6 @@ def _compared(traced: Traced, context: Context, first: Traced, last: Traced) -> 
     context = replace(
         context,
         sharded=None if by_python else differ,
-        files_by_worker=files if context.workers > 1 else (),
         shared_caches=frozenset.intersection(*map(_cache_files, both)),
     )
     alone = context.workers == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from input_rules.rules.context import READERS
 from input_rules.tf.functions import functions_of
-from input_rules.tf.nodes import constant, dataset_inputs, in_order
+from input_rules.tf.nodes import dataset_inputs, in_order
 from input_rules.tf.sizes import BATCHING, is_nested
 
 _OF_PARTS = ("FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset")
@@ -55,40 +55,22 @@ def record_path(last: Any, functions: Mapping[str, Any]) -> RecordPath:
         ways[node.name] = [name for name in read if name not in aside] or read
         before = max((depths[name] for name in ways[node.name]), default=0)
         depths[node.name] = max(0, _depth(node, before, functions))
-    levels = _levels(nodes, ways, depths, functions)
-    makers = {node.name for node in nodes if _makes_records(node, depths, levels)}
+    # What is batched once more than this is a batch of records.
+    level = max(0, depths[last.name] - 1)
+    makers = {node.name for node in nodes if node.name not in aside and _makes_records(node, depths, level)}
     parts: set[str] = set()
     for node in reversed(nodes):
         if node.name in makers | parts:
             parts.update(ways[node.name])
-    batched = (name for name, depth in depths.items() if depth > levels.get(name, 0))
+    batched = (name for name, depth in depths.items() if depth > level)
     return RecordPath(frozenset(batched), frozenset(makers), frozenset(parts))
 
 
-def _levels(
-    nodes: list[Any], ways: Mapping[str, list[str]], depths: Mapping[str, int], functions: Mapping[str, Any]
-) -> dict[str, int]:
-    """How often what becomes a record is batched, by operation along the way of the records."""
-    last = nodes[-1].name
-    levels = {last: max(0, depths[last] - 1)}
-    for node in reversed(nodes):
-        if node.name not in levels:
-            continue
-        before = max((depths[name] for name in ways[node.name]), default=0)
-        for name in ways[node.name]:
-            # Of what is joined each part may have been batched another number of times.
-            own = 0 if _takes_apart(node, functions) else levels[node.name] - (before - depths[name])
-            levels[name] = max(levels.get(name, 0), own)
-    return levels
-
-
-def _makes_records(node: Any, depths: Mapping[str, int], levels: Mapping[str, int]) -> bool:
-    if node.name not in levels:
-        return False
+def _makes_records(node: Any, depths: Mapping[str, int], level: int) -> bool:
     if node.type.startswith("WindowDataset"):
         return True
     batches = node.type.startswith((*BATCHING, "GroupByWindow"))
-    return batches and 0 < depths[node.name] <= levels[node.name]
+    return batches and 0 < depths[node.name] <= level
 
 
 def random_numbers(last: Any) -> set[str]:
@@ -100,14 +82,6 @@ def random_numbers(last: Any) -> set[str]:
         if drawn:
             found.add(node.name)
     return found
-
-
-def chooses_unseeded(node: Any) -> bool:
-    """Whether an operation takes records out of several datasets as random numbers say that have no seed."""
-    if not _choices(node):
-        return False
-    drawn = [other for other in in_order(dataset_inputs(node)[0]) if "RandomDataset" in other.type]
-    return any(constant(one, "seed") == 0 and constant(one, "seed2") == 0 for one in drawn)
 
 
 def _choices(node: Any) -> int:

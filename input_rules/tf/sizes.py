@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from input_rules.pipeline import Value
 from input_rules.tf.functions import functions_of
-from input_rules.tf.nodes import dataset_inputs, in_order, input_lists
-from input_rules.tf.shapes import Shapes, inferred, shapes_of, with_first_size
+from input_rules.tf.nodes import dataset_inputs, input_lists
+
+Shapes = list[Any]
+"""A TensorShape for each flat component."""
 
 BATCHING = (
     *("BatchDataset", "PaddedBatchDataset", "ParallelBatchDataset", "MapAndBatchDataset", "RebatchDataset"),
@@ -26,12 +28,10 @@ class UnknownSizes:
 
     Attributes:
         smaller: They make batches, the last of which may be smaller than the others.
-        smaller_within: A function of theirs makes such batches.
         others: Sizes are unknown from there on for another reason.
     """
 
     smaller: set[str] = field(default_factory=set)
-    smaller_within: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
 
 
@@ -46,43 +46,28 @@ def unknown_sizes(last: Any, functions: Mapping[str, Any]) -> UnknownSizes:
     waiting, seen = [last], set()
     while waiting:
         node = waiting.pop()
-        if node.name in seen or _is_known(shapes_of(node)):
+        if node.name in seen or _is_known(_shapes_of(node)):
             continue
         seen.add(node.name)
-        unknown = [other for other in dataset_inputs(node) if not _is_known(shapes_of(other))]
-        within = [inner for function in functions_of(node, functions) for inner in _batches_in(function)]
-        decides = _decides(node, within)
+        unknown = [other for other in dataset_inputs(node) if not _is_known(_shapes_of(other))]
+        decides = _decides(node, functions)
         if _keeps_the_rest(node):
             found.smaller.add(node.name)
             if decides and not _is_known(_records(node)):
                 found.others.add(node.name)
         elif decides or not unknown:
-            (found.smaller_within if any(map(_may_be_smaller, within)) else found.others).add(node.name)
+            found.others.add(node.name)
         waiting += [] if decides else unknown
-    if found.smaller and found.others and _is_known(_of_whole_batches(last, found.smaller, functions)):
-        found.others.clear()  # calls behind it make the sizes known
     return found
 
 
-def _of_whole_batches(last: Any, smaller: Collection[str], functions: Mapping[str, Any]) -> Shapes:
-    """The shapes of what would be delivered if some operations left out a smaller last batch."""
-    shapes: dict[str, Shapes] = {}
-    for node in in_order(last):
-        read = [shapes[other.name] for other in dataset_inputs(node)]
-        same = all(own == shapes_of(other) for own, other in zip(read, dataset_inputs(node), strict=True))
-        shapes[node.name] = shapes_of(node) if same else inferred(node, read, functions)
-        if node.name in smaller:
-            size = batch_facts(node).get("batch_size")
-            shapes[node.name] = [with_first_size(shape, size) for shape in shapes_of(node)]
-    return shapes[last.name]
+def _decides(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Whether sizes of what it reads are no matter to an operation.
 
-
-def _decides(node: Any, within: list[Any]) -> bool:
-    """Whether sizes of what it reads are no matter to an operation, with what makes batches in its functions.
-
-    Padding sets those of records, and whoever batches again the number of records.
+    Padding, also in its function, sets those of records, and whoever batches again the number of records.
     """
-    pads = any("PaddedBatch" in kind for kind in (node.type, *(inner.op for inner in within)))
+    kinds = [node.type, *(inner.op for one in functions_of(node, functions) for inner in one.node_def)]
+    pads = any("PaddedBatch" in kind for kind in kinds)
     return pads or ("Rebatch" in node.type and _is_known(_records(node)))
 
 
@@ -114,21 +99,15 @@ def _keeps_the_rest(node: Any) -> bool:
     return "drop_remainder" in lists and not tf.get_static_value(lists["drop_remainder"][0])
 
 
+def _shapes_of(node: Any) -> Shapes:
+    """Those of a dataset operation; none of one that does not tell."""
+    return [tf.TensorShape(shape) for shape in node.node_def.attr["output_shapes"].list.shape]
+
+
 def _is_known(shapes: Shapes) -> bool:
     return all(shape.is_fully_defined() for shape in shapes)
 
 
 def _records(node: Any) -> Shapes:
     """The shapes of single records in the batches of an operation."""
-    return [shape[1:] for shape in shapes_of(node)]
-
-
-def _batches_in(function: Any) -> list[Any]:
-    """What in a function makes batches."""
-    return [node for node in function.node_def if node.op.startswith(BATCHING)]
-
-
-def _may_be_smaller(node: Any) -> bool:
-    """Whether an operation in a function makes batches of unknown size."""
-    shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
-    return any(not shape.rank or shape[0] is None for shape in shapes)
+    return [shape[1:] for shape in _shapes_of(node)]

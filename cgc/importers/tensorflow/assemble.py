@@ -128,7 +128,7 @@ def _count_step(plan: StepPlan, step: StepState, emit: Emitter) -> None:
     """Adds one to a global step of which the graph knows nothing."""
     assert plan.global_step is not None
     count = step.current[plan.global_step]
-    emit.label("global_step", None)
+    emit.label("global_step", None, ())
     step.current[plan.global_step] = emit.add(count, emit.constant(np.asarray(1, dtype_of(count))))
     step.written.add(plan.global_step)
 

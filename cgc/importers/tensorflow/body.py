@@ -27,6 +27,7 @@ from cgc.importers.tensorflow.handlers import HANDLERS, padded
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
+from cgc.importers.tensorflow.layers import forward_name, layer_of
 from cgc.importers.tensorflow.node import (
     POISON,
     FloatBits,
@@ -55,13 +56,19 @@ class BodyImporter:
             type that CIRH does not have.
     """
 
-    def __init__(self, emit: Emitter, step: StepState, values: dict[str, Value], scope: str = "") -> None:
-        """`scope` goes before the node names of a function that is imported in place."""
+    def __init__(
+        self, emit: Emitter, step: StepState, values: dict[str, Value], scope: str = "", forward: str = ""
+    ) -> None:
+        """`scope` goes before the node names of a function that is imported in place.
+
+        `forward` goes before its names as `forward_name` has them, by which layers are told.
+        """
         self.values = values
         self.faults: list[Fault] = []
         self._emit = emit
         self._step = step
         self._scope = scope
+        self._forward = forward
 
     def run(self, ops: Sequence[Any]) -> None:
         """Imports operations; inputs come first."""
@@ -77,7 +84,7 @@ class BodyImporter:
         if isinstance(value, SSAValue):
             return value
         if isinstance(value, np.ndarray):
-            self._emit.label(tensor.op.name, user_line(tensor.op))
+            self._emit.label(tensor.op.name, user_line(tensor.op), layer_of(tensor.op))
             return self._emit.constant(value)
         if isinstance(value, Waiting):
             require_dtype(tensor.dtype.name, tensor.name)
@@ -113,7 +120,7 @@ class BodyImporter:
             if known:
                 self._check_type_behind_a_fault(op)
             return known
-        self._emit.label(self._scope + op.name, user_line(op))
+        self._label(op)
         try:
             if constant is None:
                 results = self._in_float32(op, inputs)
@@ -130,6 +137,10 @@ class BodyImporter:
         else:
             self.values.update(zip((t.name for t in op.outputs), results, strict=True))
         return True
+
+    def _label(self, op: Any) -> None:
+        """Says of what is emitted next that it comes from an operation."""
+        self._emit.label(self._scope + op.name, user_line(op), layer_of(op, self._forward))
 
     def _fold(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         arrays = [value for value in inputs if isinstance(value, np.ndarray)]
@@ -189,13 +200,15 @@ class BodyImporter:
     def _call(self, op: Any, function: str, arguments: Sequence[Value], scope: str) -> list[Value]:
         """Imports a function in place of its call."""
         body = function_body(op, function)
+        branch_or_turn = scope.removeprefix(self._scope + op.name)
+        forward = self._forward + forward_name(op) + branch_or_turn
         values = dict(zip((tensor.name for tensor in body.inputs), arguments, strict=True))
-        inner = BodyImporter(self._emit, self._step, values, f"{scope}/")
+        inner = BodyImporter(self._emit, self._step, values, f"{scope}/", f"{forward}/")
         if function not in self._step.plans:
             self._step.plans[function] = plan_function(body)
         inner.run(self._step.plans[function])
         self.faults += inner.faults
-        self._emit.label(self._scope + op.name, user_line(op))
+        self._label(op)
         return [inner.values[tensor.name] for tensor in body.outputs]
 
     @staticmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 from cgc.cirh import ops
 from cgc.kernels.assignment import Assignment
 from cgc.kernels.loop_cost import loop_family
-from cgc.kernels.naming import layer_path
 
 
 def match(assignment: Assignment) -> None:
@@ -23,13 +22,13 @@ def _match_joint(assignment: Assignment, index: int) -> None:
     op = program.ops[index]
     parts = {value.type for value in op.operands}
     group = assignment.open(FAMILY, index)
-    path = layer_path(program, index)
+    path = op.layer
     for other in assignment.free() if path else ():
         cut = program.ops[other]
         if program.kinds[other] not in (ops.SliceOp, ops.SplitOp) or other in program.forward:
             continue
         same_sizes = cut.operands[0].type == op.results[0].type and {r.type for r in cut.results} <= parts
-        if same_sizes and layer_path(program, other) == path:
+        if same_sizes and cut.layer == path:
             assignment.claim(group, other)
 
 

@@ -10,7 +10,6 @@ from cgc.cirh.layer_norm import LayerNormGradOp, LayerNormOp
 from cgc.cirh.ops import ReduceOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, single
-from cgc.kernels.naming import layer_path
 from cgc.kernels.row_cost import row_family
 from cgc.passes.values import constant_splat
 
@@ -38,11 +37,10 @@ def _claim_layer(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
     for vector in (op.scale, op.offset):
         _claim_vector(assignment, group, vector)
     _claim_scale_and_offset(assignment, group, op)
-    path_of_layer = layer_path(program, group.anchor)
-    if not gradients and path_of_layer:
+    if not gradients and op.layer:
         for index in assignment.free():
             backward = index not in program.forward and program.is_per_sample(index)
-            if backward and layer_path(program, index) == path_of_layer:
+            if backward and program.ops[index].layer == op.layer:
                 assignment.claim(group, index)
 
 
@@ -81,13 +79,13 @@ def _match_unfused(assignment: Assignment) -> None:
     program = assignment.program
     roots = [index for index in assignment.free() if program.kinds[index] in _ROOTS]
     layers = {
-        path: index for index in roots if index in program.forward and (path := layer_path(program, index))
+        path: index for index in roots if index in program.forward and (path := program.ops[index].layer)
     }
     if not layers:
         return
     members: dict[tuple[str, ...], list[int]] = {path: [] for path in layers}
     for index in assignment.free():
-        path = layer_path(program, index)
+        path = program.ops[index].layer
         if path in members and program.is_per_sample(index):
             members[path].append(index)
     for found in members.values():

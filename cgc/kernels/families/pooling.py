@@ -8,7 +8,6 @@ from cgc.cirh.pool import PoolOp, WindowOp
 from cgc.cirh.types import shape_of, tensor_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.loop_cost import loop_family
-from cgc.kernels.naming import layer_path
 
 
 def match(assignment: Assignment) -> None:
@@ -43,12 +42,12 @@ def _pools_images(assignment: Assignment, index: int, op: ReduceOp) -> bool:
 def _claim_spread_gradient(assignment: Assignment, group: Group, op: ReduceOp) -> None:
     """The gradient of a mean over images: spread over height and width, and divided by their size."""
     program = assignment.program
-    path = layer_path(program, group.anchor)
+    path = program.ops[group.anchor].layer
     for index in assignment.free():
         spread = program.ops[index]
         if not isinstance(spread, BroadcastInDimOp) or index in program.forward:
             continue
-        if spread.results[0].type != op.x.type or layer_path(program, index) != path:
+        if spread.results[0].type != op.x.type or spread.layer != path:
             continue
         if spread.operands[0] in program.per_sample_values and assignment.claim(group, index):
             for user in program.user_indices(index):
@@ -62,7 +61,7 @@ def _claim_gradients(
     """The gradients of the same windows: of MAX they read x; of AVG only the name says whose they are."""
     program = assignment.program
     gradient = ops.MaxPoolGradOp if pool.pool_type == "MAX" else ops.AvgPoolGradOp
-    path = layer_path(program, group.anchor)
+    path = program.ops[group.anchor].layer
     for index, op in others:
         same = op.properties.items() <= pool.properties.items()
         if program.kinds[index] is not gradient or not same:
@@ -70,7 +69,7 @@ def _claim_gradients(
         if gradient is ops.MaxPoolGradOp:
             its_own = op.operands[0] is pool.x
         else:
-            its_own = bool(path) and path == layer_path(program, index)
+            its_own = bool(path) and path == op.layer
             its_own = its_own and tensor_of(op.results[0]) == tensor_of(pool.x)
         if its_own:
             assignment.claim(group, index)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh.base import LayerPath
 from cgc.cirh.optimizer import OptimizerOp
 from cgc.kernels.assignment import Assignment, Group, update_region
 from cgc.kernels.families.control import FAMILY as CONTROL
@@ -13,7 +14,6 @@ from cgc.kernels.families.data_movement import FAMILY as DATA_MOVEMENT
 from cgc.kernels.families.elementwise import FAMILY as ELEMENTWISE
 from cgc.kernels.families.optimizer import FAMILY as OPTIMIZER
 from cgc.kernels.families.reduction import FAMILY as REDUCTION
-from cgc.kernels.naming import LayerPath, layer_path
 from cgc.kernels.nests.generated import generate
 from cgc.kernels.nests.schedule import GeneratedKernel
 from cgc.kernels.program import FREE, RELABELS, Program
@@ -85,7 +85,7 @@ def _open_fused(assignment: Assignment) -> None:
     clusters = _Clusters(working)
     for state in program.replacements:
         _join_update(clusters, program, state)
-    paths = {index: layer_path(program, index) for index in working}
+    paths = {index: program.ops[index].layer for index in working}
     for index in working:
         for user in program.user_indices(index):
             if user in clusters and paths[index] == paths[user]:
@@ -107,7 +107,7 @@ def _open_fused(assignment: Assignment) -> None:
 
 def _join_layers(clusters: _Clusters, program: Program, paths: dict[int, LayerPath]) -> None:
     """Unites the pieces of a layer, such as its forward and backward ops, unless it has layers inside."""
-    every = {layer_path(program, index) for index in range(len(program.ops))}
+    every = {op.layer for op in program.ops}
     outer = {path[:depth] for path in every if path for depth in range(len(path))}
     first: dict[LayerPath, int] = {}
     for index, path in paths.items():
@@ -117,9 +117,10 @@ def _join_layers(clusters: _Clusters, program: Program, paths: dict[int, LayerPa
 
 def _group_of_layer(assignment: Assignment, index: int) -> Group | None:
     """The dropout or loss kernel of the layer that an op belongs to: what is left of it goes there."""
-    path = layer_path(assignment.program, index)
+    ops = assignment.program.ops
+    path = ops[index].layer
     for group in assignment.groups:
-        if path and group.family.takes_layer and layer_path(assignment.program, group.anchor) == path:
+        if path and group.family.takes_layer and ops[group.anchor].layer == path:
             return group
     return None
 

@@ -41,6 +41,12 @@ class LocalScheduler:
     def job_here(self, environment: Mapping[str, str]) -> None:
         """A job of this scheduler is no place for further ones."""
 
+    def task_variables(
+        self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
+    ) -> Mapping[str, str]:
+        """Nothing: csrun has told everything."""
+        return {}
+
     def survey(self, asked: Asked) -> Survey:
         """See `csrun.schedulers.local.survey`."""
         from csrun.schedulers.local.survey import survey

@@ -55,6 +55,14 @@ class SlurmScheduler:
 
         return job_here(environment)
 
+    def task_variables(
+        self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
+    ) -> Mapping[str, str]:
+        """See `csrun.schedulers.slurm.step_variables`."""
+        from csrun.schedulers.slurm.step_variables import step_variables
+
+        return step_variables(environment, rank, tasks, cpus)
+
     def survey(self, asked: Asked) -> ClusterSurvey:
         """See `csrun.schedulers.slurm.survey`."""
         from csrun.schedulers.slurm.survey import survey

@@ -1,8 +1,4 @@
-"""What Slurm tells a task about itself in its environment. Pure.
-
-An analysis of an input is a single task of Slurm and starts processes that stand for the tasks of a job. A
-program that shards by SLURM_PROCID and SLURM_NTASKS has to find in each of them what it would find there.
-"""
+"""What Slurm tells a task about itself in its environment, as SLURM_PROCID and SLURM_NTASKS. Pure."""
 
 from __future__ import annotations
 

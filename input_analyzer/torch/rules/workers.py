@@ -11,7 +11,7 @@ from input_rules.finding import Finding, Gain, Severity
 from input_rules.lanes import lanes
 from input_rules.pace import StageCost, cpu_us, time_us
 from input_rules.pipeline import Pipeline
-from input_rules.rules.context import Context, flag, number
+from input_rules.rules.context import Context, finding, flag, number
 from input_rules.rules.expected_gains import counted_cpus, figure, not_speed, overlapped
 
 WORKERS_PER_CPU = 4
@@ -88,9 +88,7 @@ def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Find
     if gain is None or (gain.times or 0.0) < _WORTH_IT:
         if context.times and not _worth_a_hand_over(pipeline, context):
             return
-        gain = _beside_the_training(context)
-        if (gain.times or 0.0) < _WORTH_IT:
-            return
+        gain = overlapped()
     message = "num_workers is 0: the next batch is made only when the last one has been sent"
     arguments = f"num_workers={wanted}, persistent_workers=True"
     yield about_loader(
@@ -99,30 +97,12 @@ def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Find
 
 
 def _worth_a_hand_over(pipeline: Pipeline, context: Context) -> bool:
-    """Whether to make a batch takes so long that handing it over from a worker costs little."""
-    return _made_by_workers(context) > _HAND_OVERS * _hand_over_us(pipeline, 0.0, 1)
+    """Whether to make a batch takes so long that handing it over from a worker costs little.
 
-
-def _made_by_workers(context: Context) -> float:
-    """Microseconds a sample that a worker takes off the main process, which asks the sampler itself."""
-    return sum(
-        time.self_time_us for time in context.times.values() if time.stage not in ("sampler", "workers")
-    )
-
-
-def _beside_the_training(context: Context) -> Gain:
-    """What a worker gives at most that makes batches while the training works on others.
-
-    A step of time x, sampler s and the work of a worker w take (x + s + w) / max(x + s, w) times as long one
-    after the other: most where x + s = w, or x = 0.
+    A worker takes all off the main process but the sampler, which that asks itself.
     """
-    work = _made_by_workers(context)
-    order = context.times["sampler"].self_time_us if "sampler" in context.times else 0.0
-    if not work or order < 0.01 * work:
-        return overlapped()
-    times = 2.0 if order <= work else (order + work) / order
-    text = f"up to {figure(times)} times the rate, where a step of the training takes as long as its input"
-    return replace(overlapped(), text=text, times=times)
+    times = (time for time in context.times.values() if time.stage not in ("sampler", "workers"))
+    return sum(time.self_time_us for time in times) > _HAND_OVERS * _hand_over_us(pipeline, 0.0, 1)
 
 
 def wanted_workers(pipeline: Pipeline, context: Context) -> int:
@@ -242,29 +222,14 @@ def ahead(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def pinned(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """Memory pinned for a GPU that is not there."""
-    stage = pipeline.by_name["workers"]
-    if flag(stage, "pin_memory") and not flag(stage, "gpu"):
-        yield about_loader(
-            pipeline,
-            "loader-pin-memory",
-            "info",
-            "pin_memory is on and this machine has no GPU: torch warns and leaves it out",
-            "DataLoader(..., pin_memory=False)",
-            not_speed("no warning in the log of every task"),
-        )
-
-
 def random_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The same random numbers in every worker."""
     stage = pipeline.by_name["getitem"]
     if flag(stage, "same_random"):
-        yield Finding(
+        yield finding(
             "loader-random-same",
             "warning",
-            stage.op,
-            stage.source,
+            stage,
             "all workers draw the same random numbers: their records get the same augmentation",
             "worker_init_fn that seeds the generator with torch.utils.data.get_worker_info().seed, or "
             "numbers made in __getitem__ from the index",
@@ -272,40 +237,31 @@ def random_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-def records_repeated(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """An iterable dataset that every worker reads as a whole."""
+def records_of_workers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """An iterable dataset that every worker reads as a whole, or of which workers read parts that overlap."""
     stage = pipeline.by_name["getitem"]
     workers = number(pipeline.by_name["workers"], "num_workers") or 0
-    if workers > 1 and stage.attributes.get("split_by_workers") is False:
-        yield Finding(
+    if workers < 2:
+        return
+    said = None
+    if stage.attributes.get("split_by_workers") is False:
+        said = (
             "loader-records-repeated",
-            "error",
-            stage.op,
-            stage.source,
             f"each of the {workers} workers reads all of the records: each is trained on {workers} times an "
             "epoch",
             "islice(records, info.id, None, info.num_workers) with info = "
             "torch.utils.data.get_worker_info(), or files split by it",
-            not_speed("each record is read once an epoch"),
         )
-
-
-def records_overlap(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """An iterable dataset whose workers read parts that overlap."""
-    stage = pipeline.by_name["getitem"]
-    workers = number(pipeline.by_name["workers"], "num_workers") or 0
-    if workers > 1 and flag(stage, "repeated_by_workers"):
-        yield Finding(
+    elif flag(stage, "repeated_by_workers"):
+        said = (
             "loader-parts-overlap",
-            "error",
-            stage.op,
-            stage.source,
             f"the {workers} workers share out the records, but not each once: some come from several, "
             "others from none, as where each shuffles the files for itself before it takes its part",
             "an order that all workers have in common before it is shared out: shuffled with a seed of its "
             "own, as info.seed - info.id of info = torch.utils.data.get_worker_info()",
-            not_speed("each record is read once an epoch"),
         )
+    if said is not None:
+        yield finding(said[0], "error", stage, *said[1:], not_speed("each record is read once an epoch"))
 
 
 def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
@@ -315,11 +271,10 @@ def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     workers = number(pipeline.by_name["workers"], "num_workers") or 0
     if not isinstance(held, str) or workers < 2:
         return
-    yield Finding(
+    yield finding(
         "loader-file-shared",
         "warning",
-        stage.op,
-        stage.source,
+        stage,
         f"{held} is open when the workers begin: the {workers} of them share the position in it, or the "
         "connection, and may get wrong records or errors",
         "open it where a record is first read, in each worker, and not in __init__",
@@ -327,4 +282,4 @@ def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     )
 
 
-RULES = (count, restarted, ahead, pinned, random_numbers, records_repeated, records_overlap, handles)
+RULES = (count, restarted, ahead, random_numbers, records_of_workers, handles)

@@ -63,6 +63,8 @@ def test_from_validate_to_predict(system: RunningSystem, command: Command, tmp_p
     performance = json.loads((model_dir / "performance.json").read_text())
     assert performance["total_samples"] == 120 * 256
     assert performance["delta_t"] == int(deltat[1])
+    assert performance["est_samples_per_sec"] == info["target_samples_per_s"]
+    assert 0 < performance["fabric_utilization"] < 1
     summary = json.loads((model_dir / "run_summary.json").read_text())
     assert (summary["status"], summary["workers"], summary["last_step"]) == ("completed", 2, 120)
     assert tf.train.latest_checkpoint(str(model_dir)) == str(model_dir / "model.ckpt-120")

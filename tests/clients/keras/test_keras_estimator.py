@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from cs_system.testing import RunningSystem, running_system
+from cs_toolkit.step import StepInterface
 from estimator import CSRunConfig, KerasEstimator
 from estimator.errors import CallError, InputFnError, ModelFnError
 
@@ -148,6 +149,23 @@ def test_a_batch_of_more_members_is_refused(make_model: Callable[[], Any], tmp_p
 def test_validate_only_needs_no_system(make_model: Callable[[], Any], tmp_path: Path) -> None:
     estimator(make_model(), tmp_path, None).compile(input_fn, validate_only=True)
     assert (tmp_path / "run_summary.json").exists()
+
+
+def test_the_interface_of_the_step_is_read_once(
+    make_model: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the front end, which passes it on to the compiler."""
+    read = []
+
+    def counted(*fields: Any) -> StepInterface:
+        read.append(fields)
+        return StepInterface(*fields)
+
+    monkeypatch.setattr("cgc.cirh.interface.StepInterface", counted)
+    monkeypatch.chdir(tmp_path)  # compile() leaves a file in the current directory
+    estimator(make_model(), tmp_path, None).compile(input_fn)
+    assert list(tmp_path.glob("cs_*/manifest.json"))
+    assert len(read) == 1
 
 
 def test_a_training_on_this_cpu_is_that_of_the_model(make_model: Callable[[], Any], tmp_path: Path) -> None:

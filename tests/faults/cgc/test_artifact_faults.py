@@ -23,28 +23,41 @@ from cgc.artifact import (
     tool_versions,
 )
 from cgc.errors import ArtifactLockError, ArtifactWriteError, CorruptArtifactError
-from cgc.manifest import FILES, FORMAT_VERSION, FabricName, Interface, Manifest, PipelinedEstimates
+from cgc.manifest import (
+    FILES,
+    FORMAT_VERSION,
+    ExecutableEntry,
+    FabricName,
+    Interface,
+    Manifest,
+    PipelinedEstimates,
+)
 from cgc.publishing import directory_lock, publish_directory
 from cs_toolkit.step import StepInterface, TensorSpec
 
 ROOT = Path(__file__).parents[3]
 KEY = "ab" * 32
 SPEC = TensorSpec("state.model.w", "float32", (2,))
+EXECUTABLES = ("forward", "backward")
+CONTENTS = (*FILES, *(f"{name}.jaxexport" for name in EXECUTABLES))
 
 
 def contents(size=100):
-    return {name: name.encode() * size for name in FILES}
+    return {name: name.encode() * size for name in CONTENTS}
 
 
 def write(compile_dir, key=KEY, size=100):
     files = contents(size)
+    interface = Interface.from_step(StepInterface((), (SPEC,), (), ("state.model.w",)))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         tool_version=tool_version(),
         key=key,
         mode="train",
+        precision="float32",
         batch_size=8,
-        interface=Interface.from_step(StepInterface((), (SPEC,), (), ("state.model.w",))),
+        interface=interface,
+        executables=[ExecutableEntry(name=name, interface=interface) for name in EXECUTABLES],
         fabric=FabricName(name="cs2", processing_elements=307840),
         estimates=PipelinedEstimates(
             deltat_cycles=669, samples_per_s=1270553.1, active_pes=1234, total_utilization=0.004
@@ -80,7 +93,7 @@ def finish(process):
         process.wait()
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "remove", "directory"])
 def test_every_damage_to_every_file_is_found_and_named(artifact, name, damage):
     file = artifact.path / name
@@ -101,6 +114,9 @@ def test_every_damage_to_every_file_is_found_and_named(artifact, name, damage):
         artifact.read(name)  # also when it was opened before
 
 
+ENTRY = {"name": "forward", "interface": {"inputs": [], "state": [], "outputs": [], "updated": []}}
+
+
 def manifest_edit(artifact, **changes):
     path = artifact.path / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -117,6 +133,11 @@ def manifest_edit(artifact, **changes):
         ({"files": {}}, "files lacks cirh.mlir"),
         ({"files": {"../../passwd": {"sha256": KEY, "size_bytes": 1}}}, r"files\."),
         ({"mode": "sing"}, "mode: "),
+        ({"precision": "float8"}, "precision: "),
+        ({"executables": []}, "executables: "),
+        ({"executables": [ENTRY, ENTRY]}, "executables: .*'forward' is there twice, expected unique names"),
+        ({"executables": [ENTRY | {"name": "../forward"}]}, r"executables\.0\.name: "),
+        ({"executables": [ENTRY | {"name": "sideways"}]}, r"files lacks sideways\.jaxexport"),
     ],
 )
 def test_a_wrong_manifest_is_refused_with_the_field(artifact, changes, message):
@@ -161,7 +182,7 @@ write(folder)
 """
 
 
-SYNCS_BEFORE_RENAME = len(FILES) + 2
+SYNCS_BEFORE_RENAME = len(CONTENTS) + 2
 """Of every file, the manifest and the temporary directory."""
 
 

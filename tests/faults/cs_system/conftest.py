@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ import pytest
 from cgc.artifact import Artifact
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
-from cs_stream.layout import BatchLayout, Field
+from cs_stream.layout import BatchLayout
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import Reservation, SystemClient, join_run, parse_address
 from cs_system.identity import InputIdentity
 from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.fabric import load_fabric
+from cs_toolkit.step import CompiledStep, Executable
 
 LINEAR = Path(__file__).parents[2] / "unit" / "cs_system" / "linear.mlir"
 IDENTITY = InputIdentity(1, {"mode": "train"})
@@ -35,7 +37,7 @@ class Linear:
 
     @property
     def layout(self) -> BatchLayout:
-        return BatchLayout(tuple(Field(s.name, s.dtype, s.shape) for s in self.artifact.interface.inputs))
+        return BatchLayout.of_step(self.artifact.interface.inputs)
 
     def state(self, step: int = 0) -> dict[str, np.ndarray]:
         return {
@@ -56,6 +58,26 @@ class Linear:
                 index += 1
 
         return make
+
+
+@dataclass(frozen=True)
+class Made:
+    """A step with executables of any bytes, as `cs_toolkit.step.StepSource` wants it."""
+
+    step: CompiledStep
+    data: Mapping[str, bytes]
+
+    def executable_bytes(self, name: str) -> bytes:
+        return self.data[name]
+
+
+def made(step: CompiledStep, data: Mapping[str, bytes]) -> Made:
+    """The step with these executables in the place of its own."""
+    executables = tuple(
+        Executable(name, step.interface, hashlib.sha256(content).hexdigest(), len(content))
+        for name, content in data.items()
+    )
+    return Made(replace(step, executables=executables), data)
 
 
 def compiled(directory: Path, text: str, fabric: str = "cs2") -> Artifact:
@@ -164,7 +186,7 @@ def reservation(client, workers) -> Iterator[Reservation]:
 
 @pytest.fixture
 def loaded(reservation, linear) -> Reservation:
-    reservation.load(linear.artifact.executable)
+    reservation.load(linear.artifact)
     reservation.program()
     reservation.put_state(linear.state())
     return reservation
@@ -200,6 +222,7 @@ class Helpers:
     token = TOKEN
     linear_text = LINEAR.read_text()
     compiled = staticmethod(compiled)
+    made = staticmethod(made)
     wait_until = staticmethod(wait_until)
     wait_for_state = staticmethod(wait_for_state)
 

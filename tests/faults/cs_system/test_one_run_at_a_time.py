@@ -24,7 +24,7 @@ with SystemClient(parse_address(address)) as client:
     reservation = client.reserve("job", token)
     print("reserved", flush=True)
     if artifact:
-        reservation.load(open_artifact(artifact).executable)
+        reservation.load(open_artifact(artifact))
         reservation.program()
         state = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in reservation._interface.state}
         reservation.put_state(state)
@@ -168,13 +168,13 @@ def test_calls_after_the_end_say_why(client, linear, helpers):
     reservation = client.reserve("job", helpers.token)
     reservation.close()
     with pytest.raises(ReservationLostError, match="has ended: released by its chief"):
-        reservation.load(linear.artifact.executable)
+        reservation.load(linear.artifact)
 
 
 def test_a_failing_chief_tells_its_workers_why(system, client, linear, workers, helpers):
     def fail():
         with client.reserve("job", helpers.token) as reservation:
-            reservation.load(linear.artifact.executable)
+            reservation.load(linear.artifact)
             reservation.open_input(2, helpers.identity, 0)
             workers.start([linear.batches(w, 2) for w in range(2)])
             reservation.wait_workers(20.0)
@@ -218,7 +218,7 @@ def test_a_worker_that_is_ahead_waits_for_the_run_of_its_number(system, client, 
 
     thread = threading.Thread(target=join)
     with helpers.ended(thread), client.reserve("job", helpers.token) as reservation:
-        reservation.load(linear.artifact.executable)
+        reservation.load(linear.artifact)
         reservation.open_input(1, training, 0)
         with pytest.raises(JoinTimeoutError, match="its chief is still in run 1 of the program"):
             join_run(address, "job", helpers.token, 0.1, evaluation)
@@ -229,7 +229,7 @@ def test_a_worker_that_is_ahead_waits_for_the_run_of_its_number(system, client, 
             r"its chief is still in run 1 of the program",
             told[0],
         )
-        reservation.load(linear.artifact.executable)
+        reservation.load(linear.artifact)
         reservation.open_input(1, evaluation, 7)
         helpers.wait_until(lambda: bool(tickets))
     assert f"{tickets[0].data_host}:{tickets[0].data_port}" == system.data_address

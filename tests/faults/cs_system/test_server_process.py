@@ -68,7 +68,7 @@ def test_sigterm_in_a_run_tells_chief_workers_and_waiting_jobs(own_system, linea
 
     thread = threading.Thread(target=wait_in_line)
     with SystemClient(address) as client, client.reserve("job", helpers.token) as reservation:
-        reservation.load(linear.artifact.executable)
+        reservation.load(linear.artifact)
         reservation.program()
         reservation.put_state(linear.state())
         reservation.open_input(2, helpers.identity, 0)
@@ -121,7 +121,7 @@ def test_a_step_under_way_does_not_delay_the_end(own_system, helpers, tmp_path, 
         SystemClient(parse_address(own_system.address)) as client,
         client.reserve("job", helpers.token) as held,
     ):
-        held.load(artifact.executable)
+        held.load(artifact)
         held.program()
         held.put_state({"state.global_step": np.zeros((), np.int64)})
         held.open_input(1, helpers.identity, 0)
@@ -204,7 +204,7 @@ def test_a_second_start_uses_the_compiled_program(tmp_path, linear, helpers):
                 SystemClient(parse_address(system.address)) as client,
                 client.reserve("job", helpers.token) as reservation,
             ):
-                reservation.load(linear.artifact.executable)
+                reservation.load(linear.artifact)
                 reservation.program()
                 reservation.put_state(linear.state())
             assert "ERROR" not in system.log()

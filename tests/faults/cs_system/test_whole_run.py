@@ -1,6 +1,5 @@
 """Runs through chief, system and two workers, all parts real."""
 
-import dataclasses
 import subprocess
 import sys
 import threading
@@ -85,7 +84,7 @@ def test_a_resumed_run_goes_on_with_the_next_batch(loaded, workers, linear, help
     workers.join()
 
     with client.reserve("job", helpers.token) as second:
-        second.load(linear.artifact.executable)
+        second.load(linear.artifact)
         second.program()
         second.put_state(checkpoint)
         second.open_input(2, helpers.identity, int(checkpoint["state.global_step"]))
@@ -160,7 +159,7 @@ def test_state_comes_back_as_it_was_put(loaded, linear):
 
 def test_state_larger_than_a_message_travels_in_parts(reservation, helpers, tmp_path):
     text = helpers.linear_text.replace("8x4xf32", "8x1000000xf32").replace("4x1xf32", "1000000x1xf32")
-    reservation.load(helpers.compiled(tmp_path, text).executable)
+    reservation.load(helpers.compiled(tmp_path, text))
     state = {
         "state.model.w": np.random.default_rng(0).standard_normal((1_000_000, 1)).astype(np.float32),
         "state.optimizer.lr": np.full((), 0.5, np.float32),
@@ -196,29 +195,54 @@ def test_the_server_checks_a_state_too(loaded, linear, monkeypatch):
 
 def test_the_executable_travels_once(client, system, linear, helpers, monkeypatch):
     with client.reserve("job", helpers.token) as reservation:
-        reservation.load(linear.artifact.executable)
-    monkeypatch.setattr("cs_system.client._artifact_chunks", lambda data: pytest.fail("sent again"))
+        reservation.load(linear.artifact)
+    monkeypatch.setattr("cs_system.client._artifact_chunks", lambda *_: pytest.fail("sent again"))
     with client.reserve("job", helpers.token) as reservation:
-        reservation.load(linear.artifact.executable)
+        reservation.load(linear.artifact)
         assert reservation.program() > 0
 
 
-def test_an_executable_that_is_damaged_on_the_way_is_refused(reservation, linear, monkeypatch):
-    executable = dataclasses.replace(linear.artifact.executable, data=b"sent by nobody else")
-    monkeypatch.setattr(
-        "cs_system.client._artifact_chunks", lambda data: iter([pb.ArtifactChunk(data=b"x" + data[1:])])
-    )
+def damage(monkeypatch, wanted):
+    """The first byte of what has this content arrives as another one; what is sent is noted."""
+    sent = []
+
+    def chunks(sha256, data):
+        sent.append(data)
+        yield pb.ArtifactChunk(sha256=sha256, data=b"x" + data[1:] if data == wanted else data)
+
+    monkeypatch.setattr("cs_system.client._artifact_chunks", chunks)
+    return sent
+
+
+def test_an_executable_that_is_damaged_on_the_way_is_refused(reservation, linear, helpers, monkeypatch):
+    data = b"sent by nobody else"
+    damage(monkeypatch, data)
     with pytest.raises(ArtifactRefusedError, match="arrived damaged: got 19 bytes with SHA-256"):
-        reservation.load(executable)
+        reservation.load(helpers.made(linear.artifact.step, {"step": data}))
+
+
+def test_the_second_of_several_executables_is_checked_as_the_first(
+    reservation, linear, helpers, monkeypatch, tmp_path
+):
+    data = {name: f"{tmp_path} {name}".encode() for name in ("forward", "backward", "update")}
+    sent = damage(monkeypatch, data["backward"])
+    source = helpers.made(linear.artifact.step, data)
+    with pytest.raises(ArtifactRefusedError, match=r"executable 'backward' of artifact \w+ arrived damaged"):
+        reservation.load(source)
+    assert sent == list(data.values())
+    sent.clear()
+    with pytest.raises(ArtifactRefusedError, match="arrived damaged"):
+        reservation.load(source)
+    assert sent == [data["backward"], data["update"]]  # the first one is there already
 
 
 def test_an_artifact_of_another_fabric_is_refused(reservation, helpers, tmp_path):
     with pytest.raises(ArtifactRefusedError, match="is compiled for fabric 'cs1', this system has 'cs2'"):
-        reservation.load(helpers.compiled(tmp_path, helpers.linear_text, fabric="cs1").executable)
+        reservation.load(helpers.compiled(tmp_path, helpers.linear_text, fabric="cs1"))
 
 
-def test_an_executable_that_is_none_is_refused(reservation, linear):
-    reservation.load(dataclasses.replace(linear.artifact.executable, data=b"no program"))
+def test_an_executable_that_is_none_is_refused(reservation, linear, helpers):
+    reservation.load(helpers.made(linear.artifact.step, {"step": b"no program"}))
     with pytest.raises(ProgramError, match="compile again"):
         reservation.program()
 
@@ -232,7 +256,7 @@ def test_calls_in_the_wrong_order_say_the_right_one(reservation, linear, helpers
         reservation.fetch_state()
     with pytest.raises(WrongOrderError, match="load comes first"):
         reservation.open_input(1, helpers.identity, 0)
-    reservation.load(linear.artifact.executable)
+    reservation.load(linear.artifact)
     with pytest.raises(WrongOrderError, match="run_steps before open_input"):
         list(reservation.run_steps(1))
     with pytest.raises(WrongOrderError, match="got 0 steps"):
@@ -255,7 +279,7 @@ def test_states_of_the_system_during_a_run(client, system, linear, workers, help
     states = [client.info().state]
     with client.reserve("job", helpers.token) as reservation:
         states.append(client.info().state)
-        reservation.load(linear.artifact.executable)
+        reservation.load(linear.artifact)
         reservation.program()
         reservation.put_state(linear.state())
         reservation.open_input(2, helpers.identity, 0)

@@ -194,7 +194,7 @@ def test_an_input_that_hangs_is_told_and_ends_the_run(tmp_path, linear, helpers)
             SystemClient(parse_address(system.address)) as client,
             client.reserve("job", helpers.token) as reservation,
         ):
-            reservation.load(linear.artifact.executable)
+            reservation.load(linear.artifact)
             reservation.program()
             reservation.put_state(linear.state())
             reservation.open_input(1, helpers.identity, 0)

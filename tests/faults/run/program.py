@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import tensorflow as tf
 
-from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, report_errors
+from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, import_tensorflow, report_errors
+
+import_tensorflow()
+import tensorflow as tf  # noqa: E402
 
 v1 = tf.compat.v1
 FAULT = os.environ.get("FAULT", "")

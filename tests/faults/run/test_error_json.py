@@ -322,7 +322,7 @@ def test_who_waits_for_another_compilation_is_told_why(
     assert "is compiling the same program; waiting for its result" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["executable", "version"])
+@pytest.mark.parametrize("damage", ["executable", "version", "format"])
 def test_an_artifact_that_cannot_be_used_is_compiled_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
@@ -333,7 +333,11 @@ def test_an_artifact_that_cannot_be_used_is_compiled_again(
         (artifact / name).write_bytes((artifact / name).read_bytes()[:-10])
     else:
         manifest = json.loads((artifact / "manifest.json").read_text())
-        manifest["tool_version"] = expected = "cgc-0000000000000000"
+        if damage == "version":
+            manifest["tool_version"] = expected = "cgc-0000000000000000"
+        else:
+            expected = f"format_version is 4, expected {manifest['format_version']}"
+            manifest["format_version"] = 4
         (artifact / "manifest.json").write_text(json.dumps(manifest))
     caplog.clear()
     estimator(tmp_path).compile(input_fn)

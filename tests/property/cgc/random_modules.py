@@ -552,7 +552,9 @@ def modules(
     for _ in range(draw(st.integers(1, max_ops))):
         op = GENERATORS[draw(st.sampled_from(allowed))](builder)
         if draw(st.integers(0, 3)) == 0:
-            op.set_debug_info(draw(st.text(max_size=5)), draw(st.sampled_from(['a "b"\\', "m.py:1", "é\n"])))
+            source = draw(st.sampled_from(['a "b"\\', "m.py:1", "é\n"]))
+            layer = draw(st.sampled_from([None, (), ("l",), ("l", '"0"'), ("l", "é/")]))
+            op.set_origin(draw(st.text(max_size=5)), source, layer)
         if op.results and draw(st.integers(0, 3)) == 0:
             op.results[0].name_hint = draw(st.sampled_from(["loss", "x", "x_1"]))
         builder.add(op)

@@ -48,6 +48,7 @@ def test_text_is_exact(module: ModuleOp) -> None:
 def test_canonical_text_is_a_module_with_the_same_canonical_text(module: ModuleOp) -> None:
     text = canonical_text(module)
     assert "cs.name" not in text
+    assert "cs.layer" not in text
     assert canonical_text(parse_module(text)) == text
 
 

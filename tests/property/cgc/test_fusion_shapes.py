@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "cgc" / "fusion"))
+UNIT = Path(__file__).parents[2] / "unit" / "cgc"
+sys.path[:0] = [str(UNIT), str(UNIT / "fusion")]
 p: Any = pytest.importorskip("programs")
 
 FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck))

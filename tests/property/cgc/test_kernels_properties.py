@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from cs_toolkit.fabric import load_fabric
 
 X = "tensor<4x6xf32>"
 W = "tensor<6x6xf32>"
-NAMES = ("", "a/x", "a/b/y", "dropout/mul", "gradients/a/x_grad/z", "w/MatMul", "alone")
+LAYERS = (None, [], ["a"], ["a", "b"], ["dropout"], ["w"], ["w", "0"])
 
 # result type, text with the operands %x (batch) and %w (state), and the operand types
 OPS = (
@@ -44,11 +46,11 @@ def steps(draw: st.DrawFn) -> tuple[str, int]:
             text = text.replace(placeholder, draw(st.sampled_from(choices)).replace("%", "@")).replace(
                 "@", "%"
             )
-        name = draw(st.sampled_from(NAMES))
+        layer = draw(st.sampled_from(LAYERS))
         if operands is None:
             text = f"{text} : {result}"
         else:
-            attributes = f'cs.name = "{name}"' if name else ""
+            attributes = "" if layer is None else f"cs.layer = {json.dumps(layer)}"
             if "{" in text:
                 text = text.replace("}", f", {attributes}}}" if attributes else "}")
             elif attributes:

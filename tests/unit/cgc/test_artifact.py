@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -24,8 +25,16 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
-from cgc.manifest import FILES, FORMAT_VERSION, FabricName, Interface, Manifest, PipelinedEstimates
-from cs_toolkit.step import StepExecutable, StepInterface, TensorSpec
+from cgc.manifest import (
+    FILES,
+    FORMAT_VERSION,
+    ExecutableEntry,
+    FabricName,
+    Interface,
+    Manifest,
+    PipelinedEstimates,
+)
+from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 KEY = "ab" * 32
 INTERFACE = StepInterface(
@@ -34,11 +43,16 @@ INTERFACE = StepInterface(
     outputs=(TensorSpec("output_loss", "float32", ()),),
     updated=("state.model.w", "state.global_step"),
 )
+EXECUTABLES = {
+    "step": INTERFACE,
+    "aside": StepInterface(INTERFACE.inputs[:1], INTERFACE.state[:1], (), ()),
+}
+CONTENTS = (*FILES, "step.jaxexport", "aside.jaxexport")
 
 
 @pytest.fixture
 def contents():
-    return {name: f"content of {name}\n".encode() for name in FILES}
+    return {name: f"content of {name}\n".encode() for name in CONTENTS}
 
 
 @pytest.fixture
@@ -51,8 +65,13 @@ def write(tmp_path, contents):
             tool_version=tool_version(),
             key=key,
             mode="train",
+            precision="float32",
             batch_size=8,
             interface=Interface.from_step(INTERFACE),
+            executables=[
+                ExecutableEntry(name=name, interface=Interface.from_step(interface))
+                for name, interface in EXECUTABLES.items()
+            ],
             fabric=FabricName(name="cs2", processing_elements=307840),
             estimates=PipelinedEstimates(
                 deltat_cycles=669, samples_per_s=1270553.1, active_pes=1234, total_utilization=0.004
@@ -72,17 +91,26 @@ def test_what_is_published_is_what_is_opened(write, contents):
     assert opened == written
     assert opened.interface == INTERFACE
     assert opened.estimates.deltat_cycles == 669
-    assert {name: opened.read(name) for name in FILES} == contents
-    assert opened.executable == StepExecutable(
-        opened.key, "cs2", "pipelined", INTERFACE, contents["step.jaxexport"]
+    assert {name: opened.read(name) for name in CONTENTS} == contents
+    data = {name: contents[f"{name}.jaxexport"] for name in EXECUTABLES}
+    assert opened.step == CompiledStep(
+        opened.key,
+        "cs2",
+        "pipelined",
+        INTERFACE,
+        tuple(
+            Executable(name, interface, hashlib.sha256(data[name]).hexdigest(), len(data[name]))
+            for name, interface in EXECUTABLES.items()
+        ),
     )
+    assert {name: opened.executable_bytes(name) for name in EXECUTABLES} == data
 
 
 def test_nothing_but_the_artifact_is_left(write, tmp_path):
     path = write().path
     assert path == artifact_path(tmp_path, KEY) == tmp_path / f"cs_{KEY}"
     assert list(tmp_path.iterdir()) == [path]
-    assert {file.name for file in path.iterdir()} == {*FILES, "manifest.json"}
+    assert {file.name for file in path.iterdir()} == {*CONTENTS, "manifest.json"}
 
 
 def test_compile_dir_is_created_with_its_parents(contents, write, tmp_path):
@@ -111,7 +139,8 @@ def test_publishing_again_replaces(write, contents):
 
 def test_manifest_is_readable_json_with_a_digest_of_every_file(write):
     fields = json.loads((write().path / "manifest.json").read_text())
-    assert set(fields["files"]) == set(FILES)
+    assert set(fields["files"]) == set(CONTENTS)
+    assert [executable["name"] for executable in fields["executables"]] == ["step", "aside"]
     assert fields["interface"]["inputs"][0] == {"name": "input_0", "dtype": "float32", "shape": [8, 12]}
     assert {"python", "jax", "jaxlib", "xdsl"} == set(fields["versions"])
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerAttr, TensorType, f64, i32
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerAttr, StringAttr, TensorType, f64, i32
 from xdsl.ir import Block
 from xdsl.traits import Commutative, ConstantLike, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from cgc.cirh import ops
-from cgc.cirh.base import CirhOp
+from cgc.cirh.base import LAYER, CirhOp
 from cgc.cirh.types import tensor_type
 from cgc.errors import CompileError, InvalidOpError, UnsupportedTypeError
 
@@ -234,12 +234,22 @@ def test_attributes_read_as_python_values(v: SimpleNamespace) -> None:
     assert ops.LeakyReluOp(v.x, 0.5).alpha == 0.5
 
 
-def test_debug_info_is_kept_beside_the_attributes(v: SimpleNamespace) -> None:
-    op = ops.SoftmaxOp(v.x).set_debug_info("dense/Softmax", "model.py:41")
-    assert (op.node_name, op.source) == ("dense/Softmax", "model.py:41")
-    assert op.set_debug_info(source="model.py:42").node_name == "dense/Softmax"
-    assert op.source == "model.py:42"
+def test_an_op_says_where_it_comes_from_beside_its_attributes(v: SimpleNamespace) -> None:
+    op = ops.SoftmaxOp(v.x).set_origin("dense/Softmax", "model.py:41", ("decoder", "dense"))
+    assert (op.node_name, op.source, op.layer) == ("dense/Softmax", "model.py:41", ("decoder", "dense"))
+    assert op.set_origin(source="model.py:42").node_name == "dense/Softmax"
+    assert (op.source, op.layer) == ("model.py:42", ("decoder", "dense"))
+    copy = ops.TanhOp(v.x).take_origin(op)
+    assert (copy.node_name, copy.source, copy.layer) == (op.node_name, op.source, op.layer)
+    assert ops.TanhOp(v.x).layer == ops.TanhOp(v.x).set_origin(layer=()).layer == ()
     op.verify_()
+
+
+def test_a_layer_is_an_array_of_strings(v: SimpleNamespace) -> None:
+    op = ops.SoftmaxOp(v.x)
+    op.attributes[LAYER] = StringAttr("decoder/dense")
+    with pytest.raises(InvalidOpError, match=r'cs\.layer is "decoder/dense", expected an array of strings'):
+        op.verify_()
 
 
 def test_traits() -> None:

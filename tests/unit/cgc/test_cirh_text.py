@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -195,7 +197,7 @@ def test_canonical_text_depends_on_what_is_computed_alone() -> None:
     plain = parse_module(body("%a = cirh.Add %x, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>"))
     dressed = parse_module(
         body(
-            '%named = cirh.Add %in, %in {cs.name = "n", cs.source = "f.py:1"} : '
+            '%named = cirh.Add %in, %in {cs.layer = ["l"], cs.name = "n", cs.source = "f.py:1"} : '
             "(tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>",
             "%in: tensor<4xf32>",
         )
@@ -203,7 +205,7 @@ def test_canonical_text_depends_on_what_is_computed_alone() -> None:
     other = parse_module(body("%a = cirh.Sub %x, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>"))
     assert canonical_text(plain) == canonical_text(dressed)
     assert canonical_text(plain) != canonical_text(other)
-    assert "cs.name" in print_module(dressed)
+    assert {"cs.layer", "cs.name", "cs.source"} <= set(re.findall(r"cs\.\w+", print_module(dressed)))
     assert "%named" in print_module(dressed)
     assert canonical_text(parse_module(canonical_text(plain))) == canonical_text(plain)
 

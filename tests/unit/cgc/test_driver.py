@@ -65,7 +65,9 @@ def test_the_artifact_holds_everything(compiled, module, compile_dir):
         "step.jaxexport",
     ]
     assert artifact.interface == step_interface(module)
+    assert [(e.name, e.interface) for e in artifact.step.executables] == [("step", artifact.interface)]
     assert artifact.manifest.mode == "train"
+    assert artifact.manifest.precision == "float32"
     assert artifact.manifest.batch_size == 8
     assert artifact.manifest.fabric.name == "cs2"
     assert open_artifact(artifact.path) == artifact
@@ -102,7 +104,7 @@ def test_the_executable_computes_what_the_module_says(compiled, module):
 
     state, inputs = values(interface.state), values(interface.inputs)
     expected = jax.jit(step_function(module))(state, inputs)
-    got = jax.jit(load_step(compiled.artifact.executable.data))(state, inputs)
+    got = jax.jit(load_step(compiled.artifact.executable_bytes("step")))(state, inputs)
     for left, right in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
 

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, f32
 from xdsl.ir import Attribute
 from xdsl.printer import Printer
 
+from cgc.cirh.base import layer_attr
 from cgc.cirh.printer import TextPrinter
 from cgc.cirh.text import parse_module
 
@@ -35,6 +36,12 @@ def test_a_training_step() -> None:
 @given(st.text())
 def test_strings(text: str) -> None:
     ours, theirs = both(StringAttr(text))
+    assert ours == theirs
+
+
+@given(st.lists(st.text(), max_size=3))
+def test_layers(path: list[str]) -> None:
+    ours, theirs = both(layer_attr(tuple(path)))
     assert ours == theirs
 
 

@@ -16,7 +16,7 @@ from cs_system.errors import (
     StateMismatchError,
     WrongOrderError,
 )
-from cs_toolkit.step import StepExecutable, TensorSpec
+from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 K = 4
 
@@ -206,9 +206,31 @@ def test_a_convolution_is_given_to_the_routine_that_uses_all_threads(threads):
     assert ("__ynn_fusion" in text) == (threads == 1)
 
 
+def compiled_step(program, *names):
+    """The whole step under several names, as a pipelined step; (step, bytes by name)."""
+    executables = tuple(
+        Executable(name, program.interface, "0" * 64, len(program.executable)) for name in names
+    )
+    step = CompiledStep("0" * 64, "cs2", "pipelined", program.interface, executables)
+    return step, dict.fromkeys(names, program.executable)
+
+
 def test_an_artifact_of_an_unknown_execution_mode_is_refused(program):
-    executable = StepExecutable("0" * 64, "cs2", "other", program.interface, program.executable)
+    step, data = compiled_step(program, "step")
     with pytest.raises(ArtifactRefusedError, match="execution 'other', this system has pipelined"):
-        make_engine(executable, K)
-    found = make_engine(dataclasses.replace(executable, execution="pipelined"), K)
-    assert isinstance(found, PipelinedEngine)
+        make_engine(dataclasses.replace(step, execution="other"), data, K)
+    assert isinstance(make_engine(step, data, K), PipelinedEngine)
+
+
+def test_the_pipelined_engine_takes_exactly_one_executable(program):
+    two, data = compiled_step(program, "forward", "backward")
+    with pytest.raises(
+        ArtifactRefusedError,
+        match=r"has 2 executable\(s\) \(forward, backward\), execution 'pipelined' expects exactly one",
+    ):
+        make_engine(two, data, K)
+    with pytest.raises(ArtifactRefusedError, match=r"has 0 executable\(s\) \(\)"):
+        make_engine(dataclasses.replace(two, executables=()), data, K)
+    part = dataclasses.replace(two.executables[0], interface=StepInterface((), (), (), ()))
+    with pytest.raises(ArtifactRefusedError, match="with the interface of the whole step; compile it again"):
+        make_engine(dataclasses.replace(two, executables=(part,)), data, K)

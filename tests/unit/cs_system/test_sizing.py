@@ -34,6 +34,11 @@ def test_size_follows_batch_and_memory(input_bytes, output_bytes, memory, expect
     assert size.chunk_batches * size.chunks * input_bytes <= memory
 
 
+def test_64_bit_integers_take_32_bits_in_the_ring():
+    tokens = StepInterface((TensorSpec("input_0", "int64", (MIB,)),), (), (), ())
+    assert ring_size(tokens, 1024 * MIB) == RingSize(8, 3)
+
+
 def test_a_batch_that_does_not_fit_is_refused():
     with pytest.raises(
         DeviceMemoryError, match=r"needs 200 bytes for input, the system has 150; use a smaller"

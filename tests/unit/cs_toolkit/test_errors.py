@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from configparser import RawConfigParser
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_the_packages_are_those_of_the_checkout_and_of_the_wheel() -> None:
     assert set(PACKAGES) == found - {"tests", "models", "benchmarks", "scripts"}
     packaged = (ROOT / "setup.cfg").read_text().partition("[options.packages.find]")[2].partition("\n[")[0]
     assert {f"{package}*" for package in PACKAGES} <= set(packaged.split())
+
+
+@pytest.mark.parametrize(
+    ("section", "option", "word"),
+    [
+        ("tool:pytest", "filterwarnings", "error:::{}"),
+        ("mypy", "packages", "{}"),
+        ("importlinter", "root_packages", "{}"),
+        ("importlinter:contract:floors", "layers", "{}"),
+    ],
+)
+def test_every_package_is_checked(section: str, option: str, word: str) -> None:
+    settings = RawConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    listed = settings[section][option].replace(",", " ").split()
+    assert {word.format(package) for package in PACKAGES} <= set(listed)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -17,8 +17,9 @@ from cgc.cirh.interface import step_interface
 from estimator import CSRunConfig, EstimatorSpec, ModeKeys
 from estimator.checkpoints import all_of
 from estimator.errors import CheckpointReadError
-from estimator.front_end import StateOptions, TensorFlowFrontEnd
+from estimator.front_end import TensorFlowFrontEnd
 from estimator.input import InputSource
+from estimator.model_state import StateOptions
 from estimator.spec import WarmStartSettings
 
 InputFn = Callable[..., Any]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cs_runtime.source import narrowed
 from estimator import CSRunConfig, ModeKeys
 from estimator.errors import InputFnError, InputShapeError
-from estimator.input import InputSource, describe, narrowed, read
+from estimator.input import InputSource, describe, read
 
 
 def source(input_fn: Any, mode: str = ModeKeys.TRAIN, **more: Any) -> InputSource:

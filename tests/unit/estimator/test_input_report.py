@@ -31,7 +31,7 @@ def careless(tiny_input: InputFn) -> InputFn:
 def test_training_on_this_cpu_reports(
     tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "estimator")
+    caplog.set_level(logging.INFO, "cs_runtime")
     tiny().train(careless(tiny_input), steps=1)
     found = report(caplog)
     assert found[0][1].startswith("---------- Input Function Report: ")
@@ -48,13 +48,13 @@ def test_training_on_this_cpu_reports(
 def test_compiling_reports_before_the_compiler_does(
     tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "estimator")
+    caplog.set_level(logging.INFO, "cs_runtime")
     tiny().compile(careless(tiny_input), validate_only=True)
     assert [text for level, text in report(caplog) if "shard-missing" in text and level == logging.WARNING]
 
 
 def test_inputs_that_are_no_datasets_have_no_report(tiny: Tiny, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "estimator")
+    caplog.set_level(logging.INFO, "cs_runtime")
 
     def failing() -> Any:
         raise RuntimeError("no data today")
@@ -80,7 +80,7 @@ def test_the_report_changes_no_batch(
         return drawn
 
     reported = calls()
-    monkeypatch.setattr("estimator.cs_estimator.log_report", lambda source, shared: None)
+    monkeypatch.setattr("estimator.cpu.log_report", lambda source, shared: None)
     plain = calls()
     assert len(reported) > len(plain) > 0, "the report has not called it"
     assert reported[-len(plain) :] == plain, "the numbers of the run itself"
@@ -99,7 +99,7 @@ def test_what_slurm_tells_a_worker_is_told_too(
         records = tf.data.Dataset.from_tensor_slices(mine)
         return records.map(lambda n: (tf.fill([4], tf.cast(n, tf.float32)), n % 2)).batch(8, True)
 
-    caplog.set_level(logging.INFO, "estimator")
+    caplog.set_level(logging.INFO, "cs_runtime")
     tiny().compile(input_fn, validate_only=True)
     assert report(caplog)
     assert not [text for _, text in report(caplog) if "shard-missing" in text]

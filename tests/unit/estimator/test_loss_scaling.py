@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module, print_module
+from cs_runtime.skipped_steps import count_skipped_steps
 from estimator import loss_scale_optimizer
 from estimator.capture import check_advances
 from estimator.errors import ModelFnError
-from estimator.skipped_steps import count_skipped_steps
 
 v1 = tf.compat.v1
 

@@ -10,6 +10,7 @@ def test_workers_load_no_compiler() -> None:
     """Everything that a worker calls is imported without xDSL and the compiler."""
     program = (
         "import cs_runtime.worker, estimator.cli, estimator.front_end, estimator.on_cs, sys\n"
+        "import estimator.keras_front_end\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

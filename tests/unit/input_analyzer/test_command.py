@@ -12,11 +12,7 @@ import pytest
 from cs_toolkit.errors import UsageError
 from csrun.recommendation import read_recommendation
 from input_analyzer.commands import own_command
-from input_analyzer.refused import (
-    refuse_missing_function,
-    refuse_python_file,
-    refuse_words_behind_function,
-)
+from input_analyzer.refused import refuse_no_program
 
 ROOT = Path(__file__).parents[3]
 ANALYZER = str(ROOT / "bin/cs_input_analyzer")
@@ -80,31 +76,23 @@ def test_a_python_file_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("data.py").touch()
     for word in ("data.py", "./data.py"):
         with pytest.raises(UsageError, match=f"expected 'python {word}' for .* '{word}:FUNCTION' for a fun"):
-            refuse_python_file([word, "--mode=train"], "/bin")
-    refuse_python_file(["other.py"], "/bin")
-    refuse_python_file(["data.py:train_input"], "/bin")
+            refuse_no_program([word, "--mode=train"], "/bin")
+    refuse_no_program(["other.py"], "/bin")
+    refuse_no_program(["data.py:train_input"], "/bin")
     Path("data.py").chmod(0o755)
-    refuse_python_file(["./data.py"], "/bin")
-    refuse_python_file(["data.py"], str(tmp_path))
+    refuse_no_program(["./data.py"], "/bin")
+    refuse_no_program(["data.py"], str(tmp_path))
 
 
 def test_flags_stand_before_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = r"p:make names .* '--seconds 1'; expected .*: cs_input_analyzer --seconds 1 p:make$"
     with pytest.raises(UsageError, match=said):
-        refuse_words_behind_function(["p:make", "--seconds", "1"], "/bin")
-    refuse_words_behind_function(["p:make"], "/bin")
-    refuse_words_behind_function(["python", "p:make", "--seconds"], "/bin")
+        refuse_no_program(["p:make", "--seconds", "1"], "/bin")
+    refuse_no_program(["p:make"], "/bin")
+    refuse_no_program(["python", "p:make", "--seconds"], "/bin")
     Path("p:make").touch(mode=0o755)
-    refuse_words_behind_function(["p:make", "--seconds", "1"], str(tmp_path))
-
-
-def test_a_function_has_a_name() -> None:
-    for word in ("data.py:", "package.data:"):
-        with pytest.raises(UsageError, match=f"^{word} names no function; expected {word}FUNCTION, one"):
-            refuse_missing_function([word], "/bin")
-    refuse_missing_function(["data.py:make"], "/bin")
-    refuse_missing_function(["echo", "data.py:"], "/bin")
+    refuse_no_program(["p:make", "--seconds", "1"], str(tmp_path))
 
 
 def test_on_another_node_it_starts_as_it_was_called(tmp_path: Path) -> None:

@@ -11,21 +11,24 @@ from resident_files import resident
 
 from cs_toolkit.errors import UsageError
 from input_analyzer.analysis import Measurement
-from input_analyzer.measure.page_cache import ColdFiles, Dropped, check_folders, drop, files_below
+from input_analyzer.measure.page_cache import ColdFiles, check_folders, files_below
 from input_analyzer.notes import cold_notes
 
 SIZE = 3 << 20
 
 
-def nothing(files: int) -> None:
-    pass
+def dropped_of(folder: Path) -> tuple[int, int]:
+    """Number of the files that were dropped, and their bytes."""
+    cold = ColdFiles("--cold", [folder])
+    cold.drop(lambda doing: None)
+    return cold.files, cold.size_bytes
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A folder with a file that has been read, on a disk."""
     (tmp_path / "records").write_bytes(os.urandom(SIZE))
-    drop("--cold", [tmp_path], nothing)
+    dropped_of(tmp_path)
     if resident(tmp_path / "records"):
         pytest.skip("temporary files are in memory here")
     (tmp_path / "records").read_bytes()
@@ -34,13 +37,13 @@ def data(tmp_path: Path) -> Path:
 
 def test_files_leave_the_memory(data: Path) -> None:
     assert resident(data / "records") == 1
-    assert drop("--cold", [data], nothing) == Dropped(1, SIZE)
+    assert dropped_of(data) == (1, SIZE)
     assert resident(data / "records") == 0
 
 
 def test_what_was_just_written_is_put_on_the_disk_first(data: Path) -> None:
     (data / "records").write_bytes(os.urandom(SIZE))
-    drop("--cold", [data], nothing)
+    dropped_of(data)
     assert resident(data / "records") == 0
 
 
@@ -68,16 +71,16 @@ def test_folders_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("os.open", refused)
     with pytest.raises(UsageError, match=r"--cold: '.*/a' cannot be read: Permission denied; expected fold"):
-        check_folders("--cold", [tmp_path])
+        dropped_of(tmp_path)
 
 
 @pytest.fixture
-def dropped(tmp_path: Path) -> Callable[[Dropped, float | None], str]:
+def dropped(tmp_path: Path) -> Callable[[float | None], str]:
     """The notes for what became of the files and the bytes that were then read for a sample of 4096."""
 
-    def notes(last: Dropped, read: float | None) -> str:
+    def notes(read: float | None) -> str:
         cold = ColdFiles("--cold", [tmp_path])
-        cold.last = last
+        cold.files, cold.size_bytes = 2, 4 << 20
         one = Measurement(1, 1, 10.0, 9.0, 11.0, bytes_per_sample=4096.0)
         return " ".join(cold_notes(cold, [Measurement(**{**_fields(one), _READ: read})]))
 
@@ -92,10 +95,10 @@ def _fields(one: Measurement) -> dict[str, object]:
 
 
 def test_a_reader_is_told_what_was_dropped_and_what_was_not(
-    dropped: Callable[[Dropped, float | None], str],
+    dropped: Callable[[float | None], str],
 ) -> None:
-    good = dropped(Dropped(2, 4 << 20), 4000.0)
+    good = dropped(4000.0)
     assert "2 files below" in good
     assert "4 MiB in all, were dropped" in good
-    assert "Hardly" not in good + dropped(Dropped(2, 4 << 20), None)
-    assert "Hardly anything was read from a disk" in dropped(Dropped(2, 4 << 20), 3.0)
+    assert "Hardly" not in good + dropped(None)
+    assert "Hardly anything was read from a disk" in dropped(3.0)

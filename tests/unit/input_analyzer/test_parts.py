@@ -65,13 +65,11 @@ def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:
     ):
         with pytest.raises(VaryingShapesError, match=r"'features' of the first batch is float32\[4, 3\]"):
             shapes.check(other)
-    with pytest.raises(VaryingShapesError, match="leaves records out has to put others in their place"):
+    with pytest.raises(VaryingShapesError, match=r"or crop them .* leaves records out has to put others in"):
         shapes.check((np.zeros([8, 3], np.float32), whole[1]))
-    with pytest.raises(VaryingShapesError, match=r"a fixed size$"):
-        shapes.check((np.zeros([4, 5], np.float32), whole[1]))
     with pytest.raises(VaryingShapesError, match="make all records of one type"):
         shapes.check((whole[0].astype(np.float64), whole[1]))
-    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 10 it is 1 arrays"):
+    with pytest.raises(VaryingShapesError, match="2 arrays, of batch 9 it is 1 arrays"):
         shapes.check(whole[:1])
 
 

@@ -1,8 +1,7 @@
-"""An analysis writes none of the user's caches and snapshots, and reads those that are complete."""
+"""An analysis writes none of the user's caches and snapshots, and leaves those that are there as they are."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -12,13 +11,13 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
+from input_analyzer import interleaved
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.session import keep_files_apart
-from input_analyzer.measure.temporary import keep_below
 from input_analyzer.overlap import Overlap
-from input_analyzer.tf import compare as comparing
 from input_analyzer.tf import private_caches
-from input_analyzer.tf.records import overlap_in_graph
+from input_analyzer.tf.compare import compare
+from input_analyzer.tf.records import overlap_of_workers
 from input_rules.handover import InputProgram
 from input_rules.tf.graph import Traced, trace
 
@@ -34,7 +33,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         for name in names:
             monkeypatch.setattr(module, name, getattr(module, name))
-    for name, empty in (("_folders", []), ("_kept", {}), ("_caches_read", {}), ("_snapshots_read", {})):
+    for name, empty in (("_folders", []), ("_kept", {})):
         monkeypatch.setattr(private_caches, name, empty)
     return tmp_path / "own"
 
@@ -92,7 +91,7 @@ def test_what_a_dataset_keeps_on_disk_is_kept_in_the_folder_of_the_analysis(
 
 
 @pytest.mark.parametrize("make", [cached, snapshotted])
-def test_what_is_complete_is_read_and_left_as_it_is(tmp_path: Path, own: Path, make: Make) -> None:
+def test_what_is_complete_is_left_as_it_is_and_made_again(tmp_path: Path, own: Path, make: Make) -> None:
     users = tmp_path / "users"
     users.mkdir()
     path = f"{users}/kept"
@@ -101,8 +100,7 @@ def test_what_is_complete_is_read_and_left_as_it_is(tmp_path: Path, own: Path, m
     private_caches.keep_apart(own)
     assert values(make(path)) == list(range(1, 21))
     assert files(users) == before
-    assert not files(own)
-    assert "already, which is read, here as in a run" in private_caches.notes()[0]
+    assert files(own)
 
 
 def test_every_process_of_an_analysis_has_a_folder_of_its_own(tmp_path: Path, own: Path) -> None:
@@ -124,42 +122,7 @@ def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file
         return trace(make)
 
     private_caches.keep_apart(own)
-    assert overlap_in_graph(traced, lambda index: nullcontext()) is Overlap.NONE
-
-
-def test_a_killed_process_leaves_no_sources_of_autograph_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are in the folder of the analysis, which goes with it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "_sanitize_params", tempfile._sanitize_params)  # type: ignore[attr-defined]
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        keep_below(Path(name))
-
-        def converted(number: Any) -> Any:
-            return number + 2 if number > 0 else number
-
-        assert values(tf.data.Dataset.range(3).map(converted)) == [0, 3, 4]
-        assert [file.parent for file in Path(name).rglob("__autograph*.py")] == [Path(name)]
-    assert not list(tmp_path.iterdir())
-
-    def converted_later(number: Any) -> Any:
-        return number + 3 if number > 0 else number
-
-    assert values(tf.data.Dataset.range(3).map(converted_later)) == [0, 4, 5], "the folder has gone"
-
-
-def test_temporary_files_stay_where_they_can_be_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "_sanitize_params", tempfile._sanitize_params)  # type: ignore[attr-defined]
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        keep_below(Path(name))
-        with tempfile.NamedTemporaryFile(delete=False) as file:
-            pass
-        Path(file.name).rename(tmp_path / "kept")
-        assert not list(Path(name).iterdir())
+    assert overlap_of_workers(traced, lambda index: nullcontext()) is Overlap.NONE
 
 
 def test_a_cache_in_memory_stays_there(own: Path) -> None:
@@ -177,9 +140,9 @@ def test_rates_with_and_without_a_change_are_compared_though_both_write_a_cache(
         return records.cache(f"{tmp_path}/kept").batch(64, drop_remainder=True)
 
     private_caches.keep_apart(own)
-    monkeypatch.setattr(comparing, "TURN_S", 0.02)
-    monkeypatch.setattr(comparing, "WARM_UP_S", 0.02)
+    monkeypatch.setattr(interleaved, "TURN_S", 0.02)
+    monkeypatch.setattr(interleaved, "WARM_UP_S", 0.02)
     program = InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()))
-    ratio = comparing.compare(program, {"prefetch-missing": None}, 0.3, lambda: None)
+    ratio = compare(program, {"prefetch-missing": None}, 0.3, lambda: None)
     assert ratio is not None
     assert not list(tmp_path.glob("kept*"))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from cgc.manifest import REPORT_JSON
 from input_analyzer import analyze
 from input_analyzer.analysis import Layout, Measurement, Recommendation, Target
-from input_analyzer.analyze import Examined, reaching
+from input_analyzer.analyze import Examined
 from input_analyzer.certainty import with_interval
 from input_analyzer.gains import Gains
 from input_analyzer.measure.copies import Launch
-from input_analyzer.notes import file_notes, more_nodes_notes, uneven_notes
+from input_analyzer.notes import file_notes, more_nodes_notes
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, layouts, predict, predictions, recommend, used_part
 from input_analyzer.report.words import title, verdict
@@ -117,22 +117,15 @@ def test_no_layout_has_more_workers_than_there_are_files() -> None:
 
 
 def test_files_that_keep_workers_idle_are_named_as_the_limit() -> None:
-    limit = Limits(4, 2, 64 << 30, 1 << 30, (1,), files=5)
-    model, split = RateModel(1e-3, 0.0), Split(5, "shard", "data.py:7")
-    (note,) = file_notes(split, model, limit, Target(6000.0, "given"))
-    assert note.startswith("The input has 5 files that workers share out whole (shard at data.py:7): ")
-    limiting = "The files are the limit: with 7 files, or another number that 7 divides, 4 nodes x "
-    assert f"layouts with more are left out. {limiting}" in note
-    assert "deliver 7,000 samples/s instead of 5,000: write the data to more files, or shard the" in note
-    (enough,) = file_notes(split, model, limit, Target(3000.0, "given"))
-    assert enough.endswith("layouts with more are left out.")
-    (uneven,) = file_notes(split, model, limit, Target(1500.0, "given"))  # 3 workers, with any files
-    assert uneven.endswith("layouts with more are left out."), "it has enough files; the uneven ones are told"
-    six, larger = replace(split, files=6), Limits(2, 4, 64 << 30, 1 << 30, (1,), files=6)
-    (fewer,) = file_notes(six, model, larger, Target(3600.0, "given"))
-    assert "with 10 files, or another number that 5 divides, 2 nodes x 3 tasks x 1 CPU would" in fewer
-    assert file_notes(Split(7, "shard", None), model, replace(limit, files=7), None) == ()
-    assert file_notes(None, model, replace(limit, files=None), None) == ()
+    limit, split = Limits(4, 2, 64 << 30, 1 << 30, (1,), files=5), Split(5, "shard", "data.py:7")
+    (note,) = file_notes(split, limit)
+    assert note.startswith(
+        "The input has 5 files that workers share out whole (shard at data.py:7), and the "
+    )
+    assert "room for 7 workers: one more worker than files would have nothing to read" in note
+    assert "write the data to more files, or shard the" in note.lower()
+    assert file_notes(Split(7, "shard", None), replace(limit, files=7)) == ()
+    assert file_notes(None, replace(limit, files=None)) == ()
 
 
 @settings(max_examples=40)
@@ -153,26 +146,6 @@ def test_a_worker_more_that_shares_files_unevenly_is_no_gain() -> None:
     less = predictions(model, replace(limit, node_cpus=6))
     assert recommend(less, 4000.0).layout.workers == 3
     assert recommend(less, 4000.0).utilization == pytest.approx(0.75)
-
-
-def test_uneven_files_are_warned_of_only_where_no_even_layout_reaches_the_target() -> None:
-    model, split = RateModel(1e-3, 0.0), Split(7, "shard", "data.py:7")
-    examined = Examined({"split": asdict(split)}, 0)
-    target = Target(3000.0, "given")
-    severities = []
-    for cpus in (5, 8):
-        found = predictions(model, Limits(1, cpus, 64 << 30, 1 << 30, (1,), files=7))
-        chosen = recommend(found, target.samples_per_s)
-        assert chosen.layout.workers == 4
-        (finding,) = examined.findings_with(4, (), reaching(found, chosen, target))
-        severities.append(finding.severity)
-        (note,) = uneven_notes(split, chosen.layout)
-        assert "the expected rate is 88 % of what the workers deliver" in note
-    assert severities == ["warning", "info"]
-    assert finding.recommended.endswith("; 7 workers would reach the target, too")
-    (finding,) = examined.findings_with(4, (), reaching(found, chosen, None), reached=False)
-    assert finding.recommended.endswith("; 7 workers would be as fast")
-    assert uneven_notes(split, Layout(1, 8, 1)) == uneven_notes(None, Layout(1, 3, 1)) == ()
 
 
 def test_without_a_target_the_highest_rate_counts_and_no_cpus_are_wasted() -> None:

@@ -113,6 +113,9 @@ def test_what_is_not_plain_is_left() -> None:
     finding = Finding("parallel-calls-missing", "warning", "map", "data.py:1", "slow", "")
     assert changes([finding], lambda path: "import tensorflow\nd = d.map(f)\n").diff == ""
     assert changes([finding], lambda path: "d = d.map(\n").diff == ""
+    number = replace(finding, id="parallel-reads-missing", value=4)
+    written = changes([number], lambda path: "d = d.map(f)\n").diff
+    assert "+d = d.map(f, num_parallel_reads=4)\n" in written, "a number needs no TensorFlow"
     assert changes([Finding("prefetch-missing", "warning", "map", None, "slow", "")]).diff == ""
 
 

@@ -26,14 +26,10 @@ from torch_loaders import (
     times,
 )
 
-from input_analyzer.errors import InputFailedError, MemoryLimitError
 from input_analyzer.examine import _first_batches
-from input_analyzer.measure import node
-from input_analyzer.overlap import Overlap
+from input_analyzer.overlap import Overlap, overlap
 from input_analyzer.standalone import program_of
-from input_analyzer.torch import worker_errors
-from input_analyzer.torch.failing import what_helps
-from input_analyzer.torch.sharing import of_tasks, of_workers, random_numbers_alike, reading_of
+from input_analyzer.torch.sharing import of_workers, random_numbers_alike, reading_of
 from input_rules.handover import Shard
 
 SAME, SOME, NONE = Overlap.SAME, Overlap.SOME, Overlap.NONE
@@ -69,7 +65,7 @@ def test_orders_of_two_tasks(first: Any, second: Any, common: Overlap) -> None:
         with random_numbers_alike():
             return reading_of(DataLoader(Numbers(), **(first, second)[task]))
 
-    assert of_tasks(read) is common
+    assert overlap(read(0), read(1), read(0)) is common
 
 
 def test_random_augmentation_does_not_hide_that_two_tasks_read_the_same() -> None:
@@ -135,14 +131,6 @@ def test_streams_are_split_in_several_ways() -> None:
     assert set(multiprocessing.active_children()) <= before, "nothing waits for the garbage collector"
 
 
-def test_records_that_do_not_divide() -> None:
-    padded = found(lambda shard: bare(Numbers(63), shard))["records-not-divisible"]
-    assert "twice an epoch" in padded.message
-    uneven = found(lambda shard: bare(Numbers(40 + 8 * shard.index, first=100 * shard.index), sampler=None))
-    assert "40 and 48 records" in uneven["records-not-divisible"].message
-    assert "records-not-divisible" not in found(lambda shard: bare(Numbers(64), shard))
-
-
 def test_a_function_shards_by_what_csrun_tells_a_worker() -> None:
     def train_input() -> Any:
         tasks = int(os.environ.get("CSRUN_NUM_TASKS", "2")) - 1
@@ -157,27 +145,6 @@ def test_a_function_shards_by_what_csrun_tells_a_worker() -> None:
         [2, 5],
     ]
     assert dict(os.environ) == before
-
-
-def test_the_last_batch_of_one_of_several_tasks() -> None:
-    def said(count: int, sampler: Any = None, **context: Any) -> str:
-        findings = judged(bare(Numbers(count), drop_last=False, sampler=sampler), batch=False, **context)
-        return str(findings.get("drop-remainder-missing"))
-
-    assert "of 3 tasks one has 667 records" in said(2000, sharded=False)
-    assert "of 2 tasks one has 1004 records" in said(2008, sharded=False)
-    assert said(2000) == "None", "nobody knows what a task has"
-    assert said(8 * 720_720, sharded=False) == "None", "720720 is a multiple of all numbers up to 16"
-
-
-def test_a_sampler_is_asked_in_the_main_process() -> None:
-    both = judged(bare(Numbers()), cpus=1, times=times(1000, sampler=2000))["loader-workers-missing"]
-    assert both.gain is not None
-    assert both.gain.text.startswith("up to 1.50 times the rate, ")
-    assert both.gain.times == 1.5
-    alone = judged(bare(Numbers()), cpus=1, times=times(1000))["loader-workers-missing"]
-    assert alone.gain is not None
-    assert alone.gain.text.startswith("up to twice the rate, ")
 
 
 def test_one_worker_is_not_promised_the_gain_of_many() -> None:
@@ -220,34 +187,3 @@ def test_an_epoch_of_few_batches_is_read_again() -> None:
     assert _first_batches(program(32), lambda doing: None)["batch_size"] == 8
     with pytest.raises(Exception, match=r"ended after 3 batches \(24 samples\); expected at least 4"):
         _first_batches(program(24), lambda doing: None)
-
-
-class Varying(Numbers):
-    def __getitem__(self, index: int) -> Any:
-        return torch.zeros(4 + index % 3)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_where_torch_has_raised_is_told(workers: int) -> None:
-    def helped(dataset: Any, batch_size: int | None = 8) -> str:
-        def make() -> Any:
-            return DataLoader(dataset, batch_size, num_workers=workers)
-
-        with pytest.raises(Exception) as raised:  # noqa: PT011
-            list(make())
-        torchs = getattr(raised.value.__traceback__, "tb_next", None)  # without the line above
-        return what_helps(program_of(make, make()), Shard(1, 0), raised.value.with_traceback(torchs))
-
-    said = helped(Varying())
-    assert said.startswith("raised in collate_tensor_fn() of torch, for the DataLoader in ")
-    assert "test_torch_sharing.py:" in said
-    assert said.endswith("pad or crop records to one shape, in the dataset or in a collate_fn of yours")
-    assert "raised in fetch() of torch" in helped({f"k{number}": torch.zeros(3) for number in range(9)})
-
-
-def test_a_worker_that_was_not_killed_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "oom_kills", lambda: 3)
-    for before, kind in ((3, InputFailedError), (2, MemoryLimitError), (None, MemoryLimitError)):
-        error = worker_errors._killed("4711", "Killed", before)
-        assert type(error) is kind
-        assert ("not by the kernel for want of memory" in str(error)) is (kind is InputFailedError)

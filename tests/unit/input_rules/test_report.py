@@ -1,4 +1,4 @@
-"""The Input Function Report, as log lines and as text."""
+"""The Input Function Report, as log lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from input_rules.finding import Finding, Gain
-from input_rules.report import lines, text
+from input_rules.report import lines
 
 
 def finding(severity: Any, gain: Gain | None = None) -> Finding:
@@ -32,11 +32,3 @@ def test_lines_of_the_report() -> None:
     )
     assert len(measured) == 5
     assert len(list(lines([finding("warning", MIXED)], ["python", "run.py"]))) == 4, "nothing to be measured"
-
-
-def test_text_of_the_report() -> None:
-    assert text(()) == "Input Function Report: nothing to improve\n"
-    assert text([finding("info", TWICE)]) == (
-        "Input Function Report: 1 hint\n\ninfo: map (data.py:7) [rule]\n"
-        "  it is slow\n  Recommended: map(fast)\n  Gain: expected: 2 times the rate\n"
-    )

@@ -160,10 +160,10 @@ builtin.module {
 
   // The node and the source line stay with what replaces an op.
   // CHECK-LABEL: @debug_attributes
-  // CHECK: cirh.Add %x, %{{.*}} {cs.name = "model/add", cs.source = "model.py:41"}
+  // CHECK: cirh.Add %x, %{{.*}} {cs.layer = ["model"], cs.name = "model/add", cs.source = "model.py:41"}
   func.func @debug_attributes(%x: tensor<4xf32>) -> tensor<4xf32> {
     %c = cirh.Const dense<2.0> : tensor<4xf32>
-    %y = cirh.Add %c, %x {cs.name = "model/add", cs.source = "model.py:41"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %y = cirh.Add %c, %x {cs.layer = ["model"], cs.name = "model/add", cs.source = "model.py:41"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     func.return %y : tensor<4xf32>
   }
 }

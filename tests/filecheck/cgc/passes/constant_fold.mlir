@@ -16,7 +16,7 @@ builtin.module {
   }
 
   // CHECK-LABEL: @chain
-  // CHECK-NEXT: cirh.Const {cs.name = "model/scale"} dense<{{\[}}[3.000000e+00, 6.000000e+00], [9.000000e+00, 1.200000e+01]]> : tensor<2x2xf32>
+  // CHECK-NEXT: cirh.Const {cs.layer = ["model"], cs.name = "model/scale"} dense<{{\[}}[3.000000e+00, 6.000000e+00], [9.000000e+00, 1.200000e+01]]> : tensor<2x2xf32>
   // CHECK-NEXT: func.return
   func.func @chain() -> tensor<2x2xf32> {
     %i = cirh.Arange {start = 1 : i64, step = 1 : i64} : () -> tensor<4xi32>
@@ -24,7 +24,7 @@ builtin.module {
     %m = cirh.Reshape %f : (tensor<4xf32>) -> tensor<2x2xf32>
     %c = cirh.Const dense<3.0> : tensor<f32>
     %cb = cirh.BroadcastInDim %c {broadcast_dimensions = array<i64>} : (tensor<f32>) -> tensor<2x2xf32>
-    %y = cirh.Mul %m, %cb {cs.name = "model/scale"} : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xf32>
+    %y = cirh.Mul %m, %cb {cs.layer = ["model"], cs.name = "model/scale"} : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xf32>
     func.return %y : tensor<2x2xf32>
   }
 

@@ -4,14 +4,14 @@ builtin.module {
   // Debug attributes do not keep ops apart; those of the first stay.
   // CHECK-LABEL: @duplicates
   // CHECK-NEXT: %[[C:.*]] = cirh.Const dense<1.000000e+00> : tensor<4xf32>
-  // CHECK-NEXT: %[[A:.*]] = cirh.Add %x, %[[C]] {cs.name = "first"}
+  // CHECK-NEXT: %[[A:.*]] = cirh.Add %x, %[[C]] {cs.layer = ["one"], cs.name = "first"}
   // CHECK-NEXT: %[[B:.*]] = cirh.Mul %[[A]], %[[A]]
   // CHECK-NEXT: func.return %[[B]]
   func.func @duplicates(%x: tensor<4xf32>) -> tensor<4xf32> {
     %c = cirh.Const dense<1.0> : tensor<4xf32>
-    %d = cirh.Const {cs.name = "again"} dense<1.0> : tensor<4xf32>
-    %a = cirh.Add %x, %c {cs.name = "first"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-    %b = cirh.Add %d, %x {cs.name = "second"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %d = cirh.Const {cs.layer = ["two", "inner"], cs.name = "again"} dense<1.0> : tensor<4xf32>
+    %a = cirh.Add %x, %c {cs.layer = ["one"], cs.name = "first"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %b = cirh.Add %d, %x {cs.layer = ["two"], cs.name = "second"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     %y = cirh.Mul %a, %b : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     func.return %y : tensor<4xf32>
   }

@@ -3,7 +3,7 @@
 
 builtin.module {
   // CHECK-LABEL: @graph
-  // CHECK-NEXT: %[[L:.*]] = cirh.MatMul %x, %w {transpose_a = false, transpose_b = true, cs.name = "dense/MatMul"}
+  // CHECK-NEXT: %[[L:.*]] = cirh.MatMul %x, %w {transpose_a = false, transpose_b = true, cs.layer = ["dense"], cs.name = "dense/MatMul"}
   // CHECK-NEXT: %[[R:.*]] = cirh.Relu %[[L]]
   // CHECK-NEXT: %[[S:.*]] = cirh.Add %[[R]], %[[R]]
   // CHECK-NEXT: func.return %[[S]]
@@ -13,7 +13,7 @@ builtin.module {
     %one = cirh.Mul %half, %two : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %ones = cirh.BroadcastInDim %one {broadcast_dimensions = array<i64>} : (tensor<f32>) -> tensor<8x10xf32>
     %t = cirh.Transpose %w {permutation = array<i64: 1, 0>} : (tensor<10x784xf32>) -> tensor<784x10xf32>
-    %l = cirh.MatMul %x, %t {transpose_a = false, transpose_b = false, cs.name = "dense/MatMul"} : (tensor<8x784xf32>, tensor<784x10xf32>) -> tensor<8x10xf32>
+    %l = cirh.MatMul %x, %t {transpose_a = false, transpose_b = false, cs.layer = ["dense"], cs.name = "dense/MatMul"} : (tensor<8x784xf32>, tensor<784x10xf32>) -> tensor<8x10xf32>
     %m = cirh.Mul %l, %ones : (tensor<8x10xf32>, tensor<8x10xf32>) -> tensor<8x10xf32>
     %a = cirh.Relu %m : (tensor<8x10xf32>) -> tensor<8x10xf32>
     %b = cirh.Relu %l : (tensor<8x10xf32>) -> tensor<8x10xf32>

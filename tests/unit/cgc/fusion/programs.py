@@ -14,6 +14,7 @@ import jax
 import keras
 import numpy as np
 import tensorflow as tf
+from quick_xla import quick_jit
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
@@ -291,7 +292,7 @@ def assert_same_numbers(plain: ModuleOp, fused: ModuleOp, seed: int = 0, limit: 
     """Every result of a step, of both modules, on random state and inputs: equal but for rounding."""
     interface, rng = step_interface(plain), np.random.default_rng(seed)
     state, inputs = random_values(interface.state, rng), random_values(interface.inputs, rng)
-    results = [jax.tree.leaves(jax.jit(step_function(m))(state, inputs)) for m in (plain, fused)]
+    results = [jax.tree.leaves(quick_jit(step_function(m))(state, inputs)) for m in (plain, fused)]
     names = [spec.name for spec in (*interface.state, *interface.outputs)]
     for name, expected, got in zip(names, *results, strict=True):
         expected, got = np.asarray(expected, np.float64), np.asarray(got, np.float64)

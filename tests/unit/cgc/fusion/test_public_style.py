@@ -12,6 +12,7 @@ import numpy as np
 import public_layers as p
 import pytest
 import tensorflow as tf
+from quick_xla import quick_jit
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
@@ -245,7 +246,7 @@ def test_a_written_gelu_is_rounded_where_tensorflow_rounds_it() -> None:
             graph, inputs=[placeholder], outputs={"y": result}, updates=[], mode="infer", seed=1
         ).module
     run_pipeline(module)
-    (got,) = jax.tree.leaves(jax.jit(step_function(module))((), (x,)))
+    (got,) = jax.tree.leaves(quick_jit(step_function(module))((), (x,)))
     assert np.mean(np.asarray(got) == expected) > 0.999
     assert np.mean(otherwise == expected) < 0.9
 
@@ -269,7 +270,7 @@ def test_a_step_computes_the_numbers_of_tensorflow(name: str) -> None:
         run_pipeline(step.module)
         names = [step.variables[spec.name] for spec in step_interface(step.module).state]
         state = tuple(before[name] for name in names)
-        new, (got_loss, _) = jax.jit(step_function(step.module))(state, tuple(batch))
+        new, (got_loss, _) = quick_jit(step_function(step.module))(state, tuple(batch))
         assert float(got_loss) == pytest.approx(float(expected_loss), rel=1e-4)
         moments = {
             name: np.asarray(value) for name, value in zip(names, new, strict=True) if "adam_m" in name

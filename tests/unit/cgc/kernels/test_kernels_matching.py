@@ -48,6 +48,16 @@ def test_fc_mnist_has_a_kernel_for_every_layer_and_one_for_the_scalars(mnist: Ke
     assert mnist.input_bytes_per_sample == 784 * 4 + 4
 
 
+def test_the_hosts_send_64_bit_integers_in_32_bits() -> None:
+    graph = matched(
+        '%x: tensor<8x4xi64> {cs.input_name = "input_0"}',
+        'tensor<8x4xi64> {cs.output_name = "output_x"}',
+        "%y = cirh.Neg %x : (tensor<8x4xi64>) -> tensor<8x4xi64>\n func.return %y : tensor<8x4xi64>",
+        "infer",
+    )
+    assert graph.input_bytes_per_sample == 4 * 4
+
+
 def test_every_op_is_in_exactly_one_kernel(mnist: KernelGraph) -> None:
     module = parse_module(FC_MNIST.read_text())
     count = sum(1 for op in module.walk() if op.name.startswith("cirh."))
@@ -301,11 +311,11 @@ def test_a_number_that_two_kernels_repeat_is_not_held_repeated() -> None:
         f'{rows} {{cs.output_name = "output_y"}}, {rows} {{cs.output_name = "output_z"}}',
         f"""
         %scales = cirh.BroadcastInDim %s {{broadcast_dimensions = array<i64>}} : (tensor<f32>) -> {rows}
-        %a = cirh.Mul %x, %scales {{cs.name = "first/mul"}} : ({rows}, {rows}) -> {rows}
+        %a = cirh.Mul %x, %scales {{cs.layer = ["first"]}} : ({rows}, {rows}) -> {rows}
         %t = cirh.Reduce %a {{reduce_kind = "ADD", dimensions = array<i64: 1>, keep_dims = true,
-          cs.name = "second/sum"}} : ({rows}) -> {sums}
+          cs.layer = ["second"]}} : ({rows}) -> {sums}
         %b = cirh.BroadcastInDim %t {{broadcast_dimensions = array<i64: 0, 1>}} : ({sums}) -> {rows}
-        %c = cirh.Div %b, %scales {{cs.name = "third/div"}} : ({rows}, {rows}) -> {rows}
+        %c = cirh.Div %b, %scales {{cs.layer = ["third"]}} : ({rows}, {rows}) -> {rows}
         return %a, %c : {rows}, {rows}
         """,
         mode="infer",

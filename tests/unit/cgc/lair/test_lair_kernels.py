@@ -252,7 +252,7 @@ def layer(name: str, x: SSAValue, gain: SSAValue, exponent: bool = False) -> lis
     scaled = ops.MulOp(x, wide.result)
     last = (ops.ExpOp if exponent else ops.SinOp)(scaled.result)
     made: list[CirhOp] = [wide, scaled, last, ops.CumSumOp(last.result, 1)]
-    return [op.set_debug_info(f"{name}/{op.name}") for op in made]
+    return [op.set_origin(layer=(name,)) for op in made]
 
 
 def two_layers(exponent: bool) -> ModuleOp:
@@ -317,9 +317,9 @@ def test_the_kept_text_computes_the_kernel() -> None:
 def test_calls_in_the_kept_text_have_names_of_their_own() -> None:
     def body(arguments: Sequence[SSAValue]) -> tuple[list[Operation], list[SSAValue]]:
         x = arguments[0]
-        largest = ops.TopKOp(x, 3).set_debug_info("a/top")
-        shorter = ops.SliceOp(x, (0, 0), (8, 5)).set_debug_info("b/cut")
-        again = ops.TopKOp(shorter.result, 2).set_debug_info("b/top")
+        largest = ops.TopKOp(x, 3).set_origin(layer=("a",))
+        shorter = ops.SliceOp(x, (0, 0), (8, 5)).set_origin(layer=("b",))
+        again = ops.TopKOp(shorter.result, 2).set_origin(layer=("b",))
         return [largest, shorter, again], [largest.values, again.values]
 
     module = step(body)

@@ -32,7 +32,7 @@ def test_constants_keep_every_bit(run_op, array):
 
 def test_constant_beyond_32_bits_is_refused_with_its_value_and_place(run_op):
     def build():
-        return ops.ConstOp.from_array(np.int64([1, 2**40])).set_debug_info("big/Const", "model.py:7")
+        return ops.ConstOp.from_array(np.int64([1, 2**40])).set_origin("big/Const", "model.py:7")
 
     with pytest.raises(LoweringError, match=r"big/Const.*model\.py:7.* 1099511627776, .*32 bits"):
         run_op(build)

@@ -6,7 +6,8 @@ import pytest
 
 from cgc.errors import PlacementError
 from cgc.kernels import Kernel, KernelGraph
-from cgc.performance import streaming_estimate, with_advice
+from cgc.kernels.families import FAMILIES
+from cgc.performance import streaming_estimate, with_streaming_rate
 
 
 def transformer(
@@ -70,8 +71,18 @@ def test_operations_of_gpt3_13b_are_six_for_each_weight_and_those_of_attention()
     assert estimate.flop_per_sample == pytest.approx(2048 * (6 * weights + 3 * attention))
 
 
+def test_families_say_what_streams_and_what_it_multiplies() -> None:
+    graph = transformer(2, 16, 64, 4, 8, 100, 2)
+    other = Kernel("add", "add", {"rows": 8, "passes": 2})
+    found = streaming_estimate(KernelGraph((*graph.kernels, other), batch_size=2))
+    assert found.layers == 7  # a kernel without weights is no layer
+    assert found.flop_per_sample == streaming_estimate(graph).flop_per_sample
+    for name in ("fully_connected", "convolution", "matmul"):
+        assert FAMILIES[name].multiplications({"inputs": 3, "outputs": 5}) == 15
+
+
 def test_the_error_of_a_model_that_does_not_fit_names_the_rate_of_the_other_mode() -> None:
     graph = transformer(40, 5120, 20480, 40, 2048, 50257, 60)
-    found = with_advice(PlacementError("the 121 kernels do not fit together"), graph)
+    found = with_streaming_rate(PlacementError("the 121 kernels do not fit together"), graph)
     assert "do not fit together. Weight streaming, a mode of CS systems that is not simulated" in str(found)
     assert "samples/s (batch 60" in str(found)

@@ -80,6 +80,11 @@ class SpoolScheduler:
     def job_here(self, environment: Mapping[str, str]) -> JobHere | None:
         return JobHere(1, True) if environment.get(JOB_VARIABLE) else None
 
+    def task_variables(
+        self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
+    ) -> Mapping[str, str]:
+        return {"SPOOL_TASK": f"{rank} of {tasks}"} if environment.get(JOB_VARIABLE) else {}
+
     def survey(self, asked: Asked) -> SpoolSurvey:
         _folder(asked.environment)
         cpus = len(os.sched_getaffinity(0))

@@ -213,6 +213,18 @@ def test_an_analysis_is_handed_to_the_scheduler(site: Site) -> None:
     assert "--cpus-per-task: got 4096, expected at most" in said
 
 
+def test_processes_that_stand_for_tasks_find_what_it_tells_tasks(site: Site) -> None:
+    """Whoever starts them, an analysis or the report of a run, knows no scheduler by name."""
+    code = (
+        "import os; from csrun.schedulers.registry import task_variables\n"
+        "print(task_variables(os.environ, 1, 3), task_variables({}, 1, 3))"
+    )
+    words = [site.bin_dir / "python", "-c", code]
+    environment = {**site.environment, "SPOOL_JOB": "3"}
+    shown = subprocess.run(words, env=environment, cwd=site.work, capture_output=True, text=True, check=True)
+    assert shown.stdout == "{'SPOOL_TASK': '1 of 3'} {}\n"
+
+
 def test_the_doctor_asks_the_scheduler(served: Site) -> None:
     found = json.loads(served.run("csrun", "doctor", "--json").stdout)
     assert found["would_work"]

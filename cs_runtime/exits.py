@@ -1,0 +1,83 @@
+"""The outer edge of a user's `run.py`: expected failures become one message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cs_runtime.failures import note_beside_logs
+from cs_toolkit.errors import EXIT_FAILURE, exit_code_of
+from csrun.missing_modules import hint
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+Essence = Callable[[Exception], str]
+"""What an error of a framework says, in a line, without what the framework puts around it."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a message; of an empty one the name of the class."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextmanager
+def report_errors(crash_dir: Path | str | None = None, essence: Essence = first_line) -> Iterator[None]:
+    """Ends the process as the toolkit's own commands do; a decorator of `main`, or for a with statement.
+
+    An error with an `exit_code` prints its message and exits with that code. Ctrl-C exits with 130. What the
+    program's own code or its framework raises shows its traceback and exits with 1. What the toolkit's code
+    raises is a bug of it: the traceback goes into a crash file too, and the exit code is 3. In a job of a
+    launcher the chief leaves `error.json` beside the logs.
+
+    Args:
+        crash_dir: Where a crash file goes; the current directory when None.
+        essence: Of what the framework raises.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(told(error, crash_dir, essence))
+
+
+def told(error: BaseException, crash_dir: Path | str | None = None, essence: Essence = first_line) -> int:
+    """Writes what a user has to know of an error that ends the program; the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # Whoever reads the output has gone, as in `run.py | head`; Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    if not isinstance(error, Exception):
+        raise error
+    note_beside_logs(error)
+    code = exit_code_of(error)
+    if hasattr(error, "exit_code"):
+        sys.stdout.flush()
+        sys.stderr.write(f"error: {error}\n")
+    elif code == EXIT_FAILURE:
+        traceback.print_exception(error)
+        # Once more at the end: a framework's message may go on for many lines.
+        text = hint(error) if isinstance(error, ModuleNotFoundError) else essence(error)
+        sys.stderr.write(f"error: {type(error).__name__}: {text}\n")
+    else:
+        sys.stderr.write(_crash(error, Path(crash_dir or ".")))
+    return code
+
+
+def _crash(error: Exception, directory: Path) -> str:
+    """What stderr gets of an unexpected error; writes the same into a crash file where it can."""
+    trace = "".join(traceback.format_exception(error))
+    path = directory / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"command: {sys.argv}\npython: {sys.version}\n\n{trace}", encoding="utf-8")
+    except OSError as second:
+        return f"{trace}error: unexpected {type(error).__name__}; no crash file was written: {second}\n"
+    return f"{trace}error: unexpected {type(error).__name__}; the traceback is also in '{path}'\n"

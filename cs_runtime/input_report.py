@@ -1,0 +1,61 @@
+"""The Input Function Report of a run, in its log."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+
+from input_rules.finding import Finding
+from input_rules.report import lines
+
+log = logging.getLogger("cs_runtime")
+
+
+class Inspected(Protocol):
+    """What is known of an input function that was not run."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What it could do better."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader must know beside, one sentence each."""
+        ...
+
+
+def log_report(inspect: Callable[[], Inspected]) -> None:
+    """Logs what an input function could do better. A report never ends a run.
+
+    An input function that raises does so again when the run reads its input, which tells the user. One that
+    draws random numbers while it is called gives the run the batches that it would give without a report.
+
+    Args:
+        inspect: Calls the function, as often as it has to.
+    """
+    try:
+        with _random_numbers_kept():
+            inspected = inspect()
+    except Exception as error:
+        log.debug("no Input Function Report: %s: %s", type(error).__name__, error)
+        return
+    for level, line in lines(inspected.findings, ["python", *sys.orig_argv[1:]], inspected.notes):
+        log.log(level, "%s", line)
+
+
+@contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """The generators that programs share go on from where they are now, whatever is drawn inside."""
+    plain, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(numpy)

@@ -1,0 +1,115 @@
+"""A compiled step on its way onto the system: what a client has offered, and which of its bytes are here."""
+
+from __future__ import annotations
+
+import hashlib
+
+from cs_system.errors import ArtifactRefusedError, WireFormatError
+from cs_system.server.executables import ExecutableStore
+from cs_toolkit.step import CompiledStep, Executable
+
+# Larger executables are refused before they are sent.
+MAX_ARTIFACT_BYTES = 2 << 30
+
+
+class Offer:
+    """One step that a client has offered. Executables of equal bytes are one here: they travel and lie once.
+
+    Args:
+        step: As the client has told it.
+        fabric: Name of the system's fabric.
+        store: What was sent before; keeps what comes.
+
+    Raises:
+        ArtifactRefusedError: the step is for another fabric or too large, or its executables are no list of
+            at least one, each with a name of its own.
+        WireFormatError: a digest is none.
+    """
+
+    def __init__(self, step: CompiledStep, fabric: str, store: ExecutableStore) -> None:
+        _check(step, fabric)
+        self.step = step
+        self._store = store
+        self._executables = {executable.sha256: executable for executable in step.executables}
+        self._here: dict[str, bytes] = {}
+        self._coming: dict[str, bytearray] = {}
+
+    def look_up(self) -> list[str]:
+        """Takes from the store what it has.
+
+        Returns:
+            The digests of what has to be sent, in the order of the step; none: the offer is complete.
+        """
+        for sha256 in self._executables:
+            data = self._store.get(sha256)
+            if data is not None:
+                self._here[sha256] = data
+        return [sha256 for sha256 in self._executables if sha256 not in self._here]
+
+    def add(self, sha256: str, data: bytes) -> None:
+        """Takes the next bytes of an executable.
+
+        Raises:
+            WireFormatError: the executable was not asked for.
+            ArtifactRefusedError: these are more bytes than it has.
+        """
+        executable = self._executables.get(sha256)
+        if executable is None or sha256 in self._here:
+            raise WireFormatError(
+                f"got bytes of {sha256[:12]!r}, expected an executable of artifact {self.step.key[:12]} "
+                "that the answer to its offer asks for"
+            )
+        coming = self._coming.setdefault(sha256, bytearray())
+        coming += data
+        if len(coming) > executable.size_bytes:
+            self._check_bytes(executable, coming)
+
+    def complete(self) -> None:
+        """Checks all that has come, and keeps it for the next time.
+
+        Raises:
+            ArtifactRefusedError: an executable is not what was offered; those before it are kept.
+        """
+        for sha256, executable in self._executables.items():
+            if sha256 not in self._here:
+                coming = self._coming.pop(sha256, bytearray())
+                self._check_bytes(executable, coming)
+                self._here[sha256] = bytes(coming)
+                self._store.put(sha256, self._here[sha256])
+
+    def data(self) -> dict[str, bytes]:
+        """The bytes of every executable by its name; after `complete`, or where nothing had to be sent."""
+        return {executable.name: self._here[executable.sha256] for executable in self.step.executables}
+
+    def _check_bytes(self, executable: Executable, data: bytearray) -> None:
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != executable.sha256 or len(data) != executable.size_bytes:
+            raise ArtifactRefusedError(
+                f"executable '{executable.name}' of artifact {self.step.key[:12]} arrived damaged: got "
+                f"{len(data)} bytes with SHA-256 {digest[:12]}, expected {executable.size_bytes} with "
+                f"{executable.sha256[:12]}; try again"
+            )
+
+
+def _check(step: CompiledStep, fabric: str) -> None:
+    artifact = f"artifact {step.key[:12]}"
+    if step.fabric != fabric:
+        raise ArtifactRefusedError(
+            f"{artifact} is compiled for fabric '{step.fabric}', this system has '{fabric}'; "
+            "compile it with the --cs_ip of this system"
+        )
+    names = [executable.name for executable in step.executables]
+    if not names or len(set(names)) < len(names):
+        raise ArtifactRefusedError(
+            f"{artifact} has the executables {', '.join(names) or 'none'}, expected at least one, each with "
+            "a name of its own; compile it again"
+        )
+    size = sum({executable.sha256: executable.size_bytes for executable in step.executables}.values())
+    if size > MAX_ARTIFACT_BYTES:
+        raise ArtifactRefusedError(
+            f"the executables of {artifact} have {size:,} bytes, the system takes {MAX_ARTIFACT_BYTES:,}; "
+            "move large constants of the model into variables"
+        )
+    for executable in step.executables:
+        if len(executable.sha256) != 64 or not set(executable.sha256) <= set("0123456789abcdef"):
+            raise WireFormatError(f"'{executable.sha256}' is not a SHA-256 digest")

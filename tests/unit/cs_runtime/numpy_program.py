@@ -1,0 +1,103 @@
+"""A program whose front end is NumPy alone: `numpy_program.py CS_IP MODEL_DIR STEPS`.
+
+Its step is CIRH that nobody had to trace, its input a generator of arrays, its checkpoint a file of NumPy's.
+The rest comes from `cs_runtime`, as for any front end beside `estimator`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cgc.cirh.text import parse_module
+from cs_runtime import logs, tasks
+from cs_runtime.events import StepEvents
+from cs_runtime.exits import report_errors
+from cs_runtime.input_facts import input_facts
+from cs_runtime.params import write_params
+from cs_runtime.program import State, StepProgram
+from cs_runtime.settings import RunSettings
+from cs_runtime.source import narrowed
+from cs_runtime.traced_step import step_program
+from cs_runtime.training import train
+from cs_toolkit.step import TensorSpec
+
+STEP = Path(__file__).parents[1] / "cs_system" / "linear.mlir"
+BATCH, FEATURES, RATE = 8, 4, 0.01
+
+
+def batch(position: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features, and labels that are a sum of them, rounded."""
+    features = np.random.default_rng(position).standard_normal((BATCH, FEATURES)).astype(np.float32)
+    return features, features.sum(axis=1).round().astype(np.int64)
+
+
+class NumpyFrontEnd:
+    """Implements `cs_runtime.program.FrontEnd`."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self._checkpoint = model_dir / "state.npz"
+
+    def program(self) -> StepProgram:
+        return step_program(parse_module(STEP.read_text()), "train", BATCH, ["features", "labels"])
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return TensorSpec("input_0", "float32", (BATCH, FEATURES)), TensorSpec("input_1", "int32", (BATCH,))
+
+    def input_facts(self) -> Mapping[str, str]:
+        return input_facts("train", batch, (f"{s.name} {s.dtype}{list(s.shape)}" for s in self.inputs()))
+
+    def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
+        task = tasks.current()
+        position = task.index + skip * task.num_workers
+        while True:
+            features, labels = batch(position)
+            yield features, narrowed("labels", labels)
+            position += task.num_workers
+
+    def initial_state(self) -> State:
+        if self._checkpoint.exists():
+            with np.load(self._checkpoint) as saved:
+                return dict(saved)
+        return {
+            "state.model.w": np.zeros((FEATURES, 1), np.float32),
+            "state.optimizer.lr": np.full((), RATE, np.float32),
+            "state.global_step": np.zeros((), np.int64),
+        }
+
+    def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
+        np.savez(self._checkpoint, **state)
+        return False
+
+
+class Scalars:
+    """Keeps what goes to TensorBoard."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, dict[str, float]] = {}
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self.values[step] = dict(values)
+
+
+@report_errors()
+def main(cs_ip: str, model_dir: str, steps: str) -> None:
+    logs.set_up("numpy_program", "numpy")
+    params: dict[str, Any] = {"steps": int(steps), "rate": RATE}
+    settings = RunSettings("train", Path(model_dir), BATCH, cs_ip=cs_ip, steps=int(steps), params=params)
+    write_params(settings.model_dir, params)
+    shown = Scalars()
+    result = train(NumpyFrontEnd(settings.model_dir), settings, StepEvents(shown, 1, BATCH))
+    assert result is not None
+    losses = {step: values["loss"] for step, values in shown.values.items()}
+    loaded = sorted({name.partition(".")[0] for name in sys.modules})
+    print(json.dumps({"step": result.final_step, "losses": losses, "loaded": loaded}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,72 @@
+"""A front end beside `estimator`: what it needs of a run is there without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from cs_system.testing import RunningSystem, running_system
+
+PROGRAM = Path(__file__).with_name("numpy_program.py")
+RATE = 0.01
+
+Train = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    def run(cs_ip: str, steps: int) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, str(PROGRAM), cs_ip, str(tmp_path / "model"), str(steps)]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+def expected_losses(steps: int) -> list[float]:
+    """Least squares by gradient descent in NumPy, on the batches of the program."""
+    weights, losses = np.zeros(4), []
+    for position in range(steps):
+        features = np.random.default_rng(position).standard_normal((8, 4)).astype(np.float32)
+        error = features @ weights - features.sum(axis=1).round()
+        losses.append(float(np.mean(error**2)))
+        weights -= RATE * features.T @ error
+    return losses
+
+
+def test_it_trains_and_continues(system: RunningSystem, train: Train, tmp_path: Path) -> None:
+    losses: dict[int, float] = {}
+    for end, steps in ((4, 4), (9, 5)):
+        done = train(system.address, steps)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert found["step"] == end
+        losses |= {int(step): loss for step, loss in found["losses"].items()}
+        assert {"cgc", "cs_runtime"} <= set(found["loaded"])
+        assert not {"estimator", "keras", "tensorflow", "torch"} & set(found["loaded"])
+    np.testing.assert_allclose([losses[step] for step in range(1, 10)], expected_losses(9), rtol=1e-5)
+    assert "Loss for final step" in done.stderr
+    model_dir = tmp_path / "model"
+    assert yaml.safe_load((model_dir / "params.yaml").read_text()) == {"steps": 5, "rate": RATE}
+    assert json.loads((model_dir / "performance.json").read_text())["total_samples"] == 5 * 8
+    assert json.loads((model_dir / "run_summary.json").read_text())["last_step"] == 9
+
+
+def test_its_errors_are_messages(train: Train) -> None:
+    done = train("127.0.0.1:1", 4)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")

@@ -1,0 +1,155 @@
+"""What changes are measured to give."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from input_analyzer.compared import values_of
+from input_analyzer.gains import measure_gains, rate_gain, with_gains
+from input_analyzer.interleaved import compare_all
+from input_analyzer.measure.copies import Launch
+from input_analyzer.tf.compare import compare
+from input_rules.finding import Finding, Gain
+from input_rules.handover import InputProgram
+
+
+def finding(identifier: str, gain: Gain | None = None) -> Finding:
+    return Finding(identifier, "warning", "map", "data.py:7", "it is slow", "map(fast)", gain)
+
+
+def test_what_is_compared() -> None:
+    assert values_of([finding("shard-missing"), finding("dtype-wide")]) == {}
+    several = [finding(name) for name in ("cycle-length-fixed", "prefetch-empty", "cycle-length-fixed")]
+    assert values_of([*several, finding("repeat-missing")]) == {
+        "cycle-length-fixed": None,
+        "prefetch-empty": None,
+    }
+
+
+def test_measured_gains_in_words() -> None:
+    assert str(rate_gain((1.82, 1.7, 1.95), 2)) == "measured: 1.82 times the rate with 2 CPUs (1.70 to 1.95)"
+    assert rate_gain((1.0, 0.97, 1.02), 1).text == "no difference with 1 CPU (0.97 to 1.02 times the rate)"
+    assert "noise" in rate_gain((1.1, 0.7, 1.6), 1).text
+    kept = finding("dtype-wide", Gain("expected", "less"))
+    found = with_gains([kept, finding("parallel-calls-fixed")], {"parallel-calls-fixed": (1.9, 1.8, 2.0)}, 2)
+    assert found[0] == kept
+    assert found[1].gain == Gain(
+        "measured", "1.90 times the rate with 2 CPUs (1.80 to 2.00)", 1.9, 1.8, 2.0, 2
+    )
+    assert Finding.of(json.loads(json.dumps(asdict(found[1])))) == found[1]
+    alone, ratio = [finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}
+    slower = with_gains(alone, ratio, 2)
+    assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is here")
+    twice = with_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
+    assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 of its kind together")
+
+
+def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
+    expected = (finding("prefetch-empty", Gain("expected", "up to twice the rate", 2.0)),)
+    launch = Launch((sys.executable, "-c", "pass"), dict(os.environ), 20.0, None, "here")
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    failed = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1), lambda doing: None)
+    assert failed.findings == expected
+    assert failed.notes[0].startswith("Gains could not be measured: the program ended")
+    full = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1 << 29), lambda doing: None)
+    assert full.findings == expected
+    assert full.notes == ("Gains were not measured: the input does not fit into the memory twice.",)
+
+
+SLOWER, FASTER, SAME = (0.43, 0.4, 0.5), (1.8, 1.7, 1.9), (1.0, 0.98, 1.02)
+
+
+def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (
+        finding("parallel-calls-missing", Gain("expected", "twice", 2.0)),
+        finding("prefetch-missing"),
+        finding("cycle-length-fixed"),
+        finding("shuffle-buffer-small", Gain("not-speed", "records are mixed")),
+        finding("repeat-missing", Gain("not-speed", "all steps")),
+    )
+    compared = values_of(found)
+    ratios = dict(zip(compared, [SLOWER, FASTER, (0.9, 0.8, 1.01)], strict=True))
+    tried: list[Any] = []
+
+    def of_one(findings: Any, say: Any) -> Any:
+        tried.append(tuple(findings))
+        return ratios[tried[-1][0]] if len(findings) == 1 else FASTER
+
+    assert compare_all(compared, of_one, lambda doing: None) == (ratios, FASTER)
+    assert tried[-1] == ("prefetch-missing", "cycle-length-fixed")
+    assert tried[:-1] == [(name,) for name in compared]
+
+    monkeypatch.setattr("input_analyzer.gains._compare", lambda order, *rest: (ratios, FASTER))
+    launch = Launch((), {}, 20.0, None, "here")
+    gains = measure_gains(found, launch, (0,), 1.0, (1 << 30, 1), lambda doing: None)
+    of_calls, of_cycle, of_buffer = (
+        next(one for one in gains.findings if one.id == name)
+        for name in ("parallel-calls-missing", "cycle-length-fixed", "shuffle-buffer-small")
+    )
+    assert (of_calls.severity, of_cycle.severity, of_buffer.severity) == ("info", "info", "warning")
+    assert str(of_calls.gain).endswith("leave it as it is here")
+    assert of_calls.by_hand == "it was measured to make the input slower here"
+    assert (of_cycle.by_hand, of_buffer.by_hand) == (None, None)
+    assert [one.severity for one in gains.findings] == ["warning"] * 3 + ["info"] * 2
+    assert gains.together is not None
+    assert gains.together.times == FASTER[0]
+
+
+def program(make: Callable[[], Any]) -> InputProgram:
+    return InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()), eager=True)
+
+
+def slow(x: Any) -> Any:
+    """Waits, so that what else the machine does changes little."""
+
+    def wait(value: Any) -> Any:
+        time.sleep(0.004)
+        return value
+
+    return tf.ensure_shape(tf.numpy_function(wait, [x], x.dtype), x.shape)
+
+
+def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Python that sleeps is steady from the first batch on.
+    monkeypatch.setattr("input_analyzer.interleaved.TURN_S", 0.1)
+    monkeypatch.setattr("input_analyzer.interleaved.WARM_UP_S", 0.1)
+
+    def files_in_turns() -> Any:
+        # Six times the same; of two at once, TensorFlow reads one after the other.
+        inner = tf.data.Dataset.range(6).interleave(
+            lambda x: tf.data.Dataset.range(5).map(slow), cycle_length=2, block_length=5
+        )
+        return inner.batch(5, drop_remainder=True)
+
+    def one_after_the_other() -> Any:
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        return files_in_turns().repeat().with_options(options)
+
+    calls = compare(program(files_in_turns), {"parallel-calls-missing": None}, 1.0, lambda: None)
+    assert calls is not None
+    assert calls[0] > 1.3, "the files of a cycle are read at once, and more of them"
+    assert calls[1] <= calls[0] <= calls[2]
+    nothing = compare(program(files_in_turns), {"cycle-length-fixed": None}, 1.0, lambda: None)
+    assert nothing is None, "an interleave without parallel calls has no such finding"
+    ahead = compare(program(one_after_the_other), {"prefetch-missing": None}, 1.0, lambda: None)
+    assert ahead is not None
+    assert ahead[0] > 1.4, "a batch is made while a training of the same time works on the last one"
+    assert ahead[1] < 2.1, "it cannot be more than twice, whatever else the machine does"
+
+
+def test_what_is_too_slow_is_not_compared() -> None:
+    def make() -> Any:
+        return tf.data.Dataset.range(100).map(slow).batch(20)
+
+    assert compare(program(make), {"prefetch-missing": None}, 0.5, lambda: None) is None

@@ -1,0 +1,65 @@
+"""What is told of an error that an input function raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from input_analyzer.measure.session import is_for_want_of_memory
+from input_analyzer.measure.traces import users_traceback
+
+NOWHERE = "/no-such-folder/part.tfrecord"
+
+
+def small(number: Any) -> Any:
+    tf.debugging.assert_less(number, tf.constant(40, tf.int64), message="too large")
+    return number
+
+
+def refused() -> Any:
+    numbers = tf.data.Dataset.range(1000).map(lambda number: number + 1).map(small)
+    return numbers.shuffle(8, seed=1).repeat().map(lambda number: 2 * number).batch(5).prefetch(2)
+
+
+def missing() -> Any:
+    files = tf.data.Dataset.from_tensor_slices([NOWHERE]).shuffle(3)
+    records = files.interleave(tf.data.TFRecordDataset, cycle_length=2)
+    return records.map(tf.strings.length).repeat().batch(5)
+
+
+def read(make: Callable[[], Any], in_graph: bool) -> None:
+    if not in_graph:
+        list(make().take(100))
+        return
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        batch = tf.compat.v1.data.make_one_shot_iterator(make()).get_next()
+        for _ in range(100):
+            session.run(batch)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [(refused, "assertion failed: [too large]"), (missing, f"{NOWHERE}; No such file or")],
+)
+def test_an_error_in_a_graph_is_told_without_the_operation_that_reads(
+    make: Callable[[], Any], said: str, in_graph: bool
+) -> None:
+    with pytest.raises(tf.errors.OpError) as raised:
+        read(make, in_graph)
+    shown = users_traceback(raised.value)
+    assert said in shown
+    assert not any(noise in shown for noise in ("IteratorGetNext", "{{", "[["))
+
+
+def test_a_full_disk_is_no_want_of_memory() -> None:
+    for text, memory in (
+        ("OOM when allocating tensor", True),
+        ("/tmp/cache; No space left on device", False),
+    ):
+        assert is_for_want_of_memory(tf.errors.ResourceExhaustedError(None, None, text)) == memory
+    assert is_for_want_of_memory(MemoryError())
+    assert not is_for_want_of_memory(ValueError())

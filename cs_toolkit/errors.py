@@ -21,6 +21,7 @@ PACKAGES = (
     "cs_stream",
     "cs_system",
     "cs_toolkit",
+    "cstorch",
     "csrun",
     "estimator",
     "input_analyzer",

@@ -14,8 +14,8 @@ class TensorReadError(StepError):
 
     def __init__(self, how: str, line: str | None) -> None:
         super().__init__(
-            f"{line or 'line unknown'}: a tensor is {how} inside the step, where it has no value: the step is "
-            "recorded once and runs on the CS system; read values in a function with @cstorch.step_closure, "
+            f"{line or 'line unknown'}: a tensor is {how} inside the step, where it has no value: "
+            "the step is recorded once and runs on the CS system; read values in a function with @cstorch.step_closure, "
             "and choose with torch.where instead of a Python condition"
         )
 
@@ -46,8 +46,8 @@ class RandomOutsideError(StepError):
 
     def __init__(self, operation: str, line: str | None) -> None:
         super().__init__(
-            f"{line or 'line unknown'}: {operation} draws on this CPU inside the step, where every step would "
-            "see the same numbers; give device=tensor.device, or draw in the input function"
+            f"{line or 'line unknown'}: {operation} draws on this CPU inside the step, where every step "
+            "would see the same numbers; give device=tensor.device, or draw in the input function"
         )
 
 

@@ -43,6 +43,7 @@ class DeviceTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, like: torch.Tensor, host: torch.Tensor | None = None) -> DeviceTensor:
+        """A tensor with the sizes of another one."""
         made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             like.shape,
@@ -55,9 +56,14 @@ class DeviceTensor(torch.Tensor):
         return made
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         """The device of a compiled model."""
         return DEVICE
+
+    @property
+    def is_meta(self) -> bool:
+        """False: programs, and `load_state_dict`, would take it for a tensor without elements."""
+        return False
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         if _tracing() is not None or self.host is None:
@@ -66,15 +72,25 @@ class DeviceTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func in _READING_METHODS and isinstance(args[0], DeviceTensor):
             return func(_readable(args[0], f"read by {func.__name__}()"), *args[1:], **(kwargs or {}))
+        if func in _INDEXED:
+            args = (args[0], _indices(args[1]), *args[2:])
         return super().__torch_function__(func, types, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         recording = _tracing()
         if recording is None:
@@ -98,6 +114,16 @@ _READING_METHODS = frozenset(
 )
 
 
+_INDEXED = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+
+
+def _indices(index: Any) -> Any:
+    """Lists of an index as tensors; PyTorch would make them on the meta device, without their numbers."""
+    if isinstance(index, tuple):
+        return tuple(map(_indices, index))
+    return torch.tensor(index) if isinstance(index, list) else index
+
+
 class Recorder(TorchDispatchMode):
     """Sees every operation of a step, also those that make a tensor on the device out of nothing."""
 
@@ -106,7 +132,11 @@ class Recorder(TorchDispatchMode):
         self.recording = recording
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         keywords = dict(kwargs or {})
         if any(isinstance(x, DeviceTensor) for x in pytree.tree_leaves((args, keywords))):
@@ -181,7 +211,9 @@ def _readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
 
 
 def _unreadable(how: str) -> TensorReadError | ValueNotThereError:
-    return TensorReadError(how, user_line()) if _tracing() is not None else ValueNotThereError(how, user_line())
+    return (
+        TensorReadError(how, user_line()) if _tracing() is not None else ValueNotThereError(how, user_line())
+    )
 
 
 def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -233,7 +265,15 @@ def _declared(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         return func, args
     x, weight, bias, mean, variance, training, momentum, eps = args
     if not training:
-        return _aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, variance, momentum, eps)
+        return _aten._native_batch_norm_legit_no_training.default, (
+            x,
+            weight,
+            bias,
+            mean,
+            variance,
+            momentum,
+            eps,
+        )
     if mean is None:
         return _aten._native_batch_norm_legit.no_stats, (x, weight, bias, True, momentum, eps)
     return _aten._native_batch_norm_legit.default, args

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,9 +17,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-_LIBRARIES = tuple(
-    str(Path(file).parent) for file in (torch.__file__, __file__.replace("tracing/places.py", "x.py"))
-)
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 Place = tuple[tuple[str, ...], str | None]
 """Path of a module, and "file:line"."""
@@ -59,7 +58,7 @@ class Places:
         """The place of the operation that runs now."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            found = self._of_sequence.get(node._sequence_nr())  # type: ignore[attr-defined]
+            found = self._of_sequence.get(node._sequence_nr())
             return found if found is not None else ((), user_line())
         place = self._layer(), user_line()
         if torch.is_grad_enabled():
@@ -80,10 +79,10 @@ class Places:
 
 def user_line() -> str | None:
     """ "file:line" of the innermost frame that is neither PyTorch's nor ours."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_LIBRARIES) and not name.startswith("<"):
             return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None

@@ -53,6 +53,7 @@ class Recorded(torch.Tensor):
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, value: Tensor, recording: Recording) -> Recorded:
+        """A value with the sizes of a meta tensor."""
         made: Recorded = torch.Tensor._make_wrapper_subclass(
             cls,
             meta.shape,
@@ -68,7 +69,11 @@ class Recorded(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         found = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Recorded)]
         return found[0].recording.call(func, args, dict(kwargs or {}))
@@ -200,7 +205,11 @@ class Factories(TorchDispatchMode):
         self._recording = recording
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         keywords = dict(kwargs or {})
         leaves = pytree.tree_leaves((args, keywords))
@@ -241,5 +250,3 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
     return tensor.numpy().copy()
-
-

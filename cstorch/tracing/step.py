@@ -106,4 +106,4 @@ def move_to_device(model: nn.Module) -> None:
         for store in (module._parameters, module._buffers):
             for name, tensor in store.items():
                 if tensor is not None:
-                    store[name] = moved.setdefault(id(tensor), to_device(tensor))  # type: ignore[assignment]
+                    store[name] = moved.setdefault(id(tensor), to_device(tensor))

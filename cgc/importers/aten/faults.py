@@ -8,9 +8,7 @@ from cs_toolkit.errors import ProgramFault
 
 _SIZES = "its result has a size that depends on the data; use torch.where(condition, x, y) or a mask"
 _ADVICE = {
-    **dict.fromkeys(
-        ("aten.nonzero.default", "aten.masked_select.default", "aten._unique2.default"), _SIZES
-    ),
+    **dict.fromkeys(("aten.nonzero.default", "aten.masked_select.default", "aten._unique2.default"), _SIZES),
 }
 REMEDIES = {
     Kind.UNKNOWN_OP: "write the step with operations that the CS system has, or compute this in the input "

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cgc.cirh.types import FLOATS, INTEGERS
+from cgc.cirh.types import FLOATS, INTEGERS, element_type, numpy_dtype
 from cgc.importers.aten.graph import Node, Tensor
 from cgc.importers.emit import Emitter, Shape, dtype_of
 from cgc.importers.faults import Kind, RefusedError
@@ -112,7 +112,7 @@ class NodeContext:
 
     def x(self, name: str = "self") -> SSAValue:
         """A tensor argument; a number becomes a constant of the result's element type."""
-        return self._value(self.node.arguments[name], None)
+        return self.value(self.node.arguments[name])
 
     def maybe(self, name: str) -> SSAValue | None:
         """A tensor argument that may be left out."""
@@ -120,16 +120,16 @@ class NodeContext:
 
     def xs(self, name: str) -> list[SSAValue]:
         """A list of tensors."""
-        return [self._value(item, None) for item in self.node.arguments[name]]
+        return [self.value(item) for item in self.node.arguments[name]]
 
     def cast(self, name: str = "self") -> SSAValue:
         """A tensor or number in the result's element type."""
-        return self._value(self.node.arguments[name], self.dtype)
+        return self.value(self.node.arguments[name], self.dtype)
 
     def promoted(self, *names: str) -> list[SSAValue]:
         """Tensors and numbers in the element type that they are computed in together."""
         dtype = promoted([self.node.arguments[name] for name in names])
-        return [self._value(self.node.arguments[name], dtype) for name in names]
+        return [self.value(self.node.arguments[name], dtype) for name in names]
 
     def axis(self, name: str = "dim", source: str = "self") -> int:
         """An axis, counted from the front."""
@@ -147,21 +147,20 @@ class NodeContext:
         """An axis counted from the front."""
         return axis + rank if axis < 0 else axis
 
-    def _value(self, argument: Any, dtype: str | None) -> SSAValue:
+    def value(self, argument: Any, dtype: str | None = None) -> SSAValue:
+        """The value of a tensor or number among the arguments, in an element type if one is given.
+
+        Raises:
+            RefusedError: nothing computes the tensor.
+        """
         if not isinstance(argument, Tensor):
-            return self.emit.constant(np.asarray(argument, _numpy(dtype or self.dtype)))
+            return self.emit.constant(np.asarray(argument, numpy_dtype(element_type(dtype or self.dtype))))
         value = self.value_of(argument)
         if isinstance(value, ClassGrad):
             value = value.dense()
         if value is None:
             raise RefusedError(Kind.USAGE, f"its argument %{argument.id} has no value on the device")
         return value if dtype is None or dtype_of(value) == dtype else self.emit.cast(value, dtype)
-
-
-def _numpy(dtype: str) -> Any:
-    from cgc.cirh.types import element_type, numpy_dtype
-
-    return numpy_dtype(element_type(dtype))
 
 
 def promoted(arguments: Sequence[Any]) -> str:

@@ -7,6 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, SSAValue
 
+from cgc.cirh.types import Tensor as TensorType
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError, GraphImportError
 from cgc.importers.aten.faults import REMEDIES, describe, fault_of, where
@@ -63,7 +64,7 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
     outputs = {f"output_{name}": body.final(tensor, name) for name, tensor in graph.outputs.items()}
     raise_if_any(body.faults, REMEDIES)
     if mode == "train":
-        emit.label(None, None)
+        emit.label("global_step", None, ())
         updates[GLOBAL_STEP] = emit.add(step, emit.constant(np.asarray(1, np.int64)))
     written = [name for name in resources if name in updates]
     results = [*(updates[name] for name in written), *outputs.values()]
@@ -105,7 +106,7 @@ class _Body:
         if handler is None:
             self.faults.append(fault_of(Kind.UNKNOWN_OP, node, "no such operation on the CS system"))
             return
-        self._emit.label(".".join((*node.layer, node.op)), node.source)
+        self._emit.label(".".join((*node.layer, node.op)), node.source, node.layer)
         try:
             for result in node.results:
                 if result is not None:
@@ -166,15 +167,15 @@ def tensors_of(node: Node) -> list[Tensor]:
     return found
 
 
-def _types(graph: Graph) -> list[object]:
+def _types(graph: Graph) -> list[TensorType]:
     return [_type(tensor, f"the state {name}") for name, tensor in graph.state.items()]
 
 
-def _input_types(graph: Graph) -> list[object]:
+def _input_types(graph: Graph) -> list[TensorType]:
     return [_type(tensor, f"tensor {i} of the batch") for i, tensor in enumerate(graph.inputs)]
 
 
-def _type(tensor: Tensor, what: str) -> object:
+def _type(tensor: Tensor, what: str) -> TensorType:
     try:
         return tensor_type(tensor.shape, require_dtype(tensor.dtype, what))
     except RefusedError as refusal:

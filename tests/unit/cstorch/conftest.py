@@ -69,7 +69,8 @@ def run_compiled(model: nn.Module, step: Step, batches: Sequence[Sequence[torch.
 
 
 def _elements(tensor: torch.Tensor) -> np.ndarray:
-    assert isinstance(tensor, DeviceTensor) and tensor.host is not None
+    assert isinstance(tensor, DeviceTensor)
+    assert tensor.host is not None
     return to_array(tensor.host)
 
 

@@ -24,7 +24,15 @@ NOT_COMPILED = {
 }
 """Layers without a rule, and why; docs/pytorch.md lists them."""
 
-CONTAINERS = {"Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Container"}
+CONTAINERS = {
+    "Module",
+    "Sequential",
+    "ModuleList",
+    "ModuleDict",
+    "ParameterList",
+    "ParameterDict",
+    "Container",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,9 @@ class First(nn.Module):
 class Loss(nn.Module):
     """A loss behind a dense layer, or behind that and an activation."""
 
-    def __init__(self, loss: Callable[..., torch.Tensor], activation: Callable[..., torch.Tensor] | None) -> None:
+    def __init__(
+        self, loss: Callable[..., torch.Tensor], activation: Callable[..., torch.Tensor] | None
+    ) -> None:
         super().__init__()
         self.dense = nn.Linear(6, 6)
         self.loss, self.activation = loss, activation
@@ -96,8 +106,32 @@ def _case(about: str, model: nn.Module, *batch: torch.Tensor, suffix: str = "") 
     return Case(about + (f"-{suffix}" if suffix else ""), about, model, batch)
 
 
-_PLAIN = """ReLU ReLU6 ELU SELU CELU GELU SiLU Mish Softplus Softsign Tanh Tanhshrink Sigmoid Hardsigmoid
-Hardswish Hardtanh Hardshrink Softshrink LogSigmoid LeakyReLU PReLU Identity Flatten GLU""".split()
+_PLAIN = [
+    "ReLU",
+    "ReLU6",
+    "ELU",
+    "SELU",
+    "CELU",
+    "GELU",
+    "SiLU",
+    "Mish",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+    "Sigmoid",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "Hardshrink",
+    "Softshrink",
+    "LogSigmoid",
+    "LeakyReLU",
+    "PReLU",
+    "Identity",
+    "Flatten",
+    "GLU",
+]
 
 
 def _activations() -> Iterator[Case]:
@@ -126,7 +160,11 @@ def _activations() -> Iterator[Case]:
 
 
 def _spaces() -> Iterator[Case]:
-    for dimensions, x in ((1, torch.randn(2, 3, 9)), (2, torch.randn(2, 3, 9, 8)), (3, torch.randn(2, 3, 6, 7, 8))):
+    for dimensions, x in (
+        (1, torch.randn(2, 3, 9)),
+        (2, torch.randn(2, 3, 9, 8)),
+        (3, torch.randn(2, 3, 6, 7, 8)),
+    ):
         yield from _space(dimensions, x)
 
 
@@ -198,7 +236,10 @@ def _sequences() -> Iterator[Case]:
         kind = getattr(nn, name)
         yield _case(name, First(kind(6, 5, batch_first=True)), torch.randn(2, 4, 6))
         yield _case(
-            name, First(kind(6, 5, num_layers=2, bidirectional=True)), torch.randn(3, 2, 6), suffix="both ways"
+            name,
+            First(kind(6, 5, num_layers=2, bidirectional=True)),
+            torch.randn(3, 2, 6),
+            suffix="both ways",
         )
         yield _case(f"{name}Cell", First(getattr(nn, f"{name}Cell")(6, 5)), torch.randn(4, 6))
     x, y = torch.randn(2, 5, 8), torch.randn(2, 3, 8)
@@ -219,7 +260,9 @@ def _losses() -> Iterator[Case]:
     wide, signs, part = torch.randn(4, 6), torch.sign(torch.randn(4, 6)), torch.rand(4, 6)
     chances = torch.softmax(torch.randn(4, 6), -1)
 
-    def loss(about: str, *targets: torch.Tensor, suffix: str = "", inner: Any = None, activation: Any = None) -> Case:
+    def loss(
+        about: str, *targets: torch.Tensor, suffix: str = "", inner: Any = None, activation: Any = None
+    ) -> Case:
         return _case(about, Loss(inner or getattr(nn, about)(), activation), x, *targets, suffix=suffix)
 
     def entropy(**settings: Any) -> nn.Module:
@@ -228,12 +271,18 @@ def _losses() -> Iterator[Case]:
     yield loss("CrossEntropyLoss", y)
     yield loss("CrossEntropyLoss", y, suffix="smooth", inner=entropy(label_smoothing=0.1))
     yield loss("CrossEntropyLoss", y, suffix="weights", inner=entropy(weight=torch.rand(6)))
-    yield loss("CrossEntropyLoss", torch.tensor([1, 2, 3, 2]), suffix="ignored", inner=entropy(ignore_index=2))
+    yield loss(
+        "CrossEntropyLoss", torch.tensor([1, 2, 3, 2]), suffix="ignored", inner=entropy(ignore_index=2)
+    )
     yield loss("CrossEntropyLoss", y, suffix="sum", inner=entropy(reduction="sum"))
     yield loss("CrossEntropyLoss", y, suffix="rows", inner=entropy(reduction="none"))
     yield loss("CrossEntropyLoss", chances, suffix="soft")
     yield _case(
-        "CrossEntropyLoss", PixelLoss(), torch.randn(2, 3, 4, 4), torch.randint(0, 5, (2, 4, 4)), suffix="pixels"
+        "CrossEntropyLoss",
+        PixelLoss(),
+        torch.randn(2, 3, 4, 4),
+        torch.randint(0, 5, (2, 4, 4)),
+        suffix="pixels",
     )
     log_softmax = nn.LogSoftmax(-1)
     yield loss("NLLLoss", y, activation=log_softmax)
@@ -242,7 +291,9 @@ def _losses() -> Iterator[Case]:
         yield loss(name, signs)
     yield loss("BCELoss", part, activation=nn.Sigmoid())
     yield loss("BCEWithLogitsLoss", part)
-    yield loss("BCEWithLogitsLoss", part, suffix="weights", inner=nn.BCEWithLogitsLoss(pos_weight=torch.rand(6)))
+    yield loss(
+        "BCEWithLogitsLoss", part, suffix="weights", inner=nn.BCEWithLogitsLoss(pos_weight=torch.rand(6))
+    )
     yield loss("KLDivLoss", chances, inner=nn.KLDivLoss(reduction="batchmean"), activation=log_softmax)
     yield loss("PoissonNLLLoss", part)
     yield loss("GaussianNLLLoss", wide, torch.ones(4, 6))

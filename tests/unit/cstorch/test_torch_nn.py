@@ -101,7 +101,9 @@ def test_a_loss_without_a_rule_is_named_with_its_line(
     loss: nn.Module, target: torch.Tensor, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match=r"layers\.py:\d+: aten\.multi.*cannot be recorded"):
-        run_compiled(Loss(loss, None), lambda model, *batch: train(model, batch), [(torch.randn(4, 6), target)])
+        run_compiled(
+            Loss(loss, None), lambda model, *batch: train(model, batch), [(torch.randn(4, 6), target)]
+        )
 
 
 def test_all_operations_without_a_rule_are_listed_with_module_and_line(
@@ -123,5 +125,11 @@ def test_all_operations_without_a_rule_are_listed_with_module_and_line(
             [(torch.randn(4, 6), torch.zeros(2, 2, dtype=torch.int64))],
         )
     text = str(caught.value)
-    assert "aten.rrelu_with_noise" in text and "aten._embedding_bag" in text
-    assert "module noisy, " in text and "module bag, " in text and "test_torch_nn.py:" in text
+    for part in (
+        "aten.rrelu_with_noise",
+        "aten._embedding_bag",
+        "module noisy, ",
+        "module bag, ",
+        "test_torch_nn.py:",
+    ):
+        assert part in text

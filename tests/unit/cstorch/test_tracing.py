@@ -116,7 +116,21 @@ def _read(how: str) -> Callable[[torch.Tensor], object]:
 
 
 @pytest.mark.parametrize(
-    "how", "item bool float int print format numpy tolist cpu condition array equal".split()
+    "how",
+    [
+        "item",
+        "bool",
+        "float",
+        "int",
+        "print",
+        "format",
+        "numpy",
+        "tolist",
+        "cpu",
+        "condition",
+        "array",
+        "equal",
+    ],
 )
 def test_reading_inside_the_step_names_the_line_and_says_step_closure(how: str) -> None:
     read = _read(how)
@@ -138,7 +152,10 @@ def test_outside_of_the_step_device_tensors_are_read_and_loaded() -> None:
     np.testing.assert_array_equal(model.weight.detach().cpu().numpy(), weights["weight"].numpy())
     assert float(model.bias.sum()) == pytest.approx(float(weights["bias"].sum()))
     assert "on xla:0" in repr(model.weight)
-    assert {name: tuple(t.shape) for name, t in model.state_dict().items()} == {"weight": (2, 3), "bias": (2,)}
+    assert {name: tuple(t.shape) for name, t in model.state_dict().items()} == {
+        "weight": (2, 3),
+        "bias": (2,),
+    }
 
 
 def test_what_a_step_returned_has_no_value_outside_of_it() -> None:
@@ -207,7 +224,9 @@ def test_gradients_belong_to_the_layer_of_their_forward_operation() -> None:
     traced = trace(step, [torch.ones(2, 4)], model_state(model), [model])
     layers = {node.op: node.layer for node in traced.graph.nodes}
     assert layers["aten.gelu.default"] == layers["aten.gelu_backward.default"] == ("inner", "1")
-    products = {node.layer for node in traced.graph.nodes if node.op in ("aten.addmm.default", "aten.mm.default")}
+    products = {
+        node.layer for node in traced.graph.nodes if node.op in ("aten.addmm.default", "aten.mm.default")
+    }
     assert products == {("inner", "0")}
     assert all("test_tracing.py:" in (node.source or "") for node in traced.graph.nodes)
 

@@ -43,7 +43,7 @@ def _silu(node: NodeContext) -> SSAValue:
 
 
 def _silu_backward(node: NodeContext) -> SSAValue:
-    """grad * s * (1 + x * (1 - s)) with s = sigmoid(x)."""
+    """Grad * s * (1 + x * (1 - s)) with s = sigmoid(x)."""
     e, grad, x = node.emit, node.x("grad_output"), node.x()
     s = e.unary(ops.SigmoidOp, x)
     inner = e.add(e.like(1, x), e.mul(x, e.sub(e.like(1, s), s)))
@@ -60,7 +60,7 @@ def _leaky_relu_backward(node: NodeContext) -> SSAValue:
 
 
 def _elu(node: NodeContext) -> SSAValue:
-    """scale * x above 0, else scale * alpha * (exp(input_scale * x) - 1)."""
+    """Scale * x above 0, else scale * alpha * (exp(input_scale * x) - 1)."""
     e, x = node.emit, node.x()
     alpha, scale, input_scale = (node.arg(name) for name in ("alpha", "scale", "input_scale"))
     if alpha == scale == input_scale == 1:
@@ -105,7 +105,7 @@ def _log_sigmoid_forward(node: NodeContext) -> tuple[SSAValue, None]:
 
 
 def _log_sigmoid_backward(node: NodeContext) -> SSAValue:
-    """grad * sigmoid(-x)."""
+    """Grad * sigmoid(-x)."""
     e, x = node.emit, node.x()
     return e.mul(node.x("grad_output"), e.unary(ops.SigmoidOp, e.unary(ops.NegOp, x)))
 

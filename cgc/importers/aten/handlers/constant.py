@@ -33,7 +33,8 @@ def _arange(node: NodeContext) -> SSAValue:
 
 
 def _eye(node: NodeContext) -> SSAValue:
-    return node.emit.constant(np.eye(*node.shape, dtype=node.dtype))
+    rows, columns = node.shape
+    return node.emit.constant(np.eye(rows, columns, dtype=node.dtype))
 
 
 def _linspace(node: NodeContext) -> SSAValue:

@@ -108,9 +108,7 @@ def _convolution_backward(node: NodeContext) -> Sequence[Value]:
         if transposed:
             lhs, rhs = rhs, lhs
         shape = shape_of(window.kernel(e, w))
-        op = ops.ConvolutionOp(
-            lhs, rhs, **window.attributes(), conv_pass_direction="BWD_KERNEL", shape=shape
-        )
+        op = ops.ConvolutionOp(lhs, rhs, **window.attributes(), conv_pass_direction="BWD_KERNEL", shape=shape)
         found[1] = window.kernel_back(e, e.emit(op))
     if by_bias is not None:
         found[2] = e.emit(ops.BiasAddGradOp(grad))

@@ -240,7 +240,6 @@ def _copy(node: NodeContext) -> SSAValue:
     return e.broadcast(e.cast(node.x("src"), node.dtype), node.shape)
 
 
-
 def _clone(node: NodeContext) -> SSAValue:
     return node.x()
 

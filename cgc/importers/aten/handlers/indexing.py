@@ -108,7 +108,7 @@ def _places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[i
         raise RefusedError(
             Kind.SHAPE, "a mask takes as many elements as it holds; use torch.where(mask, x, y) instead"
         )
-    values = [e.cast(node._value(given[i], None), "int32") for i in axes]
+    values = [e.cast(node.value(given[i]), "int32") for i in axes]
     total: SSAValue | None = None
     for axis, value in zip(axes, values, strict=True):
         size = shape[axis]
@@ -145,7 +145,7 @@ def _index_put(node: NodeContext) -> SSAValue:
 def _masked_put(node: NodeContext) -> SSAValue:
     """One value wherever a mask holds."""
     e, x = node.emit, node.x()
-    mask, values = node._value(node.arg("indices")[0], None), node.cast("values")
+    mask, values = node.value(node.arg("indices")[0]), node.cast("values")
     if math.prod(shape_of(values)) != 1:
         raise RefusedError(
             Kind.SHAPE, "a mask takes as many values as it holds; use torch.where(mask, values, x) instead"

@@ -32,8 +32,8 @@ def _layer_norm_backward(node: NodeContext) -> Sequence[Value]:
     e, x = node.emit, node.x("input")
     width = math.prod(node.arg("normalized_shape"))
     grad, rows = (e.reshape(value, (-1, width)) for value in (node.x("grad_out"), x))
-    moments = (e.cast(e.reshape(node.x(name), (-1, 1)), "float32") for name in ("mean", "rstd"))
-    op = ops.LayerNormGradOp(grad, rows, _vector(node, "weight", width, 1), *moments)
+    mean, rstd = (e.cast(e.reshape(node.x(name), (-1, 1)), "float32") for name in ("mean", "rstd"))
+    op = ops.LayerNormGradOp(grad, rows, _vector(node, "weight", width, 1), mean, rstd)
     return wanted(node, e.emit_all(op))
 
 
@@ -61,15 +61,16 @@ def _group_norm(node: NodeContext) -> tuple[SSAValue, SSAValue, SSAValue]:
     scale, offset = _vector(node, "weight", channels, 1), _vector(node, "bias", channels, 0)
     op = ops.GroupNormOp(channels_last(e, x), scale, offset, node.arg("group"), node.arg("eps"))
     y, mean, rstd = e.emit_all(op)
-    return channels_second(e, y), *(e.cast(moment, node.result(1).dtype) for moment in (mean, rstd))
+    mean, rstd = (e.cast(moment, node.result(1).dtype) for moment in (mean, rstd))
+    return channels_second(e, y), mean, rstd
 
 
 def _group_norm_backward(node: NodeContext) -> Sequence[Value]:
     e, x = node.emit, node.x("input")
     scale = _vector(node, "weight", shape_of(x)[1], 1)
     grad, x = (channels_last(e, value) for value in (node.x("grad_out"), x))
-    moments = (e.cast(node.x(name), "float32") for name in ("mean", "rstd"))
-    by_x, by_scale, by_offset = e.emit_all(ops.GroupNormGradOp(grad, x, scale, *moments, node.arg("group")))
+    mean, rstd = (e.cast(node.x(name), "float32") for name in ("mean", "rstd"))
+    by_x, by_scale, by_offset = e.emit_all(ops.GroupNormGradOp(grad, x, scale, mean, rstd, node.arg("group")))
     return wanted(node, (channels_second(e, by_x), by_scale, by_offset))
 
 

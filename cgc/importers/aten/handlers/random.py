@@ -46,7 +46,7 @@ def _bernoulli_of(node: NodeContext) -> SSAValue:
 
 
 def _native_dropout(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """x / (1 - p) where it is kept, and the mask."""
+    """X / (1 - p) where it is kept, and the mask."""
     e, x, p = node.emit, node.x("input"), node.arg("p")
     if not node.arg("train"):
         return x, e.full(True, node.shape, "bool")

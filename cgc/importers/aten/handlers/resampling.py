@@ -59,7 +59,7 @@ def _picked(source: NDArray[np.intp], size: int) -> Matrix:
 
 
 def _positions(count: int, scale: float, align: bool) -> NDArray[np.float64]:
-    places = np.arange(count)
+    places = np.arange(count, dtype=np.float64)
     return places * scale if align else (places + 0.5) * scale - 0.5
 
 

@@ -100,7 +100,7 @@ def _select_scatter(node: NodeContext) -> SSAValue:
 def _put(
     e: Emitter, x: SSAValue, source: SSAValue, axis: int, start: int, end: int, step: int = 1
 ) -> SSAValue:
-    """x with `source` in the place of a slice."""
+    """X with `source` in the place of a slice."""
     size = shape_of(x)[axis]
     if step != 1:
         order = [axis, *(i for i in range(len(shape_of(x))) if i != axis)]
@@ -145,7 +145,9 @@ def _roll(node: NodeContext) -> SSAValue:
         size = shape_of(x)[axis]
         at = -shift % size if size else 0
         if at:
-            x = e.emit(ops.ConcatOp([cut(e, x, axis, at, size), cut(e, x, axis, 0, at)], axis % len(shape_of(x))))
+            x = e.emit(
+                ops.ConcatOp([cut(e, x, axis, at, size), cut(e, x, axis, 0, at)], axis % len(shape_of(x)))
+            )
     return e.reshape(x, shape)
 
 
@@ -200,11 +202,15 @@ def _as_strided_scatter(node: NodeContext) -> SSAValue:
     return e.reshape(_set(e, flat, places.reshape(-1), source), node.shape)
 
 
-def _set(e: Emitter, flat: SSAValue, places: np.ndarray[tuple[int, ...], np.dtype[np.int32]], source: SSAValue) -> SSAValue:
+def _set(
+    e: Emitter, flat: SSAValue, places: np.ndarray[tuple[int, ...], np.dtype[np.int32]], source: SSAValue
+) -> SSAValue:
     return e.emit(ops.ScatterOp(flat, e.constant(places), source, "SET"))
 
 
-def _diagonal_places(node: NodeContext, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+def _diagonal_places(
+    node: NodeContext, shape: Sequence[int]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
     places = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
     return np.diagonal(places, node.arg("offset", 0), node.arg("dim1", 0), node.arg("dim2", 1)).reshape(-1)
 
@@ -223,7 +229,7 @@ def _diagonal_scatter(node: NodeContext) -> SSAValue:
 
 
 def _band(lower: bool) -> Handler:
-    """tril and triu: what lies on one side of a diagonal, and zeros."""
+    """Tril and triu: what lies on one side of a diagonal, and zeros."""
 
     def handler(node: NodeContext) -> SSAValue:
         e, x, diagonal = node.emit, node.x(), node.arg("diagonal", 0)

@@ -36,7 +36,7 @@ def _log_softmax(node: NodeContext) -> SSAValue:
 
 
 def _log_softmax_backward(node: NodeContext) -> SSAValue:
-    """grad - softmax * sum(grad); of a cross entropy that is the scaled difference of softmax and labels."""
+    """Grad - softmax * sum(grad); of a cross entropy that is the scaled difference of softmax and labels."""
     e, grad, axis = node.emit, node.raw("grad_output"), node.axis(source="output")
     if isinstance(grad, ClassGrad):
         if grad.backprop is not None:
@@ -69,7 +69,7 @@ def _nll_loss(node: NodeContext) -> tuple[SSAValue, SSAValue]:
 def _nll_loss_backward(node: NodeContext) -> Value:
     e = node.emit
     source = node.x()
-    log_p, labels = _rows(e, source, node.x("target"))
+    _, labels = _rows(e, source, node.x("target"))
     kept = e.compare("NE", labels, e.like(node.arg("ignore_index"), labels))
     grad, reduction = node.x("grad_output"), node.arg("reduction")
     if reduction == MEAN:

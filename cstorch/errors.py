@@ -14,8 +14,8 @@ class TensorReadError(StepError):
 
     def __init__(self, how: str, line: str | None) -> None:
         super().__init__(
-            f"{line or 'line unknown'}: a tensor is {how} inside the step, where it has no value, because the "
-            "step is recorded once and runs on the CS system; read values in a function with "
+            f"{line or 'line unknown'}: a tensor is {how} inside the step, where it has no value, because "
+            "the step is recorded once and runs on the CS system; read values in a function with "
             "@cstorch.step_closure, and choose with torch.where instead of a Python condition"
         )
 

@@ -289,6 +289,7 @@ def _losses() -> Iterator[Case]:
     log_softmax = nn.LogSoftmax(-1)
     yield loss("NLLLoss", y, activation=log_softmax)
     yield loss("NLLLoss", y, suffix="raw")
+    yield _case("LinearCrossEntropyLoss", nn.LinearCrossEntropyLoss(6, 5), x, torch.randint(0, 5, (4,)))
     for name in ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "SoftMarginLoss", "HingeEmbeddingLoss"):
         yield loss(name, signs)
     yield loss("BCELoss", part, activation=nn.Sigmoid())

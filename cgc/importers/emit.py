@@ -20,6 +20,10 @@ Shape: TypeAlias = tuple[int, ...]
 Maker: TypeAlias = Callable[..., CirhOp]
 """The constructor of an op."""
 
+NARROWED = {"float64": "float32"}
+"""Types in whose place the device has a narrower one, where a program may do with it: for numbers that depend
+on the step number alone, and for metrics."""
+
 _SHARED_CONSTANT_BYTES = 256
 _INT32 = np.iinfo(np.int32)
 
@@ -27,6 +31,11 @@ _INT32 = np.iinfo(np.int32)
 def dtype_of(value: SSAValue) -> str:
     """The numpy name of a value's element type."""
     return dtype_name(tensor_of(value))
+
+
+def narrowed_dtype(dtype: str) -> str:
+    """The type in whose place the device has another one, else the type itself."""
+    return NARROWED.get(dtype, dtype)
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> Shape:

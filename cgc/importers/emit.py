@@ -39,7 +39,7 @@ def narrowed_dtype(dtype: str) -> str:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> Shape:
-    """The shape to which operands are broadcast, by numpy's rule, which is TensorFlow's."""
+    """The shape to which operands are broadcast, by numpy's rule, which is that of TensorFlow and PyTorch."""
     try:
         return np.broadcast_shapes(*(tuple(shape) for shape in shapes))
     except ValueError:
@@ -224,7 +224,7 @@ class Emitter:
         return self.emit(ops.PadOp(x, filler, tuple(low), tuple(high)))
 
     def take(self, x: SSAValue, indices: SSAValue, axis: int) -> SSAValue:
-        """tf.gather without batch dimensions."""
+        """Slices of x along an axis by their numbers; `indices` takes the place of the axis."""
         return self.emit(ops.GatherOp(x, indices, axis))
 
 

@@ -116,7 +116,7 @@ def read(graph: Any, dataset: Any, samples_per_element: int | None = None) -> Tr
     return Traced(graph, dataset, pipeline, nodes)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """The operations that one call made."""
 
@@ -141,20 +141,15 @@ def _groups(last: Any) -> list[_Group]:
     groups: list[_Group] = []
     for node in in_order(last):
         made_by = origin(node)
-        read = [of_node[other.name] for other in dataset_inputs(node)]
-        joined = [group for group in dict.fromkeys(map(id, read)) if _by_id(read, group).takes(node, made_by)]
         group = _Group(made_by)
-        for part in (_by_id(read, key) for key in joined):
-            group.nodes += part.nodes
-            groups.remove(part)
+        for part in dict.fromkeys(of_node[other.name] for other in dataset_inputs(node)):
+            if part.takes(node, made_by):
+                group.nodes += part.nodes
+                groups.remove(part)
         group.nodes.append(node)
         groups.append(group)
         of_node.update((member.name, group) for member in group.nodes)
     return groups
-
-
-def _by_id(groups: list[_Group], key: int) -> _Group:
-    return next(group for group in groups if id(group) == key)
 
 
 def _stages(groups: list[_Group], functions: Mapping[str, Any], unknown: UnknownSizes) -> tuple[Stage, ...]:

@@ -201,7 +201,7 @@ def _merged(
             merged["any_order"] = allow_any_order(node) or None
         if node.type.startswith(_READERS):
             merged["reads"] = kind_of(node.type)
-    merged.update(_sizes(nodes, functions, reads="reads" in merged))
+    merged.update(_sizes(nodes, reads="reads" in merged))
     merged.update(arguments(nodes[-1]))
     merged["kinds"] = tuple(node.type for node in nodes)
     merged.update(_shape(nodes[-1]))
@@ -220,17 +220,16 @@ def _merged_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> di
     return merged
 
 
-def _sizes(nodes: Sequence[Any], functions: Mapping[str, Any], *, reads: bool) -> dict[str, Value]:
-    """`records`: how many elements an epoch has; `files` that are read; `endless`; `generated`."""
+def _sizes(nodes: Sequence[Any], *, reads: bool) -> dict[str, Value]:
+    """`records`: how many elements an epoch has; `files` that are read; `endless`."""
     first = next((node for node in nodes if not dataset_inputs(node)), None)
     count = None if first is None else source_size(first)
-    whole = length(nodes, functions)
+    whole = length(nodes)
     has_names = first is not None and first.type.startswith("TensorSlice") and _is_paths(first)
     return {
         "records": None if reads else whole.epoch,
         "files": count if reads or has_names else None,
         "endless": whole.endless or None,
-        "generated": whole.generated or None,
     }
 
 

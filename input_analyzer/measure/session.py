@@ -44,8 +44,9 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
         if _carried_out(program, order, link, compiles):
             return
     except BaseException as error:
-        # Torch would raise in the middle of this when another worker process ends.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with suppress(ValueError):  # not in the main thread
+            # Torch would raise in the middle of this when another worker process ends.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _fail(link, error)
     _leave(0)
 

@@ -42,12 +42,14 @@ def lost_a_worker(error: BaseException) -> bool:
 
 
 def _without_operations(text: str) -> str:
-    """Without what TensorFlow says of its own operation that reads a dataset."""
+    """Without what TensorFlow says of its own operation that reads a dataset; with the one that failed."""
+    text = _FAILED.sub(r" (operation \1)", text)
     for noise in _NOISE:
         text = noise.sub("", text)
     return text
 
 
+_FAILED = re.compile(r"\n\t \[\[\{\{node (?!IteratorGetNext)([^}]*)\}\}\]\]")
 _NOISE = (
     re.compile(r"Graph execution error:\s*"),
     re.compile(

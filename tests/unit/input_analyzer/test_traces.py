@@ -30,6 +30,10 @@ def missing() -> Any:
     return records.map(tf.strings.length).repeat().batch(5)
 
 
+def undecoded() -> Any:
+    return tf.data.Dataset.from_tensor_slices([b"no picture"]).map(tf.io.decode_png).batch(1)
+
+
 def read(make: Callable[[], Any], in_graph: bool) -> None:
     if not in_graph:
         list(make().take(100))
@@ -43,7 +47,11 @@ def read(make: Callable[[], Any], in_graph: bool) -> None:
 @pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize(
     ("make", "said"),
-    [(refused, "assertion failed: [too large]"), (missing, f"{NOWHERE}; No such file or")],
+    [
+        (refused, "assertion failed: [too large]"),
+        (missing, f"{NOWHERE}; No such file or"),
+        (undecoded, "WebP required. (operation DecodePng)"),
+    ],
 )
 def test_an_error_in_a_graph_is_told_without_the_operation_that_reads(
     make: Callable[[], Any], said: str, in_graph: bool

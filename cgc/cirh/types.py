@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import ml_dtypes
@@ -92,10 +93,18 @@ def dtype_name(tensor: Tensor) -> str:
 def tensor_type(shape: Sequence[int], dtype: DTypeLike | ElementType) -> Tensor:
     """The tensor type of a shape and a numpy dtype (or its name), or an element type of the IR."""
     element = dtype if isinstance(dtype, Attribute) else element_type(dtype)
-    return TensorType(element, [int(size) for size in shape])
+    return _tensor_type(tuple(int(size) for size in shape), element)
 
 
 _MOST_CHECKED = 1 << 16
+
+
+@lru_cache(maxsize=_MOST_CHECKED)
+def _tensor_type(shape: tuple[int, ...], element: ElementType) -> Tensor:
+    """Made once: a compilation asks tens of thousands of times, and xDSL takes 30 microseconds each time."""
+    return TensorType(element, shape)
+
+
 _checked: dict[int, Tensor] = {}
 """Types found to be good, by identity: a compilation asks 200,000 times for a few thousand of them."""
 

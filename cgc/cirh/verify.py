@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cgc.cirh.base import CirhOp
 from cgc.errors import InvalidModuleError
 
 
@@ -16,13 +20,49 @@ def verify_module(module: ModuleOp) -> None:
     Raises:
         InvalidModuleError: names the op and the rule that it breaks.
     """
-    for op in module.walk():
-        try:
-            op.verify(verify_nested_ops=False)
-        except (VerifyException, ValueError) as error:
-            raise InvalidModuleError(_describe(op, error)) from error
-    for block in module.body.blocks:
-        _check_order(block)
+    Verifier().verify(module)
+
+
+class Verifier:
+    """Verifies a module again and again while it is changed, and of its ops those that are not as they were.
+
+    A pass changes few ops, and to check one takes 20 times as long as to see that none of it has changed.
+    """
+
+    def __init__(self) -> None:
+        self._good: dict[Operation, _Checked] = {}
+
+    def verify(self, module: ModuleOp) -> None:
+        """As `verify_module`."""
+        good: dict[Operation, _Checked] = {}
+        for op in module.walk():
+            checked = _checked(op)
+            if checked is None or checked != self._good.get(op):
+                try:
+                    op.verify(verify_nested_ops=False)
+                except (VerifyException, ValueError) as error:
+                    raise InvalidModuleError(_describe(op, error)) from error
+            if checked is not None:
+                good[op] = checked
+        self._good = good
+        for block in module.body.blocks:
+            _check_order(block)
+
+
+class _Checked(NamedTuple):
+    """All that the verifier of an op looks at."""
+
+    operands: Sequence[Attribute]
+    results: Sequence[Attribute]
+    properties: dict[str, Attribute]
+    attributes: dict[str, Attribute]
+
+
+def _checked(op: Operation) -> _Checked | None:
+    """None for an op that is judged by more than itself: by its place in the block, or by what is in it."""
+    if not isinstance(op, CirhOp) or op.regions or op.next_op is None:
+        return None
+    return _Checked(op.operand_types, op.result_types, dict(op.properties), dict(op.attributes))
 
 
 def _describe(op: Operation, error: Exception) -> str:

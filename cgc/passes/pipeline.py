@@ -12,7 +12,7 @@ from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
 from cgc.cirh.text import make_context
-from cgc.cirh.verify import verify_module
+from cgc.cirh.verify import Verifier
 from cgc.errors import CompileError, InvalidModuleError, PipelineError
 from cgc.lair.cse import LairCsePass
 from cgc.lair.dce import LairDcePass
@@ -101,11 +101,11 @@ def run_pipeline(module: ModuleOp, text: str = DEFAULT_PIPELINE, verify: bool | 
     """
     if verify is None:
         verify = verification_wanted()
-    context = make_context()
+    context, verifier = make_context(), Verifier()
     for module_pass in parse_passes(text):
         module_pass.apply(context, module)
         if verify:
             try:
-                verify_module(module)
+                verifier.verify(module)
             except InvalidModuleError as error:
                 raise CompileError(f"the pass {module_pass} left an invalid module: {error}") from error

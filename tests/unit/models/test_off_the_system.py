@@ -15,8 +15,8 @@ import yaml
 MODELS = Path(__file__).parents[3] / "models"
 SMALLER = {
     "fc_mnist": {"hidden_sizes": [16]},
-    "resnet": {},
-    "unet": {},
+    "resnet": {"filters": [8, 16], "blocks": [1, 1]},
+    "unet": {"encoder_filters": [8, 16], "decoder_filters": [8], "convs_per_block": 1},
     "bert": {"num_hidden_layers": 1},
     "gpt2": {"num_hidden_layers": 1},
     "transformer": {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -98,8 +99,13 @@ def imported(step: Any, inputs: list[Any], outputs: dict[str, Any], update: Any)
 
 
 def kernels_and_rate(module: ModuleOp, precision: Precision = "float32") -> tuple[KernelGraph, float]:
-    """(kernels, samples/s)."""
+    """(kernels, samples/s) of an imported step."""
     run_pipeline(module, CompileOptions(precision=precision).pipeline)
+    return placed(module)
+
+
+def placed(module: ModuleOp) -> tuple[KernelGraph, float]:
+    """(kernels, samples/s) of a step that the passes have been through."""
     graph, fabric = match_kernels(module), load_fabric("cs2")
     report = compile_report(graph, place(graph, fabric), fabric)
     return graph, report.performance.overall.samples_per_s
@@ -199,12 +205,68 @@ def own_kernels_and_rate(name: str) -> tuple[KernelGraph, float]:
     return kernels_and_rate(own_step(in_a_row(blocks)), "mixed_float16")
 
 
-@pytest.mark.parametrize(("dense", "clip"), [(p.DenseLayer, "by_hand"), (p.KerasDenseLayer, "library")])
+def public_blocks(name: str) -> Block:
+    return in_a_row([block for _, block in PAIRS[name]])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network of public blocks, and what TensorFlow computes in one of its steps.
+
+    Attributes:
+        step: as imported; the passes have been through its module.
+        batch: what the step is given.
+        before: the variables before the step, by name.
+        after: those after it.
+        loss: of the batch.
+    """
+
+    step: ImportedStep
+    batch: tuple[np.ndarray, ...]
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+    loss: float
+
+
+@cache
+def trained(name: str) -> Trained:
+    """All blocks of a name in a row; both their kernels and their numbers are tested."""
+    rng = np.random.default_rng(0)
+    batch = (
+        rng.standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32),
+        rng.integers(0, CLASSES, (BATCH, LENGTH)).astype(np.int32),
+    )
+    found: list[Trained] = []
+
+    def train(step: ImportedStep, inputs: list[Any], loss: Any, op: Any) -> None:
+        variables = {variable.op.name: variable for variable in v1.global_variables()}
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            before = session.run(variables)
+            loss_of_batch, _ = session.run([loss, op], dict(zip(inputs, batch, strict=True)))
+            after = session.run(variables)
+        run_pipeline(step.module)
+        found.append(Trained(step, batch, before, after, float(loss_of_batch)))
+
+    public_step(public_blocks(name), run=train)
+    return found[0]
+
+
+def kernels_of_layers_by_hand(name: str) -> tuple[KernelGraph, float]:
+    return placed(trained(name).step.module)
+
+
+def kernels_of_keras_layers(name: str) -> tuple[KernelGraph, float]:
+    return kernels_and_rate(public_step(public_blocks(name), p.KerasDenseLayer, "library"))
+
+
+@pytest.mark.parametrize("found", [kernels_of_layers_by_hand, kernels_of_keras_layers])
 @pytest.mark.parametrize("name", PAIRS)
-def test_blocks_have_the_kernels_and_the_rate_of_ours(name: str, dense: Any, clip: str) -> None:
+def test_blocks_have_the_kernels_and_the_rate_of_ours(
+    name: str, found: Callable[[str], tuple[KernelGraph, float]]
+) -> None:
     expected, rate = own_kernels_and_rate(name)
-    written = [block for _, block in PAIRS[name]]
-    graph, written_rate = kernels_and_rate(public_step(in_a_row(written), dense, clip))
+    graph, written_rate = found(name)
     assert families(graph) == families(expected)
     assert not any(kernel.generated for kernel in graph.kernels)
     assert written_rate == pytest.approx(rate, rel=0.05)
@@ -254,30 +316,15 @@ def test_a_written_gelu_is_rounded_where_tensorflow_rounds_it() -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_step_computes_the_numbers_of_tensorflow(name: str) -> None:
     """Loss, norm and the moments of every parameter (which are linear in its gradient, and its square)."""
-    rng = np.random.default_rng(0)
-    batch = [
-        rng.standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32),
-        rng.integers(0, CLASSES, (BATCH, LENGTH)).astype(np.int32),
-    ]
-
-    def compare(step: ImportedStep, inputs: list[Any], loss: Any, op: Any) -> None:
-        variables = {variable.op.name: variable for variable in v1.global_variables()}
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            before = session.run(variables)
-            expected_loss, _ = session.run([loss, op], dict(zip(inputs, batch, strict=True)))
-            after = session.run(variables)
-        run_pipeline(step.module)
-        names = [step.variables[spec.name] for spec in step_interface(step.module).state]
-        state = tuple(before[name] for name in names)
-        new, (got_loss, _) = quick_jit(step_function(step.module))(state, tuple(batch))
-        assert float(got_loss) == pytest.approx(float(expected_loss), rel=1e-4)
-        moments = {
-            name: np.asarray(value) for name, value in zip(names, new, strict=True) if "adam_m" in name
-        }
-        for variable, got in moments.items():
-            largest = max(np.abs(after[variable]).max(), SMALLEST_GRADIENT)
-            assert np.abs(got - after[variable]).max() <= GRADIENT_ERROR * largest, variable
-
-    written = [block for _, block in PAIRS[name]]
-    public_step(in_a_row(written), run=compare)
+    one = trained(name)
+    names = [one.step.variables[spec.name] for spec in step_interface(one.step.module).state]
+    state = tuple(one.before[variable] for variable in names)
+    new, (got_loss, _) = quick_jit(step_function(one.step.module))(state, one.batch)
+    assert float(got_loss) == pytest.approx(one.loss, rel=1e-4)
+    moments = {
+        variable: np.asarray(v) for variable, v in zip(names, new, strict=True) if "adam_m" in variable
+    }
+    for variable, got in moments.items():
+        expected = one.after[variable]
+        largest = max(np.abs(expected).max(), SMALLEST_GRADIENT)
+        assert np.abs(got - expected).max() <= GRADIENT_ERROR * largest, variable

@@ -21,6 +21,8 @@ Execution = Literal["pipelined"]
 
 GLOBAL_STEP = "state.global_step"
 """The name of the counter of steps in the state."""
+MODEL_STATE, OPTIMIZER_STATE, METRIC_STATE = "state.model.", "state.optimizer.", "state.metric."
+"""What the names of all other state begin with: of the model, of its optimizers, of metrics."""
 
 ITEM_BYTES = {
     "float32": 4,

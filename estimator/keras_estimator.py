@@ -10,6 +10,7 @@ from estimator.backend import Backend, Batches, Setup
 from estimator.errors import CallError
 from estimator.facade import EstimatorFacade
 from estimator.keras_graph import keras_model_fn
+from estimator.spec import EstimatorSpec
 
 if TYPE_CHECKING:
     from estimator.cpu import CpuBackend
@@ -48,6 +49,11 @@ class KerasEstimator(EstimatorFacade):
     ) -> None:
         super().__init__(model_dir, compile_dir, config, params)
         self.model = model
+
+    @property
+    def model_fn(self) -> Callable[..., EstimatorSpec]:
+        """The model as a `model_fn`, see `keras_model_fn`."""
+        return keras_model_fn(self.model)
 
     def _cpu(self) -> Backend:
         return _KerasOnCpu(self._setup(), self.model)

@@ -12,7 +12,7 @@ import numpy as np
 
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import LOSS, StepProgram
-from cs_toolkit.step import GLOBAL_STEP
+from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE
 from estimator import checkpoints
 from estimator.errors import ModelFnError
 from estimator.input import InputSource
@@ -24,7 +24,6 @@ from estimator.run_config import CSRunConfig
 if TYPE_CHECKING:
     from cgc.importers.tensorflow import ImportedKerasStep
 
-_METRICS = "state.metric."
 _STEP_KEY = "global_step"
 
 
@@ -66,7 +65,7 @@ class KerasFrontEnd(ProgramInput):
         values = imported.initial_state()
         checkpoint = checkpoints.chosen(self._options.checkpoint, self._model_dir)
         state.start(checkpoint)
-        given = {name: v for name, v in values.items() if checkpoint is None or name.startswith(_METRICS)}
+        given = {name: v for name, v in values.items() if checkpoint is None or name.startswith(METRIC_STATE)}
         state.assign({imported.variables[name]: value for name, value in given.items()})
         return dict(zip(imported.variables, state.read(list(imported.variables.values())), strict=True))
 
@@ -142,7 +141,7 @@ class KerasFrontEnd(ProgramInput):
                     spec.dtype,
                     v1.zeros_initializer(),
                     trainable=False,
-                    collections=local if spec.name.startswith(_METRICS) else saved,
+                    collections=local if spec.name.startswith(METRIC_STATE) else saved,
                     use_resource=True,
                 )
         return ModelState(graph, None, self._model_dir, self._config, self._options)

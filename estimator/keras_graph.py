@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cs_toolkit.step import METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
 from estimator.errors import ModelFnError
 from estimator.input import WeightedLabels
 from estimator.modes import ModeKeys
@@ -129,9 +130,9 @@ class _KerasGraph:
         keys = v1.GraphKeys
         if id(holder) in self._variables:
             return self._variables[id(holder)]
-        is_metric = resource_name.startswith("state.metric.")
+        is_metric = resource_name.startswith(METRIC_STATE)
         collections = [keys.LOCAL_VARIABLES, keys.METRIC_VARIABLES] if is_metric else [keys.GLOBAL_VARIABLES]
-        if resource_name.startswith("state.optimizer."):
+        if resource_name.startswith(OPTIMIZER_STATE):
             collections.append(OPTIMIZER_VARIABLES)
         dtype = holder.dtype.base_dtype
         self._variables[id(holder)] = v1.get_variable(
@@ -140,7 +141,7 @@ class _KerasGraph:
             dtype,
             # Read when it is needed: as a constant the values of all weights would be part of the graph.
             lambda shape, dtype, partition_info=None: _value_of(holder, shape, dtype),
-            trainable=holder.trainable and resource_name.startswith("state.model."),
+            trainable=holder.trainable and resource_name.startswith(MODEL_STATE),
             collections=collections,
             use_resource=True,
         )

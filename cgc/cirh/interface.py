@@ -12,7 +12,14 @@ from xdsl.ir import Attribute
 
 from cgc.cirh.types import checked_tensor, dtype_name
 from cgc.errors import InvalidModuleError, InvalidOpError
-from cs_toolkit.step import GLOBAL_STEP, StepInterface, TensorSpec
+from cs_toolkit.step import (
+    GLOBAL_STEP,
+    METRIC_STATE,
+    MODEL_STATE,
+    OPTIMIZER_STATE,
+    StepInterface,
+    TensorSpec,
+)
 
 RESOURCE_NAME = "tf.resource_name"
 ALIASING_OUTPUT = "tf.aliasing_output"
@@ -20,7 +27,7 @@ INPUT_NAME = "cs.input_name"
 OUTPUT_NAME = "cs.output_name"
 MODE = "cs.mode"
 SEED = "cs.seed"
-STATE_PREFIXES = ("state.model.", "state.optimizer.", "state.metric.")
+STATE_PREFIXES = (MODEL_STATE, OPTIMIZER_STATE, METRIC_STATE)
 
 
 @dataclass(frozen=True)

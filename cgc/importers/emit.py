@@ -20,6 +20,10 @@ Shape: TypeAlias = tuple[int, ...]
 Maker: TypeAlias = Callable[..., CirhOp]
 """The constructor of an op."""
 
+NARROWED = {"float64": "float32"}
+"""Types in whose place the device has a narrower one, where a program may do with it: for numbers that depend
+on the step number alone, and for metrics."""
+
 _SHARED_CONSTANT_BYTES = 256
 _INT32 = np.iinfo(np.int32)
 
@@ -29,8 +33,13 @@ def dtype_of(value: SSAValue) -> str:
     return dtype_name(tensor_of(value))
 
 
+def narrowed_dtype(dtype: str) -> str:
+    """The type in whose place the device has another one, else the type itself."""
+    return NARROWED.get(dtype, dtype)
+
+
 def broadcast_shape(*shapes: Sequence[int]) -> Shape:
-    """The shape to which operands are broadcast, by numpy's rule, which is TensorFlow's."""
+    """The shape to which operands are broadcast, by numpy's rule, which is that of TensorFlow and PyTorch."""
     try:
         return np.broadcast_shapes(*(tuple(shape) for shape in shapes))
     except ValueError:
@@ -215,7 +224,7 @@ class Emitter:
         return self.emit(ops.PadOp(x, filler, tuple(low), tuple(high)))
 
     def take(self, x: SSAValue, indices: SSAValue, axis: int) -> SSAValue:
-        """tf.gather without batch dimensions."""
+        """Slices of x along an axis by their numbers; `indices` takes the place of the axis."""
         return self.emit(ops.GatherOp(x, indices, axis))
 
 

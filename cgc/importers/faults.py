@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from cgc.errors import (
     CompileError,
@@ -56,6 +58,81 @@ class Fault:
     about: ProgramFault | None = None
 
 
+class Described(NamedTuple):
+    """Element type and shape of a tensor of the program, in text `float32[8,?]`; None is not known."""
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype}[shape unknown]"
+        return f"{self.dtype}[{','.join('?' if size is None else str(size) for size in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What faults say of an operation of the program.
+
+    Attributes:
+        type: the framework's name for what it computes.
+        node: its own name.
+        source: the user's line as "file:line", if known.
+        results: in order.
+        advice: what to do where such an operation cannot be imported, in the words of the framework.
+    """
+
+    type: str
+    node: str
+    source: str | None
+    results: tuple[Described, ...]
+    advice: str | None = None
+
+    @property
+    def where(self) -> str:
+        """The node and, where known, the user's line: `node 'loss/Foo', line model.py:41`."""
+        return f"node '{self.node}'" + (f", line {self.source}" if self.source else "")
+
+    @property
+    def what(self) -> str:
+        """For example `result float32[8,3]`; of many results the first ones."""
+        listed = ", ".join(map(str, self.results[:_RESULTS_SHOWN]))
+        more = ", ..." if len(self.results) > _RESULTS_SHOWN else ""
+        return f"result {listed}{more}" if self.results else "no result"
+
+    def fault(self, kind: Kind, message: str, remedies: Mapping[Kind, str]) -> Fault:
+        """What is wrong with this operation; `remedies` as in `raise_if_any`."""
+        return self._fault(kind, f"{self.type}: {self.where}, {self.what}: {message}", remedies)
+
+    def unknown(self, count: int, remedies: Mapping[Kind, str]) -> Fault:
+        """That it cannot be imported, nor can the others of its type and line, `count` with itself."""
+        more = f" ({count} such nodes)" if count > 1 else ""
+        text = f"{self.type}: {self.where}{more}, {self.what}" + (f"; {self.advice}" if self.advice else "")
+        return self._fault(Kind.UNKNOWN_OP, text, remedies)
+
+    def _fault(self, kind: Kind, text: str, remedies: Mapping[Kind, str]) -> Fault:
+        first = self.results[0] if self.results else None
+        about = ProgramFault(
+            kind=kind.value,
+            message=text,
+            op=self.type,
+            node=self.node,
+            shape=None if first is None else first.shape,
+            dtype=None if first is None else first.dtype,
+            source=self.source,
+            what_to_do=self.advice or remedies.get(kind),
+        )
+        return Fault(kind, text, about)
+
+
+def unknown_operations(operations: Iterable[Operation], remedies: Mapping[Kind, str]) -> list[Fault]:
+    """One fault for each type and user's line, in the order of the program; it counts its further nodes."""
+    groups: dict[tuple[str, str | None], list[Operation]] = defaultdict(list)
+    for operation in operations:
+        groups[operation.type, operation.source].append(operation)
+    return [group[0].unknown(len(group), remedies) for group in groups.values()]
+
+
 def raise_if_any(faults: Iterable[Fault], remedies: Mapping[Kind, str]) -> None:
     """Raises one error that lists all faults by kind; its class is that of the first kind present.
 
@@ -84,6 +161,8 @@ def _detail(fault: Fault, remedies: Mapping[Kind, str]) -> ProgramFault:
     """The fault for programs."""
     return fault.about or ProgramFault(fault.kind.value, fault.text, what_to_do=remedies.get(fault.kind))
 
+
+_RESULTS_SHOWN = 4
 
 _HEADS = {
     Kind.UNKNOWN_OP: "{count} operation{plural} of the graph cannot be compiled:",

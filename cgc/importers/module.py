@@ -1,51 +1,112 @@
-"""A module of CIRH around the body of an imported step."""
+"""A module of CIRH around the body of an imported step: its arguments, its results, and their names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
+import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region
+from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from cgc.cirh.interface import ALIASING_OUTPUT, INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, SEED
+from cgc.cirh.types import Tensor, tensor_type
+from cgc.errors import GraphImportError
+from cgc.importers.emit import Emitter, dtype_of, require_dtype
+from cgc.importers.faults import Fault, Kind, RefusedError, raise_if_any
 from cs_toolkit.step import Mode
 
 MODES: tuple[str, ...] = get_args(Mode)
 
 
+@dataclass(frozen=True)
+class StateTensor:
+    """A tensor that a program keeps from step to step.
+
+    Attributes:
+        name: the program's name for it, which is its key in a checkpoint: "dense/kernel".
+        resource_name: its name as state of the step: "state.model.dense/kernel".
+        dtype: numpy name.
+        shape: static.
+    """
+
+    name: str
+    resource_name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def require_mode(mode: str) -> None:
+    """Refuses what is none of `MODES`.
+
+    Raises:
+        GraphImportError: says which there are.
+    """
+    if mode not in MODES:
+        raise GraphImportError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
+
+
+def state_types(state: Iterable[StateTensor], remedies: Mapping[Kind, str]) -> list[Tensor]:
+    """The types of the state as arguments of a step.
+
+    Args:
+        state: in the order of the arguments.
+        remedies: see `raise_if_any`.
+
+    Raises:
+        GraphImportError: all of types that CIRH lacks, at once.
+    """
+    faults: list[Fault] = []
+    types: list[Tensor] = []
+    for tensor in state:
+        try:
+            dtype = require_dtype(tensor.dtype, f"variable {tensor.name}")
+            types.append(tensor_type(tensor.shape, dtype))
+        except RefusedError as refusal:
+            faults.append(Fault(refusal.kind, str(refusal)))
+    raise_if_any(faults, remedies)
+    return types
+
+
+def counted(emit: Emitter, step: SSAValue) -> SSAValue:
+    """The global step after this step, where the program itself does not count."""
+    emit.label("global_step", None, ())
+    return emit.add(step, emit.constant(np.asarray(1, dtype_of(step))))
+
+
 def step_module(
     block: Block,
-    resources: Sequence[str],
-    written: Sequence[str],
-    input_count: int,
-    outputs: Sequence[str],
+    state: Sequence[StateTensor],
+    written: Mapping[str, SSAValue],
+    outputs: Mapping[str, SSAValue],
     mode: str,
     seed: int,
 ) -> ModuleOp:
     """A step: a body with the names of its arguments and results.
 
     Args:
-        block: ends in `func.return`; its arguments are the state, then the inputs of a batch.
-        resources: names of the state.
-        written: names of the state that the first results replace, in their order.
-        input_count: tensors of a batch.
-        outputs: names of the results behind them.
+        block: all ops; its arguments are the state, then the inputs of a batch.
+        state: the first arguments.
+        written: resource name -> new value of the state that the step replaces; the first results.
+        outputs: name, without "output_", -> value; the results behind them.
         mode: one of `MODES`.
         seed: of random operations without one of their own.
     """
+    terminator = ReturnOp(*written.values(), *outputs.values())
+    block.add_op(terminator)
+    places = {name: position for position, name in enumerate(written)}
     arguments: list[dict[str, Attribute]] = []
-    for name in resources:
+    for name in (tensor.resource_name for tensor in state):
         attributes: dict[str, Attribute] = {RESOURCE_NAME: StringAttr(name)}
-        if name in written:
-            attributes[ALIASING_OUTPUT] = IntegerAttr(written.index(name), i64)
+        if name in places:
+            attributes[ALIASING_OUTPUT] = IntegerAttr(places[name], i64)
         arguments.append(attributes)
-    arguments += [{INPUT_NAME: StringAttr(f"input_{i}")} for i in range(input_count)]
+    inputs = len(block.args) - len(state)
+    arguments += [{INPUT_NAME: StringAttr(f"input_{i}")} for i in range(inputs)]
     results: list[dict[str, Attribute]] = [{} for _ in written]
-    results += [{OUTPUT_NAME: StringAttr(name)} for name in outputs]
-    terminator = block.last_op
-    assert isinstance(terminator, ReturnOp)
+    results += [{OUTPUT_NAME: StringAttr(f"output_{name}")} for name in outputs]
     function = FuncOp(
         "graph",
         (block.arg_types, terminator.operand_types),

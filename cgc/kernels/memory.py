@@ -9,6 +9,7 @@ from cgc.cirh.types import shape_of, size_bytes, tensor_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import PRODUCTS, Program, elements
 from cgc.kernels.work import element_bytes
+from cs_toolkit.step import MODEL_STATE
 
 
 def resident_bytes(assignment: Assignment, group: Group) -> int:
@@ -17,11 +18,7 @@ def resident_bytes(assignment: Assignment, group: Group) -> int:
     total = sum(_constant_bytes(program, index) for index in group.members)
     for state in _kept_state(program, group):
         total += size_bytes(tensor_of(state))
-        if (
-            group.updates
-            and program.state[state].startswith("state.model.")
-            and state in program.replacements
-        ):
+        if group.updates and program.state[state].startswith(MODEL_STATE) and state in program.replacements:
             total += elements(state) * _gradient_element_bytes(program, group, state)
     return total
 

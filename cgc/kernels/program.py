@@ -23,7 +23,7 @@ from cgc.cirh.interface import (
 from cgc.cirh.ops import BroadcastInDimOp, ops_where
 from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.errors import KernelGraphError
-from cs_toolkit.step import TensorSpec, device_bytes
+from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE, TensorSpec, device_bytes
 
 LOSS = "output_loss"
 """Name of the output that is minimized."""
@@ -200,7 +200,7 @@ class Program:
 
 
 def _is_trained(state: str | None) -> bool:
-    return state is not None and state.startswith(("state.model.", "state.optimizer."))
+    return state is not None and state.startswith((MODEL_STATE, OPTIMIZER_STATE))
 
 
 def elements(value: SSAValue) -> int:

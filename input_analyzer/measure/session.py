@@ -20,7 +20,7 @@ from input_analyzer.errors import InputEndedError
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
-from input_analyzer.measure.traces import users_traceback
+from input_analyzer.measure.traces import lost_a_worker, users_traceback
 from input_rules.handover import InputProgram, Shard
 from input_rules.pipeline import Framework
 
@@ -44,8 +44,9 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
         if _carried_out(program, order, link, compiles):
             return
     except BaseException as error:
-        # Torch would raise in the middle of this when another worker process ends.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with suppress(ValueError):  # not in the main thread
+            # Torch would raise in the middle of this when another worker process ends.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _fail(link, error)
     _leave(0)
 
@@ -114,6 +115,11 @@ def _fail(link: Link, error: BaseException) -> NoReturn:
     """Tells the analyzer: an expected error by its message, any other with the user's traceback."""
     expected = hasattr(error, "exit_code")
     text = str(error) if expected else users_traceback(error)
+    if lost_a_worker(error):
+        text += (
+            "\nso ends the queue of a DataLoader, a worker process of which has ended by itself; expected "
+            "one that delivers batches: with num_workers=0 the line shows at which it ends"
+        )
     with suppress(OSError):  # where the analyzer has gone, nobody reads it
         link.send(
             event="failed",

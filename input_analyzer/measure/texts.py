@@ -34,13 +34,13 @@ class Texts:
 
 
 def texts_of(values: Any) -> Texts | None:
-    """Of a string, a list of strings or an array of them; None for anything else."""
+    """Of a string, a list, tuple or array of strings; None for anything else."""
     if isinstance(values, str | bytes):
         return Texts((), _size(values))
     if isinstance(values, np.ndarray):
         flat: Sequence[Any] = values.ravel().tolist() if values.dtype.kind in "OSU" else ()
         return Texts(values.shape, sum(map(_size, flat))) if _are_texts(flat) else None
-    if isinstance(values, list) and _are_texts(values):
+    if isinstance(values, list | tuple) and _are_texts(values):
         return Texts((len(values),), sum(map(_size, values)))
     return None
 

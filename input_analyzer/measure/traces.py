@@ -35,13 +35,21 @@ def users_traceback(error: BaseException) -> str:
     return _without_framework(_without_operations("".join(whole.format())).rstrip())
 
 
+def lost_a_worker(error: BaseException) -> bool:
+    """Whether the queue of a torch DataLoader failed, as it may when a worker process is gone."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return "/multiprocessing/" in "".join(files[-1:]) and any("/torch/utils/data/" in file for file in files)
+
+
 def _without_operations(text: str) -> str:
-    """Without what TensorFlow says of its own operation that reads a dataset."""
+    """Without what TensorFlow says of its own operation that reads a dataset; with the one that failed."""
+    text = _FAILED.sub(r" (operation \1)", text)
     for noise in _NOISE:
         text = noise.sub("", text)
     return text
 
 
+_FAILED = re.compile(r"\n\t \[\[\{\{node (?!IteratorGetNext)([^}]*)\}\}\]\]")
 _NOISE = (
     re.compile(r"Graph execution error:\s*"),
     re.compile(

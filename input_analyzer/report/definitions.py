@@ -49,6 +49,6 @@ DEFINITIONS: dict[str, str] = {
     "at most 1.",
     "Input-bound": "No layout within the available nodes reaches the target: the accelerator waits for "
     "input. Probably: the interval of the expected rate has the target in it. That is, relative to the rate, "
-    "for each node the interval of the measurement that is nearest to its workers, by its part of the rate, "
-    "and the distance of the model from all of them, their squares added.",
+    "the interval of the measurement that is nearest to the workers of a node, and the distance of the model "
+    "from all of them, their squares added.",
 }

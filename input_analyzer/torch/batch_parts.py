@@ -64,7 +64,8 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]] | None:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ((f".{field}", getattr(value, field)) for field in value._fields)
     if isinstance(value, list | tuple):
-        if isinstance(value, list) and value and (_is_numeric(value) or texts_of(value)):
+        # Of records with texts torch makes tuples of these.
+        if value and (texts_of(value) or (isinstance(value, list) and _is_numeric(value))):
             return None
         return ((f"[{index}]", item) for index, item in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -19,13 +19,11 @@ def repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The data end before the training does."""
     if not context.training or is_endless(pipeline):
         return
-    generated = endless_at(pipeline, pipeline.last, generated=True)
+    generated = any(flag(stage, "python") for stage in pipeline.stages if not stage.inputs)
     if_it_ends = "where the generator comes to an end, " if generated else ""
     unless = ", unless the generator goes on without end" if generated else ""
     repeats = [
-        stage
-        for stage in _of_records(pipeline)
-        if stage.op == "repeat" and (number(stage, "count") or -1) >= 0
+        stage for stage in pipeline.stages if stage.op == "repeat" and (number(stage, "count") or -1) >= 0
     ]
     if repeats:
         yield finding(
@@ -85,18 +83,12 @@ def is_endless(pipeline: Pipeline) -> bool:
     return endless_at(pipeline, pipeline.last)
 
 
-def endless_at(pipeline: Pipeline, stage: Stage, *, generated: bool = False) -> bool:
-    """The same of a stage.
-
-    Args:
-        pipeline: All stages.
-        stage: One of them.
-        generated: What a Python generator makes counts as endless, of which nobody knows.
-    """
+def endless_at(pipeline: Pipeline, stage: Stage) -> bool:
+    """The same of a stage."""
     known: dict[str, bool] = {}
     for other in pipeline.stages:  # in the order of the pipeline: inputs come first
-        own = flag(other, "endless") or (generated and flag(other, "generated"))
-        known[other.name] = own or _goes_on(other, [known[name] for name in other.inputs])
+        ways = [known[name] for name in other.inputs]
+        known[other.name] = flag(other, "endless") or _goes_on(other, ways)
     return known[stage.name]
 
 
@@ -106,28 +98,8 @@ def _goes_on(stage: Stage, ways: list[bool]) -> bool:
         return False
     if not stage.inputs:
         return stage.op in ("random", "counter")
-    if stage.op == _CHOOSE:
-        # It ends with its choices, and where all of its datasets have ended.
-        choice, *ways = ways
-        return choice and (all(ways) if flag(stage, "stop_on_empty_dataset") else any(ways))
     ends_with_one = stage.op in ("zip", "enumerate") or flag(stage, "stop_on_empty_dataset")
     return all(ways) if ends_with_one else any(ways)
-
-
-def _of_records(pipeline: Pipeline) -> list[Stage]:
-    """The stages in pipeline order, without those that make nothing but the choices among datasets."""
-    found: set[str] = set()
-    waiting = [pipeline.last]
-    while waiting:
-        stage = waiting.pop()
-        if stage.name not in found:
-            found.add(stage.name)
-            waiting += list(pipeline.inputs_of(stage))[1 if stage.op == _CHOOSE else 0 :]
-    return [stage for stage in pipeline.stages if stage.name in found]
-
-
-_CHOOSE = "choose_from_datasets"
-"""Its first input says which of the others delivers next."""
 
 
 def prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from input_rules.rules.endings import ENDLESS
-from input_rules.tf.functions import functions_of
 from input_rules.tf.nodes import constant, dataset_inputs, input_lists
 from input_rules.tf.sizes import batch_facts
 
@@ -25,25 +24,22 @@ class Length:
     Attributes:
         epoch: Of an epoch, that is without what `repeat` adds; None where that is not known.
         endless: They come without end.
-        generated: Python makes them: it may come to an end, or not.
     """
 
     epoch: int | None = None
     endless: bool = False
-    generated: bool = False
 
 
-def length(nodes: Sequence[Any], functions: Mapping[str, Any]) -> Length:
+def length(nodes: Sequence[Any]) -> Length:
     """Of what the last one of some operations delivers.
 
     Args:
         nodes: The dataset operations of a call, inputs first; of what they read of others nothing is known.
-        functions: The graph's library: FunctionDef by name.
     """
     found: dict[str, Length] = {}
     for node in nodes:
         read = [found.get(other.name, Length()) for other in dataset_inputs(node)]
-        found[node.name] = _of(node, read, functions)
+        found[node.name] = _of(node, read)
     return found[nodes[-1].name]
 
 
@@ -57,19 +53,19 @@ def source_size(node: Any) -> int | None:
     return first.shape[0] if first.shape.rank else None
 
 
-def _of(node: Any, read: list[Length], functions: Mapping[str, Any]) -> Length:
+def _of(node: Any, read: list[Length]) -> Length:
     if not read:
         size = 1 if node.type == "TensorDataset" else source_size(node)
         return Length(size, size is not None and size >= ENDLESS)
     if node.type == "ZipDataset":
         ending = [one.epoch for one in read if not one.endless]
-        return Length(_least(ending), not ending, all(one.endless or one.generated for one in read))
+        return Length(_least(ending), not ending)
     before = read[0]
     if len(read) > 1:
-        return Length(None, any(one.endless for one in read), any(one.generated for one in read))
+        return Length(None, any(one.endless for one in read))
     if node.type.startswith("RepeatDataset"):
         endless = before.endless or constant(node, "count") == -1
-        return Length(before.epoch, endless, before.generated)
+        return Length(before.epoch, endless)
     if node.type.startswith(_KEEPING):
         return before
     if node.type.startswith("TakeDataset"):
@@ -82,22 +78,13 @@ def _of(node: Any, read: list[Length], functions: Mapping[str, Any]) -> Length:
     if before.epoch is not None and isinstance(batch, int) and "Rebatch" not in node.type:
         whole = facts.get("drop_remainder") is True
         return Length(before.epoch // batch if whole else -(-before.epoch // batch), before.endless)
-    return Length(None, before.endless, before.generated or _generates(node, functions))
+    return Length(None, before.endless)
 
 
 def _least(counts: Iterable[int | None]) -> int | None:
     """The least of some numbers; None where one of them, or every one, is not known."""
     known = list(counts)
     return min((one for one in known if one is not None), default=None) if None not in known else None
-
-
-def _generates(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Whether it delivers what a Python generator makes."""
-    return any(
-        inner.op == "GeneratorDataset"
-        for function in functions_of(node, functions)
-        for inner in function.node_def
-    )
 
 
 def _range_size(node: Any) -> int | None:

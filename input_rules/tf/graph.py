@@ -116,7 +116,7 @@ def read(graph: Any, dataset: Any, samples_per_element: int | None = None) -> Tr
     return Traced(graph, dataset, pipeline, nodes)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """The operations that one call made."""
 
@@ -141,20 +141,15 @@ def _groups(last: Any) -> list[_Group]:
     groups: list[_Group] = []
     for node in in_order(last):
         made_by = origin(node)
-        read = [of_node[other.name] for other in dataset_inputs(node)]
-        joined = [group for group in dict.fromkeys(map(id, read)) if _by_id(read, group).takes(node, made_by)]
         group = _Group(made_by)
-        for part in (_by_id(read, key) for key in joined):
-            group.nodes += part.nodes
-            groups.remove(part)
+        for part in dict.fromkeys(of_node[other.name] for other in dataset_inputs(node)):
+            if part.takes(node, made_by):
+                group.nodes += part.nodes
+                groups.remove(part)
         group.nodes.append(node)
         groups.append(group)
         of_node.update((member.name, group) for member in group.nodes)
     return groups
-
-
-def _by_id(groups: list[_Group], key: int) -> _Group:
-    return next(group for group in groups if id(group) == key)
 
 
 def _stages(groups: list[_Group], functions: Mapping[str, Any], unknown: UnknownSizes) -> tuple[Stage, ...]:
@@ -206,7 +201,7 @@ def _merged(
             merged["any_order"] = allow_any_order(node) or None
         if node.type.startswith(_READERS):
             merged["reads"] = kind_of(node.type)
-    merged.update(_sizes(nodes, functions, reads="reads" in merged))
+    merged.update(_sizes(nodes, reads="reads" in merged))
     merged.update(arguments(nodes[-1]))
     merged["kinds"] = tuple(node.type for node in nodes)
     merged.update(_shape(nodes[-1]))
@@ -225,17 +220,16 @@ def _merged_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> di
     return merged
 
 
-def _sizes(nodes: Sequence[Any], functions: Mapping[str, Any], *, reads: bool) -> dict[str, Value]:
-    """`records`: how many elements an epoch has; `files` that are read; `endless`; `generated`."""
+def _sizes(nodes: Sequence[Any], *, reads: bool) -> dict[str, Value]:
+    """`records`: how many elements an epoch has; `files` that are read; `endless`."""
     first = next((node for node in nodes if not dataset_inputs(node)), None)
     count = None if first is None else source_size(first)
-    whole = length(nodes, functions)
+    whole = length(nodes)
     has_names = first is not None and first.type.startswith("TensorSlice") and _is_paths(first)
     return {
         "records": None if reads else whole.epoch,
         "files": count if reads or has_names else None,
         "endless": whole.endless or None,
-        "generated": whole.generated or None,
     }
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, SSAValue
 
 from cgc.cirh.types import Tensor, tensor_type
-from cgc.errors import GraphImportError
-from cgc.importers.emit import Emitter, dtype_of, require_dtype
+from cgc.importers.emit import Emitter, require_dtype
 from cgc.importers.faults import Fault, Kind, RefusedError, raise_if_any
-from cgc.importers.module import MODES, step_module
+from cgc.importers.module import counted, require_mode, state_types, step_module
 from cgc.importers.tensorflow import walk
 from cgc.importers.tensorflow.body import BodyImporter
-from cgc.importers.tensorflow.faults import REMEDIES, describe_tensor, where
+from cgc.importers.tensorflow.faults import REMEDIES, described, operation
 from cgc.importers.tensorflow.node import POISON, StepState, Value
 from cgc.importers.tensorflow.plan import StepPlan
-from cgc.importers.tensorflow.variables import Variable
 
 
 def check_inputs(inputs: Sequence[tf.Tensor], mode: str) -> None:
@@ -29,8 +25,7 @@ def check_inputs(inputs: Sequence[tf.Tensor], mode: str) -> None:
     Raises:
         GraphImportError: see `import_step`.
     """
-    if mode not in MODES:
-        raise GraphImportError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
+    require_mode(mode)
     faults: list[Fault] = []
     for tensor in inputs:
         try:
@@ -61,9 +56,9 @@ def assemble(
     Raises:
         GraphImportError: see `import_step`.
     """
-    state_types = _state_types(plan.variables.values())
-    block = Block(arg_types=[*state_types, *map(_input_type, inputs)])
-    fed = dict(zip((tensor.name for tensor in inputs), block.args[len(state_types) :], strict=True))
+    types = state_types(plan.variables.values(), REMEDIES)
+    block = Block(arg_types=[*types, *map(_input_type, inputs)])
+    fed = dict(zip((tensor.name for tensor in inputs), block.args[len(types) :], strict=True))
     step = _initial_state(plan, block, mode, seed)
     if mode == "eval":
         step.of_metrics = _of_metrics(plan, outputs)
@@ -77,16 +72,16 @@ def assemble(
             f"of outputs {list(outputs)} only {list(results)} were imported, without a fault"
         )
     if plan.counts_steps:
-        _count_step(plan, step, emit)
-    written = [variable for key, variable in plan.variables.items() if key in step.written]
-    block.add_op(ReturnOp(*(step.current[variable.key] for variable in written), *results.values()))
-    resources = [variable.resource_name for variable in plan.variables.values()]
-    replaced = [variable.resource_name for variable in written]
-    return step_module(block, resources, replaced, len(inputs), list(results), mode, seed)
+        assert plan.global_step is not None
+        step.current[plan.global_step] = counted(emit, step.current[plan.global_step])
+        step.written.add(plan.global_step)
+    state = list(plan.variables.values())
+    written = {v.resource_name: step.current[v.key] for v in state if v.key in step.written}
+    return step_module(block, state, written, results, mode, seed)
 
 
 def _input_type(tensor: tf.Tensor) -> Tensor:
-    what = f"input {tensor.name} {describe_tensor(tensor)}, {where(tensor.op)}"
+    what = f"input {tensor.name} {described(tensor)}, {operation(tensor.op).where}"
     dtype = require_dtype(tensor.dtype.name, what)
     if not tensor.shape.is_fully_defined():
         raise RefusedError(
@@ -95,19 +90,6 @@ def _input_type(tensor: tf.Tensor) -> Tensor:
             "batch(n, drop_remainder=True), and give other tensors their shape with set_shape()",
         )
     return tensor_type(tensor.shape.as_list(), dtype)
-
-
-def _state_types(variables: Iterable[Variable]) -> list[Tensor]:
-    faults: list[Fault] = []
-    types: list[Tensor] = []
-    for variable in variables:
-        try:
-            dtype = require_dtype(variable.dtype, f"variable {variable.name}")
-            types.append(tensor_type(variable.shape, dtype))
-        except RefusedError as refusal:
-            faults.append(Fault(refusal.kind, str(refusal)))
-    raise_if_any(faults, REMEDIES)
-    return types
 
 
 def _initial_state(plan: StepPlan, block: Block, mode: str, seed: int) -> StepState:
@@ -124,15 +106,6 @@ def _of_metrics(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[s
     return frozenset(op.name for op in plan.ops) - {op.name for op in needed}
 
 
-def _count_step(plan: StepPlan, step: StepState, emit: Emitter) -> None:
-    """Adds one to a global step of which the graph knows nothing."""
-    assert plan.global_step is not None
-    count = step.current[plan.global_step]
-    emit.label("global_step", None, ())
-    step.current[plan.global_step] = emit.add(count, emit.constant(np.asarray(1, dtype_of(count))))
-    step.written.add(plan.global_step)
-
-
 def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, SSAValue]:
     """The outputs by name; adds a fault for one that has no value on the device."""
     found: dict[str, SSAValue] = {}
@@ -141,7 +114,7 @@ def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, 
         if value is POISON:
             continue
         try:
-            found[f"output_{name}"] = body.as_output(tensor, value)
+            found[name] = body.as_output(tensor, value)
         except RefusedError as refusal:
             body.faults.append(Fault(refusal.kind, f"output {name}: {refusal}"))
     return found

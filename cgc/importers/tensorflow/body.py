@@ -12,17 +12,11 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, shape_of, tensor_of
 from cgc.errors import CompileError
-from cgc.importers.emit import Array, Emitter, require_dtype
-from cgc.importers.faults import Fault, Kind, RefusedError
+from cgc.importers.emit import NARROWED, Array, Emitter, narrowed_dtype, require_dtype
+from cgc.importers.faults import Fault, Kind, RefusedError, unknown_operations
 from cgc.importers.tensorflow import constants, folding
-from cgc.importers.tensorflow.constants import NARROWED, Waiting
-from cgc.importers.tensorflow.faults import (
-    describe_results,
-    describe_tensor,
-    fault_of,
-    unknown_op_faults,
-    where,
-)
+from cgc.importers.tensorflow.constants import Waiting
+from cgc.importers.tensorflow.faults import REMEDIES, described, operation
 from cgc.importers.tensorflow.handlers import HANDLERS, padded
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
@@ -73,7 +67,7 @@ class BodyImporter:
     def run(self, ops: Sequence[Any]) -> None:
         """Imports operations; inputs come first."""
         unknown = [op for op in ops if not self._is_fed(op) and not self._import(op)]
-        self.faults += unknown_op_faults(unknown)
+        self.faults += unknown_operations(map(operation, unknown), REMEDIES)
 
     def as_output(self, tensor: Any, value: Value) -> SSAValue:
         """A value as a result of the step; a known one becomes a constant.
@@ -91,12 +85,12 @@ class BodyImporter:
         if isinstance(value, PaddedRows | PaddedSize):
             raise RefusedError(
                 Kind.SHAPE,
-                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: as many rows "
+                f"{tensor.name} {described(tensor)} has a size that depends on the data: as many rows "
                 "as tf.unique finds different values; give outputs that are made without it",
             )
         raise RefusedError(
             Kind.USAGE,
-            f"{tensor.name} {describe_tensor(tensor)} has no value on the device",
+            f"{tensor.name} {described(tensor)} has no value on the device",
         )
 
     def _is_fed(self, op: Any) -> bool:
@@ -217,7 +211,7 @@ class BodyImporter:
             return
         for tensor in op.outputs:
             if not _has_known_type(tensor) and tensor.dtype.name not in besides:
-                raise RefusedError(Kind.TYPE, f"its result is {describe_tensor(tensor)}")
+                raise RefusedError(Kind.TYPE, f"its result is {described(tensor)}")
 
     def _check_type_behind_a_fault(self, op: Any) -> None:
         """Reports a float that becomes another type; sizes, which are integers, may yet be folded."""
@@ -238,14 +232,13 @@ class BodyImporter:
             if isinstance(value, SSAValue):
                 got = dtype_name(tensor_of(value)), shape_of(value)
                 name = tensor.dtype.base_dtype.name
-                if got[0] not in (name, NARROWED.get(name)) or not tensor.shape.is_compatible_with(got[1]):
+                if got[0] not in (name, narrowed_dtype(name)) or not tensor.shape.is_compatible_with(got[1]):
                     raise AssertionError(
-                        f"{op.type} {op.name}: imported as {got}, TensorFlow says {describe_tensor(tensor)}"
+                        f"{op.type} {op.name}: imported as {got}, TensorFlow says {described(tensor)}"
                     )
 
     def _fault(self, op: Any, kind: Kind, message: str) -> None:
-        text = f"{op.type}: {where(op)}, {describe_results(op)}: {message}"
-        self.faults.append(fault_of(kind, text, op))
+        self.faults.append(operation(op).fault(kind, message, REMEDIES))
 
 
 def _has_known_type(tensor: Any) -> bool:

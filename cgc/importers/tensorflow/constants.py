@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import DTYPE_NAMES
+from cgc.importers.emit import NARROWED, Array
 from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.faults import describe_tensor
-
-Array: TypeAlias = NDArray[Any]
-
-NARROWED = {"float64": "float32"}
-"""Types in whose place the device has a narrower one: behind the step number and in metrics."""
+from cgc.importers.tensorflow.faults import described
 
 MOST_ELEMENTS = 1 << 27
 """A tensor of more is not computed here: 1 GiB in float64."""
@@ -202,7 +197,7 @@ class _Copy:
             if (tensor.shape.num_elements() or 0) > MOST_ELEMENTS:
                 raise RefusedError(
                     Kind.TYPE,
-                    f"it needs {tensor.name} {describe_tensor(tensor)}, a constant of more than "
+                    f"it needs {tensor.name} {described(tensor)}, a constant of more than "
                     f"{MOST_ELEMENTS:,} elements, in a type that the device lacks or for one; cast to "
                     "tf.float32 before it becomes so large",
                 )

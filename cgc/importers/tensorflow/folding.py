@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cgc.importers.emit import Array
 from cgc.importers.tensorflow import slicing
 
-Array: TypeAlias = NDArray[Any]
 Folder: TypeAlias = Callable[[Any, Sequence[Array]], Any]
 
 FOLD_LIMIT = 4096

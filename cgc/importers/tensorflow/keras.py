@@ -16,14 +16,14 @@ import tensorflow as tf
 
 from cgc.errors import GraphImportError
 from cgc.importers.emit import Array
-from cgc.importers.module import MODES
+from cgc.importers.module import require_mode
 from cgc.importers.tensorflow.assemble import assemble, check_inputs
 from cgc.importers.tensorflow.keras_sparse import quotients_of_known_shape
 from cgc.importers.tensorflow.node import Handle, Value
 from cgc.importers.tensorflow.plan import plan_traced
 from cgc.importers.tensorflow.step import ImportedStep
 from cgc.importers.tensorflow.variables import Variable, accesses
-from cs_toolkit.step import GLOBAL_STEP
+from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
 
 _METHODS = {"train": "train_step", "eval": "test_step", "infer": "predict_step"}
 _OWN_COUNTER = "global_step"
@@ -105,8 +105,7 @@ def trace_keras_step(
     Raises:
         GraphImportError: eager execution is off, or the mode is none.
     """
-    if mode not in MODES:
-        raise GraphImportError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
+    require_mode(mode)
     function = _trace(step or getattr(model, _METHODS[mode]), input_specs)
     inputs = tuple(function.graph.inputs[: len(tf.nest.flatten(input_specs))])
     return TracedKerasStep(function, inputs, _captured(function.graph, model), mode)
@@ -183,10 +182,10 @@ def _captured(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]:
         holder = holders.get(id(outer))
         if holder is None:
             continue
-        role, path = names.get(id(outer), ("optimizer", _path(holder)))
+        kind, path = names.get(id(outer), (OPTIMIZER_STATE, _path(holder)))
         path = _unique(path, taken)
         dtype, shape = holder.dtype.base_dtype.name, tuple(holder.shape.as_list())
-        variable = Variable(inner.op.name, path, f"state.{role}.{path}", dtype, shape)
+        variable = Variable(path, kind + path, dtype, shape, inner.op.name)
         found[inner.op.name] = variable, holder
     return found
 
@@ -200,15 +199,15 @@ def _optimizer_variables(model: Any) -> Iterator[Any]:
 
 
 def _state_names(model: Any) -> dict[int, tuple[str, str]]:
-    """Identity of a handle -> role and path, of metrics and of the model; the rest belongs to optimizers."""
+    """Identity of a handle -> kind of state and path, for metrics and the model; optimizers have the rest."""
     names: dict[int, tuple[str, str]] = {}
     for metric in model.metrics:
         for variable in metric.variables:
             # The variables of tf_keras metrics are all called "total" and "count".
             scope = "" if hasattr(variable, "path") else f"{metric.name}/"
-            names[id(_handle(variable))] = "metric", scope + _path(variable)
+            names[id(_handle(variable))] = METRIC_STATE, scope + _path(variable)
     for variable in model.variables:
-        names.setdefault(id(_handle(variable)), ("model", _path(variable)))
+        names.setdefault(id(_handle(variable)), (MODEL_STATE, _path(variable)))
     return names
 
 
@@ -238,7 +237,7 @@ def _global_step(
     for key, (variable, holder) in captured.items():
         if holder.handle is iterations and _every_step_adds_one(body, key):
             return replace(variable, resource_name=GLOBAL_STEP), False
-    return Variable(_OWN_COUNTER, _OWN_COUNTER, GLOBAL_STEP, "int64", ()), True
+    return Variable(_OWN_COUNTER, GLOBAL_STEP, "int64", (), _OWN_COUNTER), True
 
 
 def _every_step_adds_one(body: Any, key: str) -> bool:

@@ -14,10 +14,10 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
-from cgc.importers.emit import Array, Emitter, Shape
+from cgc.importers.emit import Array, Emitter, Shape, narrowed_dtype
 from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.constants import NARROWED, Constants, Waiting
-from cgc.importers.tensorflow.faults import describe_tensor
+from cgc.importers.tensorflow.constants import Constants, Waiting
+from cgc.importers.tensorflow.faults import described
 from cgc.importers.tensorflow.variables import Variable
 from cgc.importers.tensorflow.variants import Either, Missing, Optional, TensorList
 
@@ -161,7 +161,7 @@ class NodeContext:
         tensor = self.op.inputs[position]
         if isinstance(value, Waiting):
             raise RefusedError(
-                Kind.TYPE, f"its input {tensor.name} is {describe_tensor(tensor)}; cast it to tf.float32"
+                Kind.TYPE, f"its input {tensor.name} is {described(tensor)}; cast it to tf.float32"
             )
         raise RefusedError(
             Kind.USAGE, f"its input {tensor.name} has no value on the device; no batch feeds it"
@@ -230,7 +230,7 @@ class NodeContext:
 
     def out_dtype(self, position: int = 0) -> str:
         """The numpy name of the element type of an output on the device."""
-        return NARROWED.get(name := str(self.op.outputs[position].dtype.base_dtype.name), name)
+        return narrowed_dtype(str(self.op.outputs[position].dtype.base_dtype.name))
 
     def variable(self, position: int = 0) -> str:
         """The key of the variable behind a handle input."""

@@ -3,42 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from cgc.importers.composed.slices import AxisRange, Slicing
+
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-
-
-@dataclass(frozen=True)
-class AxisRange:
-    """What is taken of one axis: `count` elements from `start`, `step` apart (negative: backwards)."""
-
-    start: int
-    count: int
-    step: int
-
-    @property
-    def indices(self) -> range:
-        """The positions taken, in the order of the result."""
-        return range(self.start, self.start + self.count * self.step, self.step)
-
-
-@dataclass(frozen=True)
-class Slicing:
-    """A resolved strided slice.
-
-    Attributes:
-        axes: one range per axis of the input.
-        shape: the shape of the result, after axes were dropped and added.
-    """
-
-    axes: tuple[AxisRange, ...]
-    shape: tuple[int, ...]
-
-    @property
-    def kept_shape(self) -> tuple[int, ...]:
-        """The shape after slicing, before axes are dropped or added."""
-        return tuple(axis.count for axis in self.axes)
 
 
 def resolve(

@@ -8,10 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from cgc.importers.emit import narrowed_dtype
 from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.constants import NARROWED
-from cgc.importers.tensorflow.faults import where
-from cs_toolkit.step import GLOBAL_STEP
+from cgc.importers.module import StateTensor
+from cgc.importers.tensorflow.faults import operation
+from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 _WRITE_PREFIXES = (
@@ -36,23 +37,15 @@ OPTIMIZER_VARIABLES = "optimizer_variables"
 
 
 @dataclass(frozen=True)
-class Variable:
-    """A resource variable of the graph.
+class Variable(StateTensor):
+    """A resource variable of the graph; one of a metric that TensorFlow keeps in float64 is float32.
 
     Attributes:
         key: identifies it in this graph: the shared name of its handle, or the name of the placeholder by
             which a traced function captures it.
-        name: its TensorFlow name, which is its key in a checkpoint: "dense/kernel".
-        resource_name: its name as state of the step: "state.model.dense/kernel".
-        dtype: numpy name; of a metric that TensorFlow keeps in float64, float32.
-        shape: static.
     """
 
     key: str
-    name: str
-    resource_name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,8 @@ def handle_of(tensor: Any) -> Any:
         op = op.inputs[0].op
     if op.type not in _GIVES_HANDLE:
         raise RefusedError(
-            Kind.USAGE, f"the resource that {where(op)} ({op.type}) gives is no variable of this graph"
+            Kind.USAGE,
+            f"the resource that {operation(op).where} ({op.type}) gives is no variable of this graph",
         )
     return op
 
@@ -150,15 +144,15 @@ def name_variables(
         if key == global_step:
             resource_name = GLOBAL_STEP
         elif key in metrics:
-            resource_name = f"state.metric.{key}"
+            resource_name = METRIC_STATE + key
         elif key in slots or _is_slot_name(key, trainable):
-            resource_name = f"state.optimizer.{key}"
+            resource_name = OPTIMIZER_STATE + key
         else:
-            resource_name = f"state.model.{key}"
+            resource_name = MODEL_STATE + key
         dtype = handle.get_attr("dtype").name
         if key in metrics:
-            dtype = NARROWED.get(dtype, dtype)
-        found[key] = Variable(key, str(handle.name), resource_name, dtype, _static_shape(handle))
+            dtype = narrowed_dtype(dtype)
+        found[key] = Variable(str(handle.name), resource_name, dtype, _static_shape(handle), key)
     return found
 
 
@@ -228,6 +222,6 @@ def _static_shape(handle: Any) -> tuple[int, ...]:
     if not shape.is_fully_defined():
         raise RefusedError(
             Kind.SHAPE,
-            f"variable of {where(handle)} has shape {shape}; create it with a shape without None",
+            f"variable of {operation(handle).where} has shape {shape}; create it with a shape without None",
         )
     return tuple(shape.as_list())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +14,7 @@ import pytest
 from cs_system.testing import RunningSystem
 
 RUN_PY = str(Path(__file__).parent / "program" / "run.py")
+TRAIN = ("csrun_wse", "--tasks-per-node=3", "python", RUN_PY, "--mode=train")
 Command = Callable[..., CompletedProcess[str]]
 
 
@@ -29,8 +31,8 @@ def trained(
     """Where three tasks have trained on the system, and what they have written."""
     directory = tmp_path_factory.mktemp("trained")
     # The program itself appends ":9000", whatever is there.
-    words = ("--mode=train", "--max_steps=60", f"--cs_ip={system.address}")
-    return directory, done(run_in(directory)("csrun_wse", "--tasks-per-node=3", "python", RUN_PY, *words))
+    words = ("--max_steps=60", f"--cs_ip={system.address}")
+    return directory, done(run_in(directory)(*TRAIN, *words))
 
 
 def test_three_tasks_train_on_the_system(trained: tuple[Path, str]) -> None:
@@ -77,6 +79,16 @@ def losses(log: str) -> dict[int, str]:
     return {int(step): loss for step, loss in re.findall(r"global step (\d+): loss = ([0-9.]+)", log)}
 
 
+@pytest.fixture(scope="module")
+def begun(
+    system: RunningSystem, run_in: Callable[[Path], Command], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Where a training has ended after a third of the steps."""
+    directory = tmp_path_factory.mktemp("begun")
+    done(run_in(directory)(*TRAIN, "--max_steps=20", f"--cs_ip={system.address}"))
+    return directory
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -88,14 +100,15 @@ def losses(log: str) -> dict[int, str]:
 def test_a_continued_run_leaves_out_its_input_once(
     system: RunningSystem,
     trained: tuple[Path, str],
+    begun: Path,
     command: Command,
+    tmp_path: Path,
     words: tuple[str, ...],
     said: str,
 ) -> None:
     """Either the program leaves out what earlier runs have used, or the toolkit where it is asked for it."""
-    train = ("csrun_wse", "--tasks-per-node=3", "python", RUN_PY, "--mode=train", f"--cs_ip={system.address}")
-    done(command(*train, "--max_steps=20"))
-    continued = done(command(*train, *words, "--max_steps=60"))
+    shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
+    continued = done(command(*TRAIN, *words, "--max_steps=60", f"--cs_ip={system.address}"))
     assert "continuing at global step 20: " in continued
     assert re.search(said, continued)
     unbroken = losses(trained[1])

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.step import StepInterface
-from estimator import CSRunConfig, KerasEstimator
+from estimator import CerebrasEstimator, CSRunConfig, KerasEstimator
 from estimator.errors import CallError, InputFnError, ModelFnError
 
 keras = tf.keras
@@ -144,6 +144,13 @@ def test_a_batch_of_more_members_is_refused(make_model: Callable[[], Any], tmp_p
 
     with pytest.raises(InputFnError, match=r"\(features, labels, sample_weight\); got a tuple of 4"):
         estimator(make_model(), tmp_path, None).compile(too_many)
+
+
+def test_it_has_the_calls_of_an_estimator(make_model: Callable[[], Any], tmp_path: Path) -> None:
+    made = estimator(make_model(), tmp_path, None)
+    public = {name for name in dir(CerebrasEstimator) if not name.startswith("_")}
+    assert public <= set(dir(made))
+    assert callable(made.model_fn)
 
 
 def test_validate_only_needs_no_system(make_model: Callable[[], Any], tmp_path: Path) -> None:

@@ -154,6 +154,9 @@ def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
     assert facts["batch_size"] == 4
     assert facts["bytes_per_sample"] == 12 + 4
     assert facts["notes"][0].startswith("element['name'] is text, with which a CS system cannot be fed")
+    pairs = [(torch.zeros(3), f"name {number}") for number in range(8)]
+    collated = leaves_of(next(iter(DataLoader(pairs, 4))))
+    assert {name: leaf.shape for name, leaf in collated.items()} == {"element[0]": (4, 3), "element[1]": (4,)}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from input_analyzer.measure.session import is_for_want_of_memory
-from input_analyzer.measure.traces import users_traceback
+from input_analyzer.measure.traces import lost_a_worker, users_traceback
 
 NOWHERE = "/no-such-folder/part.tfrecord"
 
@@ -30,6 +30,10 @@ def missing() -> Any:
     return records.map(tf.strings.length).repeat().batch(5)
 
 
+def undecoded() -> Any:
+    return tf.data.Dataset.from_tensor_slices([b"no picture"]).map(tf.io.decode_png).batch(1)
+
+
 def read(make: Callable[[], Any], in_graph: bool) -> None:
     if not in_graph:
         list(make().take(100))
@@ -43,7 +47,11 @@ def read(make: Callable[[], Any], in_graph: bool) -> None:
 @pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize(
     ("make", "said"),
-    [(refused, "assertion failed: [too large]"), (missing, f"{NOWHERE}; No such file or")],
+    [
+        (refused, "assertion failed: [too large]"),
+        (missing, f"{NOWHERE}; No such file or"),
+        (undecoded, "WebP required. (operation DecodePng)"),
+    ],
 )
 def test_an_error_in_a_graph_is_told_without_the_operation_that_reads(
     make: Callable[[], Any], said: str, in_graph: bool
@@ -63,3 +71,20 @@ def test_a_full_disk_is_no_want_of_memory() -> None:
         assert is_for_want_of_memory(tf.errors.ResourceExhaustedError(None, None, text)) == memory
     assert is_for_want_of_memory(MemoryError())
     assert not is_for_want_of_memory(ValueError())
+
+
+@pytest.mark.parametrize(
+    ("files", "lost"),
+    [
+        (("/x/torch/utils/data/dataloader.py", "/x/python3/multiprocessing/connection.py"), True),
+        (("/x/torch/utils/data/dataloader.py", "/home/me/data.py"), False),
+        (("/home/me/data.py", "/x/python3/multiprocessing/connection.py"), False),
+    ],
+)
+def test_a_queue_of_torch_that_fails_has_lost_a_worker(files: tuple[str, str], lost: bool) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def inner():\n    raise FileNotFoundError(2, 'No such file')\n", files[1], "exec"), names)
+    exec(compile("def outer():\n    inner()\n", files[0], "exec"), names)
+    with pytest.raises(FileNotFoundError) as raised:
+        names["outer"]()
+    assert lost_a_worker(raised.value) is lost

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,22 +48,6 @@ def test_a_generator_may_end_or_not() -> None:
     finite = found(lambda: from_generator().repeat(3).batch(8, drop_remainder=True))["repeat-finite"]
     assert finite.message.startswith("where the generator comes to an end, the data are repeated 3 times")
     assert "repeat-missing" not in found(lambda: finish(from_generator()))
-    paired = found(lambda: tf.data.Dataset.zip((slices(), from_generator())).batch(8))["repeat-missing"]
-    assert paired.message.startswith("the data end after one epoch")
-
-
-def test_choices_among_datasets_are_no_data() -> None:
-    def chosen(count: int | None, *makes: Callable[[], Any]) -> set[str]:
-        def chosen_of() -> Any:
-            choices = tf.data.Dataset.range(2).repeat(count)
-            return tf.data.Dataset.choose_from_datasets([make() for make in makes], choices).batch(8)
-
-        return {one for one in found(chosen_of) if one.startswith("repeat")}
-
-    assert chosen(3, lambda: slices(), lambda: slices()) == {"repeat-missing"}
-    assert chosen(None, lambda: slices(), lambda: slices().repeat()) == {"repeat-missing"}
-    assert chosen(3, lambda: slices().repeat(), lambda: slices().repeat()) == {"repeat-missing"}
-    assert chosen(None, lambda: slices().repeat(), lambda: slices().repeat()) == set()
 
 
 def test_evaluation_ends_with_its_data() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.resampling import Taps, bilinear, nearest, resampled, resampled_grad
 from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.windows import to_channels_last, to_own_format
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
-from cgc.importers.tensorflow.resampling import Taps, bilinear, nearest, resampled, resampled_grad
 
 SPACE = (1, 2)
 """Height and width of NHWC."""

@@ -7,9 +7,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.rows import take_padded
 from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers import optimizer_rules as rules
-from cgc.importers.tensorflow.handlers.indexing import take_padded
 from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, PaddedRows, Table
 
 RULES: dict[str, rules.Rule] = {

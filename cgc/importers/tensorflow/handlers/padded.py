@@ -15,12 +15,11 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.rows import scatter_rows, take_padded
 from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow import folding
 from cgc.importers.tensorflow.handlers import control_flow, elementwise, functions, loops, plumbing, variables
-from cgc.importers.tensorflow.handlers.indexing import take_padded
 from cgc.importers.tensorflow.handlers.optimizer import SPARSE_TABLE
-from cgc.importers.tensorflow.handlers.rows import scatter_rows
 from cgc.importers.tensorflow.node import (
     Handle,
     Handler,

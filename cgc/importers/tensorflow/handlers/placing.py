@@ -9,8 +9,10 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.rows import gather
+from cgc.importers.composed.slices import spread_slices
 from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.indexing import gather, resolve_slices, spread_slices
+from cgc.importers.tensorflow.handlers.indexing import resolve_slices
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

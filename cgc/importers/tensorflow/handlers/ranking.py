@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.handlers.indexing import gather
+from cgc.importers.composed.rows import gather
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

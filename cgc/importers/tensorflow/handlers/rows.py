@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.rows import INDEX_DTYPES
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.rows import named_rows, scatter_rows
 from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.indexing import named_rows
 from cgc.importers.tensorflow.node import Handler, NodeContext, PaddedRows, Table, Value
 
 
@@ -65,13 +62,6 @@ def _unsorted_segment_sum(node: NodeContext) -> SSAValue:
     e, data, ids = node.emit, node.x(0), node.x(1)
     (count,) = node.ints(2, "number of segments")
     return scatter_rows(e, ids, data, (count, *shape_of(data)[len(shape_of(ids)) :]))
-
-
-def scatter_rows(e: Emitter, indices: SSAValue, updates: SSAValue, shape: Sequence[int]) -> SSAValue:
-    """Rows added into zeros at `indices`, which may have any rank."""
-    count = math.prod(shape_of(indices))
-    flat = e.reshape(indices, (count,))
-    return e.emit(ops.ScatterNdOp(flat, e.reshape(updates, (count, *shape[1:])), tuple(shape)))
 
 
 TABLE: Table = {

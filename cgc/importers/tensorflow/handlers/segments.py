@@ -10,9 +10,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.rows import scatter_rows
 from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.rows import scatter_rows
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 _POWERS = {"Sum": 0.0, "Mean": 1.0, "SqrtN": 0.5}

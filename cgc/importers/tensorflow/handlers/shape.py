@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.emit import Array, Emitter, Shape
+from cgc.importers.composed.slices import cut, reverse
+from cgc.importers.emit import Array, Shape
 from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table
 
@@ -105,19 +105,6 @@ def _split_v(node: NodeContext) -> list[SSAValue]:
     return cut(node.emit, x, axis, [rest if size < 0 else size for size in sizes])
 
 
-def cut(e: Emitter, x: SSAValue, axis: int, sizes: Sequence[int]) -> list[SSAValue]:
-    """Pieces of the given sizes, one after the other along an axis."""
-    shape = shape_of(x)
-    parts: list[SSAValue] = []
-    begin = 0
-    for size in sizes:
-        start, limit = [0] * len(shape), list(shape)
-        start[axis], limit[axis] = begin, begin + size
-        parts.append(e.slice(x, start, limit, [1] * len(shape)))
-        begin += size
-    return parts
-
-
 def _pad(node: NodeContext) -> SSAValue:
     amounts = node.static(1, "paddings").reshape(-1, 2).tolist()
     value = node.x(2) if len(node.inputs) > 2 else None
@@ -154,12 +141,6 @@ def _reverse(node: NodeContext) -> SSAValue:
     for axis in node.ints(1, "axis"):
         x = reverse(node.emit, x, axis)
     return x
-
-
-def reverse(e: Emitter, x: SSAValue, axis: int) -> SSAValue:
-    """The elements along an axis in reverse order."""
-    size = shape_of(x)[axis]
-    return e.take(x, e.constant(np.arange(size - 1, -1, -1, dtype=np.int32)), axis)
 
 
 def _roll(node: NodeContext) -> SSAValue:

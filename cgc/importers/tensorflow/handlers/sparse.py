@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.tensorflow.handlers.rows import scatter_rows
+from cgc.importers.composed.rows import scatter_rows
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

@@ -9,8 +9,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.rows import gather
 from cgc.importers.emit import Array, Maker
-from cgc.importers.tensorflow.handlers.indexing import gather
 from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, Table
 from cgc.importers.tensorflow.variables import key_of
 

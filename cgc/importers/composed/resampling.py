@@ -16,8 +16,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.slices import cut
 from cgc.importers.emit import Emitter, dtype_of
-from cgc.importers.tensorflow.handlers.shape import cut
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.importers.emit import Emitter, dtype_of
-from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.node import NodeContext, Table
 
 # Lanczos 1964, "A precision approximation of the gamma function", with g = 7 and the coefficients of Godfrey:
 # gamma(z + 1) = sqrt(2 pi) * t**(z + 1/2) * exp(-t) * (c0 + sum ck / (z + k)) with t = z + g + 1/2.
@@ -121,18 +118,3 @@ def trigamma(e: Emitter, x: SSAValue) -> SSAValue:
     # trigamma(1 - x) + trigamma(x) = (pi / sin(pi x))**2
     wave = e.div(e.scalar(math.pi, dtype), e.unary(ops.SinOp, e.scaled(_rest(e, x), math.pi)))
     return e.select(is_left, e.sub(e.mul(wave, wave), right), right)
-
-
-def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Callable[[NodeContext], SSAValue]:
-    return lambda node: function(node.emit, node.x(0))
-
-
-def _polygamma(node: NodeContext) -> SSAValue:
-    """Inputs: the order, x. Order 1 is what the gradient of digamma needs."""
-    orders = node.static(0, "order")
-    if not (orders == 1).all():
-        raise RefusedError(Kind.USAGE, f"its order is {orders.max():g}, expected 1")
-    return node.emit.broadcast(trigamma(node.emit, node.x(1)), node.op.outputs[0].shape.as_list())
-
-
-TABLE: Table = {"Lgamma": _of(lgamma), "Digamma": _of(digamma), "Polygamma": _polygamma}

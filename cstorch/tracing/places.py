@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+from cgc.importers.source import is_users_file
 
 Place = tuple[tuple[str, ...], str | None]
 """Path of a module, and "file:line"."""
@@ -78,11 +77,10 @@ class Places:
 
 
 def user_line() -> str | None:
-    """ "file:line" of the innermost frame that is neither PyTorch's nor ours."""
+    """`file:line` of the innermost frame that is neither a library's nor ours."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_LIBRARIES) and not name.startswith("<"):
-            return f"{name}:{frame.f_lineno}"
+        if is_users_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None

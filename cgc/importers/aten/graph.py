@@ -48,6 +48,14 @@ class Node:
     layer: tuple[str, ...] = ()
     source: str | None = None
 
+    def tensors(self) -> list[Tensor]:
+        """All tensors among the arguments."""
+        found: list[Tensor] = []
+        for argument in self.arguments.values():
+            items = argument if isinstance(argument, list | tuple) else (argument,)
+            found += [item for item in items if isinstance(item, Tensor)]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:

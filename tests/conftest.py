@@ -39,6 +39,9 @@ MODULES = ("params", "run", "data", "model")
 IN_TURN = {"browser", "containers", "faults", "slurm"}
 """Folders whose tests start many processes, or wait for some: they share one cluster, and one core."""
 
+LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models")
+"""Folders whose files take longest: they are begun first, so that no worker ends long after the others."""
+
 Modules = dict[str, ModuleType]
 Example = Callable[[str], AbstractContextManager[Modules]]
 
@@ -92,10 +95,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which groups are begun.
 
     First what forks the worker processes of a torch DataLoader, before the threads of TensorFlow are there: a
-    child that is forked while one of them holds a lock may wait for it for ever. Then the largest groups.
+    child that is forked while one of them holds a lock may wait for it for ever. Then what takes long, then
+    the largest groups.
     """
     sizes = Counter(_group(item.nodeid) for item in items)
-    items.sort(key=lambda item: (not _forks(item), -sizes[_group(item.nodeid)], _group(item.nodeid)))
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int, str]:
+        group = _group(item.nodeid)
+        return "torch" not in item.path.name, not _is_long(item.path), -sizes[group], group
+
+    items.sort(key=place)
+
+
+def _is_long(file: Path) -> bool:
+    return file.relative_to(Path(__file__).parent).as_posix().startswith(LONG)
 
 
 def _group(nodeid: str) -> str:
@@ -103,7 +116,3 @@ def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     room = Path(file).parts[1]
     return "in turn" if room in IN_TURN else file
-
-
-def _forks(item: pytest.Item) -> bool:
-    return "torch" in item.path.name

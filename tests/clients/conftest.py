@@ -38,7 +38,13 @@ class Training:
 
 @pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
+    """A system that hardly optimizes the machine code of programs: most of them run for some steps only."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(
+                "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=1"
+            )
+            running = stack.enter_context(running_system(tmp_path_factory.mktemp("system")))
         yield running
 
 

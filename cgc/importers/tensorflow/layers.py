@@ -6,6 +6,7 @@ TensorFlow and Keras open a scope for each layer, and further ones inside of it 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -34,7 +35,12 @@ def layer_of(op: Any, scope: str = "") -> LayerPath:
         op: the tf.Operation.
         scope: what names begin with in a function that is imported in place, see `forward_name`.
     """
-    scopes = (scope + forward_name(op)).split("/")[:-1]
+    return _layer_of_scopes((scope + forward_name(op)).rpartition("/")[0])
+
+
+@lru_cache(maxsize=4096)
+def _layer_of_scopes(joined: str) -> LayerPath:
+    scopes = joined.split("/") if joined else []
     while scopes and (scopes[-1].endswith("_grad") or scopes[-1] in _INNER):
         scopes.pop()
     return tuple(name for name, _ in groupby(scopes))
@@ -47,4 +53,5 @@ def forward_name(op: Any) -> str:
     are no turns of the loop.
     """
     forward = None if op.type.endswith("While") else forward_op(op)
-    return _TO_GRADIENTS.sub("", str((forward or op).name))
+    name = str((forward or op).name)
+    return _TO_GRADIENTS.sub("", name) if "gradient" in name else name

@@ -61,8 +61,14 @@ def run(step, state, inputs):
     return [np.asarray(value) for value in state], losses
 
 
-def test_loaded_step_equals_the_interpreted_one_bit_for_bit(module, exported, values):
-    expected, got = run(step_function(module), *values), run(load_step(exported), *values)
+@pytest.fixture(scope="module")
+def results(exported, values):
+    """(state, losses) of the loaded step."""
+    return run(load_step(exported), *values)
+
+
+def test_loaded_step_equals_the_interpreted_one_bit_for_bit(module, values, results):
+    expected, got = run(step_function(module), *values), results
     for left, right in zip((*expected[0], *expected[1]), (*got[0], *got[1]), strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -86,7 +92,7 @@ def test_a_loop_over_stacked_batches_gives_the_same_bits_however_it_is_cut(expor
         np.testing.assert_array_equal(left, right)
 
 
-def test_a_fresh_process_loads_it_without_framework(exported, values, tmp_path):
+def test_a_fresh_process_loads_it_without_framework(exported, values, results, tmp_path):
     (tmp_path / "step").write_bytes(exported)
     np.savez(tmp_path / "values.npz", *values[0], **dict(zip("xy", values[1], strict=True)))
     script = """
@@ -112,7 +118,7 @@ print([name for name in ("tensorflow", "torch") if name in sys.modules])
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
-    state, losses = run(load_step(exported), *values)
+    state, losses = results
     result = np.load(tmp_path / "result.npz")
     np.testing.assert_array_equal(result["loss"], losses[-1])
     for index, value in enumerate(state):

@@ -142,7 +142,8 @@ def test_rates_with_and_without_a_change_are_compared_though_both_write_a_cache(
     private_caches.keep_apart(own)
     monkeypatch.setattr(interleaved, "TURN_S", 0.02)
     monkeypatch.setattr(interleaved, "WARM_UP_S", 0.02)
+    monkeypatch.setattr(interleaved, "FEWEST_ROUNDS", 2)  # on a busy machine a batch may take long
     program = InputProgram("tensorflow", make, lambda shard: make(), lambda shard: iter(()))
-    ratio = compare(program, {"prefetch-missing": None}, 0.3, lambda: None)
+    ratio = compare(program, {"prefetch-missing": None}, 1.0, lambda: None)
     assert ratio is not None
     assert not list(tmp_path.glob("kept*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.contest_graphs import contest_graphs
 from cgc.contest.agreement import adapters, agreed, fixed_by, links, mismatches
 from cgc.contest.bounds import bounds
-from cgc.contest.curves import graph_curves
+from cgc.contest.curves import KernelCurves, graph_curves
 from cgc.contest.finish import matched_solution
 from cgc.contest.format import parse_graph
 from cgc.contest.labels import Label, Menu, label_of, menu
@@ -23,10 +24,22 @@ from cgc.placement.engine.tree import Node, cut
 LETTERS = "EQT"
 
 
-@pytest.fixture(scope="module")
+@cache
 def graphs() -> dict[str, ContestGraph]:
     texts = contest_graphs()
     return {letter: parse_graph(texts[letter], letter) for letter in LETTERS}
+
+
+@cache
+def curves_of(letter: str) -> list[KernelCurves]:
+    graph = graphs()[letter]
+    return graph_curves(graph.kernels, graph.width, graph.height, graph.memlimit)
+
+
+@cache
+def least_time(letter: str) -> float:
+    """The bound that adapters and wires do not change."""
+    return bounds(graphs()[letter], curves_of(letter), wires=False).time
 
 
 def menus_of(graph: ContestGraph, target: float) -> list[Menu]:
@@ -34,24 +47,15 @@ def menus_of(graph: ContestGraph, target: float) -> list[Menu]:
     return [known[kernel.convolutions] for kernel in graph.kernels]
 
 
-def target_of(graph: ContestGraph, factor: float) -> float:
-    curves = graph_curves(graph.kernels, graph.width, graph.height, graph.memlimit)
-    return factor * bounds(graph, curves, wires=False).time
-
-
-def labels_of(graph: ContestGraph, target: float) -> list[Label]:
-    return agreed(graph, menus_of(graph, target), target, np.random.default_rng(0), lambda: False)
+def labels_of(graph: ContestGraph, menus: list[Menu], target: float) -> list[Label]:
+    return agreed(graph, menus, target, np.random.default_rng(0), lambda: False)
 
 
 @pytest.mark.parametrize("letter", LETTERS)
 @pytest.mark.parametrize("factor", [1.1, 10.0])
-def test_labels_of_a_menu_are_what_the_kernel_says(
-    graphs: dict[str, ContestGraph], letter: str, factor: float
-) -> None:
-    graph = graphs[letter]
-    target = target_of(graph, factor)
-    curves = graph_curves(graph.kernels, graph.width, graph.height, graph.memlimit)
-    for kernel, found, curve in zip(graph.kernels, menus_of(graph, target), curves, strict=True):
+def test_labels_of_a_menu_are_what_the_kernel_says(letter: str, factor: float) -> None:
+    graph, target = graphs()[letter], factor * least_time(letter)
+    for kernel, found, curve in zip(graph.kernels, menus_of(graph, target), curves_of(letter), strict=True):
         assert len(found)
         for index in range(0, len(found), max(1, len(found) // 20)):
             label = found[index]
@@ -63,18 +67,17 @@ def test_labels_of_a_menu_are_what_the_kernel_says(
         assert int((found.width * found.height).min()) <= 1.05 * curve.least_area(target)
 
 
-def test_the_impossible_has_an_empty_menu(graphs: dict[str, ContestGraph]) -> None:
-    graph = graphs["E"]
+def test_the_impossible_has_an_empty_menu() -> None:
+    graph = graphs()["E"]
     assert len(menu(graph.kernels[0], graph, 1.0)) == 0
 
 
 @pytest.mark.parametrize("letter", LETTERS)
-def test_labels_agree(graphs: dict[str, ContestGraph], letter: str) -> None:
+def test_labels_agree(letter: str) -> None:
     """Where adapters cost more than all else, in far more numbers than those of the smallest rectangles."""
-    graph = replace(graphs[letter], wadapter=1e6)
-    target = target_of(graph, 2.0)
+    graph, target = replace(graphs()[letter], wadapter=1e6), 2.0 * least_time(letter)
     menus = menus_of(graph, target)
-    labels = labels_of(graph, target)
+    labels = labels_of(graph, menus, target)
     cheapest = [one[int(np.argmin(one.width * one.height))] for one in menus]
     assert mismatches(graph, labels) < 0.5 * mismatches(graph, cheapest)
     at_kernels = [
@@ -94,10 +97,9 @@ def test_labels_agree(graphs: dict[str, ContestGraph], letter: str) -> None:
 
 
 @pytest.mark.parametrize("letter", ["E", "Q"])
-def test_rectangles_of_given_numbers_keep_them(graphs: dict[str, ContestGraph], letter: str) -> None:
-    graph = graphs[letter]
-    target = target_of(graph, 1.3)
-    fixed = fixed_by(graph, labels_of(graph, target))
+def test_rectangles_of_given_numbers_keep_them(letter: str) -> None:
+    graph, target = graphs()[letter], 1.3 * least_time(letter)
+    fixed = fixed_by(graph, labels_of(graph, menus_of(graph, target), target))
     assert any(one.first for one in fixed)
     assert any(one.last for one in fixed)
     curves = graph_curves(graph.kernels, graph.width, graph.height, graph.memlimit, None, fixed)
@@ -113,10 +115,9 @@ def test_rectangles_of_given_numbers_keep_them(graphs: dict[str, ContestGraph], 
             assert given.last in (None, label.last)
 
 
-def test_annealing_keeps_the_books(graphs: dict[str, ContestGraph]) -> None:
+def test_annealing_keeps_the_books() -> None:
     """What the annealing says of its best floorplan is what the scorer says of the solution."""
-    graph = graphs["Q"]
-    target = target_of(graph, 20.0)
+    graph, target = graphs()["Q"], 20.0 * least_time("Q")
     menus = menus_of(graph, target)
     labels = [one[0] for one in menus]
     tree = cut(True, [Node(index) for index in range(len(labels))])

@@ -1,1 +1,7 @@
-"""The PyTorch front end."""
+"""The PyTorch front end: a program's own loop, whose steps run on the CS system."""
+
+from cstorch.config import configure
+from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
+from cstorch.steps import compile_step, step_closure, trace
+
+__all__ = ["compile", "compile_step", "configure", "step_closure", "trace"]

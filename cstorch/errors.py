@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs_toolkit.errors import ToolkitError
+from cs_toolkit.errors import ToolkitError, UsageError
 
 
 class StepError(ToolkitError):
@@ -60,4 +60,32 @@ class NoShapeError(StepError):
             f"{line or 'line unknown'}: {operation}"
             f"{' in module ' + '.'.join(layer) if layer else ''} cannot be recorded: PyTorch has no rule for "
             "the shape of its result; write it with other operations"
+        )
+
+
+class ConfigureError(UsageError):
+    """A configuration that cannot be."""
+
+
+class InputError(ToolkitError):
+    """An input function that cannot feed the CS system."""
+
+
+class CompileCallError(UsageError):
+    """`compile` with something that is no model, or for a backend that is not there."""
+
+
+class ClosureError(StepError):
+    """A step closure outside of a loop, or with a tensor that has no value."""
+
+
+class StateNotThereError(StepError):
+    """The state is read after a step at which the system does not stop."""
+
+    def __init__(self, step: int, checkpoint_steps: int) -> None:
+        every = f"every {checkpoint_steps}" if checkpoint_steps else "no further"
+        super().__init__(
+            f"the state of the model is read after step {step}, when the CS system is ahead of the program; "
+            f"expected the first or the last step, or one of {every} steps: set "
+            "configure(checkpoint_steps=N)"
         )

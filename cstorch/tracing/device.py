@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
@@ -28,6 +29,14 @@ _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 _aten = torch.ops.aten
 
 
+class Owner(Protocol):
+    """Who keeps the elements of tensors of the device while steps run."""
+
+    def refresh(self) -> None:
+        """Brings the elements to this CPU."""
+        ...
+
+
 class DeviceTensor(torch.Tensor):
     """A tensor of the device.
 
@@ -35,11 +44,13 @@ class DeviceTensor(torch.Tensor):
         host: its elements on this CPU; None for what only a step computes.
         elem: while a step is traced the functional wrapper around its recorded value.
         base: the wrapper that `elem` is a view of; `elem` itself where it is none.
+        owner: the loop on whose system its elements are, if one runs.
     """
 
     host: torch.Tensor | None
     elem: torch.Tensor | None
     base: torch.Tensor | None
+    owner: Owner | None
 
     @staticmethod
     def __new__(cls, like: torch.Tensor, host: torch.Tensor | None = None) -> DeviceTensor:
@@ -52,8 +63,26 @@ class DeviceTensor(torch.Tensor):
             dtype=like.dtype,
             device=META,
         )
-        made.host, made.elem, made.base = host, None, None
+        made.host, made.elem, made.base, made.owner = host, None, None, None
         return made
+
+    def held(self) -> torch.Tensor:
+        """Its elements on this CPU, as they are after the last step.
+
+        Raises:
+            ValueNotThereError: only a step computes it.
+            StateNotThereError: the system is at another step by now.
+        """
+        if self.host is None:
+            raise _unreadable("read")
+        if self.owner is not None:
+            self.owner.refresh()
+        return self.host
+
+    def load(self, elements: torch.Tensor) -> None:
+        """New elements, in place."""
+        assert self.host is not None
+        self.host.data.copy_(elements)
 
     @property
     def device(self) -> torch.device:
@@ -66,9 +95,7 @@ class DeviceTensor(torch.Tensor):
         return False
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
-        if _tracing() is not None or self.host is None:
-            raise _unreadable("printed")
-        return f"{self.host!r} on {DEVICE}"
+        return f"{_readable(self, 'printed')!r} on {DEVICE}"
 
     @classmethod
     def __torch_function__(
@@ -173,6 +200,18 @@ def _tracing() -> Recording | None:
     return _recorders[-1].recording if _recorders else None
 
 
+def is_tracing() -> bool:
+    """Whether a step is being traced."""
+    return bool(_recorders)
+
+
+def from_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of this CPU, in an element type."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(dtype)
+    return torch.from_numpy(np.array(array)).to(dtype)
+
+
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of this CPU as one of the device, with the same elements; what is there already stays."""
     if isinstance(tensor, DeviceTensor):
@@ -207,7 +246,7 @@ def value_of(tensor: DeviceTensor) -> Recorded:
 def _readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
     if _tracing() is not None or tensor.host is None:
         raise _unreadable(how)
-    return tensor.host
+    return tensor.held()
 
 
 def _unreadable(how: str) -> TensorReadError | ValueNotThereError:

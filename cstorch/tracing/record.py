@@ -89,12 +89,14 @@ class Recording:
     Attributes:
         graph: what was recorded so far.
         places: module and line of the operation that runs.
-        met: tensors of the device that are constants of the step.
+        met: tensors of the device that no one has named; they begin with the elements that they have now.
+        first_value: the values that these begin with, by the id of the tensor.
     """
 
     graph: Graph = field(default_factory=Graph)
     places: Places = field(default_factory=Places)
     met: list[DeviceTensor] = field(default_factory=list)
+    first_value: dict[int, Tensor] = field(default_factory=dict)
     _count: int = 0
     _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
     _composed: list[Any] = field(default_factory=list)
@@ -119,17 +121,20 @@ class Recording:
 
     def input(self, tensor: torch.Tensor) -> Recorded:
         """A tensor of the batch."""
-        made = self.new(tensor.contiguous())
+        made = self.new(torch.empty(tensor.shape, dtype=tensor.dtype, device=META))
         self.graph.inputs.append(made.value)
         return made
 
     def meet(self, tensor: DeviceTensor) -> None:
-        """A tensor of the device that no one has named: a constant, with the elements that it has now."""
+        """A tensor of the device that no one has named begins with the elements that it has now."""
         from cstorch.tracing.device import set_value
 
         if tensor.host is None:
             raise ValueNotThereError("used", user_line())
-        set_value(tensor, self.constant(tensor.host))
+        value = self.new(tensor)
+        self.graph.constants[value.value.id] = Constant(value.value, to_array(tensor.host))
+        self.first_value[id(tensor)] = value.value
+        set_value(tensor, value)
         self.met.append(tensor)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,10 +12,11 @@ from torch.utils import _pytree as pytree
 
 from cgc.importers.aten import Graph
 from cstorch.errors import StepError
-from cstorch.tracing.device import DeviceTensor, lifted, set_value, to_device, tracing, value_of
+from cstorch.tracing.device import DeviceTensor, set_value, to_device, tracing, value_of
 from cstorch.tracing.record import Recording
 
 MODEL_PREFIX = "state.model."
+UNNAMED_PREFIX = "state.optimizer.tensor."
 
 
 @dataclass(frozen=True)
@@ -23,29 +24,32 @@ class TracedStep:
     """A step, traced.
 
     Attributes:
-        graph: its operations; outputs are named `0`, `1` ... in the order of the leaves of `returned`.
+        graph: its operations; outputs are named "0", "1" ... in the order of `output_tensors`.
         state: the device tensors that it reads or replaces, by resource name.
         returned: what the function returned; the tensors in it are described, and have no value yet.
+        output_tensors: the different tensors of the device among `returned`.
     """
 
     graph: Graph
     state: dict[str, DeviceTensor]
     returned: Any
+    output_tensors: list[DeviceTensor]
 
 
 def trace(
-    function: Callable[..., Any],
-    batch: Sequence[Any],
+    function: Callable[[], Any],
+    inputs: Sequence[DeviceTensor],
     state: Mapping[str, torch.Tensor],
     modules: Sequence[nn.Module] = (),
 ) -> TracedStep:
     """Calls a step function once and records all that it does with tensors of the device.
 
     Args:
-        function: gets the batch as its positional arguments.
-        batch: tensors of this CPU, in any nest; in the step they are tensors of the device.
+        function: the step, which takes its batch from `inputs`.
+        inputs: the tensors of a batch, in the order in which they are streamed.
         state: tensors of the device that the step may read and write, by resource name. One that has two
-            names is one state, under the first.
+            names is one state, under the first. Other tensors of the device are constants of the step if
+            it only reads them, else state as well, `state.optimizer.tensor.N`.
         modules: give operations the paths of their layers.
 
     Raises:
@@ -55,17 +59,18 @@ def trace(
     for module in modules:
         recording.places.name_modules(module)
     named = _given(state)
-    for name, tensor in named.items():
-        value = recording.new(tensor)
-        recording.graph.state[name] = value.value
-        set_value(tensor, value)
     try:
-        inputs = pytree.tree_map_only(torch.Tensor, lambda x: lifted(recording.input(x)), tuple(batch))
+        for name, tensor in named.items():
+            value = recording.new(tensor)
+            recording.graph.state[name] = value.value
+            set_value(tensor, value)
+        for tensor in inputs:
+            set_value(tensor, recording.input(tensor))
         with tracing(recording):
-            returned = function(*inputs)
-        return TracedStep(_finished(recording, named, returned), named, returned)
+            returned = function()
+        return _finished(recording, named, returned)
     finally:
-        for tensor in (*named.values(), *recording.met):
+        for tensor in (*named.values(), *inputs, *recording.met):
             tensor.elem = tensor.base = None
 
 
@@ -81,16 +86,23 @@ def _given(state: Mapping[str, torch.Tensor]) -> dict[str, DeviceTensor]:
     return named
 
 
-def _finished(recording: Recording, named: Mapping[str, DeviceTensor], returned: Any) -> Graph:
+def _finished(recording: Recording, named: dict[str, DeviceTensor], returned: Any) -> TracedStep:
     graph = recording.graph
+    for tensor in recording.met:
+        first = recording.first_value[id(tensor)]
+        if value_of(tensor).value != first:
+            name = f"{UNNAMED_PREFIX}{len(named)}"
+            graph.constants.pop(first.id)
+            graph.state[name], named[name] = first, tensor
     for name, tensor in named.items():
         value = value_of(tensor).value
         if value != graph.state[name]:
             graph.updates[name] = value
-    leaves = [x for x in pytree.tree_leaves(returned) if isinstance(x, DeviceTensor)]
-    for position, leaf in enumerate(leaves):
+    leaves = {id(x): x for x in pytree.tree_leaves(returned) if isinstance(x, DeviceTensor)}
+    computed = [x for x in leaves.values() if x.elem is not None]
+    for position, leaf in enumerate(computed):
         graph.outputs[str(position)] = value_of(leaf).value
-    return graph
+    return TracedStep(graph, named, returned, computed)
 
 
 def model_state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -59,7 +59,8 @@ def run_compiled(model: nn.Module, step: Step, batches: Sequence[Sequence[torch.
     move_to_device(model)
     state = model_state(model)
     initial = {name: _elements(tensor) for name, tensor in state.items()}
-    traced = trace(lambda *batch: step(model, *batch), batches[0], state, [model])
+    inputs = [DeviceTensor(tensor) for tensor in batches[0]]
+    traced = trace(lambda: step(model, *inputs), inputs, state, [model])
     module = import_step(traced.graph, mode="train", seed=3)
     verify_module(module)
     interface, function = step_interface(module), quick_jit(step_function(module))

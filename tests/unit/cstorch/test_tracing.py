@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,18 @@ from torch.nn import functional
 
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.step import model_state, move_to_device, trace
+from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
 
 from .conftest import BothWays, run_compiled
 
 Run = Callable[..., BothWays]
+
+
+def traced(step: Callable[..., Any], *sizes: int, model: nn.Module | None = None) -> TracedStep:
+    """Traces a step with one tensor of a batch, of these sizes."""
+    x = DeviceTensor(torch.ones(sizes))
+    modules = [] if model is None else [model]
+    return trace(lambda: step(x), [x], {} if model is None else model_state(model), modules)
 
 
 class Buffers(nn.Module):
@@ -140,7 +148,7 @@ def test_reading_inside_the_step_names_the_line_and_says_step_closure(how: str) 
         return x
 
     with pytest.raises(TensorReadError, match=r"test_tracing\.py:\d+: .*step_closure"):
-        trace(step, [torch.ones(3)], {})
+        traced(step, 3)
 
 
 def test_outside_of_the_step_device_tensors_are_read_and_loaded() -> None:
@@ -159,10 +167,10 @@ def test_outside_of_the_step_device_tensors_are_read_and_loaded() -> None:
 
 
 def test_what_a_step_returned_has_no_value_outside_of_it() -> None:
-    traced = trace(lambda x: x * 2, [torch.ones(3)], {})
-    assert isinstance(traced.returned, DeviceTensor)
+    found = traced(lambda x: x * 2, 3)
+    assert isinstance(found.returned, DeviceTensor)
     with pytest.raises(ValueNotThereError, match=r"test_tracing\.py:\d+: .*step_closure"):
-        traced.returned.sum().item()
+        found.returned.sum().item()
 
 
 def test_a_tensor_of_this_cpu_is_no_place_for_results() -> None:
@@ -173,12 +181,12 @@ def test_a_tensor_of_this_cpu_is_no_place_for_results() -> None:
         return x
 
     with pytest.raises(TensorWriteError, match=r"test_tracing\.py:\d+: .*register_buffer"):
-        trace(step, [torch.ones(3)], {})
+        traced(step, 3)
 
 
 def test_drawing_on_this_cpu_inside_the_step_is_refused() -> None:
     with pytest.raises(RandomOutsideError, match="every step would see the same"):
-        trace(lambda x: x * torch.rand(3), [torch.ones(3)], {})
+        traced(lambda x: x * torch.rand(3), 3)
 
 
 def test_dropout_draws_other_masks_in_every_step_and_the_same_ones_again() -> None:
@@ -199,8 +207,8 @@ def test_tied_weights_are_one_state() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight
     move_to_device(model)
-    traced = trace(lambda x: model(x).sum(), [torch.ones(2, 4)], model_state(model))
-    assert list(traced.state) == ["state.model.0.weight"]
+    found = traced(lambda x: model(x).sum(), 2, 4, model=model)
+    assert list(found.state) == ["state.model.0.weight"]
 
 
 def test_gradients_belong_to_the_layer_of_their_forward_operation() -> None:
@@ -221,14 +229,14 @@ def test_gradients_belong_to_the_layer_of_their_forward_operation() -> None:
         loss.backward()
         return loss + sum(p.grad.sum() for p in model.parameters() if p.grad is not None)
 
-    traced = trace(step, [torch.ones(2, 4)], model_state(model), [model])
-    layers = {node.op: node.layer for node in traced.graph.nodes}
+    found = traced(step, 2, 4, model=model)
+    layers = {node.op: node.layer for node in found.graph.nodes}
     assert layers["aten.gelu.default"] == layers["aten.gelu_backward.default"] == ("inner", "1")
     products = {
-        node.layer for node in traced.graph.nodes if node.op in ("aten.addmm.default", "aten.mm.default")
+        node.layer for node in found.graph.nodes if node.op in ("aten.addmm.default", "aten.mm.default")
     }
     assert products == {("inner", "0")}
-    assert all("test_tracing.py:" in (node.source or "") for node in traced.graph.nodes)
+    assert all("test_tracing.py:" in (node.source or "") for node in found.graph.nodes)
 
 
 def test_attention_and_autocast_are_those_of_eager(both_ways: Run) -> None:

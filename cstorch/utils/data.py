@@ -1,0 +1,5 @@
+"""The input of a step."""
+
+from cstorch.data import DataLoader
+
+__all__ = ["DataLoader"]

@@ -106,13 +106,19 @@ class Loop:
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """One step; in the first turn it is traced, compiled and sent."""
-        if self._traced is None:
-            self._start(function, args, kwargs)
-        assert self._traced is not None
+        try:
+            if self._traced is None:
+                self._start(function, args, kwargs)
+            assert self._traced is not None
+            if not self.ended:
+                self._take()
+        except BaseException as error:
+            self.abandon(error)  # the program may keep the loop alive for as long as it likes
+            raise
         if not self.ended:
-            self._take()
             for call in self._closures:
-                call_closure(self, call.function, *call.arguments)
+                call_args, call_kwargs = call.arguments
+                call_closure(self, call.function, *call_args, **call_kwargs)
         return self._traced.returned[0]
 
     def add_closure(self, call: ClosureCall) -> None:
@@ -163,7 +169,10 @@ class Loop:
     def abandon(self, error: BaseException) -> None:
         """Ends the run after an error, without another word to the system than that."""
         self.ended = True
-        self._stack.__exit__(type(error), error, error.__traceback__)
+        stack, self._stack = self._stack, ExitStack()
+        if self._inference is not None:
+            self._inference.close()
+        stack.__exit__(type(error), error, error.__traceback__)
 
     def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         inputs = [x for x in pytree.tree_leaves(self.batch) if isinstance(x, DeviceTensor)]

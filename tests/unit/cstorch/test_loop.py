@@ -84,6 +84,12 @@ def total(model: nn.Module) -> float:
     return float(sum(value.double().abs().sum() for value in model.state_dict().values()))
 
 
+def run(step: Callable[[Any], Any], loader: DataLoader) -> None:
+    """A loop that does nothing beside the steps."""
+    for batch in loader:
+        step(batch)
+
+
 def by_torch() -> tuple[list[float], dict[int, float], nn.Module]:
     """Losses, the state after some steps, and the trained model."""
     model, losses, states = new_model(), [], {}
@@ -126,7 +132,7 @@ def test_a_loop_trains_to_eagers_numbers_and_reads_the_state_where_it_may(config
         if i in (1, 10, 20):
             save(i)
         if i == 5:
-            with pytest.raises(StateNotThereError, match="after step 5, .*every 10 steps"):
+            with pytest.raises(StateNotThereError, match=r"after step 5, .*every 10 steps"):
                 save(i)
     expected, expected_states, trained = by_torch()
     assert losses == pytest.approx(expected, rel=1e-6)
@@ -196,8 +202,7 @@ def test_a_batch_of_another_shape_is_named(configure: Configure) -> None:
     with pytest.raises(
         InputError, match=r"float32\[8, 6\] for input_0, expected float32\[16, 6\].*drop_last"
     ):
-        for batch in DataLoader(uneven, num_steps=STEPS):
-            step(batch)
+        run(step, DataLoader(uneven, num_steps=STEPS))
 
 
 def test_a_value_read_in_the_step_ends_the_loop_before_anything_runs(configure: Configure) -> None:
@@ -205,8 +210,7 @@ def test_a_value_read_in_the_step_ends_the_loop_before_anything_runs(configure: 
     model = cstorch.compile(new_model())
     step = cstorch.compile_step(lambda batch: print(train_step(model, *batch)))
     with pytest.raises(TensorReadError, match="step_closure"):
-        for batch in DataLoader(data, num_steps=STEPS):
-            step(batch)
+        run(step, DataLoader(data, num_steps=STEPS))
 
 
 def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
@@ -217,7 +221,7 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
         cstorch.compile_step(lambda: None)()
     with pytest.raises(ClosureError, match="outside of a loop"):
         cstorch.step_closure(lambda: None)()
-    with pytest.raises(CompileCallError, match="expected a torch.nn.Module"):
+    with pytest.raises(CompileCallError, match=r"expected a torch\.nn\.Module"):
         cstorch.compile(3)  # type: ignore[type-var]
     with pytest.raises(CompileCallError, match="backend is 'tpu'"):
         cstorch.compile(new_model(), "tpu")
@@ -268,5 +272,5 @@ def test_steps_that_cannot_be_are_refused(settings: dict[str, int], text: str) -
 def test_what_is_no_input_function_is_refused() -> None:
     with pytest.raises(InputError, match="expected a function that returns"):
         DataLoader(data())  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="returns a int, expected a torch.utils.data.DataLoader"):
+    with pytest.raises(InputError, match=r"returns a int, expected a torch\.utils"):
         len(DataLoader(lambda: 3))

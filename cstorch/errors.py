@@ -61,3 +61,11 @@ class NoShapeError(StepError):
             f"{' in module ' + '.'.join(layer) if layer else ''} cannot be recorded: PyTorch has no rule for "
             "the shape of its result; write it with other operations"
         )
+
+
+class OptimizerArgumentError(ToolkitError, ValueError):
+    """An optimizer is made with a value that it cannot use; a `ValueError`, as programs expect."""
+
+
+class OptimizerStateError(ToolkitError, RuntimeError):
+    """A state that is not of this optimizer, or that it does not have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -60,7 +60,8 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
         optimizer_type: name of a class, in small or capital letters.
         params: parameters, or groups of them.
         kwargs: arguments of the class, also by the names `learning_rate`, `weight_decay_rate`, and `beta1`
-            with `beta2`. What the class does not take is left out, with a warning.
+            with `beta2`. What the class does not take is left out, with a warning; so is a `learning_rate`
+            that is a schedule, which is for `configure_lr_scheduler`.
 
     Raises:
         OptimizerArgumentError: there is no such optimizer, or an argument is given by two names.
@@ -80,7 +81,7 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
 def _by_own_names(made: type[Optimizer], given: dict[str, Any]) -> dict[str, Any]:
     renamed = dict(given)
     for alias, name in _ALIASES.items():
-        if alias in renamed:
+        if alias in renamed and not isinstance(renamed[alias], dict | list | tuple):
             _set_once(renamed, alias, name, renamed.pop(alias))
     takes_betas = "betas" in inspect.signature(made).parameters
     if takes_betas and renamed.keys() >= {"beta1", "beta2"}:
@@ -97,28 +98,29 @@ def _set_once(given: dict[str, Any], alias: str, name: str, value: Any) -> None:
 def configure_param_groups(
     model: nn.Module,
     optimizer_params: dict[str, Any],
-    no_decay: Callable[[str, nn.Parameter], bool] | Sequence[str] = ("bias", "norm"),
+    no_decay: Callable[[str, nn.Parameter], bool] | None = None,
 ) -> list[dict[str, Any]]:
     """The parameters of a model in two groups: with the weight decay that is given, and without.
 
     Args:
         model: its parameters that have gradients.
         optimizer_params: says `weight_decay` or `weight_decay_rate`; without it no parameter decays.
-        no_decay: whether a parameter of a name does not decay, or parts of such names in small letters.
+        no_decay: whether a parameter of a name does not decay; biases and the parameters of normalization
+            layers do not where it is left out.
 
     Returns:
         Groups for an optimizer; one that would be empty is left out.
     """
     rate = optimizer_params.get("weight_decay", optimizer_params.get("weight_decay_rate", 0.0))
-
-    def exempt(name: str, parameter: nn.Parameter) -> bool:
-        if callable(no_decay):
-            return no_decay(name, parameter)
-        return any(part in name.lower() for part in no_decay)
-
     groups: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[exempt(name, parameter)].append(parameter)
+            exempt = no_decay(name, parameter) if no_decay else _is_bias_or_norm(model, name)
+            groups[exempt].append(parameter)
     rated = zip(groups, (rate, 0.0), strict=True)
     return [{"params": group, "weight_decay": value} for group, value in rated if group]
+
+
+def _is_bias_or_norm(model: nn.Module, name: str) -> bool:
+    module, _, own = name.rpartition(".")
+    return own.endswith("bias") or "Norm" in type(model.get_submodule(module)).__name__

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from cstorch.errors import OptimizerStateError
 
@@ -41,9 +43,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         enable_global_step: bool = False,
     ) -> None:
         super().__init__(params, dict(defaults))
-        self._before_zero_grad: list[Hook] = []
-        self._after_zero_grad: list[Hook] = []
         self.enable_global_step = enable_global_step
+        self._forget_hooks()
         self.preinitialize()
         for group in self.param_groups:
             self._count_steps(group)
@@ -109,29 +110,33 @@ class Optimizer(torch.optim.Optimizer, ABC):
         f(self)
         return self
 
-    def register_zero_grad_pre_hook(self, hook: Hook) -> Callable[[], None]:
-        """Calls a hook with the optimizer and the arguments before each `zero_grad`.
-
-        Returns:
-            Takes the hook away.
-        """
+    def register_zero_grad_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Calls a hook with the optimizer and the arguments before each `zero_grad`."""
         return _registered(self._before_zero_grad, hook)
 
-    def register_zero_grad_post_hook(self, hook: Hook) -> Callable[[], None]:
-        """Calls a hook with the optimizer and the arguments after each `zero_grad`.
-
-        Returns:
-            Takes the hook away.
-        """
+    def register_zero_grad_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Calls a hook with the optimizer and the arguments after each `zero_grad`."""
         return _registered(self._after_zero_grad, hook)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Drops the gradients of all parameters; see `torch.optim.Optimizer.zero_grad`."""
-        for hook in tuple(self._before_zero_grad):
+        for hook in tuple(self._before_zero_grad.values()):
             hook(self, args, kwargs)
         super().zero_grad(*args, **kwargs)
-        for hook in tuple(self._after_zero_grad):
+        for hook in tuple(self._after_zero_grad.values()):
             hook(self, args, kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "enable_global_step": self.enable_global_step}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget_hooks()
+
+    def _forget_hooks(self) -> None:
+        """A copy has no hooks, as PyTorch's optimizers."""
+        self._before_zero_grad: OrderedDict[int, Hook] = OrderedDict()
+        self._after_zero_grad: OrderedDict[int, Hook] = OrderedDict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Writes a saved state into the tensors of this one, which stay the same tensors.
@@ -249,9 +254,10 @@ def forgotten(rate: float, step: Tensor) -> Tensor:
     return -torch.expm1(step * (math.log(rate) if rate else -math.inf))
 
 
-def _registered(hooks: list[Hook], hook: Hook) -> Callable[[], None]:
-    hooks.append(hook)
-    return lambda: hooks.remove(hook)
+def _registered(hooks: OrderedDict[int, Hook], hook: Hook) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
 
 
 def _check_names(optimizer: str, index: int, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

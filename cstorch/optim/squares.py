@@ -164,7 +164,8 @@ class RMSprop(PerParameter):
         gradient = decayed(gradient, parameter, group["weight_decay"])
         squares = averaged_square(state["square_avg"], gradient, alpha)
         if group["centered"]:
-            squares = squares - averaged(state["grad_avg"], gradient, alpha).square()
+            variance = squares - averaged(state["grad_avg"], gradient, alpha).square()
+            squares = variance.clamp(min=0)  # rounding makes it negative where gradients are equal
         change = gradient / (squares.sqrt() + group["eps"])
         if not is_off(group["momentum"]):
             change = state["momentum_buffer"].mul_(group["momentum"]).add_(change)

@@ -89,3 +89,11 @@ class StateNotThereError(StepError):
             f"expected the first or the last step, or one of {every} steps: set "
             "configure(checkpoint_steps=N)"
         )
+
+
+class OptimizerArgumentError(ToolkitError, ValueError):
+    """An optimizer is made with a value that it cannot use; a `ValueError`, as programs expect."""
+
+
+class OptimizerStateError(ToolkitError, RuntimeError):
+    """A state that is not of this optimizer, or that it does not have."""

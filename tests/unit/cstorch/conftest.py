@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +54,18 @@ def in_numbers(returned: torch.Tensor | Sequence[torch.Tensor]) -> list[float]:
     return [float(value) for value in values]
 
 
-def run_compiled(model: nn.Module, step: Step, batches: Sequence[Sequence[torch.Tensor]]) -> Compiled:
-    """Moves the model to the device, traces the step once and runs it on each batch."""
+def run_compiled(
+    model: nn.Module,
+    step: Step,
+    batches: Sequence[Sequence[torch.Tensor]],
+    prepare: Callable[[nn.Module], Mapping[str, torch.Tensor]] | None = None,
+) -> Compiled:
+    """Moves the model to the device, traces the step once and runs it on each batch.
+
+    `prepare` gets the moved model, and returns more state of the step by its resource names.
+    """
     move_to_device(model)
-    state = model_state(model)
+    state = {**model_state(model), **(prepare(model) if prepare else {})}
     initial = {name: _elements(tensor) for name, tensor in state.items()}
     inputs = [DeviceTensor(tensor) for tensor in batches[0]]
     traced = trace(lambda: step(model, *inputs), inputs, state, [model])

@@ -1,0 +1,360 @@
+"""Adam and what was made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cstorch.optim.arguments import at_least_zero, rates
+from cstorch.optim.optimizer import (
+    PerParameter,
+    averaged,
+    averaged_square,
+    decayed,
+    forgotten,
+    is_off,
+    scalar,
+    uphill,
+)
+
+Betas = tuple[float, float]
+
+
+class _Moments(PerParameter):
+    """Keeps averages of the gradients and of their squares.
+
+    State: `exp_avg` and `exp_avg_sq`, of the parameter's shape.
+    """
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """Both averages."""
+        return ["exp_avg", "exp_avg_sq"]
+
+    def _averages(
+        self, gradient: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        beta1, beta2 = group["betas"]
+        return (
+            averaged(state["exp_avg"], gradient, beta1),
+            averaged_square(state["exp_avg_sq"], gradient, beta2),
+        )
+
+
+class AdamW(_Moments):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019, arXiv:1711.05101).
+
+    `p *= 1 - lr * weight_decay`, then `p -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)`:
+    `eps` is added before the correction of bias, as in section 2 of Kingma and Ba (2015).
+
+    State: `exp_avg` (m), `exp_avg_sq` (v), with `amsgrad` `max_exp_avg_sq`, and `beta1_power` and
+    `beta2_power`, the powers of the betas that the next step uses, without dimensions.
+
+    Args:
+        params: see `Optimizer`.
+        lr: learning rate.
+        betas: rates of the two averages, from 0 to below 1.
+        eps: is added to the root of the squares.
+        weight_decay: rate of the decoupled decay.
+        l2_regularization_rate: rate of a decay that is part of the gradient.
+        correct_bias: False leaves out the factor of the first steps.
+        amsgrad: the largest average of squares so far divides (Reddi et al., 2018, arXiv:1904.09237).
+
+    Raises:
+        OptimizerArgumentError: a negative number, or a beta of 1 or more.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        l2_regularization_rate: float = 0.0,
+        correct_bias: bool = True,
+        amsgrad: bool = False,
+    ) -> None:
+        at_least_zero(
+            self, lr=lr, eps=eps, weight_decay=weight_decay, l2_regularization_rate=l2_regularization_rate
+        )
+        rates(self, "betas", betas)
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "l2_regularization_rate": l2_regularization_rate,
+            "correct_bias": correct_bias,
+            "amsgrad": amsgrad,
+        }
+        super().__init__(params, defaults)
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        state = super()._initial(parameter, group)
+        if group["amsgrad"]:
+            state["max_exp_avg_sq"] = torch.zeros_like(parameter)
+        beta1, beta2 = group["betas"]
+        return {**state, "beta1_power": scalar(parameter, beta1), "beta2_power": scalar(parameter, beta2)}
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The averages, and the largest average of squares."""
+        return ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        gradient = decayed(gradient, parameter, group["l2_regularization_rate"])
+        average, squares = self._averages(gradient, state, group)
+        if group["amsgrad"]:
+            largest = state["max_exp_avg_sq"]
+            squares = largest.copy_(torch.maximum(largest, squares))
+        rate = group["lr"]
+        if group["correct_bias"]:
+            rate = rate * torch.sqrt(1 - state["beta2_power"]) / (1 - state["beta1_power"])
+            for name, beta in zip(("beta1_power", "beta2_power"), group["betas"], strict=True):
+                state[name].mul_(beta)
+        if not is_off(group["weight_decay"]):
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.sub_(average / (squares.sqrt() + group["eps"]) * rate)
+
+
+class Adam(AdamW):
+    """Adam (Kingma and Ba, 2015, arXiv:1412.6980); its weight decay is part of the gradient.
+
+    State and rule are those of `AdamW`. A group says `l2_regularization_rate` for the weight decay that it
+    was given, and 0 for `weight_decay`.
+
+    Args:
+        params: see `Optimizer`.
+        lr: learning rate.
+        betas: rates of the two averages, from 0 to below 1.
+        eps: is added to the root of the squares.
+        weight_decay: rate of the decay that is part of the gradient.
+        amsgrad: the largest average of squares so far divides.
+
+    Raises:
+        OptimizerArgumentError: a negative number, or a beta of 1 or more.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ) -> None:
+        at_least_zero(self, weight_decay=weight_decay)
+        super().__init__(params, lr, betas, eps, 0.0, weight_decay, True, amsgrad)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters; a weight decay of their own is part of the gradient, too."""
+        if "weight_decay" in param_group:
+            rate = param_group["weight_decay"]
+            param_group = {**param_group, "weight_decay": 0.0, "l2_regularization_rate": rate}
+        super().add_param_group(param_group)
+
+
+class Adamax(PerParameter):
+    """Adam with the largest gradient instead of the squares (Kingma and Ba, 2015, section 7.1).
+
+    State: `exp_avg`, `exp_inf` of the parameter's shape, and `beta1_power` without dimensions.
+
+    Raises:
+        OptimizerArgumentError: a negative number, or a beta of 1 or more.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+    ) -> None:
+        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
+        rates(self, "betas", betas)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults)
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_inf": torch.zeros_like(parameter),
+            "beta1_power": scalar(parameter, group["betas"][0]),
+        }
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The average and the largest gradient."""
+        return ["exp_avg", "exp_inf"]
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        beta1, beta2 = group["betas"]
+        gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
+        average, largest, power = state["exp_avg"], state["exp_inf"], state["beta1_power"]
+        averaged(average, gradient, beta1)
+        largest.copy_(torch.maximum(largest * beta2, gradient.abs() + group["eps"]))
+        parameter.sub_(average / largest * (group["lr"] / (1 - power)))
+        power.mul_(beta1)
+
+
+class Lamb(_Moments):
+    """Steps as long as a fraction of their parameter (You et al., 2020, arXiv:1904.00962).
+
+    The step is `r = m / (sqrt(v) + eps) + weight_decay * p`, without correction of bias. It is taken as
+    `p -= lr * trust * r` with `trust = min(|p|, 10) / |r|`, and 1 where one of the two is zero.
+
+    State: `exp_avg` (m) and `exp_avg_sq` (v), of the parameter's shape.
+
+    Args:
+        params: see `Optimizer`.
+        lr: learning rate.
+        betas: rates of the two averages, from 0 to below 1.
+        eps: is added to the root of the squares.
+        weight_decay: rate of the decay.
+        adam: takes 1 for `trust`.
+
+    Raises:
+        OptimizerArgumentError: a negative number, or a beta of 1 or more.
+    """
+
+    _LONGEST = 10.0
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0,
+        adam: bool = False,
+    ) -> None:
+        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
+        rates(self, "betas", betas)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adam": adam}
+        super().__init__(params, defaults)
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        average, squares = self._averages(gradient, state, group)
+        change = decayed(average / (squares.sqrt() + group["eps"]), parameter, group["weight_decay"])
+        rate = group["lr"]
+        if not group["adam"]:
+            rate = rate * self._trust(parameter, change)
+        parameter.sub_(change * rate)
+
+    def _trust(self, parameter: Tensor, change: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(parameter).clamp(max=self._LONGEST)
+        change_length = torch.linalg.vector_norm(change)
+        both = (length > 0) & (change_length > 0)
+        one = torch.ones_like(length)
+        return torch.where(both, length / torch.where(both, change_length, one), one)
+
+
+class NAdam(_Moments):
+    """Adam with Nesterov's momentum (Dozat, 2016, "Incorporating Nesterov Momentum into Adam").
+
+    The momentum of step t is `u[t] = beta1 * (1 - 0.96^(t * momentum_decay) / 2)`, and U[t] the product of
+    those so far: `p -= lr / root * (g * (1 - u[t]) / (1 - U[t]) + m * u[t+1] / (1 - U[t] * u[t] * u[t+1]))`.
+    The paper has U[t+1] in the last term; release 2.10 of the CS software counts u[t] twice, as done here.
+
+    State: `mu_product`, the product of all momenta so far, and `step`, without dimensions; `exp_avg` and
+    `exp_avg_sq` of the parameter's shape.
+
+    Raises:
+        OptimizerArgumentError: a negative number, or a beta of 1 or more.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 2e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+    ) -> None:
+        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
+        rates(self, "betas", betas)
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+        }
+        super().__init__(params, defaults, enable_global_step=True)
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {"mu_product": scalar(parameter, 1), **super()._initial(parameter, group)}
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        beta1, beta2 = group["betas"]
+        step = self.increment_global_step(parameter)
+        now, following = (
+            beta1 * (1 - 0.5 * torch.pow(0.96, count * group["momentum_decay"])) for count in (step, step + 1)
+        )
+        product = state["mu_product"].mul_(now)
+        gradient = decayed(gradient, parameter, group["weight_decay"])
+        average, squares = self._averages(gradient, state, group)
+        root = (squares / forgotten(beta2, step)).sqrt() + group["eps"]
+        ahead = gradient * ((1 - now) / (1 - product)) + average * (
+            following / (1 - product * now * following)
+        )
+        parameter.sub_(ahead / root * group["lr"])
+
+
+class RAdam(_Moments):
+    """Adam that divides by the squares once enough of them are averaged (Liu et al., 2020, arXiv:1908.03265).
+
+    State: `exp_avg` and `exp_avg_sq` of the parameter's shape, `step` without dimensions.
+
+    Raises:
+        OptimizerArgumentError: a negative number, or a beta of 1 or more.
+    """
+
+    _ENOUGH = 5
+    """Length of the average from which on its variance is known."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
+        rates(self, "betas", betas)
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, enable_global_step=True)
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        beta1, beta2 = group["betas"]
+        step = self.increment_global_step(parameter)
+        gradient = decayed(gradient, parameter, group["weight_decay"])
+        average, squares = self._averages(gradient, state, group)
+        seen = forgotten(beta2, step)
+        longest = 2 / (1 - beta2) - 1
+        length = longest - 2 * step * (1 - seen) / seen
+        known = length > self._ENOUGH
+        length = torch.where(known, length, self._ENOUGH)
+        certainty = ((length - 4) * (length - 2) * longest) / ((longest - 4) * (longest - 2) * length)
+        adapted = torch.sqrt(certainty * seen) / (squares.sqrt() + group["eps"])
+        rate = group["lr"] / forgotten(beta1, step)
+        parameter.sub_(average * torch.where(known, adapted, 1.0) * rate)

@@ -1,0 +1,285 @@
+"""What all optimizers are: a `torch.optim.Optimizer` whose step is recorded once."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from cstorch.errors import OptimizerStateError
+
+GLOBAL_STEP = "step"
+"""Name of the state that counts the steps of one parameter."""
+
+Closure = Callable[[], Tensor]
+Hook = Callable[["Optimizer", tuple[Any, ...], dict[str, Any]], None]
+
+
+class Optimizer(torch.optim.Optimizer, ABC):
+    """Base of the optimizers that a traced step can use.
+
+    All state that a step changes is made in `preinitialize`, as tensors on the devices of their parameters,
+    and is written in place from there on. A step has no Python condition on the value of a tensor; `lr` and
+    the other entries of a group may be numbers, which do not change once a step is traced, or tensors
+    without dimensions.
+
+    Args:
+        params: tensors, or groups of them with entries of their own, as for `torch.optim.Optimizer`.
+        defaults: entries of the groups that do not say otherwise.
+        enable_global_step: every parameter gets the state `step`, float32 without dimensions, which
+            `increment_global_step` counts up.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        defaults: Mapping[str, Any],
+        enable_global_step: bool = False,
+    ) -> None:
+        super().__init__(params, dict(defaults))
+        self.enable_global_step = enable_global_step
+        self._forget_hooks()
+        self.preinitialize()
+        for group in self.param_groups:
+            self._count_steps(group)
+
+    @abstractmethod
+    def preinitialize(self) -> None:
+        """Makes the state of all parameters."""
+
+    @abstractmethod
+    def step(self, closure: Closure | None = None) -> Tensor | None:
+        """Updates the parameters that have gradients; returns what the closure returned."""
+
+    @abstractmethod
+    def state_names_to_sparsify(self) -> list[str]:
+        """Names of the states that have an element for each element of their parameter."""
+
+    def increment_global_step(self, parameter: Tensor) -> Tensor:
+        """Counts a step of a parameter; returns the number of its steps, this one included.
+
+        Raises:
+            OptimizerStateError: the optimizer was made without `enable_global_step`.
+        """
+        if not self.enable_global_step:
+            raise OptimizerStateError(
+                f"{type(self).__name__} counts no steps; give enable_global_step=True to its base"
+            )
+        count: Tensor = self.state[parameter][GLOBAL_STEP]
+        return count.add_(1)
+
+    def _count_steps(self, group: Mapping[str, Any]) -> None:
+        if self.enable_global_step:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault(GLOBAL_STEP, scalar(parameter, 0))
+
+    def named_state(self, prefix: str = "state.optimizer.") -> dict[str, Tensor]:
+        """All tensors that a step may change, by resource name.
+
+        Returns:
+            `<prefix>state.<i>.<name>` for the state of parameter i, as `state_dict` counts them, and
+            `<prefix>param_groups.<g>.<name>` for the entries of groups that are tensors, such as `lr`.
+        """
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        stores = [(f"state.{i}", self.state.get(p, {})) for i, p in enumerate(parameters)]
+        stores += [(f"param_groups.{g}", group) for g, group in enumerate(self.param_groups)]
+        return {
+            f"{prefix}{store}.{name}": value
+            for store, entries in stores
+            for name, value in entries.items()
+            if isinstance(value, torch.Tensor)
+        }
+
+    def visit_state(self, f: Callable[[Tensor], Tensor | None]) -> None:
+        """Calls a function on every tensor of the state; what it returns, if anything, takes its place."""
+        for state in self.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    replaced = f(value)
+                    if replaced is not None:
+                        state[name] = replaced
+
+    def apply(self, f: Callable[[Optimizer], object]) -> Optimizer:
+        """Calls a function on the optimizer, as `nn.Module.apply` does on a module; returns the optimizer."""
+        f(self)
+        return self
+
+    def register_zero_grad_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Calls a hook with the optimizer and the arguments before each `zero_grad`."""
+        return _registered(self._before_zero_grad, hook)
+
+    def register_zero_grad_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Calls a hook with the optimizer and the arguments after each `zero_grad`."""
+        return _registered(self._after_zero_grad, hook)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Drops the gradients of all parameters; see `torch.optim.Optimizer.zero_grad`."""
+        for hook in tuple(self._before_zero_grad.values()):
+            hook(self, args, kwargs)
+        super().zero_grad(*args, **kwargs)
+        for hook in tuple(self._after_zero_grad.values()):
+            hook(self, args, kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "enable_global_step": self.enable_global_step}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget_hooks()
+
+    def _forget_hooks(self) -> None:
+        """A copy has no hooks, as PyTorch's optimizers."""
+        self._before_zero_grad: OrderedDict[int, Hook] = OrderedDict()
+        self._after_zero_grad: OrderedDict[int, Hook] = OrderedDict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Writes a saved state into the tensors of this one, which stay the same tensors.
+
+        Raises:
+            OptimizerStateError: the saved groups or states are not those of this optimizer.
+        """
+        groups = list(state_dict["param_groups"])
+        sizes = [len(group["params"]) for group in self.param_groups]
+        if [len(group["params"]) for group in groups] != sizes:
+            raise OptimizerStateError(
+                f"the saved groups have {[len(g['params']) for g in groups]} parameters, expected {sizes}; "
+                "load them into an optimizer that is made with the same groups"
+            )
+        saved = {int(index): state for index, state in state_dict["state"].items()}
+        pairs = [
+            (self.state.get(parameter, {}), saved.get(index, {}), index)
+            for group, other in zip(self.param_groups, groups, strict=True)
+            for parameter, index in zip(group["params"], other["params"], strict=True)
+        ]
+        for state, values, index in pairs:
+            _check_names(type(self).__name__, index, state, values)
+        with torch.no_grad():
+            for state, values, _ in pairs:
+                for name, value in values.items():
+                    _write(state, name, value)
+            for group, other in zip(self.param_groups, groups, strict=True):
+                for name in other.keys() - {"params"}:
+                    _write(group, name, other[name])
+
+
+class PerParameter(Optimizer):
+    """An optimizer whose rule is the same for each parameter, and looks at no other one."""
+
+    @abstractmethod
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The state of a parameter before its first step, without the count of its steps."""
+
+    @abstractmethod
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        """Updates a parameter and its state in place."""
+
+    def preinitialize(self) -> None:
+        """Makes the state of all parameters."""
+        for group in self.param_groups:
+            self._start(group)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters with entries of their own, and makes their state."""
+        super().add_param_group(param_group)
+        if hasattr(self, "enable_global_step"):  # the groups of the constructor get their state after it
+            self._start(self.param_groups[-1])
+            self._count_steps(self.param_groups[-1])
+
+    def _start(self, group: Mapping[str, Any]) -> None:
+        with torch.no_grad():
+            for parameter in group["params"]:
+                self.state[parameter].update(self._initial(parameter, group))
+
+    def step(self, closure: Closure | None = None) -> Tensor | None:
+        """Updates the parameters that have gradients.
+
+        Args:
+            closure: computes the loss and its gradients.
+
+        Returns:
+            What the closure returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._update(parameter, parameter.grad, self.state[parameter], group)
+        return loss
+
+
+def scalar(like: Tensor, value: float) -> Tensor:
+    """A float32 number on the device of a tensor."""
+    return like.new_full((), value, dtype=torch.float32)
+
+
+def is_off(value: float | Tensor | None) -> bool:
+    """Whether an entry of a group is a number that switches a term off; a tensor may change, and never is."""
+    return not isinstance(value, torch.Tensor) and not value
+
+
+def decayed(gradient: Tensor, parameter: Tensor, rate: float | Tensor) -> Tensor:
+    """A gradient with that of `rate / 2 * |parameter|^2`."""
+    return gradient if is_off(rate) else gradient + rate * parameter
+
+
+def uphill(gradient: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """A gradient, with the other sign where the group says `maximize`."""
+    return -gradient if group["maximize"] else gradient
+
+
+def averaged(average: Tensor, value: Tensor, rate: float) -> Tensor:
+    """`average = rate * average + (1 - rate) * value`, in place."""
+    return average.mul_(rate).add_(value, alpha=1 - rate)
+
+
+def averaged_square(average: Tensor, value: Tensor, rate: float) -> Tensor:
+    """`average = rate * average + (1 - rate) * value^2`, in place."""
+    return average.mul_(rate).addcmul_(value, value, value=1 - rate)
+
+
+def forgotten(rate: float, step: Tensor) -> Tensor:
+    """`1 - rate^step`, exact also where the power is nearly 1."""
+    return -torch.expm1(step * (math.log(rate) if rate else -math.inf))
+
+
+def _registered(hooks: OrderedDict[int, Hook], hook: Hook) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+def _check_names(optimizer: str, index: int, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    if state.keys() != saved.keys():
+        raise OptimizerStateError(
+            f"parameter {index} has the saved states {sorted(saved)}, expected {sorted(state)}; "
+            f"load what {optimizer} saved with the same arguments"
+        )
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and tuple(value.shape) != tuple(
+            torch.as_tensor(saved[name]).shape
+        ):
+            raise OptimizerStateError(
+                f"the saved {name} of parameter {index} has the shape "
+                f"{tuple(torch.as_tensor(saved[name]).shape)}, expected {tuple(value.shape)}"
+            )
+
+
+def _write(target: dict[str, Any], name: str, value: Any) -> None:
+    """Writes into the tensor that is there, so that a step that was traced with it sees the value."""
+    kept = target.get(name)
+    if isinstance(kept, torch.Tensor) and value is not None:
+        kept.copy_(torch.as_tensor(value))
+    else:
+        target[name] = value.clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,217 @@
+"""Optimizers that follow gradients, or their signs, without keeping squares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cstorch.optim.arguments import at_least_zero, rates, refused
+from cstorch.optim.optimizer import PerParameter, averaged, decayed, is_off, scalar, uphill
+
+
+class SGD(PerParameter):
+    """Gradient descent with momentum (Sutskever et al., 2013, "On the importance of initialization ...").
+
+    `b = momentum * b + (1 - dampening) * g` from b = 0 on, so that `dampening` counts in the first step, too;
+    `p -= lr * b`, with `nesterov` `p -= lr * (g + momentum * b)`.
+
+    State: `momentum_buffer` (b) of the parameter's shape where the group has a momentum.
+
+    Raises:
+        OptimizerArgumentError: a negative number, or `nesterov` without a momentum or with a dampening.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        at_least_zero(self, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        if nesterov and (is_off(momentum) or not is_off(dampening)):
+            raise refused(
+                self,
+                "nesterov",
+                nesterov,
+                f"False, or a momentum and no dampening, not {momentum}, {dampening}",
+            )
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {} if is_off(group["momentum"]) else {"momentum_buffer": torch.zeros_like(parameter)}
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The momentum."""
+        return ["momentum_buffer"]
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        change = gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
+        momentum = group["momentum"]
+        if not is_off(momentum):
+            change = state["momentum_buffer"].mul_(momentum).add_(gradient * (1 - group["dampening"]))
+            if group["nesterov"]:
+                change = gradient + momentum * change
+        parameter.sub_(change * group["lr"])
+
+
+class ASGD(PerParameter):
+    """Gradient descent with an average of the parameters (Polyak and Juditsky, 1992).
+
+    In step t, from 1, `p -= eta * (g + lambd * p)`; from there on `eta = lr / (1 + lambd * lr * t)^alpha` and
+    `mu = 1 / max(1, t - t0)`, the weight of a parameter in the average.
+
+    State: `eta`, `mu` and `step` without dimensions, `ax`, the average, of the parameter's shape.
+
+    Raises:
+        OptimizerArgumentError: a negative `lr` or `weight_decay`.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0,
+        maximize: bool = False,
+    ) -> None:
+        at_least_zero(self, lr=lr, weight_decay=weight_decay)
+        defaults = {
+            "lr": lr,
+            "lambd": lambd,
+            "alpha": alpha,
+            "t0": t0,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, enable_global_step=True)
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {
+            "eta": scalar(parameter, 1).mul_(group["lr"]),
+            "mu": scalar(parameter, 1),
+            "ax": torch.zeros_like(parameter),
+        }
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The average."""
+        return ["ax"]
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        eta, mu, average = state["eta"], state["mu"], state["ax"]
+        step = self.increment_global_step(parameter)
+        gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
+        parameter.sub_((gradient + group["lambd"] * parameter) * eta)
+        average.copy_(torch.where(mu == 1, parameter, average + (parameter - average) * mu))
+        rate = group["lr"]
+        eta.copy_(rate / torch.pow(1 + group["lambd"] * rate * step, group["alpha"]))
+        mu.copy_(1 / (step - group["t0"]).clamp(min=1))
+
+
+class Lion(PerParameter):
+    """Steps of the sign of a momentum (Chen et al., 2023, arXiv:2302.06675).
+
+    State: `exp_avg` of the parameter's shape.
+
+    Raises:
+        OptimizerArgumentError: a negative number, or a beta of 1 or more.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        at_least_zero(self, lr=lr, weight_decay=weight_decay)
+        rates(self, "betas", betas)
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {"exp_avg": torch.zeros_like(parameter)}
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The momentum."""
+        return ["exp_avg"]
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        beta1, beta2 = group["betas"]
+        average = state["exp_avg"]
+        direction = (average * beta1 + gradient * (1 - beta1)).sign()
+        parameter.sub_(decayed(direction, parameter, group["weight_decay"]) * group["lr"])
+        averaged(average, gradient, beta2)
+
+
+class Rprop(PerParameter):
+    """A step size for each element, which grows while its sign stays (Riedmiller and Braun, 1993).
+
+    Where the sign of the gradient changes, the element stays where it is for one step.
+
+    State: `prev`, the gradient before, and `step_size`, from `lr` on, both of the parameter's shape.
+
+    Args:
+        params: see `Optimizer`.
+        lr: the first step sizes; later values have no effect.
+        etas: factors of a step size where the sign changes, and where it stays.
+        step_sizes: the least and the largest step size.
+
+    Raises:
+        OptimizerArgumentError: a negative `lr`, or `etas` that are not around 1.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50.0),
+    ) -> None:
+        at_least_zero(self, lr=lr)
+        if not 0 < etas[0] < 1 < etas[1]:
+            raise refused(self, "etas", etas, "one between 0 and 1, and one above 1")
+        super().__init__(params, {"lr": lr, "etas": etas, "step_sizes": step_sizes})
+
+    def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {
+            "prev": torch.zeros_like(parameter),
+            "step_size": torch.ones_like(parameter).mul_(group["lr"]),
+        }
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """Both states."""
+        return ["prev", "step_size"]
+
+    def _update(
+        self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
+    ) -> None:
+        before, size = state["prev"], state["step_size"]
+        shrink, grow = group["etas"]
+        agreement = gradient * before
+        turned = agreement < 0
+        factor = torch.where(turned, shrink, torch.where(agreement > 0, grow, 1.0))
+        size.copy_((size * factor).clamp(*group["step_sizes"]))
+        before.copy_(torch.where(turned, 0.0, gradient))
+        parameter.sub_(before.sign() * size)

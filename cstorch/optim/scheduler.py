@@ -92,9 +92,7 @@ class Scheduler:
         """Counts a step and writes the next values into the parameter groups; also inside a traced step."""
         with torch.no_grad():
             self._advance()
-        self._last_value = [
-            group[self.key] if self._is_for(group) else None for group in self.optimizer.param_groups
-        ]
+        self._last_value = self._entries()
 
     def get_last_value(self) -> list[torch.Tensor | None]:
         """What this schedule wrote last into each group; None for groups that it is not for."""
@@ -129,6 +127,7 @@ class Scheduler:
             self._load(state_dict)
             for group, value in zip(self._groups(), self._group_values(), strict=True):
                 group[self.key].copy_(value)
+        self._last_value = self._entries()
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self._check_entries(state)
@@ -137,7 +136,7 @@ class Scheduler:
             if stored in state and name not in _BOOKKEEPING | _OF_THIS_OBJECT:
                 self.__dict__[name] = _loaded(kept, state[stored])
         last = state.get("_last_value", self._last_value)
-        self._last_value = [None if x is None else torch.as_tensor(x) for x in last]
+        self._last_value = [None if x is None else torch.as_tensor(x).clone() for x in last]
 
     def _check_entries(self, state: Mapping[str, Any]) -> None:
         expected = self.state_dict().keys() - _BOOKKEEPING
@@ -169,11 +168,14 @@ class Scheduler:
         return iter(())
 
     def _epoch(self) -> torch.Tensor:
-        """`last_epoch` in float32."""
+        """`last_epoch` in float32, which counts up to 2**24 steps exactly."""
         return self.last_epoch.float()
 
     def _constant(self, value: float) -> torch.Tensor:
         return torch.full_like(self._epoch(), value)
+
+    def _entries(self) -> list[torch.Tensor | None]:
+        return [group[self.key] if self._is_for(group) else None for group in self.optimizer.param_groups]
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         return filter(self._is_for, self.optimizer.param_groups)

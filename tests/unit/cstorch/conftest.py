@@ -57,14 +57,19 @@ def in_numbers(returned: torch.Tensor | Sequence[torch.Tensor]) -> list[float]:
 def run_compiled(model: nn.Module, step: Step, batches: Sequence[Sequence[torch.Tensor]]) -> Compiled:
     """Moves the model to the device, traces the step once and runs it on each batch."""
     move_to_device(model)
-    state = model_state(model)
-    initial = {name: _elements(tensor) for name, tensor in state.items()}
-    traced = trace(lambda *batch: step(model, *batch), batches[0], state, [model])
+    traced = trace(lambda *batch: step(model, *batch), batches[0], model_state(model), [model])
+    return run_traced(traced, batches)
+
+
+def run_traced(traced: TracedStep, batches: Sequence[Sequence[torch.Tensor]]) -> Compiled:
+    """Compiles a traced step and runs it on each batch, from what its state is on this CPU."""
     module = import_step(traced.graph, mode="train", seed=3)
     verify_module(module)
     interface, function = step_interface(module), quick_jit(step_function(module))
     names = [spec.name for spec in interface.state]
-    values = tuple(np.asarray(0, np.int64) if n == GLOBAL_STEP else initial[n] for n in names)
+    values = tuple(
+        np.asarray(0, np.int64) if name == GLOBAL_STEP else _elements(traced.state[name]) for name in names
+    )
     found = []
     for batch in batches:
         values, outputs = function(values, tuple(map(to_array, batch)))

@@ -55,13 +55,7 @@ class ConstantLR(schedules.Constant, LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            learning_rate,
-            total_iters,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, learning_rate, total_iters, last_epoch, param_group_tags)
 
 
 class PolynomialLR(schedules.Polynomial, LRScheduler):
@@ -128,13 +122,7 @@ class ExponentialLR(schedules.Exponential, LRScheduler):
         param_group_tags: Tags = None,
     ) -> None:
         super().__init__(
-            optimizer,
-            initial_learning_rate,
-            total_iters,
-            decay_rate,
-            staircase,
-            last_epoch,
-            param_group_tags,
+            optimizer, initial_learning_rate, total_iters, decay_rate, staircase, last_epoch, param_group_tags
         )
 
 
@@ -176,14 +164,7 @@ class InverseSquareRootDecayLR(schedules.InverseSquareRootDecay, LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            initial_learning_rate,
-            scale,
-            warmup_steps,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, initial_learning_rate, scale, warmup_steps, last_epoch, param_group_tags)
 
 
 class CosineDecayLR(schedules.CosineDecay, LRScheduler):
@@ -199,12 +180,7 @@ class CosineDecayLR(schedules.CosineDecay, LRScheduler):
         param_group_tags: Tags = None,
     ) -> None:
         super().__init__(
-            optimizer,
-            initial_learning_rate,
-            end_learning_rate,
-            total_iters,
-            last_epoch,
-            param_group_tags,
+            optimizer, initial_learning_rate, end_learning_rate, total_iters, last_epoch, param_group_tags
         )
 
 
@@ -220,14 +196,7 @@ class MultiStepLR(schedules.MultiStep, LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            initial_learning_rate,
-            gamma,
-            milestones,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, initial_learning_rate, gamma, milestones, last_epoch, param_group_tags)
 
 
 class StepLR(schedules.Step, LRScheduler):
@@ -242,14 +211,7 @@ class StepLR(schedules.Step, LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            initial_learning_rate,
-            step_size,
-            gamma,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, initial_learning_rate, step_size, gamma, last_epoch, param_group_tags)
 
 
 class CosineAnnealingLR(schedules.CosineAnnealing, LRScheduler):
@@ -264,14 +226,7 @@ class CosineAnnealingLR(schedules.CosineAnnealing, LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            initial_learning_rate,
-            T_max,
-            eta_min,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, initial_learning_rate, T_max, eta_min, last_epoch, param_group_tags)
 
 
 class CosineAnnealingWarmRestarts(schedules.CosineAnnealingWarmRestarts, LRScheduler):
@@ -287,15 +242,7 @@ class CosineAnnealingWarmRestarts(schedules.CosineAnnealingWarmRestarts, LRSched
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            initial_learning_rate,
-            T_0,
-            T_mult,
-            eta_min,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, initial_learning_rate, T_0, T_mult, eta_min, last_epoch, param_group_tags)
 
 
 class LambdaLR(schedules.Lambda, LRScheduler):
@@ -308,12 +255,7 @@ class LambdaLR(schedules.Lambda, LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            initial_learning_rate,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, initial_learning_rate, last_epoch, param_group_tags)
 
     def set_lr_lambda(self) -> list[Callable[[torch.Tensor], Any]]:
         """Functions of the epoch, a float32 tensor without dimensions; for subclasses to override."""
@@ -335,13 +277,7 @@ class MultiplicativeLR(schedules.Multiplicative, LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            initial_learning_rate,
-            coefficient,
-            last_epoch,
-            param_group_tags,
-        )
+        super().__init__(optimizer, initial_learning_rate, coefficient, last_epoch, param_group_tags)
 
 
 class CyclicLR(schedules.Cyclic, LRScheduler):

@@ -227,4 +227,4 @@ def _loaded(kept: Any, stored: Any) -> Any:
         for inner, saved in zip(kept, stored, strict=True):
             inner._load(saved)
         return kept
-    return stored
+    return set(stored) if isinstance(kept, set) else stored  # files may hold sets as lists

@@ -266,6 +266,15 @@ def test_the_state_of_another_schedule_is_refused() -> None:
         lr_scheduler.ConstantLR(Groups(), 0.1).load_state_dict(saved)
 
 
+def test_tags_may_come_back_as_a_list() -> None:
+    case = CASES["StepLR_tags_str"]
+    schedule = made(case["scheduler"], case["kwargs"], groups_of(case))
+    schedule.load_state_dict({**schedule.state_dict(), "param_group_tags": ["b"]})
+    for _ in range(6):
+        schedule.step()
+    assert values(schedule) == [0.25, 0.33]
+
+
 def test_loading_keeps_the_tensors_that_a_step_was_traced_with() -> None:
     case = CASES["SequentialLR_resume"]
     schedule, other = (made(case["scheduler"], case["kwargs"], groups_of(case)) for _ in range(2))

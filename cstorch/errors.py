@@ -97,3 +97,22 @@ class OptimizerArgumentError(ToolkitError, ValueError):
 
 class OptimizerStateError(ToolkitError, RuntimeError):
     """A state that is not of this optimizer, or that it does not have."""
+
+
+class ScheduleError(ToolkitError, ValueError):
+    """A schedule of learning rates or weight decays that cannot be followed."""
+
+
+class ScheduleTypeError(ToolkitError, TypeError):
+    """An argument of a schedule has a type that it cannot have."""
+
+
+class ScheduleFunctionError(StepError):
+    """A function of a schedule needs the epoch as a Python number, which a traced step has not."""
+
+    def __init__(self, schedule: str, function: str, reason: str) -> None:
+        super().__init__(
+            f"{schedule}: {function} needs the epoch as a Python number, but it is a tensor without a value "
+            "while the step is recorded; write the function with torch operations alone, as 0.95**epoch, "
+            f"torch.exp(-epoch) or torch.where(epoch < 10, 1.0, 0.1) ({reason})"
+        )

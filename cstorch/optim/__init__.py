@@ -1,7 +1,9 @@
-"""Optimizers whose steps run on the CS system."""
+"""Optimizers whose steps run on the CS system, and schedules of what they go by."""
 
+from cstorch.optim import lr_scheduler, weight_decay_scheduler
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
 from cstorch.optim.configure import configure_optimizer, configure_param_groups, replacement
+from cstorch.optim.configure_schedule import configure_lr_scheduler
 from cstorch.optim.optimizer import Optimizer
 from cstorch.optim.squares import Adadelta, Adafactor, Adagrad, RMSprop
 from cstorch.optim.steps import ASGD, SGD, Lion, Rprop
@@ -22,7 +24,10 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "configure_lr_scheduler",
     "configure_optimizer",
     "configure_param_groups",
+    "lr_scheduler",
     "replacement",
+    "weight_decay_scheduler",
 ]

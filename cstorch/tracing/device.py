@@ -109,6 +109,9 @@ class DeviceTensor(torch.Tensor):
             return func(_readable(args[0], f"read by {func.__name__}()"), *args[1:], **(kwargs or {}))
         if func in _INDEXED:
             args = (args[0], _indices(args[1]), *args[2:])
+        if _tracing() is None:
+            with _HostFactories():
+                return super().__torch_function__(func, types, args, kwargs or {})
         return super().__torch_function__(func, types, args, kwargs or {})
 
     @classmethod
@@ -179,6 +182,22 @@ class Recorder(TorchDispatchMode):
             return lifted(self.recording.constant(args[0].to(kwargs.get("dtype") or args[0].dtype)))
         found = self.recording.call(func, args, {**kwargs, "device": META})
         return pytree.tree_map_only(Recorded, lifted, found)
+
+
+class _HostFactories(TorchDispatchMode):
+    """Outside of a step: what an operation is composed of makes its tensors on this CPU, not as META."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        if keywords.get("device") == META:
+            keywords["device"] = torch.device("cpu")
+        return func(*args, **keywords)
 
 
 _recorders: list[Recorder] = []

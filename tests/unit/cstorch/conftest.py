@@ -66,14 +66,19 @@ def run_compiled(
     """
     move_to_device(model)
     state = {**model_state(model), **(prepare(model) if prepare else {})}
-    initial = {name: _elements(tensor) for name, tensor in state.items()}
     inputs = [DeviceTensor(tensor) for tensor in batches[0]]
-    traced = trace(lambda: step(model, *inputs), inputs, state, [model])
+    return run_traced(trace(lambda: step(model, *inputs), inputs, state, [model]), batches)
+
+
+def run_traced(traced: TracedStep, batches: Sequence[Sequence[torch.Tensor]]) -> Compiled:
+    """Compiles a traced step and runs it on each batch, from what its state is on this CPU."""
     module = import_step(traced.graph, mode="train", seed=3)
     verify_module(module)
     interface, function = step_interface(module), quick_jit(step_function(module))
     names = [spec.name for spec in interface.state]
-    values = tuple(np.asarray(0, np.int64) if n == GLOBAL_STEP else initial[n] for n in names)
+    values = tuple(
+        np.asarray(0, np.int64) if name == GLOBAL_STEP else _elements(traced.state[name]) for name in names
+    )
     found = []
     for batch in batches:
         values, outputs = function(values, tuple(map(to_array, batch)))

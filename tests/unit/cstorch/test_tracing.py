@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
-from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
 
 from .conftest import BothWays, run_compiled
@@ -164,6 +164,15 @@ def test_outside_of_the_step_device_tensors_are_read_and_loaded() -> None:
         "weight": (2, 3),
         "bias": (2,),
     }
+
+
+def test_operations_that_make_tensors_themselves_work_outside_of_the_step() -> None:
+    count = to_device(torch.tensor(3))
+    chosen = torch.where(count >= 2, 0.5, 1.0)
+    assert isinstance(chosen, DeviceTensor)
+    assert chosen.item() == 0.5
+    assert torch.full_like(count, 7).item() == 7
+    assert (2.0**count).item() == 8
 
 
 def test_what_a_step_returned_has_no_value_outside_of_it() -> None:

@@ -61,3 +61,7 @@ class NoShapeError(StepError):
             f"{' in module ' + '.'.join(layer) if layer else ''} cannot be recorded: PyTorch has no rule for "
             "the shape of its result; write it with other operations"
         )
+
+
+class CheckpointError(ToolkitError):
+    """A checkpoint that cannot be written or read."""

@@ -12,7 +12,7 @@ from cstorch.metrics.shapes import positive_count, ratio, same_shapes
 
 def _one_hot(classes: torch.Tensor, number: int) -> torch.Tensor:
     """[entries, classes] of 0 and 1; classes outside of the range are all 0."""
-    return (classes.reshape(-1, 1) == torch.arange(number, device=classes.device)).float()
+    return (classes.reshape(-1, 1) == torch.arange(number)).float()
 
 
 def _mean_of(values: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
@@ -120,7 +120,7 @@ class FBetaScoreMetric(_ConfusionMetric):
 
     def compute(self) -> torch.Tensor:
         """The score; 0 where nothing is right."""
-        kept = torch.tensor(self._kept, device=self.confusion_matrix.device)
+        kept = torch.tensor(self._kept)
         right, labels, predictions = (count * kept for count in self._counts())
         if self.average_type == "micro":
             right, labels, predictions = right.sum(), labels.sum(), predictions.sum()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -35,6 +36,12 @@ class Metric(nn.Module):
         self._updates: torch.Tensor
         _metrics[name] = self
 
+    def __init_subclass__(cls) -> None:
+        """Makes calls of the `update` that a subclass defines count."""
+        super().__init_subclass__()
+        if "update" in vars(cls):
+            cls.update = _counted(vars(cls)["update"])  # type: ignore[method-assign]
+
     def register_state(self, name: str, tensor: torch.Tensor, persistent: bool = False) -> None:
         """Adds a buffer that `reset` sets to what it is now; `state_dict` has persistent ones alone."""
         self._initial[name] = tensor.detach().clone()
@@ -60,13 +67,23 @@ class Metric(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Adds a batch and returns the value over all so far."""
+        self.update(*args, **kwargs)
         with torch.no_grad():
-            self.update(*args, **kwargs)
-            self._updates.add_(1)
             return self.compute()
 
     def __float__(self) -> float:
         return float(self.compute())
+
+
+def _counted(update: Callable[..., None]) -> Callable[..., None]:
+    @wraps(update)
+    def counted(self: Metric, *args: Any, **kwargs: Any) -> None:
+        with torch.no_grad():
+            update(self, *args, **kwargs)
+            if type(self).update is counted:  # not where a subclass calls it with super()
+                self._updates.add_(1)
+
+    return counted
 
 
 def compute_all_metrics() -> Iterator[tuple[str, float]]:

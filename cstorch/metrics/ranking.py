@@ -9,6 +9,7 @@ import torch
 from cstorch.metrics.metric import Metric
 from cstorch.metrics.shapes import positive_count, ratio, same_shapes
 
+_SUMMATIONS = ("interpolation", "majoring", "minoring")
 _BEYOND = 1e-7
 """How far the first and the last threshold are outside of [0, 1], so that 0 and 1 are within."""
 
@@ -119,10 +120,8 @@ class AUCMetric(Metric):
         super().__init__(name)
         if curve not in ("ROC", "PR"):
             raise ValueError(f"got curve={curve!r}, expected 'ROC' or 'PR'")
-        if summation_method not in ("interpolation", "majoring", "minoring"):
-            raise ValueError(
-                f"got summation_method={summation_method!r}, expected 'interpolation', 'majoring' or 'minoring'"
-            )
+        if summation_method not in _SUMMATIONS:
+            raise ValueError(f"got summation_method={summation_method!r}, expected one of {_SUMMATIONS}")
         self.curve, self.summation_method = curve, summation_method
         self._thresholds = _all_thresholds(num_thresholds, thresholds)
         for state in ("true_positive", "true_negative", "false_positive", "false_negative"):
@@ -150,7 +149,7 @@ class AUCMetric(Metric):
         _refuse_outside(predictions)
         weight = torch.ones_like(predictions) if weights is None else weights
         weight, label = weight.reshape(-1).float(), labels.reshape(-1) != 0
-        limits = torch.tensor(self._thresholds, device=predictions.device)
+        limits = torch.tensor(self._thresholds)
         above = (predictions.reshape(1, -1) > limits.reshape(-1, 1)).float()
         positive, negative = weight * label, weight * ~label
         self.true_positive.add_(above @ positive)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    checkpoints,
     commands,
     compile_time,
     fc_mnist,
@@ -46,6 +47,7 @@ GROUPS: tuple[Callable[[], list[Row]], ...] = (
     step_time.rows,  # first of those that use TensorFlow: it sets the threads
     compile_time.rows,
     placement.rows,
+    checkpoints.rows,
     streaming_rows,
     fc_mnist.engine_rows,
     fc_mnist.end_to_end_rows,

@@ -116,3 +116,7 @@ class ScheduleFunctionError(StepError):
             "while the step is recorded; write the function with torch operations alone, as 0.95**epoch, "
             f"torch.exp(-epoch) or torch.where(epoch < 10, 1.0, 0.1) ({reason})"
         )
+
+
+class CheckpointError(ToolkitError):
+    """A checkpoint that cannot be written or read."""

@@ -1,0 +1,7 @@
+"""Mixed precision: the 16-bit type, scaling of the loss, and a whole optimizer step with it."""
+
+from cstorch.amp.half import HALF_DTYPES, half_dtype, set_half_dtype, use_bfloat16
+from cstorch.amp.optimizer_step import optimizer_step
+from cstorch.amp.scaler import GradScaler
+
+__all__ = ["HALF_DTYPES", "GradScaler", "half_dtype", "optimizer_step", "set_half_dtype", "use_bfloat16"]

@@ -1,0 +1,187 @@
+"""Scaling of the loss, so that small gradients stay above the smallest number of 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from cstorch.amp.gradients import clip_by_norm, gradients
+from cstorch.amp.half import half_dtype
+from cstorch.errors import StepError
+
+SMALLEST_SCALE = 2.0**-14
+"""The smallest normal float16."""
+_LARGEST_SCALE = {"cbfloat16": 2.0**31}
+_LARGEST_FLOAT16_SCALE = 2.0**15
+_STEPS_PER_INCREASE = 2000
+
+Scaled = TypeVar("Scaled", torch.Tensor, list[torch.Tensor], tuple[torch.Tensor, ...])
+
+
+class GradScaler(nn.Module):
+    """Multiplies the loss by a scale and divides the gradients by it.
+
+    A static scale stays, and every step is applied. A dynamic one is halved where the share of steps with
+    inf or nan in their gradients passes a tolerance, and doubled after some steps without; such a step
+    changes neither parameters nor state of its optimizer. It is a module because its state, in buffers,
+    lives where a model's does: a step that is traced once writes it in place. `state_dict` has the buffers of
+    a dynamic scale and nothing of a static one.
+
+    Args:
+        loss_scale: the static scale, or "dynamic". None and 0 mean no scaling.
+        init_scale: first dynamic scale; 2^15, or 2^31 where the 16-bit type is cbfloat16.
+        steps_per_increase: doubled after more than these steps since it last changed; 2000.
+        min_loss_scale: smallest dynamic scale; 2^-14.
+        max_loss_scale: largest dynamic scale; as `init_scale`.
+        overflow_tolerance: largest share of the steps since the scale last changed whose gradients may be
+            inf or nan. The default is that of the first releases; later ones halve at the first (0).
+        max_gradient_norm: `step` clips by the norm of all gradients of its optimizer where the scale is
+            dynamic.
+
+    Raises:
+        ValueError: a scale is no number, is negative, or is smaller than float16 holds.
+    """
+
+    def __init__(
+        self,
+        loss_scale: str | float | None = 0.0,
+        init_scale: float | None = None,
+        steps_per_increase: int | None = None,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float | None = None,
+        overflow_tolerance: float = 0.05,
+        max_gradient_norm: float | None = None,
+    ) -> None:
+        super().__init__()
+        largest = _LARGEST_SCALE.get(half_dtype(), _LARGEST_FLOAT16_SCALE)
+        self.dynamic = loss_scale == "dynamic"
+        self.max_loss_scale = largest if max_loss_scale is None else max_loss_scale
+        self.min_loss_scale = SMALLEST_SCALE if min_loss_scale is None else min_loss_scale
+        if self.min_loss_scale < SMALLEST_SCALE:
+            raise ValueError(
+                f"got min_loss_scale={min_loss_scale}, expected at least 2^-14, the smallest normal float16"
+            )
+        self.steps_per_increase = _STEPS_PER_INCREASE if steps_per_increase is None else steps_per_increase
+        self.overflow_tolerance = overflow_tolerance
+        self.max_gradient_norm = max_gradient_norm
+        first = (largest if init_scale is None else init_scale) if self.dynamic else _static(loss_scale)
+        self.register_buffer("loss_scale", torch.tensor(first), persistent=self.dynamic)
+        for name in ("steps_since_rescale", "overflows_since_rescale", "num_skipped_steps"):
+            self.register_buffer(name, torch.tensor(0.0), persistent=self.dynamic)
+        self.loss_scale: torch.Tensor
+        self.steps_since_rescale: torch.Tensor
+        self.overflows_since_rescale: torch.Tensor
+        self.num_skipped_steps: torch.Tensor
+        self._finite: dict[int, torch.Tensor] = {}
+        self._stepped: set[int] = set()
+
+    def get_scale(self) -> torch.Tensor:
+        """The scale, a tensor without dimensions."""
+        return self.loss_scale
+
+    def scale(self, outputs: Scaled) -> Scaled:
+        """A loss, or a list of them, times the scale."""
+        if isinstance(outputs, torch.Tensor):
+            return outputs * self.loss_scale
+        return type(outputs)(output * self.loss_scale for output in outputs)
+
+    def forward(self, loss: torch.Tensor) -> torch.Tensor:
+        """`scale`: older programs call the scaler itself."""
+        return self.scale(loss)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divides the gradients of an optimizer by the scale; a second call before `update` does nothing."""
+        if id(optimizer) in self._finite:
+            return
+        inverse = 1.0 / self.loss_scale
+        finite = torch.tensor(True)
+        for grad in gradients(optimizer):
+            grad.mul_(inverse)
+            finite = finite & torch.isfinite(grad).all()
+        self._finite[id(optimizer)] = finite
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        """Steps an optimizer, after `unscale_` where the program has not called it.
+
+        A dynamic scaler puts back what a step with inf or nan changed, and leaves in `optimizer.step_applied`
+        whether it counts, a bool tensor, for schedules.
+
+        Raises:
+            RuntimeError: the optimizer has stepped since the last `update`.
+            StepError: the optimizer makes state in its step, whose earlier value is not known.
+        """
+        if id(optimizer) in self._stepped:
+            raise RuntimeError("step() of this optimizer came before; expected update() between two steps")
+        self.unscale_(optimizer)
+        self._stepped.add(id(optimizer))
+        if not self.dynamic:
+            optimizer.step(*args, **kwargs)
+            return
+        if self.max_gradient_norm:
+            clip_by_norm(gradients(optimizer), self.max_gradient_norm)
+        before = [(tensor, tensor.clone()) for tensor in _tensors(optimizer)]
+        optimizer.step(*args, **kwargs)
+        known = {id(tensor) for tensor, _ in before}
+        if any(id(tensor) not in known for tensor in _tensors(optimizer)):
+            raise StepError(
+                f"{type(optimizer).__name__} makes state in its step, which cannot be taken back where "
+                "gradients are not finite; make it in preinitialize of a cstorch.optim.Optimizer"
+            )
+        applied = self._finite[id(optimizer)]
+        for tensor, old in before:
+            tensor.copy_(torch.where(applied, tensor, old))
+        optimizer.step_applied = applied
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def update(self, new_scale: float | None = None) -> None:
+        """Changes a dynamic scale after all optimizers have stepped.
+
+        Raises:
+            ValueError: a new scale is given.
+        """
+        if new_scale is not None:
+            raise ValueError(f"got new_scale={new_scale}, expected none; set init_scale or a static scale")
+        finite = [*self._finite.values()]
+        self._finite.clear()
+        self._stepped.clear()
+        if self.dynamic and finite:
+            overflowed = ~torch.stack(finite).all()
+            self._rescale(overflowed.float())
+
+    def _rescale(self, overflowed: torch.Tensor) -> None:
+        """Halves and doubles; a step that did the one begins to count again before it may do the other."""
+        steps, overflows = self.steps_since_rescale + 1, self.overflows_since_rescale + overflowed
+        halve = overflows / steps > self.overflow_tolerance
+        steps = torch.where(halve, 0.0, steps)
+        double = steps > self.steps_per_increase
+        scale = self.loss_scale * torch.where(halve, 0.5, 1.0) * torch.where(double, 2.0, 1.0)
+        self.loss_scale.copy_(scale.clamp(self.min_loss_scale, self.max_loss_scale))
+        self.steps_since_rescale.copy_(torch.where(double, 0.0, steps))
+        self.overflows_since_rescale.copy_(torch.where(halve | double, 0.0, overflows))
+        self.num_skipped_steps.add_(overflowed)
+
+
+def _static(scale: str | float | None) -> float:
+    try:
+        found = float(scale or 1.0)
+    except ValueError:
+        found = -1.0
+    if found <= 0:
+        raise ValueError(f"got loss_scale={scale!r}, expected a positive number or 'dynamic'")
+    return found
+
+
+def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Parameters with gradients, and all state."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                yield parameter
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, torch.Tensor):
+                    yield value

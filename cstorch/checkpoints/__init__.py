@@ -1,0 +1,100 @@
+"""Checkpoints in HDF5: written whole or not at all, read when their tensors are used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cstorch.checkpoints.reader import SIGNATURE, read
+from cstorch.checkpoints.writer import write
+from cstorch.errors import CheckpointError
+from cstorch.tracing.device import DEVICE, to_device
+
+PathLike = str | os.PathLike[str]
+
+
+def save(state: Any, path: PathLike) -> None:
+    """Writes a nest of tensors, arrays, numbers, strings and None in dicts, lists and tuples.
+
+    Tensors of the device are written with their values on this CPU. Tensors with the same elements in
+    memory, such as tied weights, are written once, and are one tensor after `load`.
+
+    Raises:
+        CheckpointError: something else is in the nest, the folder is missing, or the device is full. What
+            was under the path before is still there.
+        ValueNotThereError: a tensor of a step is saved outside of a step closure.
+    """
+    write(state, Path(path))
+
+
+def load(path: PathLike, map_location: str | torch.device | None = None) -> Any:
+    """Reads what `save` wrote, files of `torch.save`, and safetensors.
+
+    Tensors of an HDF5 file are mapped: their elements are read when they are used, and writing into one
+    changes no file. Compressed ones, as other writers of the format make them, are read at once. A file that
+    is changed in place while its tensors are in use (not replaced, as `save` does) changes them.
+
+    Args:
+        path: the file.
+        map_location: where the tensors go, such as "cpu" or "xla"; None means this CPU.
+
+    Raises:
+        CheckpointError: the file is missing, cut off, not finished, of another version or of another kind,
+            or holds Python objects that only running code from the file would restore.
+    """
+    state = _read_any(Path(path))
+    if map_location is None:
+        return state
+    device, moved = torch.device(map_location), dict[int, torch.Tensor]()
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in moved:
+            moved[id(tensor)] = to_device(tensor) if device.type == DEVICE.type else tensor.to(device)
+        return moved[id(tensor)]
+
+    return pytree.tree_map_only(torch.Tensor, move, state)
+
+
+def _read_any(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(SIGNATURE))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: {error.strerror}; expected a checkpoint, check the path of cstorch.load"
+        ) from error
+    if start == SIGNATURE:
+        return read(path)
+    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises what pickle and zip raise, among others
+        raise CheckpointError(
+            f"{path} is neither an HDF5 checkpoint nor a file of torch.save with tensors and plain values "
+            f"alone ({str(error).splitlines()[0] if str(error) else type(error).__name__}); "
+            "check that the file is whole and is a checkpoint; Python objects in it are not restored, "
+            "because that would run code of the file: save state_dict() instead"
+        ) from error
+
+
+def _read_safetensors(path: Path) -> Any:
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise CheckpointError(f"{path}: safetensors is not installed; pip install safetensors") from error
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors has no error class that it documents
+        raise CheckpointError(
+            f"{path} is no whole file of safetensors ({error}); copy or save it again"
+        ) from error
+
+
+__all__ = ["load", "save"]

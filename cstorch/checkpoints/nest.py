@@ -1,0 +1,97 @@
+"""Nests of dicts, lists and tuples as flat entries and a JSON text, in the form of PyTorch's tree specs."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cstorch.errors import CheckpointError
+
+Leaf = Callable[[str], Any]
+"""Gives the leaf with a dotted key."""
+
+_PROTOCOL = 1
+_LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+_DICTS: dict[str, Callable[[Any], Any]] = {"builtins.dict": dict, "collections.OrderedDict": OrderedDict}
+_LISTS: dict[str, Callable[[Any], Any]] = {"builtins.list": list, "builtins.tuple": tuple}
+
+
+def leaves(nest: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and leaves of a nest, in order."""
+    children = _children(nest)
+    if children is None:
+        yield ".".join(prefix), nest
+        return
+    for key, child in children:
+        yield from leaves(child, (*prefix, str(key)))
+
+
+def to_text(nest: Any) -> str:
+    """Structure of a nest: JSON of a skeleton with "*" for leaves, and of the text of a tree spec."""
+    return json.dumps([_skeleton(nest), json.dumps([_PROTOCOL, _spec(nest)])])
+
+
+def from_text(text: str, leaf: Leaf) -> Any:
+    """The nest that a text describes.
+
+    Raises:
+        CheckpointError: a container is of a kind other than dict, OrderedDict, list or tuple.
+    """
+    _, spec = json.loads(text)
+    return _build(json.loads(spec)[1], (), leaf)
+
+
+def _children(nest: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(nest, Mapping):
+        return list(nest.items())
+    if isinstance(nest, list | tuple):
+        return list(enumerate(nest))
+    return None
+
+
+def _skeleton(nest: Any) -> Any:
+    if isinstance(nest, Mapping):
+        return {str(key): _skeleton(child) for key, child in nest.items()}
+    if isinstance(nest, list | tuple):
+        return [_skeleton(child) for child in nest]
+    return "*"
+
+
+def _spec(nest: Any) -> dict[str, Any]:
+    children = _children(nest)
+    if children is None:
+        return _LEAF
+    context = "null"
+    if isinstance(nest, Mapping):
+        kind = "collections.OrderedDict" if isinstance(nest, OrderedDict) else "builtins.dict"
+        context = json.dumps([_plain_key(key) for key in nest])
+    else:
+        kind = "builtins.list" if isinstance(nest, list) else "builtins.tuple"
+    return {"type": kind, "context": context, "children_spec": [_spec(child) for _, child in children]}
+
+
+def _plain_key(key: Any) -> Any:
+    if isinstance(key, str | int | float | bool) or key is None:
+        return key
+    raise CheckpointError(
+        f"the dict key {key!r} is a {type(key).__name__}, expected str, int, float, bool or None; "
+        "save under another key"
+    )
+
+
+def _build(spec: Mapping[str, Any], prefix: tuple[str, ...], leaf: Leaf) -> Any:
+    kind, children = spec["type"], spec["children_spec"]
+    if kind is None:
+        return leaf(".".join(prefix))
+    if kind in _DICTS:
+        keys: Sequence[Any] = json.loads(spec["context"])
+        built = [_build(child, (*prefix, str(key)), leaf) for key, child in zip(keys, children, strict=True)]
+        return _DICTS[kind](zip(keys, built, strict=True))
+    if kind in _LISTS:
+        return _LISTS[kind](_build(child, (*prefix, str(i)), leaf) for i, child in enumerate(children))
+    raise CheckpointError(
+        f"entry {'.'.join(prefix) or '(root)'} is a {kind}, expected dict, OrderedDict, list or tuple; "
+        "save it again as one of these"
+    )

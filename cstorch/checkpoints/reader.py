@@ -1,0 +1,201 @@
+"""Reads checkpoints of versions 0.4 and 0.5. Nothing in a file is executed."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import h5py
+import ml_dtypes
+import numpy as np
+import torch
+
+from cstorch.checkpoints import lz4, nest
+from cstorch.checkpoints.layout import (
+    ARRAY,
+    LINKED,
+    METADATA,
+    NONE,
+    SCALAR,
+    SPEC,
+    STRING,
+    SUCCESS,
+    TENSOR,
+    VERSION,
+    VERSION_KEY,
+)
+from cstorch.errors import CheckpointError
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_OLD_VERSION = 0.4
+_OLD_TYPE = "__H5_TYPE__"
+
+
+def read(path: Path) -> Any:
+    """The nest in an HDF5 file."""
+    try:
+        with h5py.File(path, "r") as file:
+            return _Reader(file, path).read()
+    except (OSError, KeyError, ValueError) as error:  # what h5py and json raise for damaged content
+        raise CheckpointError(
+            f"{path} is damaged or cut off ({error}); expected a whole checkpoint: copy or save it again"
+        ) from error
+
+
+class _Reader:
+    """Reads leaves of an open file."""
+
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._read: dict[str, Any] = {}
+        self._objects: list[str] = []
+        with path.open("rb") as raw:
+            # of this process alone: writing into a tensor changes no file
+            self._map = mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def read(self) -> Any:
+        """The whole nest."""
+        version = self._file.attrs.get(VERSION_KEY)
+        if version == VERSION:
+            if not self._file.attrs.get(SUCCESS, False):
+                raise CheckpointError(
+                    f"{self._path}: the program that wrote it was stopped before its end; expected the mark "
+                    f"{SUCCESS}, load an older checkpoint"
+                )
+            found = nest.from_text(_text(self._file.attrs[SPEC]), self._leaf)
+        elif version == _OLD_VERSION:
+            found = _without_spec({key: self._old_leaf(key) for key in _data_sets(self._file)})
+        else:
+            got = "no version (another kind of HDF5 file)" if version is None else f"version {version}"
+            raise CheckpointError(
+                f"{self._path} has {got}, expected a checkpoint of version {_OLD_VERSION} or {VERSION}; "
+                "convert it with the release that wrote it, to torch.save for one"
+            )
+        if self._objects:
+            warnings.warn(
+                f"{self._path}: None stands for {len(self._objects)} pickled Python objects, which are not "
+                f"restored, because that would run code of the file: {', '.join(self._objects[:5])}",
+                stacklevel=4,
+            )
+        return found
+
+    def _leaf(self, key: str) -> Any:
+        if key not in self._read:
+            self._read[key] = self._read_leaf(key)
+        return self._read[key]
+
+    def _read_leaf(self, key: str) -> Any:
+        described = json.loads(_text(self._file.attrs[key + METADATA]))[key + METADATA]
+        kind = described["__TYPE__"]
+        if kind == LINKED:
+            return self._leaf(described["key"])
+        if kind == TENSOR:
+            return self._tensor(key).view(_torch_type(described["dtypes"][0]))
+        if kind == ARRAY:
+            return self._array(key, described["is_bfloat16"])
+        if kind in (SCALAR, STRING):
+            return described["scalar_value" if kind == SCALAR else "string_value"]
+        return None if kind == NONE else self._refused(key)
+
+    def _old_leaf(self, key: str) -> Any:
+        data = self._file[key]
+        kind = _text(data.attrs.get(_OLD_TYPE, "")).removeprefix("Deferred")
+        if kind.startswith("TorchTensor"):
+            narrow = data.attrs.get("is_bfloat16", False)
+            return self._tensor(key).view(torch.bfloat16) if narrow else self._tensor(key)
+        if kind.startswith("NumpyArray"):
+            return self._array(key, data.attrs.get("is_bfloat16", False))
+        if kind.startswith("Scalar"):
+            return data.attrs["scalar_value"].item() if "scalar_value" in data.attrs else data[()].item()
+        if kind.startswith("String"):
+            return _text(data.attrs["string_value"])
+        return None if kind.startswith("None") else self._refused(key)
+
+    def _refused(self, key: str) -> None:
+        self._objects.append(key)
+
+    def _array(self, key: str, narrow: bool) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = self._tensor(key).numpy()
+        return found.view(ml_dtypes.bfloat16) if narrow else found
+
+    def _tensor(self, key: str) -> torch.Tensor:
+        """Elements of a data set: mapped where they lie in the file as in memory, else read."""
+        data = self._file[key]
+        dtype, offset = data.dtype, data.id.get_offset()
+        if offset is None or not dtype.isnative or offset % dtype.itemsize or not data.size:
+            return torch.from_numpy(_elements(data))
+        # a type that numpy and PyTorch share; dtypes that PyTorch alone has are views of integers
+        element = torch.from_numpy(np.empty(0, dtype)).dtype
+        return torch.frombuffer(self._map, dtype=element, count=data.size, offset=offset).view(data.shape)
+
+
+def _elements(data: h5py.Dataset) -> np.ndarray[Any, Any]:
+    properties = data.id.get_create_plist()
+    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
+    if filters != [lz4.FILTER] or h5py.h5z.filter_avail(lz4.FILTER):
+        return np.asarray(data[()], data.dtype.newbyteorder("="))
+    found = np.zeros(data.shape, data.dtype)
+    for i in range(data.id.get_num_chunks()):
+        begin = data.id.get_chunk_info(i).chunk_offset
+        skipped, raw = data.id.read_direct_chunk(begin)
+        content = np.frombuffer(raw if skipped else lz4.decode_chunk(raw), data.dtype).reshape(data.chunks)
+        place = tuple(slice(b, b + n) for b, n in zip(begin, data.chunks, strict=True))
+        target = found[place]
+        target[...] = content[tuple(slice(n) for n in target.shape)]  # chunks at the border reach beyond it
+    return np.asarray(found, data.dtype.newbyteorder("="))
+
+
+def _data_sets(file: h5py.File) -> list[str]:
+    """Names of all data sets; a slash in a key makes a group."""
+    found: list[str] = []
+    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def _without_spec(leaves: Mapping[str, Any]) -> Any:
+    """A nest from the keys of version 0.4, whose own description is a pickle.
+
+    Parts between dots are percent-quoted. What the keys do not tell: the state dict of a model has one level,
+    so below `model` dots belong to the names; levels named 0, 1, 2 ... are lists, but for an optimizer's
+    `state`, which is a dict with numbers as keys; tuples are lists; empty containers are lost.
+    """
+    root: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        parts = [unquote(part) for part in key.split(".")]
+        if parts[0] == "model":
+            parts = ["model", ".".join(parts[1:])]
+        level = root
+        for part in parts[:-1]:
+            level = level.setdefault(part, {})
+        level[parts[-1]] = leaf
+    return _with_lists(root, "")
+
+
+def _with_lists(level: Any, name: str) -> Any:
+    if not isinstance(level, dict):
+        return level
+    built = {key: _with_lists(child, key) for key, child in level.items()}
+    if not built or not all(key.isdigit() for key in built):
+        return built
+    numbered = {int(key): built[key] for key in sorted(built, key=int)}
+    is_list = name != "state" and list(numbered) == list(range(len(numbered)))
+    return list(numbered.values()) if is_list else numbered
+
+
+def _torch_type(name: str) -> torch.dtype:
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(
+            f"the element type {name} is not known; expected one of this PyTorch, {torch.__version__}"
+        )
+    return found
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,170 @@
+"""Writes a checkpoint of version 0.5: one contiguous data set for each tensor, all else in attributes."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import h5py
+import ml_dtypes
+import numpy as np
+import torch
+
+from cs_toolkit.version import __version__
+from cstorch.checkpoints import nest
+from cstorch.checkpoints.layout import (
+    ARRAY,
+    LINKED,
+    METADATA,
+    NONE,
+    SCALAR,
+    SPEC,
+    STRING,
+    SUCCESS,
+    TENSOR,
+    VERSION,
+    VERSION_KEY,
+    WIRE_TYPES,
+)
+from cstorch.errors import CheckpointError
+from cstorch.tracing.device import DeviceTensor
+
+_ALIGNMENT = 64
+"""Bytes; mapped tensors begin at whole elements and cache lines."""
+
+
+def write(state: Any, path: Path) -> None:
+    """Writes a nest beside the path, waits until it is on the disk, and renames it."""
+    entries = list(nest.leaves(state))
+    if not isinstance(state, dict | list | tuple):
+        raise CheckpointError(
+            f"{path}: the state is a {type(state).__name__}, expected a dict, list or tuple; save "
+            "{'name': value}"
+        )
+    _refuse_same_names([key for key, _ in entries], path)
+    temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
+    try:
+        _write_file(state, entries, temporary)
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
+    except (OSError, RuntimeError) as error:  # h5py raises the latter where a file cannot be closed
+        raise CheckpointError(
+            f"{path} cannot be written: {error}; expected a folder that exists, can be written and has space"
+        ) from error
+    finally:
+        with suppress(OSError):  # the first error is the one to tell
+            temporary.unlink(missing_ok=True)
+
+
+def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
+    # attributes of more than 64 KiB, as descriptions of large models are, need the later format
+    file = h5py.File(
+        path, "w", libver="v110", alignment_threshold=1, alignment_interval=_ALIGNMENT, track_order=False
+    )
+    with file:
+        file.attrs[VERSION_KEY] = VERSION
+        file.attrs["__cstorch_version__"] = __version__
+        file.attrs[SPEC] = nest.to_text(state)
+        writer = _Writer(file)
+        for key, leaf in entries:
+            writer.put(key, leaf)
+        file.attrs[SUCCESS] = True
+
+
+class _Writer:
+    """Writes leaves into an open file."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._written: dict[tuple[Any, ...], str] = {}
+
+    def put(self, key: str, leaf: Any) -> None:
+        """Writes one leaf."""
+        described = self._describe(key, leaf)
+        spec = {SPEC: json.loads(nest.to_text({key: None})), "__objects__": [key], key + METADATA: described}
+        self._file.attrs[key + METADATA] = json.dumps(spec)
+
+    def _describe(self, key: str, leaf: Any) -> dict[str, Any]:
+        if isinstance(leaf, torch.Tensor):
+            return self._put_tensor(key, leaf)
+        if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            return self._put_array(key, leaf)
+        if leaf is None:
+            return _plain(NONE)
+        if isinstance(leaf, str):
+            return _plain(STRING, string_value=leaf)
+        value = leaf.item() if isinstance(leaf, np.generic) else leaf
+        if isinstance(value, bool | int | float):
+            return _plain(SCALAR, scalar_value=value)
+        raise CheckpointError(
+            f"entry {key} is a {type(leaf).__name__}, expected a tensor, an array, a number, a string or "
+            "None; save its state_dict() or such values of it"
+        )
+
+    def _put_tensor(self, key: str, tensor: torch.Tensor) -> dict[str, Any]:
+        host = tensor.detach().cpu()
+        source = host if isinstance(tensor, DeviceTensor) else tensor
+        elements = (source.device, source.data_ptr(), source.dtype, tuple(source.shape), source.stride())
+        first = self._written.setdefault(elements, key) if source.numel() else key
+        if first != key:
+            return _plain(LINKED, key=first, __LINKED__=True)
+        described = {
+            "__TORCH__": True,
+            "shapes": [list(host.shape)],
+            "dtypes": [str(host.dtype)],
+            "rtfx_dtypes": [WIRE_TYPES[host.dtype]] if host.dtype in WIRE_TYPES else [],
+            "__TYPE__": TENSOR,
+            "__NUMPY__": True,
+            "compressed": False,
+        }
+        self._put_data(key, _numpy(host), described)
+        return described
+
+    def _put_array(self, key: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+        narrow = array.dtype == ml_dtypes.bfloat16
+        described = {"is_bfloat16": narrow, "__TYPE__": ARRAY, "__NUMPY__": True, "compressed": False}
+        self._put_data(key, array.view(np.int16) if narrow else array, described)
+        return described
+
+    def _put_data(self, key: str, array: np.ndarray[Any, Any], described: dict[str, Any]) -> None:
+        data = self._file.create_dataset(key, data=array)
+        for name, value in described.items():
+            data.attrs[name] = [str(x) for x in value] if name in ("shapes", "dtypes") else value
+
+
+def _plain(kind: str, **values: Any) -> dict[str, Any]:
+    return {**values, "__TYPE__": kind, "__NONE__": True}
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Elements, as integers of their size where numpy lacks their type."""
+    tensor = tensor.contiguous()
+    try:
+        found: np.ndarray[Any, Any] = tensor.numpy()
+    except TypeError:
+        found = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8).numpy()
+    return found
+
+
+def _refuse_same_names(keys: list[str], path: Path) -> None:
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            raise CheckpointError(
+                f"{path}: two entries are called {key!r} in the file, whose names are joined with dots; "
+                "rename one of them"
+            )
+        seen.add(key)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

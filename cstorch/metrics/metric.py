@@ -1,0 +1,97 @@
+"""What all metrics share: states that a step writes in place, and the list of the metrics there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+
+_metrics: WeakValueDictionary[str, Metric] = WeakValueDictionary()
+
+
+class Metric(nn.Module):
+    """A value over the batches of an evaluation.
+
+    All that a metric knows between batches is in its states, tensors that `update` writes in place: a step
+    that is traced once counts every batch. A subclass registers states, and defines `update` and `compute`
+    with operations of torch alone, without reading a value.
+
+    Calling a metric updates it and returns its value so far. `float(metric)` reads the value, outside of a
+    step or in a step closure.
+
+    Args:
+        name: what `compute_all_metrics` calls it; a later metric of that name takes its place there.
+        compute_on_system: taken for programs that give it. States are where the step is either way.
+    """
+
+    def __init__(self, name: str, compute_on_system: bool = True) -> None:
+        super().__init__()
+        self.name = name
+        self._initial: dict[str, torch.Tensor] = {}
+        self.register_state("_updates", torch.tensor(0), persistent=False)
+        self._updates: torch.Tensor
+        _metrics[name] = self
+
+    def __init_subclass__(cls) -> None:
+        """Makes calls of the `update` that a subclass defines count."""
+        super().__init_subclass__()
+        if "update" in vars(cls):
+            cls.update = _counted(vars(cls)["update"])  # type: ignore[method-assign]
+
+    def register_state(self, name: str, tensor: torch.Tensor, persistent: bool = False) -> None:
+        """Adds a buffer that `reset` sets to what it is now; `state_dict` has persistent ones alone."""
+        self._initial[name] = tensor.detach().clone()
+        self.register_buffer(name, tensor, persistent=persistent)
+
+    @property
+    def num_updates(self) -> int:
+        """Batches since the beginning, or since `reset`."""
+        return int(self._updates)
+
+    def reset(self) -> None:
+        """Forgets all batches."""
+        for name, tensor in self._initial.items():
+            self.get_buffer(name).copy_(tensor)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Adds a batch to the states."""
+        raise NotImplementedError(f"{type(self).__name__} defines no update")
+
+    def compute(self) -> torch.Tensor:
+        """The value over all batches so far; nan before the first where it is a mean."""
+        raise NotImplementedError(f"{type(self).__name__} defines no compute")
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Adds a batch and returns the value over all so far."""
+        self.update(*args, **kwargs)
+        with torch.no_grad():
+            return self.compute()
+
+    def __float__(self) -> float:
+        return float(self.compute())
+
+
+def _counted(update: Callable[..., None]) -> Callable[..., None]:
+    @wraps(update)
+    def counted(self: Metric, *args: Any, **kwargs: Any) -> None:
+        with torch.no_grad():
+            update(self, *args, **kwargs)
+            if type(self).update is counted:  # not where a subclass calls it with super()
+                self._updates.add_(1)
+
+    return counted
+
+
+def compute_all_metrics() -> Iterator[tuple[str, float]]:
+    """Name and value of every metric that is in use, in the order of their names' first use."""
+    for name, metric in list(_metrics.items()):
+        yield name, float(metric)
+
+
+def all_metrics() -> dict[str, Metric]:
+    """Every metric that is in use, by name."""
+    return dict(_metrics)

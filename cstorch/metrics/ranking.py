@@ -1,0 +1,207 @@
+"""Metrics of scores: precision and recall of the best K, area under a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cstorch.metrics.metric import Metric
+from cstorch.metrics.shapes import positive_count, ratio, same_shapes
+
+_SUMMATIONS = ("interpolation", "majoring", "minoring")
+_BEYOND = 1e-7
+"""How far the first and the last threshold are outside of [0, 1], so that 0 and 1 are within."""
+
+
+class _AtKMetric(Metric):
+    """Counts labels that are among the K classes with the largest scores."""
+
+    def __init__(self, k: int, name: str) -> None:
+        super().__init__(name)
+        self.k = positive_count("k", k)
+        self.register_state("true_positive_at_k", torch.tensor(0.0))
+        self.true_positive_at_k: torch.Tensor
+
+    def _hits(
+        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | float, int]:
+        """Hits by sample, weights by sample, labels for each sample.
+
+        Raises:
+            ValueError: weights are neither one nor one for each sample.
+        """
+        labels = labels.reshape(predictions.shape[0], -1)
+        if weights is not None and tuple(weights.shape) not in ((), (1,), (labels.shape[0],)):
+            raise ValueError(
+                f"got weights of shape {tuple(weights.shape)} for labels of shape {tuple(labels.shape)}; "
+                f"expected a scalar or {labels.shape[0]} weights, one for each sample"
+            )
+        best = torch.topk(predictions, self.k, dim=-1).indices
+        found = (best.unsqueeze(-1) == labels.unsqueeze(-2)).any(-1).float().sum(-1)
+        return found, 1.0 if weights is None else weights, labels.shape[1]
+
+
+class PrecisionAtKMetric(_AtKMetric):
+    """Share of the K best classes that are labels."""
+
+    def __init__(self, k: int, name: str = "precision_at_k") -> None:
+        super().__init__(k, name)
+        self.register_state("false_positive_at_k", torch.tensor(0.0))
+        self.false_positive_at_k: torch.Tensor
+
+    def update(
+        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> None:
+        """Adds a batch.
+
+        Args:
+            labels: [samples] or [samples, labels] classes.
+            predictions: [samples, classes] scores.
+            weights: a scalar or [samples].
+
+        Raises:
+            ValueError: the weights have another shape.
+        """
+        hits, weight, _ = self._hits(labels, predictions, weights)
+        self.true_positive_at_k.add_((hits * weight).sum())
+        self.false_positive_at_k.add_(((self.k - hits) * weight).sum())
+
+    def compute(self) -> torch.Tensor:
+        """The share; nan before the first batch."""
+        return self.true_positive_at_k / (self.true_positive_at_k + self.false_positive_at_k)
+
+
+class RecallAtKMetric(_AtKMetric):
+    """Share of the labels that are among the K best classes."""
+
+    def __init__(self, k: int, name: str = "recall_at_k") -> None:
+        super().__init__(k, name)
+        self.register_state("false_negative_at_k", torch.tensor(0.0))
+        self.false_negative_at_k: torch.Tensor
+
+    def update(
+        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> None:
+        """Adds a batch, as `PrecisionAtKMetric.update` takes it."""
+        hits, weight, labelled = self._hits(labels, predictions, weights)
+        self.true_positive_at_k.add_((hits * weight).sum())
+        self.false_negative_at_k.add_(((labelled - hits) * weight).sum())
+
+    def compute(self) -> torch.Tensor:
+        """The share; nan before the first batch."""
+        return self.true_positive_at_k / (self.true_positive_at_k + self.false_negative_at_k)
+
+
+class AUCMetric(Metric):
+    """Area under a curve over the thresholds of a binary classification.
+
+    Args:
+        name: name of the metric.
+        num_thresholds: number of thresholds, evenly spaced over [0, 1].
+        curve: "ROC" (true over false positive rate) or "PR" (precision over recall).
+        summation_method: "interpolation" is the trapezoidal rule for ROC and, for PR, where precision is not
+            linear, that of Davis and Goadrich, The Relationship Between Precision-Recall and ROC Curves, ICML
+            2006; "majoring" takes the larger of two neighbours, "minoring" the smaller.
+        thresholds: in [0, 1], in place of evenly spaced ones.
+
+    Raises:
+        ValueError: an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        name: str = "auc",
+        num_thresholds: int = 200,
+        curve: str = "ROC",
+        summation_method: str = "interpolation",
+        thresholds: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(name)
+        if curve not in ("ROC", "PR"):
+            raise ValueError(f"got curve={curve!r}, expected 'ROC' or 'PR'")
+        if summation_method not in _SUMMATIONS:
+            raise ValueError(f"got summation_method={summation_method!r}, expected one of {_SUMMATIONS}")
+        self.curve, self.summation_method = curve, summation_method
+        self._thresholds = _all_thresholds(num_thresholds, thresholds)
+        for state in ("true_positive", "true_negative", "false_positive", "false_negative"):
+            self.register_state(state, torch.zeros(len(self._thresholds)))
+        self.true_positive: torch.Tensor
+        self.true_negative: torch.Tensor
+        self.false_positive: torch.Tensor
+        self.false_negative: torch.Tensor
+
+    def update(
+        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> None:
+        """Adds a batch.
+
+        Args:
+            labels: 0 and 1, of any shape.
+            predictions: probabilities, of the same shape.
+            weights: of each entry.
+
+        Raises:
+            ValueError: shapes differ, or a probability is not in [0, 1], where values can be read: a step on
+                the CS system cannot look.
+        """
+        same_shapes(labels=labels, predictions=predictions, weights=weights)
+        _refuse_outside(predictions)
+        weight = torch.ones_like(predictions) if weights is None else weights
+        weight, label = weight.reshape(-1).float(), labels.reshape(-1) != 0
+        limits = torch.tensor(self._thresholds)
+        above = (predictions.reshape(1, -1) > limits.reshape(-1, 1)).float()
+        positive, negative = weight * label, weight * ~label
+        self.true_positive.add_(above @ positive)
+        self.false_positive.add_(above @ negative)
+        self.false_negative.add_((1 - above) @ positive)
+        self.true_negative.add_((1 - above) @ negative)
+
+    def compute(self) -> torch.Tensor:
+        """The area."""
+        if self.curve == "PR" and self.summation_method == "interpolation":
+            return self._interpolated_precision()
+        recall = ratio(self.true_positive, self.true_positive + self.false_negative)
+        if self.curve == "ROC":
+            x, y = ratio(self.false_positive, self.false_positive + self.true_negative), recall
+        else:
+            x, y = recall, ratio(self.true_positive, self.true_positive + self.false_positive)
+        left, right = y[:-1], y[1:]
+        heights = {
+            "interpolation": (left + right) / 2,
+            "majoring": torch.maximum(left, right),
+            "minoring": torch.minimum(left, right),
+        }
+        return ((x[:-1] - x[1:]) * heights[self.summation_method]).sum()
+
+    def _interpolated_precision(self) -> torch.Tensor:
+        """Sum over the steps of slope * (dTP + intercept * log(P_a / P_b)) / positives."""
+        right, chosen = self.true_positive, self.true_positive + self.false_positive
+        gain = right[:-1] - right[1:]
+        slope = ratio(gain, (chosen[:-1] - chosen[1:]).clamp(min=0))
+        intercept = right[1:] - slope * chosen[1:]
+        growth = ratio(chosen[:-1], chosen[1:])
+        logs = torch.where(growth > 0, torch.where(growth > 0, growth, 1.0).log(), 0.0)
+        return ratio(slope * (gain + intercept * logs), right[1:] + self.false_negative[1:]).sum()
+
+
+def _all_thresholds(number: int, given: Sequence[float] | None) -> list[float]:
+    if given is None:
+        if number <= 1:
+            raise ValueError(f"got num_thresholds={number}, expected at least 2")
+        inner = [i / (number - 1) for i in range(1, number - 1)]
+    else:
+        inner = sorted(given)
+        if not all(0 <= threshold <= 1 for threshold in inner):
+            raise ValueError(f"got thresholds={list(given)}, expected numbers in [0, 1]")
+    return [-_BEYOND, *inner, 1 + _BEYOND]
+
+
+def _refuse_outside(predictions: torch.Tensor) -> None:
+    if predictions.device.type != "cpu" or not predictions.numel():
+        return
+    low, high = predictions.min().item(), predictions.max().item()
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"got predictions from {low:g} to {high:g}, expected probabilities in [0, 1]; apply a sigmoid"
+        )

@@ -1,0 +1,260 @@
+"""Checkpoints: those that other programs wrote, ours, and broken ones."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cstorch.checkpoints as cp
+from cstorch.errors import CheckpointError
+from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.step import move_to_device
+
+ORACLE = Path(__file__).parents[2] / "golden" / "cstorch"
+
+
+def _assert_is(found: Any, described: Any, path: str = "") -> None:
+    """Compares a loaded value with a description of it."""
+    kind = described["type"]
+    if kind in ("dict", "OrderedDict"):
+        assert isinstance(found, OrderedDict) == (kind == "OrderedDict"), path
+        assert list(found) == [key for key, _ in described["items"]], path
+        for key, item in described["items"]:
+            _assert_is(found[key], item, f"{path}.{key}")
+    elif kind in ("list", "tuple"):
+        assert type(found).__name__ == kind, path
+        assert len(found) == len(described["items"]), path
+        for i, item in enumerate(described["items"]):
+            _assert_is(found[i], item, f"{path}.{i}")
+    elif kind in ("torch.Tensor", "numpy.ndarray"):
+        assert str(found.dtype).removeprefix("torch.") == described["dtype"], path
+        assert list(found.shape) == described["shape"], path
+        values = found.to(torch.float64).numpy() if kind == "torch.Tensor" else found
+        np.testing.assert_allclose(values.reshape(-1), np.ravel(described["values"]), 1e-8, err_msg=path)
+    elif kind != "NoneType":
+        expected = float("inf") if described["value"] == "inf" else described["value"]
+        assert found == expected, path
+        assert kind == "numpy.float64" or type(found).__name__ == kind, path
+    else:
+        assert found is None, path
+
+
+def test_a_file_of_another_writer_is_what_was_saved() -> None:
+    expected = json.loads((ORACLE / "expected.json").read_text())["saved"]
+    found = cp.load(ORACLE / "checkpoint_a.mdl")
+    _assert_is(found, expected)
+    assert found["misc"]["shared1"] is found["misc"]["shared2"]
+
+
+def test_written_again_it_is_the_same(tmp_path: Path) -> None:
+    expected = json.loads((ORACLE / "expected.json").read_text())["saved"]
+    cp.save(cp.load(ORACLE / "checkpoint_a.mdl"), tmp_path / "b.mdl")
+    _assert_is(cp.load(tmp_path / "b.mdl"), expected)
+    with h5py.File(tmp_path / "b.mdl") as file, h5py.File(ORACLE / "checkpoint_a.mdl") as other:
+        assert file.attrs["__version__"] == other.attrs["__version__"]
+        assert json.loads(file.attrs["__spec__"])[0] == json.loads(other.attrs["__spec__"])[0]
+        ours, theirs = (json.loads(json.loads(f.attrs["__spec__"])[1]) for f in (file, other))
+        assert ours == theirs
+        key = "misc.bf16.__metadata__"
+        assert json.loads(file.attrs[key]) == json.loads(other.attrs[key])
+
+
+def test_torch_format_and_back(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    weights = {"model": nn.Linear(3, 2).state_dict(), "step": 3}
+    cp.save(weights, tmp_path / "a.mdl")
+    torch.save(cp.load(tmp_path / "a.mdl", map_location="cpu"), tmp_path / "a.pt")
+    for name in ("a.mdl", "a.pt"):
+        found = cp.load(tmp_path / name)
+        assert found["step"] == 3
+        for key, tensor in weights["model"].items():
+            assert torch.equal(found["model"][key], tensor)
+
+
+ELEMENT_TYPES = [
+    torch.bool,
+    torch.int8,
+    torch.int64,
+    torch.uint16,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.complex64,
+    torch.float8_e4m3fn,
+]
+
+
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 2), (3, 5)], ids=str)
+def test_element_types_and_shapes_are_kept(tmp_path: Path, dtype: torch.dtype, shape: tuple[int]) -> None:
+    state = {"odd": torch.ones(3, dtype=torch.uint8), "x": torch.full(shape, 1.0).to(dtype)}
+    cp.save(state, tmp_path / "a.mdl")
+    found = cp.load(tmp_path / "a.mdl")["x"]
+    assert (found.dtype, found.shape) == (dtype, shape)
+    assert found.tolist() == state["x"].tolist()
+
+
+def test_loading_maps_and_writing_into_a_tensor_changes_no_file(tmp_path: Path) -> None:
+    size = 64 << 20
+    cp.save({"x": torch.zeros(size, dtype=torch.uint8)}, tmp_path / "a.mdl")
+    before = _resident_bytes()
+    found = cp.load(tmp_path / "a.mdl")["x"]
+    assert _resident_bytes() - before < size / 4
+    found[:4] = 1
+    assert cp.load(tmp_path / "a.mdl")["x"][:4].sum() == 0
+    cp.save({"x": found}, tmp_path / "a.mdl")  # over the file that is mapped
+    assert cp.load(tmp_path / "a.mdl")["x"].sum() == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mdl"]
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_tied_weights_are_written_once_and_device_tensors_by_their_values(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
+    model[1].weight = model[0].weight
+    expected = model[0].weight.detach().clone()
+    for move in (lambda: None, lambda: move_to_device(model)):
+        move()
+        cp.save({"model": model.state_dict(), "view": model[0].weight[:1]}, tmp_path / "a.mdl")
+        assert (tmp_path / "a.mdl").stat().st_size < 2 * expected.nbytes
+        found = cp.load(tmp_path / "a.mdl")
+        assert found["model"]["0.weight"] is found["model"]["1.weight"]
+        assert torch.equal(found["model"]["0.weight"], expected)
+        assert torch.equal(found["view"], expected[:1])
+    on_device = cp.load(tmp_path / "a.mdl", map_location="xla")["model"]
+    assert isinstance(on_device["0.weight"], DeviceTensor)
+    assert on_device["0.weight"] is on_device["1.weight"]
+    model.load_state_dict(on_device)
+
+
+def test_many_entries_and_arrays(tmp_path: Path) -> None:
+    state = {f"layer{i}.weight": torch.tensor(float(i)) for i in range(2000)}
+    arrays = {"bf16": np.ones(3, ml_dtypes.bfloat16), "i32": np.arange(4, dtype=">i4")}
+    cp.save({"model": state, "arrays": arrays}, tmp_path / "a.mdl")
+    found = cp.load(tmp_path / "a.mdl")
+    assert [float(x) for x in found["model"].values()] == list(range(2000))
+    assert found["arrays"]["bf16"].dtype == ml_dtypes.bfloat16
+    assert found["arrays"]["i32"].tolist() == [0, 1, 2, 3]
+
+
+def _old_file(path: Path) -> None:
+    """A checkpoint of version 0.4, as far as the format is known."""
+    with h5py.File(path, "w") as file:
+        file.attrs["__version__"] = 0.4
+        file.attrs["__spec__"] = b"cos\nsystem\n(S'false'\ntR.".hex()  # a pickle that runs a command
+
+        def put(key: str, kind: str, value: Any = None, **attrs: Any) -> None:
+            data = file.create_dataset(key, data=h5py.Empty("f4") if value is None else value)
+            data.attrs["__H5_TYPE__"] = kind
+            for name, item in attrs.items():
+                data.attrs[name] = item
+
+        put("model.fc1.weight", "TorchTensorH5Type", np.arange(6.0, dtype=np.float32).reshape(2, 3))
+        put("model.fc1.bias", "TorchTensorH5Type", np.array([0x3F80], np.uint16), is_bfloat16=True)
+        put("optimizer.state.0.exp_avg", "TorchTensorH5Type", np.zeros(2))
+        put("optimizer.param_groups.0.lr", "ScalarH5Type", 0.5)
+        put("optimizer.param_groups.0.betas.0", "ScalarH5Type", 0.9)
+        put("note%2Ewith%20dot", "StringH5Type", string_value="text")
+        put("nothing", "NoneH5Type")
+        put("object", "ObjectH5Type", object_value=b"cos\nsystem\n(S'false'\ntR.".hex())
+
+
+def test_version_0_4_is_rebuilt_from_its_keys_and_runs_nothing(tmp_path: Path) -> None:
+    _old_file(tmp_path / "old.mdl")
+    with pytest.warns(UserWarning, match=r"1 pickled Python objects.*object"):
+        found = cp.load(tmp_path / "old.mdl")
+    assert found["model"]["fc1.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found["model"]["fc1.bias"].dtype == torch.bfloat16
+    assert found["model"]["fc1.bias"].tolist() == [1]
+    assert found["optimizer"]["state"][0]["exp_avg"].shape == (2,)
+    assert found["optimizer"]["param_groups"] == [{"lr": 0.5, "betas": [0.9]}]
+    assert found["note.with dot"] == "text"
+    assert found["nothing"] is found["object"] is None
+
+
+def _saved(path: Path, **attrs: Any) -> Path:
+    cp.save({"x": torch.ones(1000)}, path)
+    with h5py.File(path, "a") as file:
+        for name, value in attrs.items():
+            if value is None:
+                del file.attrs[name]
+            else:
+                file.attrs[name] = value
+    return path
+
+
+def test_broken_and_foreign_files_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.mdl"
+    with pytest.raises(CheckpointError, match=r"No such file.*check the path"):
+        cp.load(path)
+    whole = _saved(path).read_bytes()
+    for kept in (len(whole) // 2, len(whole) - 1, 20):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(CheckpointError, match="damaged or cut off"):
+            cp.load(path)
+    for content in (b"", b"hello", b"PK\x03\x04 but no zip"):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"neither an HDF5 checkpoint nor a file of torch\.save"):
+            cp.load(path)
+    with pytest.raises(CheckpointError, match="stopped before its end"):
+        cp.load(_saved(path, __SUCCESS__=None))
+    with pytest.raises(CheckpointError, match=r"version 0\.3, expected .* 0\.4 or 0\.5"):
+        cp.load(_saved(path, __version__=0.3))
+    with pytest.raises(CheckpointError, match="another kind of HDF5 file"):
+        cp.load(_saved(path, __version__=None))
+
+
+class Command:
+    """Runs a command where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, ("raise SystemExit('ran')",)
+
+
+def test_pickles_are_not_executed(tmp_path: Path) -> None:
+    torch.save({"x": Command()}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="run code of the file"):
+        cp.load(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (torch.ones(2), "state is a Tensor, expected a dict"),
+        ({"a": {"b": object()}}, r"entry a\.b is a object"),
+        ({(1, 2): 3}, r"dict key \(1, 2\) is a tuple"),
+        ({"a": {"b": 1}, "a.b": 2}, r"two entries are called 'a\.b'"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(tmp_path: Path, state: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        cp.save(state, tmp_path / "a.mdl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_older_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "a.mdl"
+    cp.save({"x": torch.zeros(2)}, path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot be written: .*has space"):
+            cp.save({"x": torch.ones(1 << 20)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mdl"]
+    assert cp.load(path)["x"].sum() == 0
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        cp.save({}, tmp_path / "missing" / "a.mdl")

@@ -1,0 +1,133 @@
+"""Metrics: values against those of another implementation, and the same inside a step that is traced once."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cstorch import metrics
+
+from .conftest import BothWays
+
+ORACLE = json.loads((Path(__file__).parents[2] / "golden" / "cstorch" / "metrics.json").read_text())
+
+
+def _given(described: Any) -> Any:
+    if isinstance(described, dict):
+        return torch.tensor(described["values"], dtype=getattr(torch, described["dtype"]))
+    return getattr(torch, described.removeprefix("torch."))
+
+
+def _batch(update: dict[str, Any]) -> dict[str, Any]:
+    return {name: _given(value) for name, value in update.items()}
+
+
+def _metric(case: dict[str, Any]) -> metrics.Metric:
+    found: metrics.Metric = getattr(metrics, case["metric"])(name=case["name"], **case["kwargs"])
+    return found
+
+
+CASES = pytest.mark.parametrize("case", ORACLE["cases"], ids=lambda case: case["name"])
+
+
+@CASES
+def test_values_states_and_reset(case: dict[str, Any]) -> None:
+    metric = _metric(case)
+    for i, update in enumerate(case["updates"]):
+        metric.update(**_batch(update))
+        assert metric.num_updates == case["num_updates"][i]
+        found, expected = metric.compute(), case["value_after_update"][i]
+        np.testing.assert_allclose(float(found), float(expected["value"]), 1e-6, 1e-7)
+        assert str(found.dtype) == "torch." + expected.get("dtype", "float32")
+    for name, state in case["states"].items():
+        values = metric.get_buffer(name)
+        assert list(values.shape) == state["shape"]
+        if "values" in state:
+            np.testing.assert_allclose(values.numpy(), state["values"], 1e-6)
+        else:
+            assert float(values.sum()) == pytest.approx(state["sum"], rel=1e-6)
+    assert list(metric.state_dict()) == case["state_dict_keys"]
+    metric.reset()
+    assert metric.num_updates == 0
+    assert all(not buffer.any() for buffer in metric.buffers())
+    again = metric(**_batch(case["updates"][-1]))
+    expected = case["call_after_reset_with_last_update"]
+    np.testing.assert_allclose(float(again), float(expected["returned"]["value"]), 1e-6, 1e-7)
+    assert metric.num_updates == expected["num_updates"]
+
+
+@CASES
+def test_traced_once_it_counts_every_batch(both_ways: Callable[..., BothWays], case: dict[str, Any]) -> None:
+    names = list(case["updates"][0])
+    constants = {name: value for name, value in _batch(case["updates"][0]).items() if name == "dtype"}
+    tensors = [name for name in names if name not in constants]
+
+    def step(metric: nn.Module, *batch: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = metric(**dict(zip(tensors, batch, strict=True)), **constants)
+        return found.float()
+
+    batches = [[_given(update[name]) for name in tensors] for update in case["updates"]]
+    found = both_ways(_metric(case), step, *batches)
+    np.testing.assert_allclose(found.compiled.values, found.eager, 1e-6, 1e-7)
+    expected = [[float(value["value"])] for value in case["value_after_update"]]
+    np.testing.assert_allclose(found.compiled.values, expected, 1e-6, 1e-7)
+    assert int(found.compiled.state["state.model._updates"]) == len(batches)
+
+
+@pytest.mark.parametrize("case", ORACLE["errors"], ids=lambda case: case["message"][:40])
+def test_bad_arguments(case: dict[str, Any]) -> None:
+    def use() -> None:
+        metric = getattr(metrics, case["metric"])(name="bad", **case["kwargs"])
+        metric.update(**_batch(case["update"]))
+
+    assert case["raises"] == "ValueError"
+    with pytest.raises(ValueError, match=r"got .*expected"):
+        use()
+
+
+def test_all_metrics_by_name() -> None:
+    accuracy = metrics.AccuracyMetric("accuracy", compute_on_system=True)
+    metrics.MeanMetric("gone")
+    gc.collect()
+    accuracy(labels=torch.tensor([1, 2]), predictions=torch.tensor([1, 3]))
+    assert metrics.all_metrics()["accuracy"] is accuracy
+    assert dict(metrics.compute_all_metrics())["accuracy"] == 0.5
+    assert "gone" not in metrics.all_metrics()
+
+
+def test_a_metric_of_ones_own() -> None:
+    class Largest(metrics.MeanMetric):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            self.register_state("largest", torch.tensor(-1.0), persistent=True)
+            self.largest: torch.Tensor
+
+        def update(self, value: torch.Tensor, weight: torch.Tensor | None = None) -> None:
+            super().update(value, weight)
+            self.largest.copy_(torch.maximum(self.largest, value.max()))
+
+        def compute(self) -> torch.Tensor:
+            return self.largest - super().compute()
+
+    metric = Largest("largest")
+    assert float(metric(torch.tensor([1.0, 3.0]))) == 1
+    assert metric.num_updates == 1
+    assert list(metric.state_dict()) == ["largest"]
+    metric.reset()
+    assert float(metric.largest) == -1
+
+
+def test_micro_average_is_the_share_of_right_ones() -> None:
+    labels, predictions = torch.tensor([0, 1, 2, 2]), torch.tensor([0, 2, 2, 2])
+    score = metrics.FBetaScoreMetric(3)
+    assert float(score(labels, predictions)) == 0.75
+    with pytest.raises(ValueError, match="got average_type='mean', expected 'micro' or 'macro'"):
+        metrics.FBetaScoreMetric(3, average_type="mean")

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from cs_runtime import inference
@@ -29,6 +28,7 @@ from cs_runtime.training_run import TrainingRun, training_run
 from cs_runtime.worker import run_worker
 from cs_system.client import StepOutputs
 from cs_toolkit.step import GLOBAL_STEP
+from cstorch.compiled import models
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, StateNotThereError, StepError
@@ -40,9 +40,6 @@ log = logging.getLogger("cstorch")
 
 RUN_AHEAD_STEPS = 64
 """The most steps that the system is ahead of the program."""
-
-models: list[nn.Module] = []
-"""Compiled models of this process."""
 
 
 @dataclass(frozen=True)

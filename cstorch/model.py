@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from torch import nn
 
+from cstorch.compiled import models
 from cstorch.errors import CompileCallError
-from cstorch.loop import models
 from cstorch.tracing.step import move_to_device
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -10,6 +10,7 @@ from torch import nn
 
 from cstorch.amp.gradients import clip_by_norm, gradients
 from cstorch.amp.half import half_dtype
+from cstorch.compiled import beside_models
 from cstorch.errors import StepError
 
 SMALLEST_SCALE = 2.0**-14
@@ -68,9 +69,9 @@ class GradScaler(nn.Module):
         self.overflow_tolerance = overflow_tolerance
         self.max_gradient_norm = max_gradient_norm
         first = (largest if init_scale is None else init_scale) if self.dynamic else _static(loss_scale)
-        self.register_buffer("loss_scale", torch.tensor(first), persistent=self.dynamic)
+        self.register_buffer("loss_scale", beside_models(torch.tensor(first)), persistent=self.dynamic)
         for name in ("steps_since_rescale", "overflows_since_rescale", "num_skipped_steps"):
-            self.register_buffer(name, torch.tensor(0.0), persistent=self.dynamic)
+            self.register_buffer(name, beside_models(torch.tensor(0.0)), persistent=self.dynamic)
         self.loss_scale: torch.Tensor
         self.steps_since_rescale: torch.Tensor
         self.overflows_since_rescale: torch.Tensor

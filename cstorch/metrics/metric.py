@@ -10,6 +10,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
+from cstorch.compiled import beside_models
+
 _metrics: WeakValueDictionary[str, Metric] = WeakValueDictionary()
 
 
@@ -45,7 +47,7 @@ class Metric(nn.Module):
     def register_state(self, name: str, tensor: torch.Tensor, persistent: bool = False) -> None:
         """Adds a buffer that `reset` sets to what it is now; `state_dict` has persistent ones alone."""
         self._initial[name] = tensor.detach().clone()
-        self.register_buffer(name, tensor, persistent=persistent)
+        self.register_buffer(name, beside_models(tensor), persistent=persistent)
 
     @property
     def num_updates(self) -> int:

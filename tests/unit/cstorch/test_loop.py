@@ -14,7 +14,8 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from cs_system.testing import RunningSystem, running_system
-from cstorch import config, loop
+from cstorch import compiled, config, loop
+from cstorch.amp import GradScaler, optimizer_step
 from cstorch.errors import (
     ClosureError,
     CompileCallError,
@@ -24,6 +25,8 @@ from cstorch.errors import (
     StepError,
     TensorReadError,
 )
+from cstorch.metrics import AccuracyMetric
+from cstorch.optim.lr_scheduler import CosineDecayLR
 from cstorch.utils.data import DataLoader
 
 STEPS, FEATURES, CLASSES, BATCH = 25, 6, 4, 16
@@ -36,10 +39,11 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
 
 
 @pytest.fixture(autouse=True)
-def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """As if no test before had configured this process."""
     monkeypatch.setattr(config, "_configured", [])
-    monkeypatch.setattr(loop, "models", [])
+    compiled.models.clear()
+    request.addfinalizer(compiled.models.clear)
     monkeypatch.setattr(loop, "_first_step", [0])
 
 
@@ -171,6 +175,99 @@ def test_an_evaluation_changes_nothing_and_goes_on_over_the_end_of_an_epoch(conf
             expected.append((functional.cross_entropy(logits, y) + accuracy).item())
     assert found == pytest.approx(expected, rel=1e-6)
     assert total(model) == pytest.approx(total(eager), rel=1e-12)
+
+
+class Recipe:
+    """AdamW with a schedule, clipping and a dynamic loss scale that overflows at first."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.optimizer = cstorch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+        self.schedule = CosineDecayLR(self.optimizer, 1e-2, 1e-3, 20)
+        self.scaler = GradScaler("dynamic", init_scale=2.0**15, steps_per_increase=5, overflow_tolerance=0.0)
+
+    def step(self, batch: Any) -> torch.Tensor:
+        x, y = batch
+        loss = functional.cross_entropy(self.model(x), y)
+        optimizer_step(loss, self.optimizer, self.scaler, max_gradient_norm=1.0)
+        self.schedule.step()
+        return loss
+
+    def state(self) -> dict[str, Any]:
+        parts = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
+        return {"model": self.model.state_dict(), **{name: part.state_dict() for name, part in parts.items()}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.scaler.load_state_dict(state["scaler"])
+
+
+def run_recipe(recipe: Recipe, steps: int, path: Path | None = None) -> list[float]:
+    """Losses; the state behind the last step goes into a checkpoint."""
+    losses: list[float] = []
+    step = cstorch.compile_step(recipe.step)
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    for batch in DataLoader(data, num_steps=steps):
+        note(step(batch))
+    if path is not None:
+        cstorch.save(recipe.state(), path)
+    return losses
+
+
+def test_the_whole_recipe_equals_eager(configure: Configure) -> None:
+    """Optimizer, schedule, clipping and dynamic scale: 20 steps."""
+    configure()
+    found = run_recipe(Recipe(cstorch.compile(new_model())), 20)
+    compiled.models.clear()
+    eager = Recipe(new_model())
+    batches = iter(data())
+    expected = [eager.step(next(batches)).item() for _ in range(20)]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert expected[-1] < 0.8 * expected[0]
+
+
+def test_a_run_that_continues_equals_one_without_a_stop(configure: Configure, tmp_path: Path) -> None:
+    """Bit for bit, dropout included."""
+
+    def dropping() -> nn.Module:
+        return nn.Sequential(new_model(), nn.Dropout(0.3), nn.Linear(CLASSES, CLASSES))
+
+    configure()
+    torch.manual_seed(5)
+    whole = run_recipe(Recipe(cstorch.compile(dropping())), 12)
+    for steps in (7, 5):
+        compiled.models.clear()
+        torch.manual_seed(5)
+        recipe = Recipe(cstorch.compile(dropping()))
+        if steps == 7:
+            loop.continue_at(0)
+            parts = run_recipe(recipe, steps, tmp_path / "half.mdl")
+        else:
+            recipe.load(cstorch.load(tmp_path / "half.mdl"))
+            parts += run_recipe(recipe, steps)
+    assert parts == whole
+
+
+def test_metrics_of_an_evaluation_equal_a_direct_computation(configure: Configure) -> None:
+    configure()
+    model = cstorch.compile(new_model().eval())
+    accuracy = AccuracyMetric("accuracy")
+
+    @cstorch.compile_step
+    def step(batch: Any) -> torch.Tensor:
+        x, y = batch
+        logits = model(x)
+        accuracy(labels=y.clone(), predictions=logits.argmax(-1).int())
+        return functional.cross_entropy(logits, y)
+
+    with torch.no_grad():
+        for batch in DataLoader(data, num_epochs=1):
+            step(batch)
+        eager = new_model().eval()
+        hits = [(eager(x).argmax(-1) == y).float().mean().item() for x, y in data()]
+    assert float(accuracy) == pytest.approx(sum(hits) / len(hits), rel=1e-6)
 
 
 def test_compile_only_and_validate_only_run_nothing(tmp_path: Path) -> None:

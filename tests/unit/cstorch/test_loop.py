@@ -39,12 +39,13 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
 
 
 @pytest.fixture(autouse=True)
-def fresh_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if no test before had configured this process."""
     monkeypatch.setattr(config, "_configured", [])
-    compiled.models.clear()
-    request.addfinalizer(compiled.models.clear)
     monkeypatch.setattr(loop, "_first_step", [0])
+    compiled.models.clear()
+    yield
+    compiled.models.clear()
 
 
 Configure = Callable[..., None]

@@ -23,6 +23,8 @@ def decode_chunk(chunk: bytes) -> bytes:
     """
     try:
         size, block_size = struct.unpack_from(">QI", chunk)
+        if not block_size:
+            raise ValueError("the chunk has blocks of 0 bytes")
         found, position = bytearray(), 12
         while len(found) < size:
             (length,) = struct.unpack_from(">I", chunk, position)

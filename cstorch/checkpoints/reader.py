@@ -41,7 +41,7 @@ def read(path: Path) -> Any:
     try:
         with h5py.File(path, "r") as file:
             return _Reader(file, path).read()
-    except (OSError, KeyError, ValueError) as error:  # what h5py and json raise for damaged content
+    except (OSError, KeyError, ValueError, RuntimeError) as error:  # of h5py and json, for damage
         raise CheckpointError(
             f"{path} is damaged or cut off ({error}); expected a whole checkpoint: copy or save it again"
         ) from error

@@ -85,7 +85,13 @@ class _Writer:
 
     def put(self, key: str, leaf: Any) -> None:
         """Writes one leaf."""
-        described = self._describe(key, leaf)
+        try:
+            described = self._describe(key, leaf)
+        except (ValueError, TypeError) as error:  # what h5py raises for names that it does not take
+            raise CheckpointError(
+                f"entry {key!r} cannot be stored ({error}); expected a name that is not empty, and no other "
+                "entry under its part before a slash; rename it"
+            ) from error
         spec = {SPEC: json.loads(nest.to_text({key: None})), "__objects__": [key], key + METADATA: described}
         self._file.attrs[key + METADATA] = json.dumps(spec)
 
@@ -107,6 +113,11 @@ class _Writer:
         )
 
     def _put_tensor(self, key: str, tensor: torch.Tensor) -> dict[str, Any]:
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise CheckpointError(
+                f"entry {key} is a sparse or quantized tensor, expected a dense one; save its parts, or "
+                "to_dense() or dequantize() of it"
+            )
         host = tensor.detach().cpu()
         source = host if isinstance(tensor, DeviceTensor) else tensor
         elements = (source.device, source.data_ptr(), source.dtype, tuple(source.shape), source.stride())

@@ -235,6 +235,9 @@ def test_pickles_are_not_executed(tmp_path: Path) -> None:
         (torch.ones(2), "state is a Tensor, expected a dict"),
         ({"a": {"b": object()}}, r"entry a\.b is a object"),
         ({(1, 2): 3}, r"dict key \(1, 2\) is a tuple"),
+        ({"": torch.ones(1)}, "entry '' cannot be stored"),
+        ({"a": torch.ones(1), "a/b": torch.ones(1)}, "entry 'a/b' cannot be stored"),
+        ({"a": torch.ones(2).to_sparse()}, "sparse or quantized tensor, expected a dense one"),
         ({"a": {"b": 1}, "a.b": 2}, r"two entries are called 'a\.b'"),
     ],
 )
@@ -258,3 +261,37 @@ def test_a_full_disk_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     assert cp.load(path)["x"].sum() == 0
     with pytest.raises(CheckpointError, match="cannot be written"):
         cp.save({}, tmp_path / "missing" / "a.mdl")
+
+
+def _compressed(path: Path, chunks: list[bytes]) -> Path:
+    """A checkpoint whose five numbers are in chunks of two that passed the LZ4 filter."""
+    _saved(path)
+    with h5py.File(path, "a") as file:
+        del file["x"]
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((2,))
+        properties.set_filter(32004, h5py.h5z.FLAG_OPTIONAL, (0,))
+        space = h5py.h5s.create_simple((5,))
+        data = h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, space, properties)
+        for i, chunk in enumerate(chunks):
+            data.write_direct_chunk((2 * i,), chunk)
+    return path
+
+
+def _stored(values: list[float]) -> bytes:
+    raw = np.asarray(values, "<f4").tobytes()
+    return len(raw).to_bytes(8, "big") + len(raw).to_bytes(4, "big") * 2 + raw
+
+
+def test_compressed_chunks_and_damaged_ones(tmp_path: Path) -> None:
+    # one literal byte, six more from one byte back, one literal byte at the end
+    header = (8).to_bytes(8, "big") + (8).to_bytes(4, "big") + (6).to_bytes(4, "big")
+    repeated = header + b"\x12\x00\x01\x00\x10\x00"
+    path = _compressed(tmp_path / "a.mdl", [_stored([1, 2]), repeated, _stored([5, 0])])
+    assert cp.load(path)["x"].tolist() == [1, 2, 0, 0, 5]
+    no_blocks = (8).to_bytes(8, "big") + bytes(8)
+    far = header + b"\x12\x00\x09\x00\x10\x00"
+    for damaged in (repeated[:-1], no_blocks, far, b"\x00"):
+        path = _compressed(tmp_path / "a.mdl", [damaged])
+        with pytest.raises(CheckpointError, match="damaged or cut off"):
+            cp.load(path)

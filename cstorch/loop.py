@@ -157,6 +157,8 @@ class Loop:
             self.refresh()
             continue_at(self._run.step)
         if self._inference is not None:
+            if self._turn == self.loader.steps:
+                next(self._inference, None)  # behind its last step it hands over the state
             self._inference.close()
         self._stack.close()
         self.ended = True

@@ -89,7 +89,10 @@ class Scheduler:
         return [self._closed_form()] * len(list(self._groups()))
 
     def step(self) -> None:
-        """Counts a step and writes the next values into the parameter groups; also inside a traced step."""
+        """Counts a step and writes the next values into the parameter groups; also inside a traced step.
+
+        A step that a dynamic `GradScaler` has taken back does not count.
+        """
         with torch.no_grad():
             self._advance()
         self._last_value = self._entries()
@@ -150,7 +153,9 @@ class Scheduler:
     def _advance(self) -> list[torch.Tensor | None]:
         """One step on; returns the values, by group."""
         self._step_count += 1
-        self._go_to(self.last_epoch + 1)
+        # what a dynamic scaler leaves on its optimizer: steps that it took back do not count
+        applied = getattr(self.optimizer, "step_applied", None)
+        self._go_to(self.last_epoch + (1 if applied is None else applied.to(self.last_epoch.dtype)))
         values = iter(self._group_values())
         found: list[torch.Tensor | None] = []
         for group in self.optimizer.param_groups:

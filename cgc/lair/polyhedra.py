@@ -6,8 +6,9 @@ tile of the domain is what a PE holds of the tensor.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import islpy as isl
@@ -24,6 +25,9 @@ Extents = tuple[int, ...]
 
 _IMAGE_LIMIT = 1 << 16
 """Points of a tile up to which the image of a map of entangled loops is counted; beyond, it is bounded."""
+
+_ALIGNMENTS_LIMIT = 64
+"""Alignments of tiles that are tried; of more, those along one loop at a time."""
 
 
 def domain(extents: Sequence[int], begins: Sequence[int] | None = None) -> isl.Set:
@@ -103,9 +107,10 @@ def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> i
     used = sorted(mapping.used_dims())
     reached = math.prod(sizes[loop] for loop in used)
     extents = tuple(size * number for size, number in zip(sizes, number_of_tiles, strict=True))
-    if reached > _IMAGE_LIMIT or is_injective(extents, mapping):
+    begins = _alignments(sizes, mapping, number_of_tiles)
+    if reached * len(begins) > _IMAGE_LIMIT or is_injective(extents, mapping):
         return reached
-    return count(access(sizes, mapping).range())
+    return max(_reached(sizes, mapping, begin) for begin in begins)
 
 
 @lru_cache(maxsize=4096)
@@ -120,17 +125,37 @@ def _image(sizes: Extents, expr: AffineExpr, number_of_tiles: Extents) -> int:
     """Values of one expression over the fullest tile; tiles repeat their alignment to the divisors in it."""
     if isinstance(expr, AffineDimExpr):
         return sizes[expr.position]
-    period = math.lcm(*_divisors(expr), 1)
     mapping = AffineMap(len(sizes), 0, (expr,))
-    used = sorted(expr.used_dims())
+    used = mapping.used_dims()
     shown = tuple(size if loop in used else 1 for loop, size in enumerate(sizes))
-    largest = 1
-    for loop in used or [0]:
-        starts = min(number_of_tiles[loop], period // math.gcd(period, sizes[loop])) if used else 1
-        for number in range(starts):
-            begins = [number * sizes[loop] if other == loop else 0 for other in range(len(sizes))]
-            largest = max(largest, count(_unbounded(mapping).intersect_domain(domain(shown, begins)).range()))
-    return largest
+    begins = _alignments(sizes, mapping, number_of_tiles)
+    return max(_reached(shown, mapping, begin) for begin in begins)
+
+
+def _alignments(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> list[list[int]]:
+    """Where tiles begin that lie differently to the divisors in a map; all others repeat one of these."""
+    period = math.lcm(*(divisor for expr in mapping.results for divisor in _divisors(expr)), 1)
+    used = mapping.used_dims()
+    numbers = [
+        range(min(tiles, period // math.gcd(period, size)) if loop in used else 1)
+        for loop, (size, tiles) in enumerate(zip(sizes, number_of_tiles, strict=True))
+    ]
+    places = itertools.product(*numbers)
+    if math.prod(map(len, numbers)) > _ALIGNMENTS_LIMIT:
+        places = _along_each(numbers)
+    return [[number * size for number, size in zip(place, sizes, strict=True)] for place in places]
+
+
+def _along_each(numbers: Sequence[range]) -> Iterator[tuple[int, ...]]:
+    """Places that differ from the first one along one loop."""
+    for loop, choices in enumerate(numbers):
+        for number in choices:
+            yield tuple(number if other == loop else 0 for other in range(len(numbers)))
+
+
+def _reached(sizes: Sequence[int], mapping: AffineMap, begins: Sequence[int]) -> int:
+    """Elements that one tile touches."""
+    return count(_unbounded(mapping).intersect_domain(domain(sizes, begins)).range())
 
 
 def _unbounded(mapping: AffineMap) -> isl.Map:

@@ -74,9 +74,10 @@ def test_a_successor_is_welcomed_when_its_predecessor_has_left_the_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
-    leave = threading.Event()
+    reading, leave = threading.Event(), threading.Event()
 
     def receive_slowly(sock: socket.socket, buffers: list[memoryview]) -> None:
+        reading.set()
         try:
             receive_scattered(sock, buffers)
         finally:
@@ -87,6 +88,7 @@ def test_a_successor_is_welcomed_when_its_predecessor_has_left_the_slots(
     with Loopback() as run, run.raw_worker(0) as old, run.raw_worker(0) as new:
         old.join()
         old.send(old.batch_frame(0)[: HEADER_BYTES + 10])
+        assert reading.wait(timeout=60)
         timer = threading.Timer(0.2, leave.set)
         timer.start()
         new.join()

@@ -37,20 +37,8 @@ class Training:
 
 
 @pytest.fixture(scope="session")
-def quick_xla() -> str:
-    """XLA_FLAGS of programs that run for some steps only: they are compiled in a third of the time.
-
-    LLVM optimises nothing, and an older part of XLA writes fused loops. Numbers are equal but for rounding.
-    """
-    return "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=0"
-
-
-@pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory, quick_xla: str) -> Iterator[RunningSystem]:
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XLA_FLAGS", quick_xla)
-            running = stack.enter_context(running_system(tmp_path_factory.mktemp("system")))
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    with running_system(tmp_path_factory.mktemp("system")) as running:
         yield running
 
 

@@ -51,11 +51,6 @@ MIXED = "mlp_mixed_float16 cnn_mixed_float16 transformer_mixed_float16"
 _cache: dict[tuple[str, str], dict[str, Any]] = {}
 
 
-@pytest.fixture(autouse=True)
-def _quickly_compiled(monkeypatch: pytest.MonkeyPatch, quick_xla: str) -> None:
-    monkeypatch.setenv("XLA_FLAGS", quick_xla)
-
-
 def results(version: str, names: str) -> dict[str, Any]:
     """Runs programs in one process of their own, because one process has one Keras."""
     if (version, names) not in _cache:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -21,10 +20,6 @@ from cs_toolkit.step import GLOBAL_STEP
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.record import to_array
 from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cgc"))
-
-from quick_xla import quick_jit
 
 Step = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 """Gets the model and a batch; returns tensors without dimensions."""
@@ -74,7 +69,7 @@ def run_traced(traced: TracedStep, batches: Sequence[Sequence[torch.Tensor]]) ->
     """Compiles a traced step and runs it on each batch, from what its state is on this CPU."""
     module = import_step(traced.graph, mode="train", seed=3)
     verify_module(module)
-    interface, function = step_interface(module), quick_jit(step_function(module))
+    interface, function = step_interface(module), jax.jit(step_function(module))
     names = [spec.name for spec in interface.state]
     values = tuple(
         np.asarray(0, np.int64) if name == GLOBAL_STEP else _elements(traced.state[name]) for name in names

@@ -14,7 +14,6 @@ import jax
 import keras
 import numpy as np
 import tensorflow as tf
-from quick_xla import quick_jit
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
@@ -308,7 +307,7 @@ def assert_same_numbers(plain: ModuleOp, fused: ModuleOp, seed: int = 0, limit: 
     """
     interface, rng = step_interface(plain), np.random.default_rng(seed)
     state, inputs = random_values(interface.state, rng), random_values(interface.inputs, rng)
-    steps = [quick_jit(step_function(module)) for module in (plain, fused)]
+    steps = [jax.jit(step_function(module)) for module in (plain, fused)]
     results = [jax.tree.leaves(step(state, inputs)) for step in steps]
     nearby = jax.tree.leaves(steps[0](state, nudged(inputs)))
     names = [spec.name for spec in (*interface.state, *interface.outputs)]

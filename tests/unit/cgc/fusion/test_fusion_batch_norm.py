@@ -14,7 +14,6 @@ import numpy as np
 import programs as p
 import pytest
 import tensorflow as tf
-from quick_xla import quick_jit
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
@@ -194,7 +193,7 @@ def test_training_equals_plain_tensorflow(manner: str) -> None:
     assert p.op_counts(found)["FusedBatchNormGrad"] == len(FILTERS)
     specs = step_interface(found).state
     state = [np.asarray(value) for value in p.random_values(specs, rng)]
-    compiled = jax.tree.leaves(quick_jit(step_function(found))(tuple(state), (images, labels)))
+    compiled = jax.tree.leaves(jax.jit(step_function(found))(tuple(state), (images, labels)))
 
     keras.utils.clear_session(free_memory=False)
     with tf.Graph().as_default() as graph, v1.Session() as session:

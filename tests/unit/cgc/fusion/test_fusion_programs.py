@@ -13,7 +13,6 @@ import programs as p
 import pytest
 import tensorflow as tf
 import tf_keras
-from quick_xla import quick_jit
 
 from cgc.importers.tensorflow import import_keras_step
 from cgc.lowering.interpret import step_function
@@ -183,7 +182,7 @@ def test_labels_out_of_range_still_count_for_nothing() -> None:
     weights = np.random.default_rng(0).standard_normal((8, 7)).astype(np.float32)
     state = (np.int32(0), weights)
     inputs = (np.ones((3, 8), np.float32), np.array([-1, 2, 7], np.int32))
-    expected, got = (jax.tree.leaves(quick_jit(step_function(m))(state, inputs)) for m in (plain, fused))
+    expected, got = (jax.tree.leaves(jax.jit(step_function(m))(state, inputs)) for m in (plain, fused))
     for value, wanted in zip(got, expected, strict=True):
         assert np.isfinite(wanted).all()
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)

@@ -13,7 +13,6 @@ import numpy as np
 import public_layers as p
 import pytest
 import tensorflow as tf
-from quick_xla import quick_jit
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
@@ -308,7 +307,7 @@ def test_a_written_gelu_is_rounded_where_tensorflow_rounds_it() -> None:
             graph, inputs=[placeholder], outputs={"y": result}, updates=[], mode="infer", seed=1
         ).module
     run_pipeline(module)
-    (got,) = jax.tree.leaves(quick_jit(step_function(module))((), (x,)))
+    (got,) = jax.tree.leaves(jax.jit(step_function(module))((), (x,)))
     assert np.mean(np.asarray(got) == expected) > 0.999
     assert np.mean(otherwise == expected) < 0.9
 
@@ -319,7 +318,7 @@ def test_a_step_computes_the_numbers_of_tensorflow(name: str) -> None:
     one = trained(name)
     names = [one.step.variables[spec.name] for spec in step_interface(one.step.module).state]
     state = tuple(one.before[variable] for variable in names)
-    new, (got_loss, _) = quick_jit(step_function(one.step.module))(state, one.batch)
+    new, (got_loss, _) = jax.jit(step_function(one.step.module))(state, one.batch)
     assert float(got_loss) == pytest.approx(one.loss, rel=1e-4)
     moments = {
         variable: np.asarray(v) for variable, v in zip(names, new, strict=True) if "adam_m" in variable

@@ -9,10 +9,10 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import jax
 import numpy as np
 import pytest
 import tensorflow as tf
-from quick_xla import quick_jit
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.verify import verify_module
@@ -59,7 +59,7 @@ def run_compiled(
     imported: ImportedStep, initial: Mapping[str, np.ndarray], batches: Sequence[Sequence[np.ndarray]]
 ) -> Trace:
     interface = step_interface(imported.module)
-    step = quick_jit(step_function(imported.module))
+    step = jax.jit(step_function(imported.module))
     names = [imported.variables[spec.name] for spec in interface.state]
     state: tuple[Any, ...] = tuple(initial[name] for name in names)
     found = []

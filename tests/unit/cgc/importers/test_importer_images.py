@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import tensorflow as tf
-from quick_xla import quick_jit
 
 from cgc.errors import GraphImportError
 from cgc.importers.tensorflow import import_step
@@ -172,7 +172,7 @@ def test_values_and_gradients_are_tensorflows(case: Case, graph: tf.Graph) -> No
     with tf1.Session() as session:
         expected = session.run(plain, dict(zip(inputs, arrays, strict=True)))
     step = import_step(graph, inputs=inputs, outputs=outputs, updates=[], mode="eval", seed=1)
-    _, found = quick_jit(step_function(step.module))((), tuple(arrays))
+    _, found = jax.jit(step_function(step.module))((), tuple(arrays))
     for (name, value), got in zip(expected.items(), found, strict=True):
         np.testing.assert_allclose(got, value, rtol=1e-5, atol=5e-6, err_msg=name)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import tensorflow as tf
-from quick_xla import quick_jit
 
 from cgc.importers.tensorflow import import_step
 from cgc.lowering.interpret import step_function
@@ -485,7 +485,7 @@ def results() -> dict[str, tuple[np.ndarray, np.ndarray]]:
         imported = import_step(graph, inputs=inputs, outputs=outputs, updates=[], mode="infer", seed=0)
         with tf1.Session() as session:
             expected = session.run(outputs, dict(zip(inputs, arrays, strict=True)))
-    _, values = quick_jit(step_function(imported.module))((), tuple(arrays))
+    _, values = jax.jit(step_function(imported.module))((), tuple(arrays))
     got = dict(zip(outputs, map(np.asarray, values), strict=True))
     return {name: (expected[name], got[name]) for name in outputs}
 

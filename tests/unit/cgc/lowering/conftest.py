@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
-from quick_xla import quick_jit
 from xdsl.ir import Block
 
 from cgc.cirh.base import CirhOp
@@ -31,7 +31,7 @@ def run_op() -> RunOp:
         op = build(*block.args)
         op.verify()
         values = [narrowed(array, "an operand") for array in operands]
-        results = [np.asarray(r) for r in quick_jit(lambda *v: lower(op, *v))(*values)]
+        results = [np.asarray(r) for r in jax.jit(lambda *v: lower(op, *v))(*values)]
         for index, result in enumerate(results):
             assert result.shape == result_shape(op, index)
             assert result.dtype == result_dtype(op, index)

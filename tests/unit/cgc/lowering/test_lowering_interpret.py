@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from quick_xla import quick_jit
 from xdsl.dialects.builtin import ModuleOp, UnrealizedConversionCastOp
 from xdsl.ir import Block
 
@@ -88,7 +87,7 @@ def numpy_step(state, x, labels):
 
 def test_twenty_training_steps_equal_the_network_in_numpy(module, rng):
     interface = step_interface(module)
-    step = quick_jit(step_function(module))
+    step = jax.jit(step_function(module))
     state = initial_state(interface, rng)
     expected = state
     x = rng.standard_normal((8, 12)).astype(np.float32)

@@ -140,9 +140,8 @@ def _alignments(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) ->
         range(min(tiles, period // math.gcd(period, size)) if loop in used else 1)
         for loop, (size, tiles) in enumerate(zip(sizes, number_of_tiles, strict=True))
     ]
-    places = itertools.product(*numbers)
-    if math.prod(map(len, numbers)) > _ALIGNMENTS_LIMIT:
-        places = _along_each(numbers)
+    few = math.prod(map(len, numbers)) <= _ALIGNMENTS_LIMIT
+    places = itertools.product(*numbers) if few else _along_each(numbers)
     return [[number * size for number, size in zip(place, sizes, strict=True)] for place in places]
 
 

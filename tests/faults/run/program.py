@@ -38,7 +38,10 @@ def records() -> Iterator[tuple[np.ndarray, np.int32]]:
 def input_fn() -> tf.data.Dataset:
     signature = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((), tf.int32))
     dataset = tf.data.Dataset.from_generator(records, output_signature=signature)
-    size = 16 if FAULT == "differ" and ROLE == "worker1" else 8
+    differs = FAULT == "differ" and ROLE == "worker1"
+    if differs:
+        time.sleep(5)  # a task that has not joined when the job ends could not say why in its log
+    size = 16 if differs else 8
     return dataset.batch(size, drop_remainder=True)
 
 

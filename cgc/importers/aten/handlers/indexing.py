@@ -156,12 +156,6 @@ def _masked_put(node: NodeContext) -> SSAValue:
     return e.select(mask, e.add(x, value) if node.arg("accumulate") else value, x)
 
 
-def _one_hot(node: NodeContext) -> SSAValue:
-    e, dtype = node.emit, node.dtype
-    op = ops.OneHotOp(node.x(), e.scalar(1, dtype), e.scalar(0, dtype), node.shape[-1], -1)
-    return e.emit(op)
-
-
 def _topk(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     """The largest first; the smallest are the largest of the negatives."""
     e, x, axis, k = node.emit, node.x(), node.axis(), node.arg("k")
@@ -199,7 +193,6 @@ TABLE: Table = {
     "aten._unsafe_index.Tensor": _index,
     "aten.index_put.default": _index_put,
     "aten._unsafe_index_put.default": _index_put,
-    "aten.one_hot.default": _one_hot,
     "aten.topk.default": _topk,
     "aten.sort.default": _sort,
     "aten.sort.stable": _sort,

@@ -128,7 +128,7 @@ def _scan(op_type: type[ops.CumSumOp] | type[ops.CumProdOp]) -> Handler:
 def _mean(node: NodeContext) -> SSAValue:
     if node.dtype not in FLOATS:
         raise RefusedError(Kind.TYPE, f"the mean is {node.dtype}, expected floats")
-    return _reduced("MEAN")(node)  # type: ignore[return-value]
+    return node.emit.reduce("MEAN", node.cast(), node.axes(), bool(node.arg("keepdim", False)))
 
 
 def _each(name: str, handler: Handler, overloads: str) -> Table:

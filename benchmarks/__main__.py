@@ -19,6 +19,8 @@ from benchmarks import (
     slurm_launch,
     step_time,
     streaming_throughput,
+    torch_examples,
+    torch_step_time,
 )
 from benchmarks.harness import Row, machine, table
 
@@ -48,6 +50,8 @@ GROUPS: tuple[Callable[[], list[Row]], ...] = (
     compile_time.rows,
     placement.rows,
     checkpoints.rows,
+    torch_step_time.rows,
+    torch_examples.rows,
     streaming_rows,
     fc_mnist.engine_rows,
     fc_mnist.end_to_end_rows,
@@ -90,6 +94,13 @@ disturbs both sides alike. Absolute figures are of this machine:
   fabric; where wires weigh 4 no solution may come near it, so the target is relative to the bound of time and
   wires if that is higher.
 * *placing*: rectangles for all kernels of a synthetic Transformer on a CS-2; a wire is an edge of its graph.
+* *checkpoint*: `cstorch.save` and `load` of weights in float32 against PyTorch and safetensors, up to
+  the disk and from the page cache.
+* *PyTorch training step*: one core for all; AdamW and clipping at 1.0, PyTorch's AdamW fused.
+* *capturing*: from the call of a training step of PyTorch to the module that the compiler gets.
+* *PyTorch, loss behind the training*: example programs as a user types them, `--mode=train` and
+  `--mode=eval`, on a CS system on the same cores. The loss is that of an evaluation on data that no training
+  sees.
 * *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads, shuffles and
   batches its data in the workers and streams it to a CS system, all on the same cores; the contenders get
   their batches from memory for nothing. Steps per second of the training loop, checkpoints included.

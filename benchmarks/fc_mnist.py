@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.engine_loop import aligned, stepping
 from benchmarks.harness import Row, interleave, medians_text, ratio_to_best
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,15 +103,7 @@ def _batches() -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(0)
     pixels = generator.random((CHUNK, BATCH_SIZE, 784), dtype=np.float32)
     labels = generator.integers(0, 10, (CHUNK, BATCH_SIZE)).astype(np.int32)
-    return _aligned(pixels), _aligned(labels)
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    memory = np.empty(array.nbytes + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    result = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    result[...] = array
-    return result
+    return aligned(pixels), aligned(labels)
 
 
 def _model_params() -> tuple[Any, dict[str, Any]]:
@@ -151,16 +144,7 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
         engine.put_state(front_end.initial_state())
         front_end.close()
 
-    def run(steps: int) -> None:
-        # As the server does: the next call is on its way while the outputs of the previous are read.
-        pending = engine.dispatch(batches, 0, CHUNK)
-        for _ in range(steps // CHUNK - 1):
-            following = engine.dispatch(batches, 0, CHUNK)
-            pending.wait()
-            pending = following
-        pending.wait()
-
-    return run
+    return stepping(engine, batches)
 
 
 def _session(batches: tuple[np.ndarray, np.ndarray]) -> Steps:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.engine_loop import aligned, stepping
 from benchmarks.harness import Row, interleave, machine
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
@@ -237,7 +238,7 @@ def measured(case: Case, rounds: int) -> tuple[Figures, Figures]:
     built = {name: _built(build, workload) for name, build in CONTENDERS.items()}
     runs = {name: run for name, run in built.items() if run is not None}
     cpu: Figures = {name: [] for name in runs}
-    wall = interleave({name: _timed(run, cpu[name]) for name, run in runs.items()}, rounds)
+    wall = interleave({name: timed(run, cpu[name]) for name, run in runs.items()}, rounds)
     return wall, cpu
 
 
@@ -253,7 +254,7 @@ def _built(build: Callable[[Workload], Run], workload: Workload) -> Run | None:
     return run
 
 
-def _timed(run: Run, cpu: list[float]) -> Callable[[], float]:
+def timed(run: Run, cpu: list[float]) -> Callable[[], float]:
     """Measures the wall clock, and adds the time of the CPUs to a list."""
     started = time.perf_counter()
     run(CHUNK)
@@ -316,25 +317,7 @@ def engine(workload: Workload) -> Run:
     program.put_state({spec.name: initial[imported.variables[spec.name]] for spec in interface.state})
     chunk = tuple(aligned(np.stack(arrays)) for arrays in zip(*workload.batches, strict=True))
 
-    def run(steps: int) -> None:
-        # As the server does: the next call is on its way while the outputs of the previous are read.
-        pending = program.dispatch(chunk, 0, CHUNK)
-        for _ in range(steps // CHUNK - 1):
-            following = program.dispatch(chunk, 0, CHUNK)
-            pending.wait()
-            pending = following
-        pending.wait()
-
-    return run
-
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy on a multiple of 64 bytes, as the rows of the system's ring are."""
-    memory = np.empty(array.nbytes + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    result = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    result[...] = array
-    return result
+    return stepping(program, chunk)
 
 
 def session(workload: Workload) -> Run:

@@ -61,6 +61,16 @@ class NoSystemError(RunError):
         )
 
 
+class EmbeddedSystemError(RunError):
+    """The simulated system of a program's own does not start."""
+
+    def __init__(self, log_file: Path, reason: str) -> None:
+        super().__init__(
+            f"the simulated CS system of this program did not start: {reason}\nIts log is '{log_file}'; "
+            "start one with `cs_system serve` and give its address"
+        )
+
+
 class GlobalStepError(RunError):
     """The program's own count of steps is not that of the run."""
 

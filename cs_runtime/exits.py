@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import sys
 import time
@@ -9,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 from cs_runtime.failures import note_beside_logs
 from cs_toolkit.errors import EXIT_FAILURE, exit_code_of
@@ -43,6 +46,31 @@ def report_errors(crash_dir: Path | str | None = None, essence: Essence = first_
         yield
     except (Exception, KeyboardInterrupt) as error:
         sys.exit(told(error, crash_dir, essence))
+
+
+def report_at_exit() -> None:
+    """Ends this process as `report_errors` does, where the program's main is not ours to decorate.
+
+    A program that has a hook for its errors keeps it. Call this before anything else registers what is to
+    happen at exit: the exit code is set when all of that has been done.
+    """
+    if sys.excepthook is not sys.__excepthook__:
+        return
+    code = 0
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        nonlocal code
+        code = told(error)
+
+    def leave() -> None:
+        if code:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    sys.excepthook = tell
+    atexit.register(leave)
 
 
 def told(error: BaseException, crash_dir: Path | str | None = None, essence: Essence = first_line) -> int:

@@ -27,6 +27,7 @@ def run(
     settings: RunSettings,
     steps: int | None,
     on_end: Callable[[State], None] | None = None,
+    number: int | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Outputs of one step after the other, on the chief; worker 0 streams and yields nothing.
 
@@ -34,13 +35,14 @@ def run(
     their place, and with several shards the last records of each could fill no batch.
 
     The input is read from its start to its end, or for `steps` steps. Closing the generator early stops
-    the run and frees the system. `on_end` gets the state after the last step.
+    the run and frees the system. `on_end` gets the state after the last step. `number` is that of the run,
+    where the caller has drawn it (`cs_runtime.session.next_run`).
 
     Raises:
         OutOfRangeError: a label is no class, or an id no row of its table.
         cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
     """
-    task, run_number = replace(TaskInfo.from_environment(), num_workers=1), next_run()
+    task, run_number = replace(TaskInfo.from_environment(), num_workers=1), number or next_run()
     if task.role == "worker":
         if task.index == 0:
             run_worker(front_end, settings, task, run_number)

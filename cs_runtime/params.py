@@ -23,13 +23,18 @@ def plain(value: Any) -> Any:
     return None if kept is _DROPPED else kept
 
 
+def text_of(params: Mapping[str, Any]) -> str:
+    """Parameters as YAML."""
+    return yaml.safe_dump(plain(params), sort_keys=False)
+
+
 def write_params(model_dir: Path, params: Mapping[str, Any]) -> None:
     """Writes `params.yaml`, replacing it in one step.
 
     Raises:
         ModelDirError: the directory is not writable or full.
     """
-    write_text(model_dir / "params.yaml", yaml.safe_dump(plain(params), sort_keys=False))
+    write_text(model_dir / "params.yaml", text_of(params))
 
 
 def _plain(value: Any) -> Any:

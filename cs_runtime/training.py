@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 
-from cs_runtime import files, summaries
+from cs_runtime import files
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
-from cs_runtime.errors import ModelDirError
 from cs_runtime.goals import last_step_of_job
 from cs_runtime.program import FrontEnd, Observer
-from cs_runtime.progress import Progress
-from cs_runtime.session import Session, next_run
+from cs_runtime.session import next_run
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
+from cs_runtime.training_result import TrainResult, note_failure, note_success
 from cs_runtime.training_run import TrainingRun, training_run
 from cs_runtime.worker import run_worker
 from csrun.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a training ended, on the chief.
-
-    Attributes:
-        final_step: Global step of the last checkpoint.
-        loss: Loss of the last step; None when no step was left to do.
-        samples: Samples trained on in this run.
-        seconds: Time of the training loop, checkpoints included.
-        input_ended: The input ended before the last step.
-        requeued: It was interrupted by a request for a checkpoint, and goes on when the job is started again.
-    """
-
-    final_step: int
-    loss: float | None
-    samples: int
-    seconds: float
-    input_ended: bool
-    requeued: bool = False
 
 
 def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> TrainResult | None:
@@ -68,7 +45,7 @@ def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> Tra
         try:
             result = _chief(front_end, settings, observer, task, run, timeline, requests)
         except BaseException as error:
-            _note_failure(settings, timeline, error)
+            note_failure(settings, timeline, error)
             raise
     if result.requeued:
         leave_for_requeue(result.final_step)
@@ -98,7 +75,7 @@ def _chief(
     result = TrainResult(
         progress.step, progress.loss, progress.samples, phase.seconds or 0.0, ended, requeued
     )
-    _note_success(settings, timeline, training.session, task, progress, result)
+    note_success(settings, timeline, training.session, task, progress, result)
     return result
 
 
@@ -154,70 +131,3 @@ def _save_is_due(step: int, saved_at: float, settings: RunSettings) -> bool:
     if settings.save_every_steps:
         return step % settings.save_every_steps == 0
     return bool(settings.save_every_s) and time.monotonic() - saved_at >= (settings.save_every_s or 0)
-
-
-def _note_success(
-    settings: RunSettings,
-    timeline: Timeline,
-    session: Session,
-    task: TaskInfo,
-    progress: Progress,
-    result: TrainResult,
-) -> None:
-    rate = result.samples / result.seconds if result.seconds else 0.0
-    if result.loss is None:
-        log.info("nothing to do: global step %d has reached the last step asked for", result.final_step)
-    else:
-        log.info(
-            "Training finished with %d samples in %.3f seconds, %.2f samples/second.",
-            result.samples,
-            result.seconds,
-            rate,
-        )
-        log.info("Loss for final step: %.6g.", result.loss)
-    artifact = session.compiled.artifact
-    files.write_json(
-        settings.model_dir / "performance.json",
-        summaries.performance_json(
-            fabric=session.target.fabric,
-            total_samples=result.samples,
-            total_time_s=result.seconds,
-            estimates=artifact.estimates,
-            compile_time_s=timeline.seconds("compile"),
-            programming_time_s=timeline.seconds("program the fabric"),
-        ),
-    )
-    files.write_json(
-        settings.model_dir / "fabric.json",
-        summaries.fabric_json(session.target.fabric, artifact.estimates, session.target.system),
-    )
-    files.write_json(
-        settings.model_dir / "run_summary.json",
-        summaries.run_summary(
-            settings,
-            timeline,
-            "requeued" if result.requeued else "completed",
-            job=task.job_id,
-            workers=task.num_workers,
-            artifact=str(artifact.path),
-            compile_reused=session.compiled.reused,
-            first_step=session.first_step,
-            last_step=result.final_step,
-            loss=result.loss,
-            samples=result.samples,
-            samples_per_sec=rate,
-            input_ended=result.input_ended,
-        ),
-    )
-
-
-def _note_failure(settings: RunSettings, timeline: Timeline, error: BaseException) -> None:
-    """Leaves the cause in `run_summary.json`; a full disk must not hide the first error behind a second."""
-    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    summary = summaries.run_summary(
-        settings, timeline, status, error={"type": type(error).__name__, "message": str(error)}
-    )
-    try:
-        files.write_json(settings.model_dir / "run_summary.json", summary)
-    except ModelDirError as second:
-        log.warning("run_summary.json was not written: %s", second)

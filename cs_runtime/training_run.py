@@ -16,6 +16,7 @@ from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
 from cs_runtime.waiting import WaitLog, announced
 from cs_runtime.worker import worker_beside
+from cs_system.client import StepOutputs
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.roles import TaskInfo
 
@@ -75,8 +76,14 @@ class TrainingRun:
             cs_system.errors.CsSystemError: the system failed; a worker was lost.
         """
         before = self.step
+        for _ in self.spans(steps):
+            pass
+        return self.step - before
+
+    def spans(self, steps: int) -> Iterator[StepOutputs]:
+        """As `advance`, but hands the outputs over as they come: the system computes while they are used."""
         if self.input_ended:
-            return 0
+            return
         stream = self.session.reservation.run_steps(steps, self._wait_log)
         for span in stream:
             self._wait_log.reset()
@@ -84,10 +91,10 @@ class TrainingRun:
             outputs = self.session.checked(span)
             self.progress.add(outputs)
             self._observer.steps(outputs)
+            yield outputs
         self.input_ended = stream.end_of_input
         if self.input_ended and self.step == self.first_step:
             raise NothingToDoError(self.first_step, skipped=self.settings.input_position == "toolkit")
-        return self.step - before
 
     def state(self) -> State:
         """The whole state by resource name: what the step does not change lies on the chief already.

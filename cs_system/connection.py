@@ -58,6 +58,8 @@ class Connection:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 tried = f"a call of its control plane, for {self._timeout_s:g} s"
                 raise SystemUnreachableError.at(self.address, tried, "no answer") from None
+            if error.code() is grpc.StatusCode.UNAVAILABLE:  # what listened a moment ago has ended
+                raise SystemUnreachableError.at(self.address, "a call", str(error.details())) from None
             raise NotACsSystemError.at(
                 self.address, f"it speaks HTTP/2 and answers {error.code().name}: {error.details()}"
             ) from None

@@ -15,6 +15,8 @@ EXIT_USAGE = 2
 EXIT_BUG = 3
 
 PACKAGES = (
+    "cerebras_pytorch",
+    "cerebras_torch",
     "cgc",
     "cs_compat",
     "cs_runtime",

@@ -8,12 +8,13 @@ from pathlib import Path
 from secrets import token_hex
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
+def replace_file(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Writes a file, in one step for whoever reads it; an error leaves what was there.
 
     Args:
         path: its directory must exist.
         content: text is written as UTF-8.
+        mode: permissions of the new file, less those that the umask takes away.
 
     Raises:
         OSError: the directory cannot be written or is full.
@@ -21,7 +22,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}")
     data = content.encode() if isinstance(content, str) else content
     try:
-        temporary.write_bytes(data)
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(data)
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):  # the first error is the one to tell

@@ -5,12 +5,21 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from cstorch.backends import on_csx
 from cstorch.tracing.device import to_device
 
 models: list[nn.Module] = []
-"""In the order of `cstorch.compile`."""
+"""Of the CS system, in the order of `cstorch.compile`."""
+
+cpu_models: list[nn.Module] = []
+"""Of the CPU backend."""
+
+
+def use_cs() -> bool:
+    """Whether this process computes on a CS system: it has chosen that, or compiled a model for it."""
+    return bool(models) or on_csx()
 
 
 def beside_models(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the device where a model is compiled, else the same tensor of this CPU."""
-    return to_device(tensor) if models else tensor
+    """A tensor of the CS system's device where this process computes there, else the same tensor."""
+    return to_device(tensor) if use_cs() else tensor

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cs_toolkit.step import Precision
 from cstorch.errors import ConfigureError
 
 
@@ -24,25 +24,42 @@ class Configuration:
     mgmt_address: str | None = None
     num_csx: int = 1
     num_workers_per_csx: int = 1
-    precision: Precision = "float32"
+    fabric: str = "cs2"
+    run_dir: Path | None = None
+    """Where the files of a run go; `model_dir` when None."""
+
+    def __post_init__(self) -> None:
+        if self.compile_only and self.validate_only:
+            raise ConfigureError("compile_only and validate_only are both True, expected at most one of them")
+        if self.num_csx != 1:
+            raise ConfigureError(
+                f"num_csx is {self.num_csx}, expected 1: a program runs on one CS system; several share "
+                "the work only where weights are streamed, which is not there yet"
+            )
+        if self.num_workers_per_csx < 1:
+            raise ConfigureError(f"num_workers_per_csx is {self.num_workers_per_csx}, expected 1 or more")
+        if self.checkpoint_steps < 0:
+            raise ConfigureError(f"checkpoint_steps is {self.checkpoint_steps}, expected 0 or more")
 
 
 _configured: list[Configuration] = []
 
 
 def configure(
-    model_dir: str | Path = "./",
+    model_dir: str | Path | None = "./",
     compile_dir: str | Path | None = None,
-    compile_only: bool = False,
-    validate_only: bool = False,
-    checkpoint_steps: int = 0,
+    compile_only: bool | None = False,
+    validate_only: bool | None = False,
+    checkpoint_steps: int | None = 0,
     seed: int | None = None,
     mgmt_address: str | None = None,
-    num_csx: int = 1,
-    num_workers_per_csx: int = 1,
+    num_csx: int | None = 1,
+    num_workers_per_csx: int | None = 1,
     **appliance: Any,
 ) -> None:
     """Configures the run. Call it before the model is made, once in a process.
+
+    None stands for the default of each setting: programs pass what their command line left open.
 
     Args:
         model_dir: Where summaries go.
@@ -53,7 +70,8 @@ def configure(
         seed: Of `torch.manual_seed` and of random operations on the system.
         mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
         num_csx: Number of CS systems; 1.
-        num_workers_per_csx: Workers that stream the input; set by the launcher in a job of several tasks.
+        num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
+            leaves the choice to the toolkit: 1.
         appliance: Settings of the original's appliance that have no meaning here: `max_wgt_servers`,
             `mount_dirs`, `python_paths`, `transfer_processes`, `job_labels`, `max_act_per_csx`,
             `credentials_path`, `debug_args`, `execution_strategy`, `job_time_sec`, `disable_version_check`.
@@ -61,39 +79,89 @@ def configure(
     Raises:
         ConfigureError: called twice, or a setting is unknown or cannot be.
     """
-    if _configured:
-        raise ConfigureError(
-            "configure() is called twice, expected once: a process has one configuration; start another "
-            "process for a run with another one"
-        )
     _require_known(appliance)
-    if compile_only and validate_only:
-        raise ConfigureError("compile_only and validate_only are both True, expected at most one of them")
-    for name, value in (("num_csx", num_csx), ("num_workers_per_csx", num_workers_per_csx)):
-        if value != 1:
-            raise ConfigureError(f"{name} is {value}, expected 1: more than one is not there yet")
-    if checkpoint_steps < 0:
-        raise ConfigureError(f"checkpoint_steps is {checkpoint_steps}, expected 0 or more")
-    _configured.append(
+    set_configuration(
         Configuration(
-            Path(model_dir),
+            Path("./" if model_dir is None else model_dir),
             None if compile_dir is None else Path(compile_dir),
-            compile_only,
-            validate_only,
-            checkpoint_steps,
+            bool(compile_only),
+            bool(validate_only),
+            checkpoint_steps or 0,
             seed,
             mgmt_address,
-        )
+            1 if num_csx is None else num_csx,
+            num_workers_per_csx or 1,
+        ),
+        "configure()",
     )
-    if seed is not None:
+
+
+def set_configuration(configuration: Configuration, caller: str, start_system: bool = True) -> None:
+    """Configures this process, once. A worker ends here, when it has served the chief's runs.
+
+    See `keep_configuration`.
+
+    Args:
+        configuration: All of it.
+        caller: What the program has called, for messages.
+        start_system: A simulated system may be started now, where none is named.
+    """
+    keep_configuration(configuration, caller)
+    from cstorch.start import start_process  # late: it needs the configuration
+
+    start_process(start_system)
+
+
+def keep_configuration(configuration: Configuration, caller: str) -> None:
+    """Configures this process, once.
+
+    Args:
+        configuration: All of it.
+        caller: What the program has called, for messages.
+
+    Raises:
+        ConfigureError: the process is configured already, or a setting cannot be.
+    """
+    if _configured:
+        raise ConfigureError(
+            f"{caller} is called twice, expected once: a process has one configuration; start another "
+            "process for a run with another one"
+        )
+    _configured.append(configuration)
+    if configuration.seed is not None:
         import torch
 
-        torch.manual_seed(seed)
+        torch.manual_seed(configuration.seed)
 
 
 def configuration() -> Configuration:
-    """The configuration of this process; that without arguments where `configure` was not called."""
+    """The configuration of this process; that without arguments where it was not configured."""
     return _configured[0] if _configured else Configuration(Path("./"))
+
+
+def change_configuration(**settings: Any) -> None:
+    """Changes settings of a configured process that programs tell later than the others."""
+    _configured[:] = [replace(configuration(), **settings)]
+
+
+def is_configured() -> bool:
+    """Whether this process was configured."""
+    return bool(_configured)
+
+
+@contextmanager
+def adjusted(**changes: Any) -> Iterator[None]:
+    """In the body some settings are other ones, as a `DataExecutor` says them for its own loop.
+
+    Args:
+        changes: Fields of `Configuration`.
+    """
+    before = list(_configured)
+    change_configuration(**changes)
+    try:
+        yield
+    finally:
+        _configured[:] = before
 
 
 _APPLIANCE: Sequence[str] = (

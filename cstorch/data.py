@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from torch.utils import _pytree as pytree
 
 from cs_runtime.input_facts import input_facts
+from cs_runtime.settings import RunSettings
 from cs_runtime.source import narrowed
 from cs_toolkit.step import TensorSpec
+from cstorch.distributed.worker_state import get_worker_state
 from cstorch.errors import InputError
+from cstorch.handed_input import HandedInput
+from cstorch.seed import program_seed
+from cstorch.step_count import continue_at, steps_done
+from cstorch.streaming import get_streaming_rank, whole_input_on_chief
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.record import dtype_name, to_array
+from cstorch.utils.steps_to_run import StepsToRun
+
+_END = object()
 
 
 class DataLoader:
     """Batches of an input function: `for batch in loader` is the loop of a training or an evaluation.
 
     Inside of the loop a batch is described, and its values are on the CS system: workers stream them there.
+    A loop has all steps. A program that asks for `num_epochs` loops over the epochs itself: from then on a
+    loop has the steps of one epoch.
 
     Args:
         input_fn: Returns a `torch.utils.data.DataLoader`; called with the other arguments, in every worker.
+        initial_step: Step number of the checkpoint that the program goes on from. Where the state of an
+            optimizer was loaded that says its own, that one holds.
         num_steps: Steps to run.
-        max_steps: The most steps to run.
+        max_steps: The step number to end at, that of `initial_step` included. Given alone it says the steps.
         num_epochs: Steps to run, in epochs; not together with `num_steps`.
         steps_per_epoch: Steps of an epoch; the length of the loader when None.
+
+    Attributes:
+        making_s: Seconds until its first batch was there.
 
     Raises:
         InputError: `num_steps` and epochs are both given, or a number is not positive.
     """
 
+    handed_over = True
+    """Workers get the input function from the chief; otherwise they go through the program themselves."""
+
     def __init__(
         self,
         input_fn: Callable[..., Any],
         *args: Any,
+        initial_step: int = 0,
         num_steps: int | None = None,
         max_steps: int | None = None,
         num_epochs: int | None = None,
@@ -49,38 +73,52 @@ class DataLoader:
                 f"input_fn is a {type(input_fn).__name__}, expected a function that returns a "
                 "torch.utils.data.DataLoader: every worker calls it"
             )
-        if num_steps is not None and (num_epochs is not None or steps_per_epoch is not None):
-            raise InputError("num_steps is given with epochs, expected one of the two ways to say the steps")
-        given = {
-            "num_steps": num_steps,
-            "max_steps": max_steps,
-            "num_epochs": num_epochs,
-            "steps_per_epoch": steps_per_epoch,
-        }
-        for name, value in given.items():
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}, expected 1 or more")
-        self._input_fn, self._args, self._kwargs = input_fn, args, kwargs
-        self._num_steps, self._max_steps = num_steps, max_steps
-        self.num_epochs = num_epochs
-        self._steps_per_epoch = steps_per_epoch
+        self.input_fn, self._args, self._kwargs = input_fn, args, kwargs
+        self._to_run = StepsToRun(initial_step, num_steps, max_steps, num_epochs, steps_per_epoch)
+        self.initial_step = initial_step
+        self._epoch: int | None = None
+        self.making_s = 0.0
 
     def __iter__(self) -> Iterator[Any]:
-        from cstorch.loop import batches_of
+        from cstorch.loop import turns
 
-        return batches_of(self)
+        steps = self.steps
+        if self._epoch is not None:
+            per_epoch = self.steps_per_epoch
+            steps = max(0, min(per_epoch, steps - self._epoch * per_epoch))
+            self._epoch = (self._epoch + 1) % self._epochs
+        return turns(self, steps)
 
     def __len__(self) -> int:
         return self.steps
 
     @property
+    def num_epochs(self) -> int:
+        """Epochs to loop over, for a program that does so itself; 1 where the steps are given."""
+        self._epoch = 0
+        return self._epochs
+
+    @property
+    def _epochs(self) -> int:
+        return self._to_run.num_epochs or 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one epoch; all of them where the steps are given."""
+        return self._to_run.per_epoch(self._loader) if self._to_run.in_epochs else self.steps
+
+    @property
     def steps(self) -> int:
-        """Steps to run: `num_steps`, or epochs times their steps, and no more than `max_steps`."""
-        wanted = self._num_steps
-        if wanted is None:
-            per_epoch = self._steps_per_epoch or len(self._loader)
-            wanted = per_epoch * (self.num_epochs or 1)
-        return wanted if self._max_steps is None else min(wanted, self._max_steps)
+        """Steps to run: see `StepsToRun`."""
+        return self._to_run.of(self._loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the training has read its input: the number of its steps, one batch each."""
+        return {"steps": steps_done()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """The next training goes on there, as when the state of its optimizer is loaded."""
+        continue_at(int(state_dict["steps"]))
 
     @property
     def batch_size(self) -> int:
@@ -99,42 +137,69 @@ class DataLoader:
     def input_facts(self) -> dict[str, str]:
         """See `cs_runtime.source.InputSource`."""
         tensors = (f"{s.name} {s.dtype}{list(s.shape)}" for s in self.inputs())
-        return input_facts("step", self._input_fn, tensors)
+        return input_facts("step", self.input_fn, tensors)
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         """See `cs_runtime.source.InputSource`; a loader that ends begins again."""
-        specs, epoch = self.inputs(), 0
-        position = 0
-        while True:
-            before = position
-            for batch in self._made():
-                position += 1
-                if position > skip:
-                    yield tuple(self._arrays(batch, specs))
-            if position == before:
-                raise InputError(f"epoch {epoch} of the input function has no batch, expected one or more")
-            epoch += 1
+        state = get_worker_state()
+        for position, arrays in enumerate(self.arrays(islice(self.endless(), skip, None)), start=skip):
+            state.add(self.batch_size, position)
+            yield arrays
 
-    def _arrays(self, batch: Any, specs: tuple[TensorSpec, ...]) -> Iterator[np.ndarray]:
-        tensors = _leaves(batch)
-        if len(tensors) != len(specs):
-            raise InputError(f"a batch has {len(tensors)} tensors, expected {len(specs)} as in the first one")
-        for tensor, spec in zip(tensors, specs, strict=True):
-            if tuple(tensor.shape) != spec.shape or dtype_name(tensor.dtype) != spec.dtype:
-                raise InputError(
-                    f"a batch has {dtype_name(tensor.dtype)}{list(tensor.shape)} for {spec.name}, expected "
-                    f"{spec.dtype}{list(spec.shape)} as in the first one; give the torch DataLoader "
-                    "drop_last=True, and pad samples to one size"
-                )
-            yield narrowed(spec.name, to_array(tensor))
+    def endless(self) -> Iterator[Any]:
+        """Batches as the loader of the input function gives them, from its first again where it ends.
+
+        Raises:
+            InputError: it has no batch.
+        """
+        numbers = OwnNumbers(self.seed)
+        with numbers, whole_input_on_chief():
+            loader = self.made()
+            # What a worker makes of the data is the same for all, the order in which it reads it its own.
+            torch.manual_seed(self.seed + 1 + get_streaming_rank())
+        for epoch in count():
+            with numbers, whole_input_on_chief():
+                batches = iter(loader)
+                batch = next(batches, _END)
+            if batch is _END:
+                raise InputError(f"epoch {epoch} of the input has no batch, expected one or more")
+            while batch is not _END:
+                yield batch
+                with numbers, whole_input_on_chief():
+                    batch = next(batches, _END)
+
+    @cached_property
+    def seed(self) -> int:
+        """Begins the random numbers that the input draws: those of the program when it is read first."""
+        return program_seed()
+
+    def handed(self, settings: RunSettings) -> HandedInput:
+        """What a worker needs to read the input of a run with these settings."""
+        facts = {name: text for name, text in self.input_facts().items() if "tensor" not in name}
+        return HandedInput(self.input_fn, self._args, self._kwargs, settings, facts, self.seed)
+
+    def arrays(self, batches: Iterable[Any]) -> Iterator[tuple[np.ndarray, ...]]:
+        """The tensors of batches as they are streamed.
+
+        Raises:
+            InputError: a batch is not like the first one.
+        """
+        specs = self.inputs()
+        for batch in batches:
+            yield tuple(_arrays(_leaves(batch), specs))
 
     @cached_property
     def _loader(self) -> Any:
-        return self._made()
+        with OwnNumbers(self.seed), whole_input_on_chief():
+            return self.made()
 
     @cached_property
     def _first(self) -> Any:
-        return next(iter(self._loader), None)
+        began_s = time.perf_counter()
+        with OwnNumbers(self.seed), whole_input_on_chief():
+            first = next(iter(self._loader), None)
+        self.making_s = time.perf_counter() - began_s
+        return first
 
     @cached_property
     def _tensors(self) -> list[torch.Tensor]:
@@ -143,14 +208,65 @@ class DataLoader:
             raise InputError("the input function gives no batch with a tensor, expected one or more")
         return found
 
-    def _made(self) -> Any:
-        loader = self._input_fn(*self._args, **self._kwargs)
+    def made(self) -> Any:
+        """What the input function returns.
+
+        Raises:
+            InputError: that is no loader.
+        """
+        loader = self.input_fn(*self._args, **self._kwargs)
         if not hasattr(loader, "__iter__"):
             raise InputError(
                 f"the input function returns a {type(loader).__name__}, expected a "
                 "torch.utils.data.DataLoader"
             )
         return loader
+
+
+def _arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Iterator[np.ndarray]:
+    if len(tensors) != len(specs):
+        raise InputError(f"a batch has {len(tensors)} tensors, expected {len(specs)} as in the first one")
+    for tensor, spec in zip(tensors, specs, strict=True):
+        if tuple(tensor.shape) != spec.shape or dtype_name(tensor.dtype) != spec.dtype:
+            raise InputError(
+                f"a batch has {dtype_name(tensor.dtype)}{list(tensor.shape)} for {spec.name}, expected "
+                f"{spec.dtype}{list(spec.shape)} as in the first one; give the torch DataLoader "
+                "drop_last=True, and pad samples to one size"
+            )
+        yield narrowed(spec.name, to_array(tensor))
+
+
+class OwnNumbers:
+    """Random numbers of their own, which begin at a seed: those of the program stand still in the body."""
+
+    def __init__(self, seed: int) -> None:
+        self._program = _numbers()
+        # By its generator: the state of NumPy's takes as long to copy as a small batch takes to make.
+        self._own: Numbers = random.Random(seed).getstate(), np.random.MT19937(), torch.get_rng_state()
+        with self:
+            np.random.seed(seed % 2**32)
+            torch.manual_seed(seed)
+
+    def __enter__(self) -> None:
+        self._program = _numbers()
+        _set_numbers(self._own)
+
+    def __exit__(self, *error: object) -> None:
+        self._own = _numbers()
+        _set_numbers(self._program)
+
+
+Numbers = tuple[Any, np.random.BitGenerator, torch.Tensor]
+
+
+def _numbers() -> Numbers:
+    return random.getstate(), mtrand.get_bit_generator(), torch.get_rng_state()
+
+
+def _set_numbers(numbers: Numbers) -> None:
+    random.setstate(numbers[0])
+    mtrand.set_bit_generator(numbers[1])
+    torch.set_rng_state(numbers[2])
 
 
 def _leaves(batch: Any) -> list[torch.Tensor]:

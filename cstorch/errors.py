@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cs_toolkit.errors import ToolkitError, UsageError
 
 
@@ -41,6 +43,21 @@ class TensorWriteError(StepError):
         )
 
 
+class LostWriteError(StepError):
+    """A program writes into its state between two steps, while the state is on the system."""
+
+    def __init__(self, operation: str, line: str | None) -> None:
+        super().__init__(
+            f"{line or 'line unknown'}: {operation} writes into the state of a running loop behind its step, "
+            "which would be lost: the state is on the CS system; do it in the step (in a session before the "
+            "first value is read), or before or behind the loop"
+        )
+
+
+class SessionError(StepError):
+    """A session is used in a way in which its steps cannot run."""
+
+
 class RandomOutsideError(StepError):
     """A step draws random numbers on this CPU, which would be the same in every step."""
 
@@ -51,16 +68,26 @@ class RandomOutsideError(StepError):
         )
 
 
-class NoShapeError(StepError):
-    """An operation whose result PyTorch cannot describe without computing it."""
+class OptimizerInStepError(StepError, TypeError):
+    """An optimizer, or its schedule, that a recorded step cannot use."""
 
-    def __init__(self, operation: str, place: tuple[tuple[str, ...], str | None]) -> None:
-        layer, line = place
+    def __init__(self, why: str, line: str | None) -> None:
+        super().__init__(f"{line or 'line unknown'}: {why}")
+
+
+class ModelMovedError(StepError):
+    """A compiled model, or a tensor of it, is moved to a device that steps do not run on."""
+
+    def __init__(self, device: str, line: str | None) -> None:
         super().__init__(
-            f"{line or 'line unknown'}: {operation}"
-            f"{' in module ' + '.'.join(layer) if layer else ''} cannot be recorded: PyTorch has no rule for "
-            "the shape of its result; write it with other operations"
+            f"{line or 'line unknown'}: a tensor of a model is moved to '{device}', expected none to be "
+            "moved: cstorch.compile puts a model where its steps run; drop .to(), .cuda() and the like, and "
+            "read a value with .cpu()"
         )
+
+
+class NotThereError(ToolkitError, AttributeError):
+    """A name of the original that this toolkit has not, with the reason."""
 
 
 class ConfigureError(UsageError):
@@ -69,6 +96,42 @@ class ConfigureError(UsageError):
 
 class InputError(ToolkitError):
     """An input function that cannot feed the CS system."""
+
+
+class HandedInputError(InputError):
+    """The file with the input function of a run cannot be written, or is not what the chief wrote."""
+
+
+class InputNotSentError(InputError):
+    """An input function refers to an object that belongs to the process of the chief."""
+
+    def __init__(self, culprit: str, error: Exception) -> None:
+        super().__init__(
+            f"the input function cannot be handed to the workers because of {culprit}: {error}; every worker "
+            "is a process of its own and calls the function there: make such objects inside of the function"
+        )
+
+
+class WorkersEndedError(InputError):
+    """The workers that this program has started have ended before it."""
+
+    def __init__(self, logs: Path) -> None:
+        super().__init__(
+            f"the workers that this program has started ended before it, for a reason that is above or in "
+            f"their logs in '{logs}'; correct the input function, or set num_workers_per_csx=1 to have it "
+            "called in this process"
+        )
+
+
+class LoaderError(InputError, TypeError):
+    """A loop over something that the workers cannot make for themselves."""
+
+    def __init__(self, got: str) -> None:
+        super().__init__(
+            f"Detected that dataloader was not wrapped using a cstorch.utils.data.DataLoader: got a {got}; "
+            "write DataLoader(input_fn, *args) with a function that returns the torch DataLoader, because "
+            "every worker makes its own"
+        )
 
 
 class CompileCallError(UsageError):
@@ -82,12 +145,22 @@ class ClosureError(StepError):
 class StateNotThereError(StepError):
     """The state is read after a step at which the system does not stop."""
 
-    def __init__(self, step: int, checkpoint_steps: int) -> None:
-        every = f"every {checkpoint_steps}" if checkpoint_steps else "no further"
+    def __init__(self, step: int, checkpoints: object) -> None:
         super().__init__(
             f"the state of the model is read after step {step}, when the CS system is ahead of the program; "
-            f"expected the first or the last step, or one of {every} steps: set "
-            "configure(checkpoint_steps=N)"
+            f"expected the first or the last step, or one of {checkpoints or 'no further steps'}: set "
+            "checkpoint_steps=N, of cstorch.configure or of the DataExecutor"
+        )
+
+
+class LoopLeftError(StepError):
+    """The state is read after a loop that the program has left where it was not on this CPU."""
+
+    def __init__(self, turn: int, checkpoints: object) -> None:
+        super().__init__(
+            "the state of the model is read, but it was lost when the program left its loop after step "
+            f"{turn}: the CS system was ahead of the program; leave the loop after its first or last step, "
+            f"or after one of the checkpoint_steps (now {checkpoints or 'none'})"
         )
 
 

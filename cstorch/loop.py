@@ -1,126 +1,195 @@
-"""The loop of a program: the first step is traced and compiled, the others run on the CS system.
+"""The loop of a program over batches: its first turn records the step, each takes the outputs of one step.
 
-A program owns its loop. Each turn takes the outputs of one step; between two reads of the state the system
-runs ahead of the program.
+Drivers stand on `Loop`. `turns` is the one of programs whose step is a function. A session, whose step is
+all that happens in its first turn, calls `begin_recording`, `end_recording`, `begin`, `take` and
+`run_closures` itself. Between two reads of the state the system runs ahead of the program. One loop may stand
+inside of another, as an evaluation in a training: the outer one gives up the system, and takes it again at
+its next step.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from cs_runtime import inference
-from cs_runtime.program import StepProgram
-from cs_runtime.session import next_run
-from cs_runtime.settings import Command, RunSettings
-from cs_runtime.tasks import current
-from cs_runtime.timeline import Timeline
-from cs_runtime.training_run import TrainingRun, training_run
-from cs_runtime.worker import run_worker
-from cs_system.client import StepOutputs
-from cs_toolkit.step import GLOBAL_STEP
+from cs_runtime.checkpoint_requests import leave_for_requeue
+from cs_runtime.program import State
+from cstorch.backends import on_cpu
 from cstorch.compiled import models
-from cstorch.config import configuration
+from cstorch.cpu_loop import CpuLoop
 from cstorch.data import DataLoader
-from cstorch.errors import ClosureError, StateNotThereError, StepError
-from cstorch.tracing.device import DeviceTensor, from_array
-from cstorch.tracing.record import to_array
-from cstorch.tracing.step import MODEL_PREFIX, TracedStep, model_state, trace
+from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
+from cstorch.execution import Ended, Execution, Outputs, Training, start
+from cstorch.job import own_workers, task
+from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
+from cstorch.start import checkpoint_requests
+from cstorch.step_count import continue_at, steps_done
+from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
+from cstorch.tracing.record import Recording
+from cstorch.tracing.step import StepTracing, TracedStep, model_state
+from cstorch.turns import Turns
+from cstorch.utils.schedule import Schedule
+from cstorch.worker import serve_and_leave
+from input_rules.handover import wanted
 
 log = logging.getLogger("cstorch")
 
-RUN_AHEAD_STEPS = 64
-"""The most steps that the system is ahead of the program."""
+Entered = TypeVar("Entered", bound=Turns)
+Recordings = dict[Any, RecordedStep]
+"""Steps that were recorded of one function, by what they depend on."""
 
 
-@dataclass(frozen=True)
-class ClosureCall:
-    """A call of a step closure within the step: it is repeated after every step."""
+@dataclass
+class _Recording:
+    """A step that is being recorded."""
 
-    function: Callable[..., Any]
-    arguments: Any
-
-
-class FrontEnd:
-    """Implements `cs_runtime.program.FrontEnd` for a traced step."""
-
-    def __init__(self, loader: DataLoader, program: StepProgram, state: Mapping[str, DeviceTensor]) -> None:
-        self.inputs, self.input_facts, self.batches = loader.inputs, loader.input_facts, loader.batches
-        self._program, self._state = program, state
-
-    def program(self) -> StepProgram:
-        """See `cs_runtime.program.FrontEnd`."""
-        return self._program
-
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """What the tensors of the device hold, and the number of the first step."""
-        values = {name: to_array(tensor.held()) for name, tensor in self._state.items()}
-        return {**values, GLOBAL_STEP: np.asarray(first_step(), np.int64)}
-
-    def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
-        """Nothing: programs save by themselves."""
-        return False
+    tracing: StepTracing
+    closures: list[ClosureCall] = field(default_factory=list)
 
 
-_first_step = [0]
+class Loop(Turns):
+    """One loop whose steps run on the CS system, on the chief.
 
+    Args:
+        loader: The input.
+        steps: How many; None: those of the loader.
+        checkpoint_steps: The state can be read after every so many steps; None: as configured.
 
-def first_step() -> int:
-    """The number of steps that the state of this process has behind it."""
-    return _first_step[0]
+    Attributes:
+        batch: Described tensors, the same in every turn.
+        step: What was recorded; None before that.
+    """
 
-
-def continue_at(step: int) -> None:
-    """The state that was loaded has so many steps behind it."""
-    _first_step[0] = step
-
-
-class Loop:
-    """One loop over a DataLoader, on the chief."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self.loader = loader
+    def __init__(
+        self, loader: DataLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
+    ) -> None:
+        super().__init__(loader, steps, checkpoint_steps)
         self.batch = loader.described()
-        self.ended = False
-        self._stack = ExitStack()
-        self._traced: TracedStep | None = None
-        self._closures: list[ClosureCall] = []
-        self._outputs: deque[dict[str, np.ndarray]] = deque()
-        self._values: dict[int, torch.Tensor] = {}
-        self._run: TrainingRun | None = None
-        self._inference: Generator[dict[str, np.ndarray], None, None] | None = None
-        self._turn = 0
+        self.step: RecordedStep | None = None
+        self._loader, self._first_step = loader, steps_done()
+        self._recording: _Recording | None = None
+        self._execution: Execution | None = None
+        self._outputs: Outputs = {}
+        self._latest: Recording | None = None
+        self._names: dict[int, tuple[str, torch.dtype]] = {}
+        self._names_of_values: dict[int, str] = {}
+        self._states_of_values: dict[int, str] = {}
         self._fetched: int | None = None
+        self._read: int | None = None
 
-    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """One step; in the first turn it is traced, compiled and sent."""
-        try:
-            if self._traced is None:
-                self._start(function, args, kwargs)
-            assert self._traced is not None
-            if not self.ended:
-                self._take()
-        except BaseException as error:
-            self.abandon(error)  # the program may keep the loop alive for as long as it likes
-            raise
-        if not self.ended:
-            for call in self._closures:
-                call_args, call_kwargs = call.arguments
-                call_closure(self, call.function, *call_args, **call_kwargs)
-        return self._traced.returned[0]
+    # Recording.
+
+    def begin_recording(self) -> None:
+        """From here to `end_recording` all that happens on the device is the step."""
+        state = {name: tensor for model in models for name, tensor in model_state(model).items()}
+        self._recording = _Recording(StepTracing(self._inputs(), state, models, self._latest))
+        self._latest = self._recording.tracing.recording
+
+    def end_recording(self, returned: Any) -> RecordedStep:
+        """The step. Tensors in `returned`, and those that closures were given, are what it puts out."""
+        recording, self._recording = self._the_recording(), None
+        closures = recording.closures
+        traced = recording.tracing.end((returned, [call.arguments for call in closures]), with_numbers=True)
+        return RecordedStep(traced, returned, closures, self._loader.batch_size, tuple(models))
 
     def add_closure(self, call: ClosureCall) -> None:
-        """A closure that the step itself calls."""
-        self._closures.append(call)
+        """A closure that is called while the step is recorded: it will run behind every step."""
+        self._the_recording().closures.append(call)
+
+    @property
+    def tracing(self) -> StepTracing:
+        """The step that is being recorded."""
+        return self._the_recording().tracing
+
+    def _the_recording(self) -> _Recording:
+        assert self._recording is not None, "begin_recording comes first"
+        return self._recording
+
+    def _inputs(self) -> list[DeviceTensor]:
+        return [x for x in pytree.tree_leaves(self.batch) if isinstance(x, DeviceTensor)]
+
+    # Running.
+
+    def begin(self, step: RecordedStep) -> None:
+        """Brings a recorded step onto the system; where the program is only compiled the loop ends here.
+
+        Raises:
+            cgc.errors.CompileError: the step cannot be compiled.
+            cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
+        """
+        self.step = step
+        if self.trains and not steps_done():
+            continue_at(self._loader.initial_step)
+            self._first_step = steps_done()
+        outputs = zip(step.traced.output_tensors, step.traced.graph.outputs, strict=True)
+        self._names = {id(tensor): (f"output_{name}", tensor.dtype) for tensor, name in outputs}
+        graph = step.traced.graph
+        self._names_of_values = {value.id: f"output_{name}" for name, value in graph.outputs.items()}
+        self._states_of_values = {value.id: name for name, value in {**graph.state, **graph.updates}.items()}
+        for outer in _loops:
+            if outer is not self:
+                outer.suspend()
+        self._execution = start(self._loader, step, self.steps - self.turn)
+        self.ended = self._execution is None
+        self._own(None if self.ended else self)
+
+    @property
+    def trains(self) -> bool:
+        """See `Turns`."""
+        return self.step is not None and self.step.mode == "train"
+
+    def take(self) -> None:
+        """The outputs of the next step become the values of this turn.
+
+        Raises:
+            StepError: the input has ended.
+            NonFiniteLossError: the loss became NaN or infinite.
+            cs_system.errors.CsSystemError: the system failed; a worker was lost.
+        """
+        if self._execution is None:
+            assert self.step is not None, "begin comes first"
+            self.begin(self.step)
+        assert self._execution is not None
+        if self.turn == self.steps:
+            raise StepError(
+                f"the step is called once more than the loop has steps ({self.steps}), expected one call of "
+                "the step in each turn of the loop"
+            )
+        found = self._execution.take(self._steps_to_read())
+        if found is None:
+            raise StepError(f"the input ended after step {self.turn} of the loop, before step {self.steps}")
+        self.count_turn()
+        self._outputs = found
+        if self.trains:
+            continue_at(self._first_step + self.turn)
+
+    def run_closures(self) -> None:
+        """Calls the closures of the step with the values of this turn."""
+        for call in () if self.step is None else self.step.closures:
+            args, kwargs = call.arguments
+            call_closure(self, call.function, *args, **kwargs)
+
+    def _steps_to_read(self) -> int:
+        """Steps up to the next one behind which the state may be read.
+
+        That is the first and the last one, every multiple of `checkpoint_steps`, of this loop or of all
+        loops, and one step behind that, where `if i % checkpoint_steps == 0` stands in loops that count
+        from 0.
+        """
+        left, checkpoints = self.steps - self.turn, self.checkpoints
+        if self.turn == 0:
+            return 1
+        if checkpoints is None:
+            return left
+        done = (self.turn, self._first_step + self.turn)
+        return min(left, *(1 if checkpoints.match(step) else checkpoints.left(step) for step in done))
 
     def value_of(self, tensor: DeviceTensor) -> torch.Tensor:
         """What a tensor of the device holds after the step of this turn.
@@ -128,9 +197,16 @@ class Loop:
         Raises:
             ClosureError: the step does not put it out.
         """
-        found = self._values.get(id(tensor))
-        if found is not None:
-            return found
+        known = self._names.get(id(tensor))
+        if known is not None:
+            name, dtype = known
+            return from_array(np.asarray(self._outputs[name]), dtype)
+        name_of_value = self._names_of_values.get(self._number_of(tensor))
+        if name_of_value is not None:
+            return from_array(np.asarray(self._outputs[name_of_value]), tensor.dtype)
+        state = self._state_of_value(tensor)
+        if state is not None:
+            return state.held()
         if tensor.host is None:
             raise ClosureError(
                 "a step closure gets a tensor that no step has returned, expected one that the step returns "
@@ -138,190 +214,262 @@ class Loop:
             )
         return tensor.held()
 
-    def refresh(self) -> None:
-        """Brings the state to this CPU, as it is after the step of this turn.
+    def _number_of(self, tensor: DeviceTensor) -> int:
+        """The number of a recorded value, the same in every recording of the step; 0 for others."""
+        if tensor.elem is None or value_of(tensor).recording is not self._latest:
+            return 0
+        return value_of(tensor).value.id
+
+    def _state_of_value(self, tensor: DeviceTensor) -> DeviceTensor | None:
+        """The state that a tensor was behind the step, as `state_dict()` within a step gives it."""
+        name = self._states_of_values.get(self._number_of(tensor))
+        return None if name is None or self.step is None else self.step.traced.state[name]
+
+    def batches(self) -> Iterator[Any]:
+        """The described batch, once for each step."""
+        for _ in range(self.steps):
+            yield self.batch
+            if self.ended:
+                break
+            self.serve_requests()
+
+    def figures(self) -> dict[str, float | None]:
+        """Of the run, where it trains: see `Training.figures`."""
+        return self._execution.figures() if isinstance(self._execution, Training) else {}
+
+    # The state.
+
+    def refresh(self, tensor: DeviceTensor) -> None:
+        """Brings the state to this CPU, as it is after the step of this turn, or one tensor that it puts out.
 
         Raises:
             StateNotThereError: the system is at another step by now.
         """
-        if self._run is None or self._fetched == self._turn:
+        if id(tensor) in self._names and self._outputs:
+            tensor.load(self.value_of(tensor))
+        elif self.trains:
+            self._read = self.turn
+            self._fetch()
+
+    def _fetch(self) -> None:
+        if self._execution is None or self._fetched == self.turn or not self.turn:
             return
-        if self._outputs:
-            raise StateNotThereError(first_step() + self._turn, configuration().checkpoint_steps)
-        self._set_state(self._run.state())
-        self._fetched = self._turn
+        state = self._execution.state()
+        if state is None:
+            raise StateNotThereError(self.turn, self.checkpoints)
+        self._set_state(state)
+
+    def _set_state(self, state: State) -> None:
+        assert self.step is not None
+        for name, tensor in self.step.traced.state.items():
+            if name in state:
+                tensor.load(from_array(np.asarray(state[name]), tensor.dtype))
+        self._fetched = self.turn
+
+    def _own(self, owner: Owner | None) -> None:
+        """What the step changes is where the owner says."""
+        if self.step is not None:
+            for name in self.step.traced.graph.updates:
+                self.step.traced.state[name].owner = owner
+
+    # The end.
+
+    def suspend(self) -> None:
+        """Gives up the system until the next step, for a loop inside of this one.
+
+        Raises:
+            StateNotThereError: the system is at another step by now.
+        """
+        if self._execution is not None:
+            self.close()
 
     def close(self) -> None:
         """Ends the run; the state after its last step comes to this CPU."""
-        if self._run is not None and not self._outputs:
-            self.refresh()
-            continue_at(self._run.step)
-        if self._inference is not None:
-            if self._turn == self.loader.steps:
-                next(self._inference, None)  # behind its last step it hands over the state
-            self._inference.close()
-        self._stack.close()
-        self.ended = True
-        for tensor in () if self._traced is None else self._traced.state.values():
-            tensor.owner = None
+        self._end("completed")
 
-    def abandon(self, error: BaseException) -> None:
+    def _end(self, ended: Ended) -> None:
+        self._fetch()
+        execution, self._execution = self._execution, None
+        if execution is not None:
+            execution.close(ended=ended)
+        self._own(None)
+
+    def serve_requests(self) -> None:
+        """Behind a turn in which the program has read the state: that was the checkpoint asked for, if any.
+
+        In a job that is started again after it, this ends the program.
+        """
+        if not checkpoint_requests.pending or not self.trains or self._read != self.turn:
+            return
+        log.info("the program has read its state at global step %d, as SIGUSR1 asked for", steps_done())
+        if task().requeue:
+            self._end("requeued")
+            leave_for_requeue(steps_done())
+        checkpoint_requests.done()
+
+    def leave(self) -> None:
+        """Ends a loop that the program leaves early, with `break` or an error of its own."""
+        try:
+            self._end("left")
+        except StateNotThereError:
+            self.abandon(None)
+            self._own(_Lost(self.turn, self.checkpoints))
+
+    def abandon(self, error: BaseException | None) -> None:
         """Ends the run after an error, without another word to the system than that."""
         self.ended = True
-        stack, self._stack = self._stack, ExitStack()
-        if self._inference is not None:
-            self._inference.close()
-        stack.__exit__(type(error), error, error.__traceback__)
-
-    def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        inputs = [x for x in pytree.tree_leaves(self.batch) if isinstance(x, DeviceTensor)]
-        named = {name: tensor for model in models for name, tensor in model_state(model).items()}
-
-        def step() -> Any:
-            returned = function(*args, **kwargs)
-            return returned, [call.arguments for call in self._closures]
-
-        traced = self._traced = trace(step, inputs, named, models)
-        mode = _mode_of(traced)
-        _name_outputs(traced)
-        from cgc.importers.aten import import_step
-        from cs_runtime.traced_step import step_program
-
-        module = import_step(traced.graph, mode=mode, seed=configuration().seed or 0)
-        names = [f"input_{i}" for i in range(len(inputs))]
-        program = step_program(module, mode, self.loader.batch_size, names)
-        front_end = FrontEnd(self.loader, program, traced.state)
-        if configuration().compile_only or configuration().validate_only:
-            self._only_compile(front_end)
-        elif mode == "train":
-            self._train(front_end)
-        else:
-            settings = settings_of(self.loader, "eval")
-            self._inference = inference.run(front_end, settings, self.loader.steps, self._set_state)
-
-    def _only_compile(self, front_end: FrontEnd) -> None:
-        from cs_runtime.compile import compile_program, validate_program
-
-        validate = configuration().validate_only
-        settings = settings_of(self.loader, "validate_only" if validate else "compile_only")
-        (validate_program if validate else compile_program)(front_end, settings)
-        self.ended = True
-
-    def _train(self, front_end: FrontEnd) -> None:
-        settings = settings_of(self.loader, "train")
-        settings.model_dir.mkdir(parents=True, exist_ok=True)
-        run = training_run(front_end, settings, self, current(), next_run(), Timeline())
-        self._run = self._stack.enter_context(run)
-        assert self._traced is not None
-        for tensor in self._traced.state.values():
-            tensor.owner = self
-
-    def steps(self, outputs: StepOutputs) -> None:
-        """The outputs of consecutive steps (`cs_runtime.program.Observer`)."""
-        for row in range(outputs.count):
-            self._outputs.append({name: values[row] for name, values in outputs.outputs.items()})
-
-    def _take(self) -> None:
-        """The outputs of the next step become the values of this turn."""
-        if self._inference is not None:
-            found = next(self._inference, None)
-            if found is not None:
-                self._outputs.append(found)
-        elif self._run is not None and not self._outputs:
-            self._run.advance(self._steps_ahead())
-        if not self._outputs:
-            raise StepError("the input ended before the last step of the loop")
-        self._turn += 1
-        self._show(self._outputs.popleft())
-
-    def _steps_ahead(self) -> int:
-        """Steps to run now: up to the next one behind which the state may be read."""
-        left = self.loader.steps - self._turn
-        every = configuration().checkpoint_steps
-        if self._turn == 0 or not every:
-            return min(left, RUN_AHEAD_STEPS) if self._turn else 1
-        ahead = 1 if self._turn % every == 0 else every - self._turn % every
-        return min(left, ahead, RUN_AHEAD_STEPS)
-
-    def _show(self, outputs: Mapping[str, np.ndarray]) -> None:
-        assert self._traced is not None
-        named = dict(zip(self._traced.graph.outputs, self._traced.output_tensors, strict=True))
-        self._values = {
-            id(tensor): from_array(np.asarray(outputs[f"output_{name}"]), tensor.dtype)
-            for name, tensor in named.items()
-        }
-
-    def _set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        assert self._traced is not None
-        for name, tensor in self._traced.state.items():
-            if name in state:
-                tensor.load(from_array(np.asarray(state[name]), tensor.dtype))
+        if self._recording is not None:
+            self._recording.tracing.abandon()
+            self._recording = None
+        execution, self._execution = self._execution, None
+        if execution is not None:
+            execution.close(error)
 
 
-def _mode_of(traced: TracedStep) -> Any:
-    updated = [name for name in traced.graph.updates if not name.startswith("state.metric.")]
-    return "train" if any(name.startswith(MODEL_PREFIX) for name in updated) else "eval"
+@dataclass(frozen=True)
+class _Lost:
+    """Owns tensors whose elements were lost with a run that the program has left."""
+
+    turn: int
+    checkpoints: Schedule | None
+    ended: bool = True
+
+    def refresh(self, tensor: DeviceTensor) -> None:
+        """Says so."""
+        raise LoopLeftError(self.turn, self.checkpoints)
 
 
-def _name_outputs(traced: TracedStep) -> None:
-    """The first number among the outputs is the loss."""
-    graph = traced.graph
-    for name, tensor in list(graph.outputs.items()):
-        if not tensor.shape and tensor.dtype == "float32":
-            graph.outputs = {("loss" if key == name else key): value for key, value in graph.outputs.items()}
-            return
-    raise StepError(
-        "the step returns no float32 tensor without dimensions, expected the loss among what it returns"
-    )
+_loops: list[Turns] = []
 
 
-def settings_of(loader: DataLoader, command: Command) -> RunSettings:
-    """The settings of a run of this process."""
-    import os
-
-    config = configuration()
-    return RunSettings(
-        mode=command,
-        model_dir=Path(config.model_dir),
-        batch_size=loader.batch_size,
-        compile_dir=config.compile_dir,
-        cs_ip=config.mgmt_address or os.environ.get("CS_IP"),
-        steps=loader.steps,
-        seed=config.seed,
-        precision=config.precision,
-    )
-
-
-_loops: list[Loop] = []
-
-
-def running() -> Loop | None:
-    """The loop that this process is in."""
+def running() -> Turns | None:
+    """The innermost loop that this process is in."""
     return _loops[-1] if _loops else None
 
 
-def batches_of(loader: DataLoader) -> Iterator[Any]:
-    """One described batch for each step; none in a worker, which streams the real ones meanwhile."""
-    task = current()
-    if task.role == "worker":
-        run_worker(loader, settings_of(loader, "train"), task, next_run())
-        return
-    loop = Loop(loader)
+@contextmanager
+def entered(loop: Entered) -> Iterator[Entered]:
+    """The body is inside of the loop; behind it the loop has ended."""
     _loops.append(loop)
     try:
-        for _ in range(loader.steps):
-            yield loop.batch
-            if loop.ended:
-                break
+        yield loop
         loop.close()
+    except GeneratorExit:
+        loop.leave()
+        raise
     except BaseException as error:
         loop.abandon(error)
         raise
     finally:
+        loop.ended = True
         _loops.remove(loop)
 
 
-def call_closure(loop: Loop, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def turns(
+    loader: DataLoader,
+    steps: int | None = None,
+    checkpoint_steps: int | Schedule | None = None,
+    writer: Any = None,
+) -> Iterator[Any]:
+    """A batch for each step: a described one, or a real one where steps run on this CPU.
+
+    A worker, which has not configured its run, ends here.
+    """
+    if task().role == "worker" and not wanted():
+        serve_and_leave()
+    made: Turns = (CpuLoop if on_cpu() else Loop)(loader, steps, checkpoint_steps)
+    made.writer = writer
+    with entered(made) as loop:
+        yield from loop.batches()
+
+
+def step_of(function: Callable[..., Any], args: Any, kwargs: Any, known: Recordings) -> Any:
+    """One step of a step function in the loop; it is recorded where `known` has it not, and kept there."""
+    loop = running()
+    if not isinstance(loop, Loop):
+        raise StepError(
+            f"{getattr(function, '__qualname__', 'a step')}() is called outside of a loop over a DataLoader, "
+            "expected `for batch in cstorch.utils.data.DataLoader(input_fn, ...)` around it"
+        )
+    try:
+        if loop.step is None:
+            loop.begin(_recorded(loop, function, args, kwargs, known))
+        assert loop.step is not None
+        if loop.step not in known.values():
+            raise StepError(
+                f"{getattr(function, '__qualname__', 'a step')}() is another step than the one that this "
+                "loop runs, expected one step function in a loop; call the parts in one function"
+            )
+        if not loop.ended:
+            _require_same_numbers(loop.step.traced)
+            loop.take()
+            loop.run_closures()
+    except BaseException as error:
+        loop.abandon(error)  # the program may keep the loop alive for as long as it likes
+        for workers in own_workers:
+            raise workers.explained(error) from None
+        raise
+    return loop.step.returned
+
+
+def _recorded(
+    loop: Loop, function: Callable[..., Any], args: Any, kwargs: Any, known: Recordings
+) -> RecordedStep:
+    key = _key(loop.batch, args, kwargs)
+    if key not in known or known[key].traced.is_outdated():
+        _require_batch(args, kwargs)
+        loop.begin_recording()
+        known[key] = loop.end_recording(function(*args, **kwargs))
+        name_loss(known[key])
+    return known[key]
+
+
+def _require_same_numbers(step: TracedStep) -> None:
+    changed = step.changed_number()
+    if changed is not None:
+        name, was, now = changed
+        raise StepError(
+            f"{name} of an optimizer's group is set to {now} in the loop, but the step was recorded with "
+            f"{was} and keeps it; take a schedule of cstorch.optim.lr_scheduler or weight_decay_scheduler, "
+            "and call its step() inside the step"
+        )
+
+
+def _require_batch(args: Any, kwargs: Any) -> None:
+    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    if tensors and not any(isinstance(x, DeviceTensor) for x in tensors):
+        raise StepError(
+            "the step gets tensors of this CPU instead of the batch of the loop, which would be the same in "
+            "every step; pass what the loop over the cstorch DataLoader gives"
+        )
+
+
+def _key(batch: Any, args: Any, kwargs: Any) -> Any:
+    """What a recorded step depends on beside its function: arguments, batch, modes and models."""
+    inputs = [x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor)]
+    positions = {id(tensor): position for position, tensor in enumerate(inputs)}
+    leaves, nest = pytree.tree_flatten((args, kwargs))
+    given = tuple(
+        ("batch", positions[id(x)])
+        if id(x) in positions
+        else (type(x), x if isinstance(x, bool | int | float | str | None) else id(x))
+        for x in leaves
+    )
+    shapes = tuple((tuple(x.shape), x.dtype) for x in inputs)
+    modes = tuple(tuple(part.training for part in model.modules()) for model in models)
+    return given, str(nest), shapes, modes, tuple(map(id, models)), torch.is_grad_enabled()
+
+
+def call_closure(loop: Turns, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a step closure with values in place of tensors of the device."""
-    values = pytree.tree_map_only(DeviceTensor, loop.value_of, (args, kwargs))
-    return function(*values[0], **values[1])
+    values = [_with_values(loop, x) for x in args]
+    return function(*values, **{name: _with_values(loop, x) for name, x in kwargs.items()})
+
+
+def _with_values(loop: Turns, x: Any) -> Any:
+    """A nest with values in place of tensors of the device; most arguments are none."""
+    if isinstance(x, DeviceTensor):
+        return loop.value_of(x)
+    if x is None or isinstance(x, bool | int | float | str):
+        return x
+    return pytree.tree_map_only(DeviceTensor, loop.value_of, x)

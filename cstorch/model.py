@@ -1,53 +1,75 @@
-"""A model that is prepared for the CS system."""
+"""A model that is prepared for the backend that it runs on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
 from typing import TypeVar
 
 from torch import nn
 
-from cstorch.compiled import models
-from cstorch.errors import CompileCallError
+from cstorch import compiled
+from cstorch.backends import Backend, BackendType, current_backend
+from cstorch.backends.chosen import choose, type_of
+from cstorch.config import is_configured
+from cstorch.errors import CompileCallError, ConfigureError, ModelMovedError
+from cstorch.tracing.places import user_line
 from cstorch.tracing.step import move_to_device
 
+log = logging.getLogger("cstorch")
+
 Model = TypeVar("Model", bound=nn.Module)
-_BACKENDS = ("WSE_WS", "CSX")
 
 
-@dataclass(frozen=True)
-class Backend:
-    """What a compiled model runs on."""
+def prepare(model: Model, backend: str | BackendType | Backend | None = None) -> Model:
+    """Moves a model's parameters and buffers to the device of its backend, and returns the model.
 
-    name: str = "CSX"
+    Nothing is compiled yet: that happens in the first step, when the shapes of a batch are known. On the CPU
+    nothing moves and nothing is compiled.
 
-    def is_wse(self) -> bool:
-        """Whether it is a CS system."""
-        return True
-
-    def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
-        return False
-
-    def is_cpu(self) -> bool:
-        """Whether it is this CPU."""
-        return False
-
-
-def prepare(model: Model, backend: str | None = None) -> Model:
-    """Moves a model's parameters and buffers to the CS system's device, and returns the model.
-
-    Nothing is compiled yet: that happens in the first step, when the shapes of a batch are known.
+    Args:
+        model: the model.
+        backend: what `cstorch.backend` has returned, or its name. None means the backend of this process; the
+            CS system where there is none and `cstorch.configure` was called, else this CPU.
 
     Raises:
         CompileCallError: no module, or a backend that is not there.
+        ConfigureError: a backend that is not that of this process.
+        ModelMovedError: the model is not on this CPU.
     """
     if not isinstance(model, nn.Module):
         raise CompileCallError(f"compile() got a {type(model).__name__}, expected a torch.nn.Module")
-    if backend is not None and backend.upper() not in _BACKENDS:
-        raise CompileCallError(f"backend is '{backend}', expected one of {', '.join(_BACKENDS)}")
-    move_to_device(model)
-    object.__setattr__(model, "backend", Backend())
-    if model not in models:
-        models.append(model)
+    chosen = _backend_of(backend)
+    kept = compiled.cpu_models if chosen.is_cpu else compiled.models
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type not in ("cpu", chosen.torch_device.type):
+            raise ModelMovedError(str(tensor.device), user_line())
+    if not chosen.is_cpu:
+        move_to_device(model)
+    object.__setattr__(model, "backend", chosen)
+    if model not in kept:
+        kept.append(model)
     return model
+
+
+def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
+    """The backend that a program gives or has chosen, else what `configure` means."""
+    current = current_backend(raise_exception=False)
+    if isinstance(wanted, Backend):
+        return wanted
+    if wanted is None and current is not None:
+        return current
+    default = BackendType.CSX if compiled.models or is_configured() else BackendType.CPU
+    kind = default if wanted is None else type_of(wanted)
+    present = current.backend_type if current else BackendType.CSX if compiled.models else kind
+    if kind is not present:
+        raise ConfigureError(
+            f"compile() is for backend '{kind.value}', but this process computes on {present.value}; give "
+            "compile the backend that cstorch.backend returned"
+        )
+    if current is not None:
+        return current
+    if kind is BackendType.CSX:  # of a program that calls `configure`, and not `backend`
+        return Backend(kind)
+    if wanted is None:
+        log.info("the model runs on this CPU; for a CS system choose cstorch.backend('CSX')")
+    return choose(kind)

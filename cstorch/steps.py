@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from cstorch.errors import ClosureError, StepError
-from cstorch.loop import ClosureCall, call_closure, running
+from cstorch.backends import on_cpu
+from cstorch.errors import ClosureError
+from cstorch.loop import Loop, Recordings, call_closure, running, step_of
+from cstorch.recorded_step import ClosureCall
 from cstorch.tracing.device import is_tracing
 
 P = ParamSpec("P")
@@ -17,18 +19,20 @@ T = TypeVar("T")
 def compile_step(function: Callable[P, T]) -> Callable[P, T]:
     """Compiles a function that is one whole step: forward, backward, update.
 
-    Its first call is traced; Python runs once. What it returns has values in step closures alone.
+    Its first call is traced; Python runs once. What it returns has values in step closures alone. On the CPU
+    backend every call is the function's own.
     """
+
+    known: Recordings = {}
 
     @wraps(function)
     def step(*args: P.args, **kwargs: P.kwargs) -> T:
-        loop = running()
-        if loop is None:
-            raise StepError(
-                f"{function.__qualname__}() is called outside of a loop over a DataLoader, expected "
-                "`for batch in cstorch.utils.data.DataLoader(input_fn, ...)` around it"
-            )
-        return loop.call(function, args, kwargs)
+        if on_cpu():
+            loop = running()
+            if loop is not None:
+                loop.count_turn()
+            return function(*args, **kwargs)
+        return step_of(function, args, kwargs, known)
 
     return step
 
@@ -45,12 +49,15 @@ def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:
     @wraps(function)
     def closure(*args: P.args, **kwargs: P.kwargs) -> T | None:
         loop = running()
+        if loop is None and on_cpu():
+            return function(*args, **kwargs)
         if loop is None:
             raise ClosureError(
-                f"{function.__qualname__}() is a step closure and called outside of a loop over a "
+                f"{name_of(function)}() is a step closure and called outside of a loop over a "
                 "DataLoader, expected a call inside of the step, or behind it in the loop"
             )
         if is_tracing():
+            assert isinstance(loop, Loop)
             loop.add_closure(ClosureCall(function, (args, kwargs)))
             return None
         if loop.ended:  # nothing runs when a program is only compiled
@@ -58,3 +65,22 @@ def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:
         return call_closure(loop, function, *args, **kwargs)
 
     return closure
+
+
+def checkpoint_closure(function: Callable[P, T]) -> Callable[P, T | None]:
+    """A step closure that runs at checkpoint steps alone: there the state of the model can be read.
+
+    These are the multiples of `checkpoint_steps`, and the last step, of a loop that has checkpoint steps.
+    """
+
+    @wraps(function)
+    def at_checkpoints(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        loop = running()
+        return function(*args, **kwargs) if loop is None or loop.at_checkpoint else None
+
+    return step_closure(at_checkpoints)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """How a program calls a function of its own."""
+    return str(getattr(function, "__qualname__", repr(function)))

@@ -125,8 +125,9 @@ class CSRunConfig(RunConfig):
         system_name: A name for messages.
         cs_config: Options of the CS system as a message or mapping; kept for `model_fn` to read.
         stack_params: Options of the compiler's stack; kept for `model_fn` to read.
-        precision: What the CS system computes activations and their gradients in: `float32`, `mixed_float16`
-            or `cbfloat16`; master weights, optimizer, losses and statistics stay float32. When None,
+        precision: What the CS system computes activations and their gradients in: `float32`,
+            `mixed_float16`, `mixed_bfloat16` or `cbfloat16`; master weights, optimizer, losses and statistics
+            stay float32. When None,
             `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice

@@ -31,6 +31,9 @@ LAYER = "cs.layer"
 ORIGIN = frozenset({NODE_NAME, SOURCE, LAYER})
 """Discardable attributes that say where an op comes from; they never change what a module computes."""
 
+FLOAT32 = "cs.float32"
+"""Attribute of an op that a program wants in float32 where others are computed in 16 bits."""
+
 
 INT = IntegerAttr.constr(i64)
 BOOLEAN = IntegerAttr.constr(i1)
@@ -302,7 +305,7 @@ class CirhOp(IRDLOperation, ABC):
 
     def take_origin(self, other: CirhOp) -> Self:
         """Says that the op comes from where another does, and returns it."""
-        for name in ORIGIN & other.attributes.keys():
+        for name in (ORIGIN | {FLOAT32}) & other.attributes.keys():
             self.attributes[name] = other.attributes[name]
         return self
 

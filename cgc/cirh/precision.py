@@ -2,21 +2,21 @@
 
 As in genuine CIRH text, f16 is the type of the 16-bit format of a program, and the function says by
 `cs.fp16_type` which one that is: "float16" (IEEE, also where nothing is said) or "cbfloat16" (1-6-9, see
-`cgc.precision`). A module has one of the two, never both.
+`cgc.precision`). A module has one of the two, never both. bfloat16 has a type of its own, bf16.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, SSAValue
 
-from cgc.cirh.types import element_type, tensor_of
+from cgc.cirh.types import ElementType, element_type, tensor_of
 from cgc.errors import InvalidModuleError
 
-HalfFormat = Literal["float16", "cbfloat16"]
+HalfFormat = Literal["float16", "bfloat16", "cbfloat16"]
 
 HALF_FORMAT = "cs.fp16_type"
 """Attribute of the function."""
@@ -31,12 +31,18 @@ def half_format(function: FuncOp) -> HalfFormat:
     attribute = function.attributes.get(HALF_FORMAT)
     if attribute is None or attribute == StringAttr("float16"):
         return "float16"
-    if attribute == StringAttr("cbfloat16"):
-        return "cbfloat16"
+    for known in get_args(HalfFormat):
+        if attribute == StringAttr(known):
+            return cast(HalfFormat, known)
     raise InvalidModuleError(
         f"func.func @{function.sym_name.data}: {HALF_FORMAT} is {attribute}, "
-        'expected "float16" or "cbfloat16"'
+        f"expected one of {', '.join(get_args(HalfFormat))}"
     )
+
+
+def half_type(half: HalfFormat) -> ElementType:
+    """The type of values in a 16-bit format."""
+    return element_type("bfloat16" if half == "bfloat16" else "float16")
 
 
 def is_cb16(value: SSAValue) -> bool:

@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Block, SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.base import CirhOp, LayerPath
+from cgc.cirh.base import FLOAT32, CirhOp, LayerPath
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, element_type, numpy_dtype, shape_of, tensor_of
 from cgc.importers.faults import Kind, RefusedError
 
@@ -65,15 +66,18 @@ class Emitter:
         self._node: str | None = None
         self._source: str | None = None
         self._layer: LayerPath = ()
+        self._float32 = False
 
-    def label(self, node: str | None, source: str | None, layer: LayerPath) -> None:
+    def label(self, node: str | None, source: str | None, layer: LayerPath, *, float32: bool = False) -> None:
         """Says where the ops that follow come from.
 
         Args:
             node: the framework's name for the operation.
             source: the user's line, "file:line".
             layer: the layer that it belongs to, () for none; kernels are formed and named by it.
+            float32: the program wants it in float32 where others are computed in 16 bits.
         """
+        self._float32 = float32
         self._node, self._source, self._layer = node, source, layer
 
     def emit(self, op: CirhOp) -> SSAValue:
@@ -83,6 +87,8 @@ class Emitter:
     def emit_all(self, op: CirhOp) -> tuple[SSAValue, ...]:
         """Appends an op and returns its results."""
         op.set_origin(self._node, self._source, self._layer)
+        if self._float32:
+            op.attributes[FLOAT32] = UnitAttr()
         self._block.add_op(op)
         return tuple(op.results)
 
@@ -109,12 +115,26 @@ class Emitter:
         return found
 
     def compact(self, array: Array) -> SSAValue:
-        """A constant; what repeats along an axis, bit for bit, is there once and broadcast."""
+        """A constant; what repeats along an axis, bit for bit, is there once and broadcast.
+
+        A large triangle of one number and another one is computed from two ranges.
+        """
         whole = array
         for axis, size in enumerate(array.shape):
             if size > 1 and _repeats(array, axis):
                 array = array.take([0], axis)
-        return self.broadcast(self.constant(array), whole.shape)
+        found = triangle(array) if array.nbytes > _SHARED_CONSTANT_BYTES else None
+        if found is None:
+            return self.broadcast(self.constant(array), whole.shape)
+        diagonal, inside, outside = found
+        sides = [self.constant(np.asarray(side, array.dtype)) for side in (inside, outside)]
+        chosen = self.select(self.lower_triangle(array.shape[-2], array.shape[-1], diagonal), *sides)
+        return self.broadcast(self.reshape(chosen, array.shape), whole.shape)
+
+    def lower_triangle(self, rows: int, columns: int, diagonal: int) -> SSAValue:
+        """Where the column is at most the row plus `diagonal`: truth, computed from two ranges."""
+        last = self.reshape(self.emit(ops.ArangeOp(rows, diagonal)), (rows, 1))
+        return self.compare("GE", last, self.reshape(self.emit(ops.ArangeOp(columns)), (1, columns)))
 
     def scalar(self, value: float, dtype: str) -> SSAValue:
         """A rank-0 constant."""
@@ -226,6 +246,24 @@ class Emitter:
     def take(self, x: SSAValue, indices: SSAValue, axis: int) -> SSAValue:
         """Slices of x along an axis by their numbers; `indices` takes the place of the axis."""
         return self.emit(ops.GatherOp(x, indices, axis))
+
+
+def triangle(array: Array) -> tuple[int, Any, Any] | None:
+    """(diagonal, number on and below it, number above) of a square of two numbers; None of anything else.
+
+    The diagonal is 0 or -1; dimensions before the last two have size 1.
+    """
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
+        return None
+    square = array.reshape(-1, *array.shape[-2:])
+    if len(square) != 1:
+        return None
+    inside, outside = square[0, -1, 0], square[0, 0, -1]
+    for diagonal in (0, -1):
+        lower = np.tri(len(square[0]), k=diagonal, dtype=bool)
+        if inside != outside and (square[0] == np.where(lower, inside, outside)).all():
+            return diagonal, inside, outside
+    return None
 
 
 def _repeats(array: Array, axis: int) -> bool:

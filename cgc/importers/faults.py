@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -80,6 +80,7 @@ class Operation:
         source: the user's line as "file:line", if known.
         results: in order.
         advice: what to do where such an operation cannot be imported, in the words of the framework.
+        place: what `node` names, in the words of the framework.
     """
 
     type: str
@@ -87,11 +88,16 @@ class Operation:
     source: str | None
     results: tuple[Described, ...]
     advice: str | None = None
+    place: str = "node"
 
     @property
     def where(self) -> str:
-        """The node and, where known, the user's line: `node 'loss/Foo', line model.py:41`."""
-        return f"node '{self.node}'" + (f", line {self.source}" if self.source else "")
+        """The node and the user's line, as far as they are known: `node 'loss/Foo', line model.py:41`."""
+        known = (
+            f"{self.place} '{self.node}'" if self.node else "",
+            f"line {self.source}" if self.source else "",
+        )
+        return ", ".join(filter(None, known)) or "line unknown"
 
     @property
     def what(self) -> str:
@@ -134,15 +140,19 @@ def unknown_operations(operations: Iterable[Operation], remedies: Mapping[Kind, 
 
 
 def raise_if_any(faults: Iterable[Fault], remedies: Mapping[Kind, str]) -> None:
-    """Raises one error that lists all faults by kind; its class is that of the first kind present.
+    """Raises the error of all faults, where there are any; arguments as of `import_error`."""
+    faults = list(faults)
+    if faults:
+        raise import_error(faults, remedies)
+
+
+def import_error(faults: Sequence[Fault], remedies: Mapping[Kind, str]) -> GraphImportError:
+    """One error that lists all faults by kind; its class is that of the first kind present.
 
     Args:
-        faults: in the order of the program.
+        faults: one or more, in the order of the program.
         remedies: what to do about faults of a kind, in the words of the framework.
     """
-    faults = list(faults)
-    if not faults:
-        return
     by_kind = {kind: list(dict.fromkeys(f.text for f in faults if f.kind is kind)) for kind in Kind}
     present = [kind for kind in Kind if by_kind[kind]]
     lines: list[str] = []
@@ -154,7 +164,7 @@ def raise_if_any(faults: Iterable[Fault], remedies: Mapping[Kind, str]) -> None:
     texts = tuple(text for kind in present for text in by_kind[kind])
     first = {fault.text: fault for fault in reversed(faults)}
     details = tuple(_detail(first[text], remedies) for text in texts)
-    raise _ERRORS[present[0]]("\n".join(lines), texts, details)
+    return _ERRORS[present[0]]("\n".join(lines), texts, details)
 
 
 def _detail(fault: Fault, remedies: Mapping[Kind, str]) -> ProgramFault:

@@ -9,10 +9,9 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.constant import ConstOp
 from cgc.cirh.types import AnyArray, shape_of
 from cgc.kernels.program import PRODUCTS, Program, elements
-from cgc.passes.evaluate import evaluate
+from cgc.passes.evaluate import computed
 
 _OTHER_SCORES = PRODUCTS | {ops.AttentionOp, ops.SoftmaxOp}
 
@@ -37,7 +36,7 @@ def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAVal
             continue
         seen.add(index)
         if elements(value) == size * size and index in program.constant:
-            mask = _computed(program, value, size)
+            mask = computed(value, size * size)
             if mask is not None and _hides_what_follows(mask.reshape(size, size)):
                 return True
         elif shape_of(value)[-2:] == (size, size) and program.kinds[index] not in _OTHER_SCORES:
@@ -50,15 +49,3 @@ def _hides_what_follows(mask: AnyArray) -> bool:
         return False
     hidden = mask[0, 1]
     return bool(np.all(mask[np.triu_indices(len(mask), 1)] == hidden) and np.all(mask.diagonal() != hidden))
-
-
-def _computed(program: Program, value: SSAValue, size: int) -> AnyArray | None:
-    """A constant value of at most size x size elements; None where numpy is not to say what it is."""
-    if isinstance(value.owner, ConstOp):
-        return value.owner.to_array()
-    index = program.producer(value)
-    if index is None or elements(value) > size * size:
-        return None
-    operands = [_computed(program, operand, size) for operand in program.ops[index].operands]
-    known = [operand for operand in operands if operand is not None]
-    return evaluate(program.ops[index], known) if len(known) == len(operands) else None

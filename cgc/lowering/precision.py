@@ -31,7 +31,7 @@ from cgc.cirh.types import element_type, tensor_of
 from cgc.lowering.jax_table import lower
 from cgc.precision import CB16_LARGEST, CB16_MANTISSA_BITS
 
-_F16 = element_type("float16")
+_F16, _BF16 = element_type("float16"), element_type("bfloat16")
 
 _EXPONENT_BITS = np.int32(0x7F800000)
 _SIGN_BIT = np.int32(-(2**31))
@@ -108,21 +108,21 @@ def lower_in(half: HalfFormat, op: CirhOp, operands: Sequence[jax.Array]) -> tup
     Raises:
         LoweringError: as `lower`.
     """
-    if not any(_is_half(result) for result in op.results):
+    if not any(_is_half(result) or _is_bfloat16(result) for result in op.results):
         return lower(op, *operands)
     if half == "cbfloat16":
         return _lower_cb16(op, operands)
     if isinstance(op, UnaryOp | FeaturesGradOp | OutputsGradOp | ops.EluGradOp | ops.CompositeOp):
         wide = lower(op, *(operand.astype(jnp.float32) for operand in operands))
-        return tuple(value.astype(jnp.float16) for value in wide)
-    if isinstance(op, ops.MulOp):
+        return tuple(value.astype(operands[0].dtype) for value in wide)
+    if isinstance(op, ops.MulOp) and _is_half(op.result):
         return (_float16_product(*operands),)
     return lower(op, *operands)
 
 
 def taken(half: HalfFormat, values: Sequence[jax.Array]) -> list[jax.Array]:
     """Arguments of a function in the form in which `lower_in` takes them."""
-    if half == "float16":
+    if half != "cbfloat16":
         return list(values)
     return [round_to_cb16(v.astype(jnp.float32)) if v.dtype == jnp.float16 else v for v in values]
 
@@ -150,3 +150,7 @@ def _lower_cb16(op: CirhOp, operands: Sequence[jax.Array]) -> tuple[jax.Array, .
 
 def _is_half(value: SSAValue) -> bool:
     return tensor_of(value).element_type == _F16
+
+
+def _is_bfloat16(value: SSAValue) -> bool:
+    return tensor_of(value).element_type == _BF16

@@ -7,7 +7,6 @@ an operation on NaN is left open, as it is by IEEE 754). Hence `x + 0.0` stays, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -23,6 +22,13 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
 from cgc.cirh.types import FLOATS, element_count, element_type, numpy_dtype, shape_of, tensor_of
+from cgc.passes.products import (
+    matmul,
+    matmul_of_merged_batches,
+    matmul_of_one_matrix,
+    softmax_of_merged_batches,
+    transpose_of_matmul,
+)
 from cgc.passes.rewriting import Replacement, rewrite_greedily
 from cgc.passes.values import constant_splat, is_splat_of
 from cgc.passes.vectors import on_vectors, over_all_but_the_last, reduce_to_vector
@@ -155,6 +161,26 @@ def select(op: ops.SelectOp) -> Replacement:
     return None
 
 
+def constant_branch_last(op: ops.SelectOp) -> Replacement:
+    """`a == b ? 0 : x` -> `a != b ? x : 0`, where the negation costs nothing or is of what is repeated."""
+    if constant_splat(op.on_true) is None or constant_splat(op.on_false) is not None:
+        return None
+    negated = _negated(op.cond.owner)
+    return None if negated is None else (*negated, ops.SelectOp(negated[-1], op.on_false, op.on_true))
+
+
+def _negated(op: object) -> tuple[CirhOp, ...] | None:
+    """Ops of which the last gives the negation of a condition; None where they would be new work."""
+    if isinstance(op, ops.CompareOp) and (op.direction in ("EQ", "NE") or not _is_float(op.lhs)):
+        return (ops.CompareOp(op.lhs, op.rhs, _INVERSE_DIRECTION[op.direction]),)
+    if isinstance(op, ops.ConstOp):
+        return (ops.ConstOp.from_array(np.logical_not(op.to_array())),)
+    if isinstance(op, ops.BroadcastInDimOp):
+        inner = ops.NotOp(op.x)
+        return inner, ops.BroadcastInDimOp(inner, shape_of(op.result), op.broadcast_dimensions)
+    return None
+
+
 def cast(op: ops.CastOp) -> Replacement:
     """A cast to the same type; a cast after a cast that lost nothing."""
     if op.x.type == op.result.type:
@@ -184,6 +210,23 @@ def transpose(op: ops.TransposeOp) -> Replacement:
     if isinstance(inner, ops.TransposeOp):
         return ops.TransposeOp(inner.x, [inner.permutation[dim] for dim in op.permutation])
     return None
+
+
+def transpose_of_units(op: ops.TransposeOp) -> Replacement:
+    """Dimensions of size 1 are moved by a reshape; one that only adds such comes behind the transpose."""
+    before, after = shape_of(op.x), shape_of(op.result)
+    moved = [dim for dim in op.permutation if before[dim] != 1]
+    if moved == sorted(moved):
+        return ops.ReshapeOp(op.x, after)
+    inner = op.x.owner
+    if not isinstance(inner, ops.ReshapeOp) or len(shape_of(inner.x)) >= len(before):
+        return None
+    places = _places_of_others(before, shape_of(inner.x))
+    if places is None:
+        return None
+    units = [dim for dim, size in enumerate(shape_of(inner.x)) if size == 1]
+    transposed = ops.TransposeOp(inner.x, [*(places[dim] for dim in moved), *units])
+    return transposed, ops.ReshapeOp(transposed, after)
 
 
 def broadcast(op: ops.BroadcastInDimOp) -> Replacement:
@@ -318,6 +361,18 @@ def slice_(op: ops.SliceOp) -> Replacement:
     return ops.SliceOp(inner.x, starts, limits, strides)
 
 
+def slice_of_broadcast(op: ops.SliceOp) -> Replacement:
+    """A slice along dimensions that a broadcast repeats: fewer repetitions."""
+    inner = op.x.owner
+    if not isinstance(inner, ops.BroadcastInDimOp):
+        return None
+    before, after = shape_of(op.x), shape_of(op.result)
+    for size, dim in zip(shape_of(inner.x), inner.broadcast_dimensions, strict=True):
+        if size != 1 and before[dim] != after[dim]:
+            return None
+    return ops.BroadcastInDimOp(inner.x, after, inner.broadcast_dimensions)
+
+
 def pad(op: ops.PadOp) -> Replacement:
     """No padding."""
     return op.x if op.x.type == op.result.type else None
@@ -326,65 +381,6 @@ def pad(op: ops.PadOp) -> Replacement:
 def reduce(op: ops.ReduceOp) -> Replacement:
     """A reduction over no dimensions."""
     return None if op.dimensions else op.x
-
-
-def matmul(op: ops.MatMulOp) -> Replacement:
-    """A transpose of the last two dimensions of an operand becomes the flag of the product."""
-    sides = [_with_rising_rows(op.a, op.transpose_a), _with_rising_rows(op.b, op.transpose_b)]
-    if all(side is None for side in sides):
-        return None
-    new: list[CirhOp] = []
-    operands: list[SSAValue] = []
-    flags = [op.transpose_a, op.transpose_b]
-    for index, side in enumerate(sides):
-        if isinstance(side, CirhOp):
-            new.append(side)
-        operands.append(op.operands[index] if side is None else SSAValue.get(side))
-        flags[index] ^= side is not None
-    return *new, ops.MatMulOp(operands[0], operands[1], flags[0], flags[1])
-
-
-def _with_rising_rows(value: SSAValue, flag: bool) -> SSAValue | ops.TransposeOp | None:
-    """What a product reads with the other flag in the place of `value`; None where the flag is right.
-
-    Of the last two dimensions of a transposed operand, the one that stands first in its source comes first.
-    """
-    inner = value.owner
-    if not isinstance(inner, ops.TransposeOp):
-        return None
-    *batch, rows, columns = inner.permutation
-    if rows < columns:
-        return None
-    if [*batch, columns, rows] == list(range(len(inner.permutation))):
-        return inner.x
-    return ops.TransposeOp(inner.x, [*batch, columns, rows])
-
-
-def transpose_of_matmul(op: ops.TransposeOp) -> Replacement:
-    """`(a b)^T` -> `b^T a^T` where a transpose brings the columns of a product before its rows."""
-    inner = op.x.owner
-    if not isinstance(inner, ops.MatMulOp) or not op.x.has_one_use():
-        return None
-    rank = len(op.permutation)
-    if op.permutation.index(rank - 1) > op.permutation.index(rank - 2):
-        return None
-    other = ops.MatMulOp(inner.b, inner.a, not inner.transpose_b, not inner.transpose_a)
-    swapped = {rank - 1: rank - 2, rank - 2: rank - 1}
-    return other, ops.TransposeOp(other, [swapped.get(dim, dim) for dim in op.permutation])
-
-
-def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
-    """A product of a batch with one matrix that is repeated: one product of all rows with the matrix."""
-    inner = op.b.owner
-    if not isinstance(inner, ops.BroadcastInDimOp) or op.transpose_a:
-        return None
-    shape = shape_of(op.b)
-    rank = len(shape)
-    if inner.broadcast_dimensions != (rank - 2, rank - 1) or shape_of(inner.x) != shape[-2:] or rank < 3:
-        return None
-    rows = ops.ReshapeOp(op.a, (math.prod(shape_of(op.a)[:-1]), shape_of(op.a)[-1]))
-    product = ops.MatMulOp(rows, inner.x, transpose_b=op.transpose_b)
-    return rows, product, ops.ReshapeOp(product, shape_of(op.result))
 
 
 Rule: TypeAlias = Callable[[Any], Replacement]
@@ -413,16 +409,18 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.SqrtOp: (on_vectors,),
     ops.RsqrtOp: (on_vectors,),
     ops.ReciprocalOp: (on_vectors,),
-    ops.SelectOp: (select,),
+    ops.SelectOp: (select, constant_branch_last),
     ops.CastOp: (cast,),
     ops.ReshapeOp: (reshape, reshape_of_broadcast, reshape_of_reduce),
-    ops.TransposeOp: (transpose, transpose_of_matmul),
+    ops.TransposeOp: (transpose, transpose_of_units, transpose_of_matmul),
     ops.BroadcastInDimOp: (broadcast, broadcast_of_reshape),
     ops.ConcatOp: (concat,),
-    ops.SliceOp: (slice_,),
+    ops.SliceOp: (slice_, slice_of_broadcast),
     ops.PadOp: (pad,),
     ops.ReduceOp: (reduce, reduce_to_vector),
-    ops.MatMulOp: (matmul, matmul_of_one_matrix),
+    ops.SoftmaxOp: (softmax_of_merged_batches,),
+    ops.SoftmaxGradOp: (softmax_of_merged_batches,),
+    ops.MatMulOp: (matmul, matmul_of_one_matrix, matmul_of_merged_batches),
 }
 """Op class -> its rules. They are looked up by class, so their number does not slow down the walk."""
 

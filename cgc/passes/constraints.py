@@ -17,9 +17,13 @@ from xdsl.pattern_rewriter import PatternRewriter
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp, float_attr, int_attr
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
+from cgc.passes.evaluate import computed
 from cgc.passes.matching import Constraint
 from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
 from cgc.passes.values import constant_splat, splat_value
+
+_LARGEST_MASK = 2**26
+"""Elements of a mask that is looked at: 8192 queries of as many keys."""
 
 _ROUNDING = 1e-6
 """Relative difference of numbers that differ by rounding to float32 only."""
@@ -166,18 +170,25 @@ def hides(value: SSAValue) -> bool:
 
 
 def shows_something(mask: SSAValue) -> bool:
-    """Whether a mask is a constant that holds somewhere in every row of its last dimension."""
-    owner = mask.owner
-    return isinstance(owner, ops.ConstOp) and bool(owner.to_array().any(axis=-1).all())
+    """Whether a mask is known to hold somewhere in every row of its last dimension."""
+    while isinstance(mask.owner, ops.BroadcastInDimOp) and _keeps_rows(mask.owner):
+        mask = mask.owner.x
+    rows = computed(mask, _LARGEST_MASK)
+    return rows is not None and bool(rows.any(axis=-1).all())
+
+
+def _keeps_rows(op: ops.BroadcastInDimOp) -> bool:
+    """Whether a broadcast leaves the last dimension as it is."""
+    last = len(shape_of(op.result)) - 1
+    return op.broadcast_dimensions[-1:] == (last,) and shape_of(op.x)[-1] == shape_of(op.result)[-1]
 
 
 def is_cast_back(widening: ops.CastOp, narrowing: ops.CastOp) -> bool:
     """Whether of two casts the second undoes the first, of 16-bit numbers, and alone reads what it casts."""
     narrow = tensor_of(widening.x).element_type
-    same = (
-        narrow == tensor_of(narrowing.result).element_type and dtype_name(tensor_of(widening.x)) == "float16"
-    )
-    return same and is_float32(narrowing.x) and narrowing.x.has_one_use()
+    same = narrow == tensor_of(narrowing.result).element_type
+    half = dtype_name(tensor_of(widening.x)) in ("float16", "bfloat16")
+    return same and half and is_float32(narrowing.x) and narrowing.x.has_one_use()
 
 
 def used_twice(value: SSAValue) -> bool:
@@ -300,6 +311,15 @@ def selected(rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_fa
     return _inserted(rewriter, ops.SelectOp(mask, on_true, on_false))
 
 
+def rows_shown(rewriter: PatternRewriter, visible: SSAValue, query: SSAValue) -> SSAValue:
+    """Whether a mask of scores `[..., L, S]` shows any key, in the shape of queries `[..., L, D]`."""
+    dims = tuple(range(len(shape_of(visible))))
+    if isinstance(visible.owner, ops.BroadcastInDimOp) and _keeps_rows(visible.owner):
+        dims, visible = visible.owner.broadcast_dimensions, visible.owner.x
+    any_key = ops.ReduceOp(visible, "OR", (len(shape_of(visible)) - 1,), keep_dims=True)
+    return _inserted(rewriter, ops.BroadcastInDimOp(_inserted(rewriter, any_key), shape_of(query), dims))
+
+
 def zeros(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
     """The constant 0 of the same type."""
     return splat_value(rewriter, 0.0, tensor_of(like))
@@ -367,6 +387,7 @@ REWRITES: Mapping[str, Callable[..., Any]] = {
         ratio,
         zero,
         selected,
+        rows_shown,
         zeros,
         ones,
         *SUM_REWRITES,

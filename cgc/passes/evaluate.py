@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.cirh.types import AnyArray, numpy_dtype, shape_of, tensor_of
+from cgc.cirh.types import AnyArray, element_count, numpy_dtype, shape_of, tensor_of
 
 Evaluator: TypeAlias = Callable[[Any, Sequence[AnyArray]], Any]
 """Takes an op and its operands; returns the result, still unrounded, or None if numpy is not to say."""
@@ -34,6 +35,23 @@ def evaluate(op: CirhOp, operands: Sequence[AnyArray]) -> AnyArray | None:
         result = tensor_of(op.results[0])
         rounded = np.asarray(value).astype(numpy_dtype(result.element_type))
     return np.broadcast_to(rounded, result.get_shape())
+
+
+def computed(value: SSAValue, limit: int) -> AnyArray | None:
+    """The elements of a value that no argument decides; None where numpy is not to say, or beyond the limit.
+
+    Args:
+        value: what a program computes.
+        limit: the most elements of it, and of all that it is computed from.
+    """
+    op = value.owner
+    if isinstance(op, ops.ConstOp):
+        return op.to_array()
+    if not isinstance(op, CirhOp) or len(op.results) != 1 or element_count(tensor_of(value)) > limit:
+        return None
+    operands = [computed(operand, limit) for operand in op.operands]
+    known = [operand for operand in operands if operand is not None]
+    return evaluate(op, known) if len(known) == len(operands) else None
 
 
 def _wide(array: AnyArray) -> Any:

@@ -7,7 +7,8 @@ pooling, and ops that only move elements. Everything else stays float32:
 * sums over elements or samples, losses, optimizers, logarithms, powers and roots;
 * the end of the network: what leads to the loss (or another output) after the last product, and the
   gradients from there to the first product of the backward pass;
-* updates: what lies between the gradient of a parameter and its new value.
+* updates: what lies between the gradient of a parameter and its new value;
+* what the program wants in float32 (`cgc.cirh.base.FLOAT32`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from cgc.cirh.base import CirhOp
+from cgc.cirh.base import FLOAT32, CirhOp
 from cgc.cirh.facts import Elements, Fp16, Samples
 from cgc.cirh.interface import MODE, OUTPUT_NAME, alias_of, arguments_and_results
 from cgc.cirh.ops import ops_where
@@ -58,6 +59,8 @@ def narrow_results(op: CirhOp) -> list[SSAValue]:
 def fp16_region(function: FuncOp) -> list[CirhOp]:
     """The float32 ops of a step that shall be computed in 16 bits, in order; none that are already."""
     ops = [op for op in function.body.block.ops if isinstance(op, CirhOp)]
+    wanted = {op for op in ops if FLOAT32 in op.attributes}
+    ops = [op for op in ops if op not in wanted]
     kept = _end_of_network(function, ops) | _updates(function)
     useful = _leading_to(ops, PRODUCTS | _GRADIENT_SUMS)
     region = _between(ops, kept, useful)

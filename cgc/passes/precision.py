@@ -16,17 +16,28 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import RESOURCE_NAME, arguments_and_results
-from cgc.cirh.precision import HALF_FORMAT, HalfFormat, half_format
-from cgc.cirh.types import checked_tensor, element_type, shape_of, tensor_type
+from cgc.cirh.precision import HALF_FORMAT, HalfFormat, half_format, half_type
+from cgc.cirh.types import (
+    ElementType,
+    checked_tensor,
+    element_type,
+    numpy_dtype,
+    shape_of,
+    tensor_type,
+)
 from cgc.errors import InvalidModuleError, PipelineError
 from cgc.passes.fp16_region import MOVES, fp16_region, is_float32, narrow_operands, narrow_results
 from cgc.precision import rounded_to_cb16
 
-_FORMATS: dict[str, HalfFormat] = {"mixed_float16": "float16", "cbfloat16": "cbfloat16"}
+_FORMATS: dict[str, HalfFormat] = {
+    "mixed_float16": "float16",
+    "mixed_bfloat16": "bfloat16",
+    "cbfloat16": "cbfloat16",
+}
 _F16, _F32 = element_type("float16"), element_type("float32")
 _SUMS = (ops.AddOp, ops.SubOp)
 
-_LARGEST_MASK: dict[HalfFormat, float] = {"float16": 2.0**15, "cbfloat16": 2.0**31}
+_LARGEST_MASK: dict[HalfFormat, float] = {"float16": 2.0**15, "bfloat16": 2.0**126, "cbfloat16": 2.0**31}
 """Half of the range: with a score it is still finite, and its exponential is 0 as that of any larger mask."""
 
 
@@ -34,12 +45,12 @@ _LARGEST_MASK: dict[HalfFormat, float] = {"float16": 2.0**15, "cbfloat16": 2.0**
 class PrecisionPass(ModulePass):
     """Computes products and what lies between them in 16 bits, see `cgc.passes.fp16_region`.
 
-    Values of the region get the type f16, and the function says by `cs.fp16_type` what that is. Casts stand
-    where a value enters or leaves the region, one for each value. What has 16 bits already stays as it is, so
-    a second run changes nothing.
+    Values of the region get the type f16, or bf16, and the function says by `cs.fp16_type` what that is.
+    Casts stand where a value enters or leaves the region, one for each value. What has 16 bits already stays
+    as it is, so a second run changes nothing.
 
     Attributes:
-        mode: mixed_float16 or cbfloat16.
+        mode: mixed_float16, mixed_bfloat16 or cbfloat16.
     """
 
     name = "precision"
@@ -70,7 +81,7 @@ def _rewrite(function: FuncOp, half: HalfFormat) -> None:
     casts = _Casts(function, half)
     for member in members:
         for result in narrow_results(member):
-            _narrow_result(result, narrow_uses, casts)
+            _narrow_result(result, half_type(half), narrow_uses, casts)
     for (member, index), is_mask in narrow_uses.items():
         if is_float32(member.operands[index]):
             member.operands[index] = casts.narrowed(member, index, is_mask)
@@ -83,7 +94,7 @@ def _check_format(function: FuncOp, half: HalfFormat) -> None:
             f"func.func @{function.sym_name.data} is in {half_format(function)} already, "
             f"got the precision {half}; a module has one 16-bit format"
         )
-    if half == "float16":
+    if half != "cbfloat16":
         return
     for argument in arguments_and_results(function)[0]:
         state = argument.text(RESOURCE_NAME)
@@ -94,9 +105,14 @@ def _check_format(function: FuncOp, half: HalfFormat) -> None:
             )
 
 
-def _narrow_result(result: SSAValue, narrow_uses: Mapping[tuple[CirhOp, int], bool], casts: _Casts) -> None:
-    """Gives a result the type f16, and a copy in float32 to those that do not take it so."""
-    value = Rewriter.replace_value_with_new_type(result, tensor_type(shape_of(result), _F16))
+def _narrow_result(
+    result: SSAValue,
+    narrow: ElementType,
+    narrow_uses: Mapping[tuple[CirhOp, int], bool],
+    casts: _Casts,
+) -> None:
+    """Gives a result its 16-bit type, and a copy in float32 to those that do not take it so."""
+    value = Rewriter.replace_value_with_new_type(result, tensor_type(shape_of(result), narrow))
     for use in list(value.uses):
         if (use.operation, use.index) not in narrow_uses:
             use.operation.operands[use.index] = casts.widened(value)
@@ -155,7 +171,7 @@ class _Casts:
             narrow: CirhOp | None = self._constant(value, is_mask)
             if narrow is None:
                 cut = is_mask and _has_constant_beyond(value, _LARGEST_MASK[self._half])
-                narrow = ops.CastOp(self._cut(value, reader) if cut else value, _F16)
+                narrow = ops.CastOp(self._cut(value, reader) if cut else value, half_type(self._half))
             self._known[key] = self._insert(narrow, narrow.operands[0] if narrow.operands else value, reader)
         return self._known[key]
 
@@ -169,7 +185,7 @@ class _Casts:
         if self._half == "cbfloat16":
             array = rounded_to_cb16(array)
         with np.errstate(over="ignore"):
-            half = array.astype(np.float16)
+            half = array.astype(numpy_dtype(half_type(self._half)))
         if self._half == "cbfloat16" and not np.array_equal(half.astype(np.float32), array, equal_nan=True):
             return None
         return ops.ConstOp.from_array(half)

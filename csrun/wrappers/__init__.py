@@ -2,9 +2,11 @@
 
 `bin/` has one wrapper for each word, and is first in PATH of every program that a launcher starts:
 
-* `python`, `python3`: the toolkit's interpreter with `cs_compat/tensorflow/modules` in its import path, the
-  names that TensorFlow programs for CS systems import;
-* `python-ws`, `python-pt`: of the original stack, for weight streaming and for PyTorch. They say what to use.
+* `python`, `python3`: the toolkit's interpreter with `modules` of `cs_compat/tensorflow` and of
+  `cs_compat/torch` in its import path, the names that programs for CS systems import;
+* `python-pt`: the same with `cs_compat/torch/pt_modules`, a name of PyTorch programs that other libraries
+  take another branch for;
+* `python-ws`: of the original stack, for weight streaming. It says what to use.
 
 The wrappers alone put the modules into the import path. So they are found by no other interpreter, by none
 outside the launchers, and not where the toolkit has been installed by pip: what is in `modules` is importable

@@ -1,37 +1,66 @@
-"""The 16-bit type that a process computes with."""
+"""Where a process computes in 16 bits, and in which type."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+
 import torch
 
-HALF_DTYPES = ("float16", "bfloat16", "cbfloat16")
-_chosen = ["float16"]
+from cstorch.precision import format_of, mix_precision, name_half_dtype
+from cstorch.tracing.device import current_recording
+from cstorch.tracing.places import Places
 
 
 def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
-    """Chooses the 16-bit type.
+    """Chooses the 16-bit type, and that steps are computed in it; `autocast` says which part of a step.
 
-    Args:
-        value: "float16", "bfloat16" or "cbfloat16", or one of PyTorch's two types.
-
-    Returns:
-        The type that stands for it in PyTorch, which has no cbfloat16: there it is float16.
-
-    Raises:
-        ValueError: the type is none of these.
+    Arguments, result and errors are those of `cstorch.precision.name_half_dtype`.
     """
-    name = str(value).removeprefix("torch.")
-    if name not in HALF_DTYPES:
-        raise ValueError(f"got the 16-bit type {value}, expected one of {', '.join(HALF_DTYPES)}")
-    _chosen[0] = name
-    return torch.bfloat16 if name == "bfloat16" else torch.float16
+    found = name_half_dtype(value)
+    mix_precision()
+    return found
 
 
 def use_bfloat16(value: bool = True) -> torch.dtype:
-    """Chooses bfloat16, or float16; the form of releases before 2.0."""
-    return set_half_dtype("bfloat16" if value else "float16")
+    """Chooses bfloat16 as `set_half_dtype` does, or says that the type is float16; of releases before 2.0."""
+    return set_half_dtype("bfloat16") if value else name_half_dtype("float16")
 
 
-def half_dtype() -> str:
-    """Name of the chosen 16-bit type."""
-    return _chosen[0]
+class autocast(ContextDecorator):  # noqa: N801 - as torch.autocast is called
+    """Computes a part of a step in the 16-bit type, the rest in float32; gradients as what they belong to.
+
+    Products and what lies between them have 16 bits (docs/precision.md); losses, sums and updates have not. A
+    step has one 16-bit type. On the CPU backend it is `torch.autocast` with bfloat16, and nothing with other
+    types.
+
+    Args:
+        dtype: one of PyTorch's types; None, and float16 where that stands for cbfloat16, mean the chosen one.
+        enabled: False computes in float32, inside of another `autocast` too.
+        cache_enabled: without meaning.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+    ) -> None:
+        self._half = format_of(dtype) if enabled else None
+        self._entered: list[AbstractContextManager[object] | Places] = []
+
+    def __enter__(self) -> autocast:
+        recording = current_recording()
+        if recording is not None:
+            recording.places.enter_half(self._half)
+            self._entered.append(recording.places)
+            return self
+        on_cpu: AbstractContextManager[object] = nullcontext()
+        if self._half == "bfloat16":
+            on_cpu = torch.autocast("cpu", torch.bfloat16)
+        on_cpu.__enter__()
+        self._entered.append(on_cpu)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        entered = self._entered.pop()
+        if isinstance(entered, Places):
+            entered.leave_half()
+        else:
+            entered.__exit__(None, None, None)

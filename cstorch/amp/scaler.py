@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.amp.gradients import clip_by_norm, gradients
-from cstorch.amp.half import half_dtype
 from cstorch.compiled import beside_models
 from cstorch.errors import StepError
+from cstorch.precision import half_dtype
+from cstorch.tracing.names import register
 
 SMALLEST_SCALE = 2.0**-14
 """The smallest normal float16."""
@@ -78,6 +80,11 @@ class GradScaler(nn.Module):
         self.num_skipped_steps: torch.Tensor
         self._finite: dict[int, torch.Tensor] = {}
         self._stepped: set[int] = set()
+        register(f"{OPTIMIZER_STATE}grad_scaler.", self)
+
+    def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The scale and what it is counted by."""
+        return self.named_buffers()
 
     def get_scale(self) -> torch.Tensor:
         """The scale, a tensor without dimensions."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from cstorch.backends import current_backend
 from cstorch.checkpoints.reader import SIGNATURE, read
 from cstorch.checkpoints.writer import write
 from cstorch.errors import CheckpointError
@@ -18,10 +19,11 @@ PathLike = str | os.PathLike[str]
 
 
 def save(state: Any, path: PathLike) -> None:
-    """Writes a nest of tensors, arrays, numbers, strings and None in dicts, lists and tuples.
+    """Writes a nest of tensors, arrays, numbers, strings and None in dicts, lists, tuples and sets.
 
     Tensors of the device are written with their values on this CPU. Tensors with the same elements in
-    memory, such as tied weights, are written once, and are one tensor after `load`.
+    memory, such as tied weights, are written once, and are one tensor after `load`. Sets are lists there.
+    Where the backend has `max_checkpoints`, the oldest one that this process has saved is deleted.
 
     Raises:
         CheckpointError: something else is in the nest, the folder is missing, or the device is full. What
@@ -29,6 +31,9 @@ def save(state: Any, path: PathLike) -> None:
         ValueNotThereError: a tensor of a step is saved outside of a step closure.
     """
     write(state, Path(path))
+    backend = current_backend(raise_exception=False)
+    if backend is not None:
+        backend.keep_newest(Path(path))
 
 
 def load(path: PathLike, map_location: str | torch.device | None = None) -> Any:
@@ -85,10 +90,8 @@ def _read_torch(path: Path) -> Any:
 
 
 def _read_safetensors(path: Path) -> Any:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise CheckpointError(f"{path}: safetensors is not installed; pip install safetensors") from error
+    from safetensors.torch import load_file
+
     try:
         return load_file(path)
     except Exception as error:  # safetensors has no error class that it documents

@@ -1,4 +1,7 @@
-"""Nests of dicts, lists and tuples as flat entries and a JSON text, in the form of PyTorch's tree specs."""
+"""Nests of dicts, lists and tuples as flat entries and a JSON text, in the form of PyTorch's tree specs.
+
+The form has no sets: they are written as lists, in order.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +51,18 @@ def _children(nest: Any) -> list[tuple[Any, Any]] | None:
         return list(nest.items())
     if isinstance(nest, list | tuple):
         return list(enumerate(nest))
+    if isinstance(nest, set | frozenset):
+        return list(enumerate(sorted(nest, key=repr)))
     return None
 
 
 def _skeleton(nest: Any) -> Any:
+    children = _children(nest)
+    if children is None:
+        return "*"
     if isinstance(nest, Mapping):
-        return {str(key): _skeleton(child) for key, child in nest.items()}
-    if isinstance(nest, list | tuple):
-        return [_skeleton(child) for child in nest]
-    return "*"
+        return {str(key): _skeleton(child) for key, child in children}
+    return [_skeleton(child) for _, child in children]
 
 
 def _spec(nest: Any) -> dict[str, Any]:
@@ -68,7 +74,7 @@ def _spec(nest: Any) -> dict[str, Any]:
         kind = "collections.OrderedDict" if isinstance(nest, OrderedDict) else "builtins.dict"
         context = json.dumps([_plain_key(key) for key in nest])
     else:
-        kind = "builtins.list" if isinstance(nest, list) else "builtins.tuple"
+        kind = "builtins.tuple" if isinstance(nest, tuple) else "builtins.list"
     return {"type": kind, "context": context, "children_spec": [_spec(child) for _, child in children]}
 
 

@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import h5py
+import hdf5plugin  # noqa: F401 - h5py decompresses LZ4 with it, as other writers of the format make it
 import ml_dtypes
 import numpy as np
 import torch
 
-from cstorch.checkpoints import lz4, nest
+from cstorch.checkpoints import nest
 from cstorch.checkpoints.layout import (
     ARRAY,
     LINKED,
@@ -75,7 +76,7 @@ class _Reader:
             got = "no version (another kind of HDF5 file)" if version is None else f"version {version}"
             raise CheckpointError(
                 f"{self._path} has {got}, expected a checkpoint of version {_OLD_VERSION} or {VERSION}; "
-                "convert it with the release that wrote it, to torch.save for one"
+                "load it with the release that wrote it and save it there with torch.save"
             )
         if self._objects:
             warnings.warn(
@@ -129,26 +130,10 @@ class _Reader:
         data = self._file[key]
         dtype, offset = data.dtype, data.id.get_offset()
         if offset is None or not dtype.isnative or offset % dtype.itemsize or not data.size:
-            return torch.from_numpy(_elements(data))
+            return torch.from_numpy(np.asarray(data[()], dtype.newbyteorder("=")))
         # a type that numpy and PyTorch share; dtypes that PyTorch alone has are views of integers
         element = torch.from_numpy(np.empty(0, dtype)).dtype
         return torch.frombuffer(self._map, dtype=element, count=data.size, offset=offset).view(data.shape)
-
-
-def _elements(data: h5py.Dataset) -> np.ndarray[Any, Any]:
-    properties = data.id.get_create_plist()
-    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
-    if filters != [lz4.FILTER] or h5py.h5z.filter_avail(lz4.FILTER):
-        return np.asarray(data[()], data.dtype.newbyteorder("="))
-    found = np.zeros(data.shape, data.dtype)
-    for i in range(data.id.get_num_chunks()):
-        begin = data.id.get_chunk_info(i).chunk_offset
-        skipped, raw = data.id.read_direct_chunk(begin)
-        content = np.frombuffer(raw if skipped else lz4.decode_chunk(raw), data.dtype).reshape(data.chunks)
-        place = tuple(slice(b, b + n) for b, n in zip(begin, data.chunks, strict=True))
-        target = found[place]
-        target[...] = content[tuple(slice(n) for n in target.shape)]  # chunks at the border reach beyond it
-    return np.asarray(found, data.dtype.newbyteorder("="))
 
 
 def _data_sets(file: h5py.File) -> list[str]:

@@ -16,6 +16,7 @@ import torch
 
 from cs_toolkit.version import __version__
 from cstorch.checkpoints import nest
+from cstorch.checkpoints.hdf5 import put_array, put_attribute
 from cstorch.checkpoints.layout import (
     ARRAY,
     LINKED,
@@ -93,7 +94,7 @@ class _Writer:
                 "entry under its part before a slash; rename it"
             ) from error
         spec = {SPEC: json.loads(nest.to_text({key: None})), "__objects__": [key], key + METADATA: described}
-        self._file.attrs[key + METADATA] = json.dumps(spec)
+        put_attribute(self._file.id, key + METADATA, json.dumps(spec))
 
     def _describe(self, key: str, leaf: Any) -> dict[str, Any]:
         if isinstance(leaf, torch.Tensor):
@@ -143,9 +144,9 @@ class _Writer:
         return described
 
     def _put_data(self, key: str, array: np.ndarray[Any, Any], described: dict[str, Any]) -> None:
-        data = self._file.create_dataset(key, data=array)
+        data = put_array(self._file, key, array)
         for name, value in described.items():
-            data.attrs[name] = [str(x) for x in value] if name in ("shapes", "dtypes") else value
+            put_attribute(data, name, [str(x) for x in value] if name in ("shapes", "dtypes") else value)
 
 
 def _plain(kind: str, **values: Any) -> dict[str, Any]:

@@ -10,18 +10,41 @@ from cstorch.metrics.means import AccuracyMetric, MeanMetric, PerplexityMetric
 from cstorch.metrics.metric import Metric, all_metrics, compute_all_metrics
 from cstorch.metrics.ranking import AUCMetric, PrecisionAtKMetric, RecallAtKMetric
 
+Accuracy = AccuracyMetric
+AUC = AUCMetric
+DiceCoefficient = DiceCoefficientMetric
+FBetaScore = FBetaScoreMetric
+Mean = MeanMetric
+MeanIOU = MeanIOUMetric
+MeanPerClassAccuracy = MeanPerClassAccuracyMetric
+Perplexity = PerplexityMetric
+PrecisionAtK = PrecisionAtKMetric
+RecallAtK = RecallAtKMetric
+get_all_metrics = all_metrics
+
 __all__ = [
+    "AUC",
     "AUCMetric",
+    "Accuracy",
     "AccuracyMetric",
+    "DiceCoefficient",
     "DiceCoefficientMetric",
+    "FBetaScore",
     "FBetaScoreMetric",
+    "Mean",
+    "MeanIOU",
     "MeanIOUMetric",
     "MeanMetric",
+    "MeanPerClassAccuracy",
     "MeanPerClassAccuracyMetric",
     "Metric",
+    "Perplexity",
     "PerplexityMetric",
+    "PrecisionAtK",
     "PrecisionAtKMetric",
+    "RecallAtK",
     "RecallAtKMetric",
     "all_metrics",
     "compute_all_metrics",
+    "get_all_metrics",
 ]

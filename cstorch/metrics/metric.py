@@ -10,7 +10,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
+from cs_toolkit.step import METRIC_STATE
 from cstorch.compiled import beside_models
+from cstorch.tracing.names import register
 
 _metrics: WeakValueDictionary[str, Metric] = WeakValueDictionary()
 
@@ -37,6 +39,11 @@ class Metric(nn.Module):
         self.register_state("_updates", torch.tensor(0), persistent=False)
         self._updates: torch.Tensor
         _metrics[name] = self
+        register(f"{METRIC_STATE}{name}.", self)
+
+    def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """All states, the count of updates among them."""
+        return self.named_buffers()
 
     def __init_subclass__(cls) -> None:
         """Makes calls of the `update` that a subclass defines count."""

@@ -1,11 +1,15 @@
 """Optimizers whose steps run on the CS system, and schedules of what they go by."""
 
+from typing import Any
+
+from cstorch.limits import absent
 from cstorch.optim import lr_scheduler, weight_decay_scheduler
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
 from cstorch.optim.configure import configure_optimizer, configure_param_groups, replacement
 from cstorch.optim.configure_schedule import configure_lr_scheduler
 from cstorch.optim.optimizer import Optimizer
 from cstorch.optim.squares import Adadelta, Adafactor, Adagrad, RMSprop
+from cstorch.optim.step_check import check_optimizer
 from cstorch.optim.steps import ASGD, SGD, Lion, Rprop
 
 __all__ = [
@@ -24,6 +28,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "check_optimizer",
     "configure_lr_scheduler",
     "configure_optimizer",
     "configure_param_groups",
@@ -31,3 +36,8 @@ __all__ = [
     "replacement",
     "weight_decay_scheduler",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Says why an optimizer of the original is not there."""
+    return absent(f"optim.{name}")

@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import OptimizerStateError
+from cstorch.step_count import continue_at, steps_done
+from cstorch.tracing.names import register
 
-GLOBAL_STEP = "step"
+STEP = "step"
 """Name of the state that counts the steps of one parameter."""
+
+GLOBAL_STEP = "global_step"
+"""Under this key a saved state says after how many steps it was saved."""
 
 Closure = Callable[[], Tensor]
 Hook = Callable[["Optimizer", tuple[Any, ...], dict[str, Any]], None]
@@ -48,6 +54,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self.preinitialize()
         for group in self.param_groups:
             self._count_steps(group)
+        register(OPTIMIZER_STATE, self)
 
     @abstractmethod
     def preinitialize(self) -> None:
@@ -71,30 +78,28 @@ class Optimizer(torch.optim.Optimizer, ABC):
             raise OptimizerStateError(
                 f"{type(self).__name__} counts no steps; give enable_global_step=True to its base"
             )
-        count: Tensor = self.state[parameter][GLOBAL_STEP]
+        count: Tensor = self.state[parameter][STEP]
         return count.add_(1)
 
     def _count_steps(self, group: Mapping[str, Any]) -> None:
         if self.enable_global_step:
             for parameter in group["params"]:
-                self.state[parameter].setdefault(GLOBAL_STEP, scalar(parameter, 0))
+                self.state[parameter].setdefault(STEP, scalar(parameter, 0))
 
-    def named_state(self, prefix: str = "state.optimizer.") -> dict[str, Tensor]:
-        """All tensors that a step may change, by resource name.
+    def named_state(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors that a step may change, by name.
 
-        Returns:
-            `<prefix>state.<i>.<name>` for the state of parameter i, as `state_dict` counts them, and
-            `<prefix>param_groups.<g>.<name>` for the entries of groups that are tensors, such as `lr`.
+        Yields:
+            `state.<i>.<name>` for the state of parameter i, as `state_dict` counts them, and
+            `param_groups.<g>.<name>` for the entries of groups that are tensors, such as `lr`.
         """
         parameters = [p for group in self.param_groups for p in group["params"]]
         stores = [(f"state.{i}", self.state.get(p, {})) for i, p in enumerate(parameters)]
         stores += [(f"param_groups.{g}", group) for g, group in enumerate(self.param_groups)]
-        return {
-            f"{prefix}{store}.{name}": value
-            for store, entries in stores
-            for name, value in entries.items()
-            if isinstance(value, torch.Tensor)
-        }
+        for store, entries in stores:
+            for name, value in entries.items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{store}.{name}", value
 
     def visit_state(self, f: Callable[[Tensor], Tensor | None]) -> None:
         """Calls a function on every tensor of the state; what it returns, if anything, takes its place."""
@@ -138,8 +143,17 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._before_zero_grad: OrderedDict[int, Hook] = OrderedDict()
         self._after_zero_grad: OrderedDict[int, Hook] = OrderedDict()
 
+    def state_dict(self) -> dict[str, Any]:
+        """State and groups, and under `global_step` the number of steps that this process has done.
+
+        A process that loads them goes on from there: masks of dropout and the input depend on it.
+        """
+        return {**super().state_dict(), GLOBAL_STEP: steps_done()}
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Writes a saved state into the tensors of this one, which stay the same tensors.
+
+        Where it says after how many steps it was saved, this process goes on from there.
 
         Raises:
             OptimizerStateError: the saved groups or states are not those of this optimizer.
@@ -166,6 +180,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for group, other in zip(self.param_groups, groups, strict=True):
                 for name in other.keys() - {"params"}:
                     _write(group, name, other[name])
+        if GLOBAL_STEP in state_dict:
+            continue_at(int(state_dict[GLOBAL_STEP]))
 
 
 class PerParameter(Optimizer):

@@ -12,8 +12,11 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import ScheduleError
+from cstorch.optim.step_check import check_optimizer
 from cstorch.tracing.device import DeviceTensor, to_device
+from cstorch.tracing.names import register
 
 Tags = str | Iterable[str] | None
 """Tags of parameter groups; None stands for all groups."""
@@ -52,6 +55,7 @@ class Scheduler:
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
+        check_optimizer(optimizer)
         self.optimizer = optimizer
         self.total_iters: Any = total_iters
         self.param_group_tags = _tags(param_group_tags)
@@ -62,6 +66,7 @@ class Scheduler:
         self._get_called_within_step = False
         with torch.no_grad():
             self._last_value: list[torch.Tensor | None] = self._advance()
+        register(f"{OPTIMIZER_STATE}{self.key}_scheduler.", self)
 
     def _get_closed_form_value(self) -> torch.Tensor:
         """The value at `last_epoch`, float32 without dimensions, with torch operations alone."""
@@ -128,8 +133,17 @@ class Scheduler:
         """
         with torch.no_grad():
             self._load(state_dict)
-            for group, value in zip(self._groups(), self._group_values(), strict=True):
-                group[self.key].copy_(value)
+            self._write_values()
+
+    def go_to(self, epoch: int) -> None:
+        """Goes on behind so many steps, and writes the value into the groups."""
+        with torch.no_grad():
+            self._go_to(torch.full_like(self.last_epoch, epoch))
+            self._write_values()
+
+    def _write_values(self) -> None:
+        for group, value in zip(self._groups(), self._group_values(), strict=True):
+            group[self.key].copy_(value)
         self._last_value = self._entries()
 
     def _load(self, state: Mapping[str, Any]) -> None:

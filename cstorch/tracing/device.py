@@ -8,23 +8,40 @@ of this CPU under another name: a program may initialize it, load into it and re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
-from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
+from cstorch.errors import (
+    LostWriteError,
+    ModelMovedError,
+    RandomOutsideError,
+    TensorReadError,
+    TensorWriteError,
+    ValueNotThereError,
+)
+from cstorch.tracing.autocast import following_autocast
+from cstorch.tracing.composed import COMPOSED, composing
 from cstorch.tracing.places import user_line
 from cstorch.tracing.record import META, Recorded, Recording
 
 DEVICE = torch.device("xla", 0)
 """What device tensors say they are on: existing programs look for this type after `cstorch.compile`."""
 
-_READS = frozenset({torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default})
+_READS = frozenset(
+    {
+        torch.ops.aten._local_scalar_dense.default,
+        torch.ops.aten.equal.default,
+        torch.ops.aten.allclose.default,
+    }
+)
 _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 _aten = torch.ops.aten
 
@@ -32,8 +49,13 @@ _aten = torch.ops.aten
 class Owner(Protocol):
     """Who keeps the elements of tensors of the device while steps run."""
 
-    def refresh(self) -> None:
-        """Brings the elements to this CPU."""
+    @property
+    def ended(self) -> bool:
+        """It has given them back, or they are lost."""
+        ...
+
+    def refresh(self, tensor: DeviceTensor) -> None:
+        """Brings the elements of a tensor to this CPU."""
         ...
 
 
@@ -76,7 +98,7 @@ class DeviceTensor(torch.Tensor):
         if self.host is None:
             raise _unreadable("read")
         if self.owner is not None:
-            self.owner.refresh()
+            self.owner.refresh(self)
         return self.host
 
     def load(self, elements: torch.Tensor) -> None:
@@ -94,6 +116,11 @@ class DeviceTensor(torch.Tensor):
         """False: programs, and `load_state_dict`, would take it for a tensor without elements."""
         return False
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a tensor of this CPU: `torch.save` writes files that need no toolkit."""
+        held = _readable(self, "saved")
+        return (nn.Parameter(held) if isinstance(self, nn.Parameter) else held).__reduce_ex__(protocol)
+
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"{_readable(self, 'printed')!r} on {DEVICE}"
 
@@ -107,11 +134,18 @@ class DeviceTensor(torch.Tensor):
     ) -> Any:
         if func in _READING_METHODS and isinstance(args[0], DeviceTensor):
             return func(_readable(args[0], f"read by {func.__name__}()"), *args[1:], **(kwargs or {}))
+        recording = _tracing()
+        if func in _MOVES and isinstance(args[0], DeviceTensor):
+            return _moved(func, args[0], args[1:], dict(kwargs or {}))
+        if func is torch.Tensor.backward and recording is not None:
+            recording.roots.append(args[0])
         if func in _INDEXED:
             args = (args[0], _indices(args[1]), *args[2:])
-        if _tracing() is None:
+        if recording is None:
             with _HostFactories():
                 return super().__torch_function__(func, types, args, kwargs or {})
+        if func in COMPOSED:
+            return COMPOSED[func](*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs or {})
 
     @classmethod
@@ -142,6 +176,29 @@ _READING_METHODS = frozenset(
         torch.Tensor.__format__,
     }
 )
+
+
+_MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda})
+
+
+def _moved(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """A tensor of another type or place: one of the device stays there, or is read for this CPU.
+
+    Raises:
+        ModelMovedError: to another device.
+        TensorReadError: to this CPU, in a step.
+    """
+    if func is torch.Tensor.cuda:
+        raise ModelMovedError("cuda", user_line())
+    copy = bool(kwargs.pop("copy", False))
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    dtype = tensor.dtype if dtype is None else dtype
+    if device is None or device.type in (DEVICE.type, META.type):  # torch takes ours for META
+        found: torch.Tensor = tensor if dtype == tensor.dtype else tensor.type(dtype)
+        return found.clone() if copy and found is tensor else found
+    if device.type != "cpu":
+        raise ModelMovedError(str(device), user_line())
+    return _readable(tensor, "read by to('cpu')").to(dtype, copy=copy)
 
 
 _INDEXED = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
@@ -209,7 +266,8 @@ def tracing(recording: Recording) -> Iterator[None]:
     recorder = Recorder(recording)
     _recorders.append(recorder)
     try:
-        with recording.places.following(), recorder:
+        where = recording.places
+        with where.following(), following_autocast(where), composing(), recorder:
             yield
     finally:
         _recorders.pop()
@@ -224,11 +282,18 @@ def is_tracing() -> bool:
     return bool(_recorders)
 
 
+def current_recording() -> Recording | None:
+    """What the step is written to that is being traced, if one is."""
+    return _tracing()
+
+
 def from_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of this CPU, in an element type."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(dtype)
-    return torch.from_numpy(np.array(array)).to(dtype)
+    if array.dtype.kind == "V":  # bfloat16, which numpy does not know
+        made = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    else:
+        made = torch.from_numpy(np.array(array))
+    return made if made.dtype == dtype else made.to(dtype)
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -262,7 +327,26 @@ def value_of(tensor: DeviceTensor) -> Recorded:
     return found
 
 
+readers: list[Callable[[DeviceTensor], torch.Tensor | None]] = []
+"""The last one is asked for elements that are not on this CPU: a session ends its step to give them."""
+
+
+def _is_of(tensor: DeviceTensor, recording: Recording) -> bool:
+    """Whether a recorded tensor is not one of an earlier step."""
+    assert tensor.elem is not None
+    return torch._from_functional_tensor(tensor.elem).recording is recording
+
+
 def _readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
+    recording = _tracing()
+    if recording is not None and tensor.elem is not None and _is_of(tensor, recording):
+        known = recording.known(value_of(tensor))
+        if known is not None:
+            return known
+    if readers and (recording is not None or tensor.host is None):
+        found = readers[-1](tensor)
+        if found is not None:
+            return found
     if _tracing() is not None or tensor.host is None:
         raise _unreadable(how)
     return tensor.held()
@@ -282,9 +366,29 @@ def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _readable(x, f"read by {func}")
         return torch.device("cpu") if x == DEVICE else x
 
+    _refuse_lost_writes(func, args)
     host_args, host_kwargs = pytree.tree_map(unwrap, (args, kwargs))
     outs = pytree.tree_map_only(torch.Tensor, _held, func(*host_args, **host_kwargs))
+    if func.is_view and isinstance(args[0], DeviceTensor):
+        for view in pytree.tree_leaves(outs):
+            view.owner = _OfBase(args[0])
     return return_and_correct_aliasing(func, args, kwargs, outs)
+
+
+@dataclass(frozen=True)
+class _OfBase:
+    """Owns a view: its elements are those of the tensor that it is a view of, wherever these are."""
+
+    base: DeviceTensor
+
+    @property
+    def ended(self) -> bool:
+        """See `Owner`."""
+        return self.base.owner is None or self.base.owner.ended
+
+    def refresh(self, tensor: DeviceTensor) -> None:
+        """See `Owner`."""
+        self.base.held()
 
 
 def _held(host: torch.Tensor) -> DeviceTensor:
@@ -293,13 +397,14 @@ def _held(host: torch.Tensor) -> DeviceTensor:
 
 def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in _READS:
-        raise TensorReadError("read", user_line())
+        tensors = pytree.tree_map_only(DeviceTensor, lambda x: _readable(x, "read"), (args, kwargs))
+        return func(*tensors[0], **tensors[1])
     _refuse_foreign_writes(func, args)
     strided = func is _aten.as_strided.default
 
     def unwrap(x: Any) -> Any:
         if isinstance(x, DeviceTensor):
-            if x.elem is None:
+            if x.elem is None or not _is_of(x, recording):
                 recording.meet(x)
             # strides and offset count in the whole storage, and a view of a view has no such rule
             return x.base if strided else x.elem
@@ -359,8 +464,20 @@ def _wrap(x: Any) -> Any:
 
 def _refuse_foreign_writes(func: Any, args: tuple[Any, ...]) -> None:
     """A tensor that the program made on this CPU is a constant of the step, and keeps its elements."""
+    if any(not isinstance(given, DeviceTensor) for given in _written(func, args)):
+        raise TensorWriteError(str(func), user_line())
+
+
+def _refuse_lost_writes(func: Any, args: tuple[Any, ...]) -> None:
+    """While the system has the elements of a tensor, only a step may write it."""
+    for given in _written(func, args):
+        if isinstance(given, DeviceTensor) and given.owner is not None and not given.owner.ended:
+            raise LostWriteError(str(func), user_line())
+
+
+def _written(func: Any, args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    """Tensors that an operation writes into."""
     for argument, given in zip(func._schema.arguments, args, strict=False):
         info = argument.alias_info
-        written = info is not None and info.is_write
-        if written and isinstance(given, torch.Tensor) and not isinstance(given, DeviceTensor):
-            raise TensorWriteError(str(func), user_line())
+        if info is not None and info.is_write and isinstance(given, torch.Tensor):
+            yield given

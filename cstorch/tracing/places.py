@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,8 +18,22 @@ from torch.nn.modules.module import (
 
 from cgc.importers.source import is_users_file
 
-Place = tuple[tuple[str, ...], str | None]
-"""Path of a module, and "file:line"."""
+DEBUG_NAME = "_cstorch_debug_name"
+"""Attribute of modules that are part of no compiled model, with the name that a program gives them."""
+
+
+class Place(NamedTuple):
+    """Where an operation comes from.
+
+    Attributes:
+        layer: path of a module.
+        source: "file:line".
+        half: the 16-bit format of the autocast that it runs in; None outside of one.
+    """
+
+    layer: tuple[str, ...]
+    source: str | None
+    half: str | None
 
 
 @dataclass
@@ -32,6 +46,7 @@ class Places:
     _names: dict[int, str] = field(default_factory=dict)
     _path: list[str] = field(default_factory=list)
     _of_sequence: dict[int, Place] = field(default_factory=dict)
+    _halves: list[str | None] = field(default_factory=list)
 
     def name_modules(self, model: nn.Module) -> None:
         """Names the modules of a model, as its parameters are named."""
@@ -53,13 +68,30 @@ class Places:
             self._path.clear()
             self._of_sequence.clear()
 
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Operations of the body have a layer of this name, below the module that runs."""
+        self._path.append(".".join([*self._path[-1:], name]).strip("."))
+        try:
+            yield
+        finally:
+            self._path.pop()
+
+    def enter_half(self, half: str | None) -> None:
+        """Operations that follow are computed in a 16-bit format, None in float32."""
+        self._halves.append(half)
+
+    def leave_half(self) -> None:
+        """Ends the last `enter_half`."""
+        self._halves.pop()
+
     def here(self) -> Place:
         """The place of the operation that runs now."""
         node = torch._C._current_autograd_node()
         if node is not None:
             found = self._of_sequence.get(node._sequence_nr())
-            return found if found is not None else ((), user_line())
-        place = self._layer(), user_line()
+            return found if found is not None else Place((), user_line(), None)
+        place = Place(self._layer(), user_line(), self._halves[-1] if self._halves else None)
         if torch.is_grad_enabled():
             self._of_sequence[torch.autograd._get_sequence_nr() - 1] = place
         return place
@@ -68,7 +100,7 @@ class Places:
         return tuple(part for part in self._path[-1].split(".") if part) if self._path else ()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        name = self._names.get(id(module))
+        name = self._names.get(id(module), getattr(module, DEBUG_NAME, None))
         self._path.append(name if name is not None else (self._path[-1] if self._path else ""))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -16,8 +17,9 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor
-from cstorch.errors import NoShapeError, ValueNotThereError
+from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor, unsupported
+from cstorch.errors import ValueNotThereError
+from cstorch.tracing.known import known_value
 from cstorch.tracing.places import Places, user_line
 
 if TYPE_CHECKING:
@@ -91,12 +93,20 @@ class Recording:
         places: module and line of the operation that runs.
         met: tensors of the device that no one has named; they begin with the elements that they have now.
         first_value: the values that these begin with, by the id of the tensor.
+        numbers: entries of Python dicts that the step depends on, and what they were.
+        roots: tensors of the device that gradients were computed of.
+        shapes: operation, arguments and results on the meta device, of every node.
+        earlier: those of an earlier recording of the same step, which need not be computed again.
     """
 
     graph: Graph = field(default_factory=Graph)
     places: Places = field(default_factory=Places)
     met: list[DeviceTensor] = field(default_factory=list)
     first_value: dict[int, Tensor] = field(default_factory=dict)
+    numbers: list[tuple[dict[str, Any], str, float]] = field(default_factory=list)
+    roots: list[DeviceTensor] = field(default_factory=list)
+    shapes: list[tuple[Any, dict[str, Any], Any]] = field(default_factory=list)
+    earlier: Sequence[tuple[Any, dict[str, Any], Any]] = ()
     _count: int = 0
     _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
     _composed: list[Any] = field(default_factory=list)
@@ -137,6 +147,11 @@ class Recording:
         set_value(tensor, value)
         self.met.append(tensor)
 
+    def known(self, value: Recorded) -> torch.Tensor | None:
+        """The elements of a value that are the same in every step; None where steps differ."""
+        given = {made.value.id: tensor.detach() for tensor, made in self._of_tensor.values()}
+        return known_value(self.graph, value.value, given)
+
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records one operation, or those that PyTorch composes it of."""
         if func in _SAME_VALUE:
@@ -147,14 +162,33 @@ class Recording:
             found = self._compose(func, args, kwargs)
             if found is not NotImplemented:
                 return found
-        metas = pytree.tree_map(self._as_meta, (args, kwargs))
-        try:
-            outs = func(*metas[0], **metas[1])
-        except NotImplementedError as error:
-            raise NoShapeError(_full_name(func), self.places.here()) from error
+        given = self._given(func, args, kwargs)
+        outs = self._expected(func, given)
+        if outs is None:
+            metas = pytree.tree_map(self._as_meta, (args, kwargs))
+            try:
+                outs = func(*metas[0], **metas[1])
+            except NotImplementedError as error:
+                self._refuse(func, error)
+        self.shapes.append((func, given, outs))
         results = pytree.tree_map_only(torch.Tensor, self.new, outs)
-        self._write(func, args, kwargs, results)
+        self._write(func, given, results)
         return results
+
+    def _expected(self, func: Any, given: dict[str, Any]) -> Any:
+        """The result's shapes where an earlier recording had the same operation in this place; else None."""
+        place = len(self.shapes)
+        if place < len(self.earlier):
+            earlier, arguments, outs = self.earlier[place]
+            if earlier is func and arguments == given:
+                return outs
+        return None
+
+    def _refuse(self, func: Any, error: NotImplementedError) -> NoReturn:
+        """Lists all operations without a rule up to one whose result has no shape, where recording ends."""
+        place = self.places.here()
+        self.graph.nodes.append(Node(_full_name(func), {}, (), place.layer, place.source))
+        raise unsupported(self.graph) from error
 
     def _compose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records what PyTorch composes an operation of; NotImplemented where it does not say so."""
@@ -175,7 +209,7 @@ class Recording:
             return x.to(META) if x.shape else x
         return META if isinstance(x, torch.device) else x
 
-    def _write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
+    def _given(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         schema = func._schema
         given: dict[str, Any] = {}
         for position, argument in enumerate(schema.arguments):
@@ -185,10 +219,13 @@ class Recording:
                 given[argument.name] = self._argument(kwargs[argument.name])
             elif argument.has_default_value():
                 given[argument.name] = argument.default_value
+        return given
+
+    def _write(self, func: Any, given: dict[str, Any], results: Any) -> None:
         flat = list(results) if isinstance(results, tuple | list) else [results]
         values = tuple(x.value if isinstance(x, Recorded) else None for x in flat)
-        layer, source = self.places.here()
-        self.graph.nodes.append(Node(_full_name(func), given, values, layer, source))
+        place = self.places.here()
+        self.graph.nodes.append(Node(_full_name(func), given, values, *place))
 
     def _argument(self, x: Any) -> Any:
         if isinstance(x, Recorded):
@@ -239,7 +276,25 @@ def _decomposition(func: Any) -> Callable[..., Any] | None:
         found = get_decompositions([func]).get(func)
     if found is None and func._can_decompose():
         found = func.decompose
+    if found is None and func._schema.name.startswith(_OF_EACH):
+        found = partial(_of_each, func._schema.name.removeprefix(_OF_EACH))
     return found
+
+
+_OF_EACH = "aten::_foreach_"
+
+
+def _of_each(name: str, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    """An operation on lists of tensors, tensor by tensor."""
+    function = torch.linalg.vector_norm if name == "norm" else getattr(torch, name)
+
+    def part(given: Any, index: int) -> Any:
+        return given[index] if isinstance(given, list | tuple) else given
+
+    return [
+        function(*(part(given, i) for given in args), **{key: part(v, i) for key, v in kwargs.items()})
+        for i in range(len(args[0]))
+    ]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from cgc.importers.aten import Graph
+from cgc.importers.aten import Constant, Graph
+from cgc.importers.emit import triangle
+from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE
 from cstorch.errors import StepError
 from cstorch.tracing.device import DeviceTensor, set_value, to_device, tracing, value_of
-from cstorch.tracing.record import Recording
+from cstorch.tracing.names import names_of
+from cstorch.tracing.record import Recording, to_array
 
-MODEL_PREFIX = "state.model."
-UNNAMED_PREFIX = "state.optimizer.tensor."
+UNNAMED_PREFIX = OPTIMIZER_STATE + "tensor."
+_OF_A_PARAMETER = re.compile(rf"{re.escape(OPTIMIZER_STATE)}(\d+\.)?state\.")
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,103 @@ class TracedStep:
         state: the device tensors that it reads or replaces, by resource name.
         returned: what the function returned; the tensors in it are described, and have no value yet.
         output_tensors: the different tensors of the device among `returned`.
+        numbers: entries of Python dicts that it depends on, and what they were.
+        fixed: tensors of the device that are constants of it, and the elements that they had.
     """
 
     graph: Graph
     state: dict[str, DeviceTensor]
     returned: Any
     output_tensors: list[DeviceTensor]
+    numbers: list[tuple[dict[str, Any], str, float]]
+    fixed: list[tuple[DeviceTensor, np.ndarray[Any, Any]]]
+
+    def is_outdated(self) -> bool:
+        """Whether the program has changed a number or a constant since: then it has to be recorded again."""
+        return self.changed_number() is not None or any(
+            to_array(tensor.held()).tobytes() != elements.tobytes() for tensor, elements in self.fixed
+        )
+
+    def changed_number(self) -> tuple[str, float, float] | None:
+        """Name, recorded value and value now of the first number that the program has changed since."""
+        changes = (
+            (name, was, group.get(name, was))
+            for group, name, was in self.numbers
+            if group.get(name, was) != was
+        )
+        return next(changes, None)
+
+
+class StepTracing:
+    """A step that is being traced, from when this is made until `end` or `abandon`.
+
+    Everything that happens meanwhile to tensors of the device is recorded, wherever it is called from.
+
+    Args:
+        inputs: the tensors of a batch, in the order in which they are streamed.
+        state: tensors of the device that the step may read and write, by resource name. One that has two
+            names is one state, under the first. Other tensors of the device are constants of the step if
+            it only reads them, else state as well, by the names of `cstorch.tracing.names`.
+        modules: give operations the paths of their layers.
+        earlier: a recording of the same step, as one that is compared with it.
+
+    Attributes:
+        recording: what was recorded so far.
+
+    Raises:
+        StepError: a tensor of the state is none of the device.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[DeviceTensor],
+        state: Mapping[str, torch.Tensor],
+        modules: Sequence[nn.Module] = (),
+        earlier: Recording | None = None,
+    ) -> None:
+        self.recording = recording = Recording(earlier=() if earlier is None else earlier.shapes)
+        for module in modules:
+            recording.places.name_modules(module)
+        self._inputs, self._named = inputs, _given(state)
+        for name, tensor in self._named.items():
+            value = recording.new(tensor)
+            recording.graph.state[name] = value.value
+            set_value(tensor, value)
+        for tensor in inputs:
+            set_value(tensor, recording.input(tensor))
+        self._mode = ExitStack()
+        self._mode.enter_context(tracing(recording))
+
+    def changes_parameters(self) -> bool:
+        """Whether the step has replaced a parameter so far."""
+        before = self.recording.graph.state
+        return any(
+            isinstance(tensor, nn.Parameter) and value_of(tensor).value != before[name]
+            for name, tensor in self._named.items()
+        )
+
+    def end(self, returned: Any, with_numbers: bool = False) -> TracedStep:
+        """The step as it was recorded.
+
+        Args:
+            returned: the tensors in this nest are what it puts out.
+            with_numbers: behind those also the state without dimensions that it changes and that belongs to
+                no single parameter, such as rates, scales and counts of metrics.
+        """
+        self._mode.close()
+        try:
+            return _finished(self.recording, self._named, returned, with_numbers)
+        finally:
+            self._forget()
+
+    def abandon(self) -> None:
+        """Ends the tracing without a result, as after an error."""
+        self._mode.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        for tensor in (*self._named.values(), *self._inputs, *self.recording.met):
+            tensor.elem = tensor.base = None
 
 
 def trace(
@@ -44,34 +141,18 @@ def trace(
 ) -> TracedStep:
     """Calls a step function once and records all that it does with tensors of the device.
 
-    Args:
-        function: the step, which takes its batch from `inputs`.
-        inputs: the tensors of a batch, in the order in which they are streamed.
-        state: tensors of the device that the step may read and write, by resource name. One that has two
-            names is one state, under the first. Other tensors of the device are constants of the step if
-            it only reads them, else state as well, `state.optimizer.tensor.N`.
-        modules: give operations the paths of their layers.
+    The other arguments are those of `StepTracing`.
 
     Raises:
         StepError: the function reads a value, writes into a tensor of this CPU, or draws on this CPU.
     """
-    recording = Recording()
-    for module in modules:
-        recording.places.name_modules(module)
-    named = _given(state)
+    step = StepTracing(inputs, state, modules)
     try:
-        for name, tensor in named.items():
-            value = recording.new(tensor)
-            recording.graph.state[name] = value.value
-            set_value(tensor, value)
-        for tensor in inputs:
-            set_value(tensor, recording.input(tensor))
-        with tracing(recording):
-            returned = function()
-        return _finished(recording, named, returned)
-    finally:
-        for tensor in (*named.values(), *inputs, *recording.met):
-            tensor.elem = tensor.base = None
+        returned = function()
+    except BaseException:
+        step.abandon()
+        raise
+    return step.end(returned)
 
 
 def _given(state: Mapping[str, torch.Tensor]) -> dict[str, DeviceTensor]:
@@ -79,36 +160,77 @@ def _given(state: Mapping[str, torch.Tensor]) -> dict[str, DeviceTensor]:
     seen: set[int] = set()
     for name, tensor in state.items():
         if not isinstance(tensor, DeviceTensor):
-            raise StepError(f"{name} is a tensor of {tensor.device}, expected one of a compiled model")
+            raise StepError(
+                f"{name} is a tensor of {tensor.device}, expected one of the CS system's device: the model "
+                "was moved, or the parameter replaced, behind cstorch.compile; drop .to(), .cpu() and the "
+                "like, and load values with load_state_dict"
+            )
         if id(tensor) not in seen:
             named[name] = tensor
             seen.add(id(tensor))
     return named
 
 
-def _finished(recording: Recording, named: dict[str, DeviceTensor], returned: Any) -> TracedStep:
+def _finished(
+    recording: Recording, named: dict[str, DeviceTensor], returned: Any, with_numbers: bool
+) -> TracedStep:
     graph = recording.graph
-    for tensor in recording.met:
-        first = recording.first_value[id(tensor)]
-        if value_of(tensor).value != first:
-            name = f"{UNNAMED_PREFIX}{len(named)}"
-            graph.constants.pop(first.id)
-            graph.state[name], named[name] = first, tensor
-    for name, tensor in named.items():
+    graph.half = _half_of(graph)
+    first = recording.first_value
+    changed = [tensor for tensor in recording.met if value_of(tensor).value != first[id(tensor)]]
+    names = names_of(changed)
+    for tensor in changed:
+        name = names.get(id(tensor), f"{UNNAMED_PREFIX}{len(named)}")
+        value = graph.state[name] = first[id(tensor)]
+        named[name] = tensor
+        graph.constants.pop(value.id)
+    read = [tensor for tensor in recording.met if first[id(tensor)].id in graph.constants]
+    fixed = [(tensor, graph.constants[first[id(tensor)].id].array) for tensor in read]
+    for name, tensor in list(named.items()):
         value = value_of(tensor).value
         if value != graph.state[name]:
             graph.updates[name] = value
+        elif name.startswith(MODEL_STATE) and _is_fixed(tensor):
+            value = graph.state.pop(name)
+            graph.constants[value.id] = Constant(value, to_array(named.pop(name).held()))
+            fixed.append((tensor, graph.constants[value.id].array))
     leaves = {id(x): x for x in pytree.tree_leaves(returned) if isinstance(x, DeviceTensor)}
     computed = [x for x in leaves.values() if x.elem is not None]
     for position, leaf in enumerate(computed):
         graph.outputs[str(position)] = value_of(leaf).value
-    return TracedStep(graph, named, returned, computed)
+    for name in graph.updates if with_numbers else ():
+        tensor = named[name]
+        if not tensor.ndim and id(tensor) not in leaves and not _OF_A_PARAMETER.match(name):
+            graph.outputs[name] = graph.updates[name]
+            computed.append(tensor)
+    return TracedStep(graph, named, returned, computed, recording.numbers, fixed)
+
+
+def _half_of(graph: Graph) -> str | None:
+    """The 16-bit format of the autocasts of a step."""
+    found = {node.half: node.source for node in graph.nodes if node.half is not None}
+    if len(found) > 1:
+        where = ", ".join(f"{half} at {source}" for half, source in found.items())
+        raise StepError(f"the step has autocasts in {where}; expected one 16-bit format in a step")
+    return next(iter(found), None)
+
+
+def _is_fixed(tensor: DeviceTensor) -> bool:
+    """Whether a tensor that no operation writes is a constant: a buffer of integers, truth or a triangle.
+
+    Such are masks, and numbers of places. The compiler looks into constants, which shows it what an attention
+    hides. Floats and counters are state: another step changes them, and checkpoints have them.
+    """
+    if isinstance(tensor, torch.nn.Parameter) or tensor.host is None or not tensor.ndim:
+        return False
+    return not tensor.is_floating_point() or triangle(to_array(tensor.host)) is not None
 
 
 def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a model by resource name."""
+    """Parameters and buffers of a model by resource name; those of a metric in it have the metric's."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    return {MODEL_PREFIX + name: tensor for name, tensor in tensors}
+    others = names_of(tensor for _, tensor in tensors)
+    return {others.get(id(tensor), MODEL_STATE + name): tensor for name, tensor in tensors}
 
 
 def move_to_device(model: nn.Module) -> None:

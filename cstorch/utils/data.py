@@ -1,5 +1,25 @@
-"""The input of a step."""
+"""The input of a step, and loops over it."""
 
 from cstorch.data import DataLoader
+from cstorch.executor import DataExecutor, current_executor
+from cstorch.utils.datasets import (
+    DistributedSampler,
+    RestartableDataLoader,
+    SyntheticDataset,
+    infer_batch_size,
+)
+from cstorch.utils.schedule import Range, Schedule
+from cstorch.utils.steps_to_run import compute_num_steps
 
-__all__ = ["DataLoader"]
+__all__ = [
+    "DataExecutor",
+    "DataLoader",
+    "DistributedSampler",
+    "Range",
+    "RestartableDataLoader",
+    "Schedule",
+    "SyntheticDataset",
+    "compute_num_steps",
+    "current_executor",
+    "infer_batch_size",
+]

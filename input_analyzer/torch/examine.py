@@ -49,6 +49,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         memory_bytes=order.memory_bytes or node.memory().available_bytes,
         times={time.stage: time for time in times},
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
+        seeded=program.seeded,
     )
     notes = {None: (_UNKNOWN,), Overlap.SOME: (_SOME,)}.get(found, ())
     return Examination(

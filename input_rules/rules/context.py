@@ -24,6 +24,7 @@ class Context:
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
         cpus: CPUs of a worker, for what is expected of more calls at once; None where that is not known.
+        seeded: The random numbers that it draws begin anew in every run, the same ones.
     """
 
     training: bool = True
@@ -33,6 +34,7 @@ class Context:
     memory_bytes: int | None = None
     times: Mapping[str, StageTime] = field(default_factory=dict)
     cpus: int | None = None
+    seeded: bool = False
 
     def share(self, stages: tuple[Stage, ...]) -> float | None:
         """Part of the measured time of all stages that some take, 0 to 1; None without measurements."""

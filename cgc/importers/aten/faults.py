@@ -6,21 +6,48 @@ from cgc.importers.aten.graph import Node, Tensor
 from cgc.importers.faults import Described, Kind, Operation
 
 _SIZES = "its result has a size that depends on the data; use torch.where(condition, x, y) or a mask"
-_ADVICE = dict.fromkeys(
-    ("aten.nonzero.default", "aten.masked_select.default", "aten._unique2.default"), _SIZES
+_COMPLEX = (
+    "it makes complex numbers; write it with their real and imaginary parts, rotations with cos and sin"
 )
+ADVICE = {
+    **dict.fromkeys(
+        (
+            "aten.nonzero.default",
+            "aten.masked_select.default",
+            "aten._unique2.default",
+            "aten.bincount.default",
+            "aten.index.Tensor",
+        ),
+        _SIZES,
+    ),
+    **dict.fromkeys(
+        (
+            "aten.complex.default",
+            "aten.polar.default",
+            "aten.view_as_complex.default",
+            "aten.view_as_real.default",
+            "aten._fft_r2c.default",
+            "aten._fft_c2c.default",
+            "aten._fft_c2r.default",
+        ),
+        _COMPLEX,
+    ),
+}
+"""What to do about an operation that has no rule."""
+
 REMEDIES = {
     Kind.UNKNOWN_OP: "write the step with operations that the CS system has, or compute this in the input "
     "function, which runs on the workers",
     Kind.TYPE: "the CS system computes in float32, float16, bfloat16 and integers of at most 32 bits; give "
-    "dtype=torch.float32 where the tensor is made, or call .float()",
+    "dtype=torch.float32 where the tensor is made, or call .float(); complex numbers "
+    "are written as pairs of real ones",
 }
 
 
 def operation(node: Node) -> Operation:
     """A node by the module that it belongs to, and the user's line."""
     results = tuple(describe(tensor) for tensor in node.results if tensor is not None)
-    return Operation(node.op, ".".join(node.layer), node.source, results, _ADVICE.get(node.op))
+    return Operation(node.op, ".".join(node.layer), node.source, results, ADVICE.get(node.op), "module")
 
 
 def describe(tensor: Tensor) -> Described:

@@ -40,6 +40,7 @@ class Node:
         layer: path of the module that it belongs to, from the outermost in; of a gradient that of its
             forward operation.
         source: "file:line" of the user's program.
+        half: the 16-bit format of the autocast that it runs in ("bfloat16" ...); None outside of one.
     """
 
     op: str
@@ -47,6 +48,7 @@ class Node:
     results: tuple[Tensor | None, ...]
     layer: tuple[str, ...] = ()
     source: str | None = None
+    half: str | None = None
 
     def tensors(self) -> list[Tensor]:
         """All tensors among the arguments."""
@@ -76,6 +78,7 @@ class Graph:
         constants: by the number of their value.
         updates: values behind the step, of the state that it replaces, by resource name.
         outputs: values that the step returns, by name without "output_".
+        half: the 16-bit format of the step's autocast; None where there is none.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -84,3 +87,4 @@ class Graph:
     constants: dict[int, Constant] = field(default_factory=dict)
     updates: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+    half: str | None = None

@@ -9,13 +9,20 @@ from xdsl.ir import Block, SSAValue
 
 from cgc.cirh.types import Tensor as TensorType
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
-from cgc.errors import CompileError
+from cgc.errors import CompileError, GraphImportError
 from cgc.importers.aten.faults import REMEDIES, describe, operation
 from cgc.importers.aten.graph import Graph, Node, Tensor
 from cgc.importers.aten.handlers import HANDLERS
 from cgc.importers.aten.node import ClassGrad, NodeContext, StepState, Value
 from cgc.importers.emit import Emitter, require_dtype
-from cgc.importers.faults import Fault, Kind, RefusedError, raise_if_any, unknown_operations
+from cgc.importers.faults import (
+    Fault,
+    Kind,
+    RefusedError,
+    import_error,
+    raise_if_any,
+    unknown_operations,
+)
 from cgc.importers.module import StateTensor, counted, require_mode, state_types, step_module
 from cs_toolkit.step import GLOBAL_STEP
 
@@ -66,6 +73,13 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
     return step_module(block, state, written, outputs, mode, seed)
 
 
+def unsupported(graph: Graph) -> GraphImportError:
+    """The error that lists all operations of a graph without a rule, needed or not, and the last one."""
+    *others, last = graph.nodes
+    unknown = [operation(node) for node in (*(node for node in others if node.op not in HANDLERS), last)]
+    return import_error(unknown_operations(unknown, REMEDIES), REMEDIES)
+
+
 class _Body:
     """Imports operations one after the other, and collects what is wrong with them."""
 
@@ -96,7 +110,8 @@ class _Body:
         handler = HANDLERS.get(node.op)
         if handler is None:
             return False
-        self._emit.label(".".join((*node.layer, node.op)), node.source, node.layer)
+        outside = self._graph.half is not None and node.half is None
+        self._emit.label(".".join((*node.layer, node.op)), node.source, node.layer, float32=outside)
         try:
             for result in node.results:
                 if result is not None:

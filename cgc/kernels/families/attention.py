@@ -54,6 +54,8 @@ _ON_THE_WAY = PASS_THROUGH | frozenset(
     {ops.BiasAddOp, ops.AddOp, ops.MulOp, ops.SliceOp, ops.StridedSliceOp, ops.SplitOp}
 )
 
+_BETWEEN = PASS_THROUGH | frozenset({ops.AddOp, ops.MulOp, ops.DivOp, ops.ConcatOp, ops.PadOp, ops.ReduceOp})
+
 
 @dataclass(frozen=True)
 class _Core:
@@ -191,6 +193,7 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
         _claim_projection(assignment, group, value) for value in (core.query, core.key, core.value)
     ]
     outputs = _claim_output(assignment, group, core.context)
+    _claim_before(assignment, group)
     _claim_between(assignment, group)
     program = assignment.program
     *leading, rows, depth = shape_of(core.query)
@@ -286,15 +289,28 @@ def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> in
     return shape_of(program.ops[index].results[0])[-1]
 
 
+def _claim_before(assignment: Assignment, group: Group) -> None:
+    """The order in which members alone want their operands."""
+    program = assignment.program
+    pending = sorted(group.members)
+    while pending:
+        for index in program.producers(pending.pop()):
+            alone = group.members.issuperset(program.user_indices(index))
+            moves = program.kinds[index] in PASS_THROUGH and program.is_per_sample(index)
+            if alone and moves and assignment.claim(group, index):
+                pending.append(index)
+
+
 def _claim_between(assignment: Assignment, group: Group) -> None:
-    """What brings a member's result to another, scaled as queries are; sums of gradients of one input."""
+    """What brings a member's result to another, scaled or put together as queries, keys and values are."""
     program = assignment.program
     pending = sorted({user for index in group.members for user in program.user_indices(index)})
     while pending:
         index = pending.pop()
-        if not assignment.is_free(index) or index in program.forward or not program.is_per_sample(index):
+        kinds = PASS_THROUGH if index in program.forward else _BETWEEN
+        if not assignment.is_free(index) or not program.is_per_sample(index):
             continue
-        if program.kinds[index] not in PASS_THROUGH | {ops.AddOp, ops.MulOp, ops.DivOp}:
+        if program.kinds[index] not in kinds:
             continue
         operands = program.ops[index].operands
         producers = [program.producer(operand) for operand in operands if constant_splat(operand) is None]

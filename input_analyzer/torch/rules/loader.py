@@ -87,7 +87,9 @@ def _own_part(pipeline: Pipeline) -> str:
 def unseeded(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Another order in every run."""
     stage = pipeline.stages[0]
-    if not (context.training and flag(stage, "random") and stage.attributes.get("seeded") is False):
+    if context.seeded or not (context.training and flag(stage, "random")):
+        return
+    if stage.attributes.get("seeded") is not False:
         return
     identifier, generator = "shuffle-without-seed", "generator=torch.Generator().manual_seed(0)"
     message = (

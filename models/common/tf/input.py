@@ -6,12 +6,6 @@ import json
 import os
 
 
-class DataError(Exception):
-    """The data cannot be used."""
-
-    exit_code = 1
-
-
 def task_shard() -> tuple[int, int]:
     """`(number of shards, index of this task's)` as TF_CONFIG says; one shard without it."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")

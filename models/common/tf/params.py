@@ -122,7 +122,7 @@ class Run(Group):
     log_step_count_steps: int | None = 100
     keep_checkpoint_max: int | None = 5
     tf_random_seed: int | None = 1
-    precision: Literal["float32", "mixed_float16", "cbfloat16"] | None = None
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16", "cbfloat16"] | None = None
 
 
 class Params(Group):

@@ -11,7 +11,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from models.common.tf.input import DataError, task_shard
+from models.common.data import DataError
+from models.common.tf.input import task_shard
 
 Tokens = NDArray[np.int32]
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from models.common.tf.input import DataError
+from models.common.data import DataError
 from models.common.tf.text import from_arrays, from_tf_records, markov_text, with_label
 
 LABEL = "labels"

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from models.common.tf.input import DataError, task_shard
+from models.common.data import DataError
+from models.common.tf.input import task_shard
 
 CELLS = 4
 """Generated patterns have so many cells of one colour in each direction."""

@@ -96,6 +96,7 @@ def test_a_worker_whose_input_fails_ends_the_run_with_its_traceback(loaded, work
     assert labels == [0, 1, 2, 3, 4, 5, 6]
     assert "worker 1" in str(failed.value)
     assert "record 17 is truncated" in str(failed.value)
+    workers.threads[1].join(20.0)  # the run may end before the worker has left its frames
     assert isinstance(workers.errors[1], ValueError)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,30 @@ def test_ctrl_c_exits_with_130() -> None:
     with pytest.raises(SystemExit) as caught, report_errors():
         raise KeyboardInterrupt
     assert caught.value.code == 130
+
+
+PROGRAM = """
+import atexit, sys
+from cs_runtime.errors import CallError
+from cs_runtime.exits import report_at_exit
+if sys.argv[1] == "own hook":
+    sys.excepthook = lambda *error: print("the program's own words")
+report_at_exit()
+atexit.register(print, "tidied up")
+raise {"expected": CallError("bad call"), "own hook": CallError("bad call"), "stop": KeyboardInterrupt()}[
+    sys.argv[1]
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "out", "err"),
+    [
+        ("expected", 2, "tidied up\n", "error: bad call\n"),
+        ("stop", 130, "tidied up\n", "interrupted\n"),
+        ("own hook", 1, "the program's own words\ntidied up\n", ""),
+    ],
+)
+def test_a_program_whose_main_is_its_own_ends_as_others_do(how: str, code: int, out: str, err: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)

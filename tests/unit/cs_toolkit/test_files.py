@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -17,20 +18,23 @@ def test_a_file_is_replaced(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_an_error_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     replace_file(path, "old")
-
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[:1])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
-        replace_file(path, "new")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            replace_file(path, "new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_permissions_are_there_from_the_start(tmp_path: Path) -> None:
+    replace_file(tmp_path / "secret", "", mode=0o600)
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Runs a step twice: by torch itself, and traced, imported and compiled."""
+"""A CS system, a process as it begins, and steps run both ways: by torch itself, and compiled."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -16,7 +16,9 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.verify import verify_module
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
+from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.step import GLOBAL_STEP
+from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.record import to_array
 from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
@@ -99,3 +101,17 @@ def both_ways() -> Callable[..., BothWays]:
         return BothWays(values, state, run_compiled(copy.deepcopy(model), step, batches))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+@pytest.fixture
+def fresh_process() -> Iterator[None]:
+    """As if no test before had configured, compiled or computed anything."""
+    forget()
+    yield
+    forget()

@@ -11,11 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 NOT_COMPILED = {
-    "RReLU": "draws a slope for each element",
-    "EmbeddingBag": "its bags have sizes that depend on the data",
-    "MultiMarginLoss": "PyTorch does not describe its gradient",
-    "MultiLabelMarginLoss": "PyTorch does not describe its gradient",
-    "GaussianNLLLoss": "reads its variances to check them",
     "CTCLoss": "PyTorch does not describe its gradient",
     "FractionalMaxPool2d": "draws its windows",
     "FractionalMaxPool3d": "draws its windows",
@@ -71,6 +66,18 @@ class Loss(nn.Module):
     def forward(self, x: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
         out = self.dense(x)
         return self.loss(out if self.activation is None else self.activation(out), *targets)
+
+
+class Variance(nn.Module):
+    """A Gaussian whose variance is computed, and limited from below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(6, 12)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        mean, variance = self.dense(x).chunk(2, -1)
+        return functional.gaussian_nll_loss(mean, y, variance.square(), full=True, eps=0.05)
 
 
 class PixelLoss(nn.Module):
@@ -156,6 +163,7 @@ def _activations() -> Iterator[Case]:
     yield _case("Bilinear", nn.Bilinear(6, 6, 3), x, torch.randn(4, 6))
     yield _case("CosineSimilarity", Loss(nn.CosineSimilarity(), None), x, torch.randn(4, 6))
     yield _case("PairwiseDistance", Loss(nn.PairwiseDistance(), None), x, torch.randn(4, 6))
+    yield _case("RReLU", behind(nn.RReLU(0.2, 0.2)), x)
     for name in ("Dropout", "AlphaDropout", "FeatureAlphaDropout"):
         yield _case(name, behind(getattr(nn, name)(0.0)), x)
 
@@ -254,6 +262,11 @@ def _sequences() -> Iterator[Case]:
     yield _case("TransformerDecoderLayer", decoder, x, y)
     yield _case("TransformerDecoder", nn.TransformerDecoder(decoder, 2), x, y)
     yield _case("Transformer", nn.Transformer(8, 2, 1, 1, 16, **settings), x, y)
+    bags, offsets = torch.randint(0, 7, (3, 5)), torch.tensor([0, 3, 3, 7])
+    for mode in ("sum", "mean", "max"):
+        yield _case("EmbeddingBag", nn.EmbeddingBag(7, 4, mode=mode, padding_idx=2), bags, suffix=mode)
+        of_any_size = nn.EmbeddingBag(7, 4, mode=mode)
+        yield _case("EmbeddingBag", of_any_size, bags.reshape(-1), offsets, suffix=f"{mode} of any size")
     yield _case("Embedding", nn.Embedding(7, 4, padding_idx=0), torch.randint(0, 7, (3, 5)))
 
 
@@ -304,4 +317,9 @@ def _losses() -> Iterator[Case]:
     yield loss("MarginRankingLoss", wide, torch.ones(4, 6))
     yield loss("TripletMarginLoss", wide, 2 * wide)
     yield loss("TripletMarginWithDistanceLoss", wide, 2 * wide)
+    yield loss("MultiMarginLoss", torch.tensor([1, 0, 3, 2]))
+    yield loss("MultiMarginLoss", y, suffix="squares", inner=nn.MultiMarginLoss(2, 0.7, torch.rand(6)))
+    yield loss("MultiLabelMarginLoss", torch.tensor([[3, 0, -1, 1, 2, 4], [5, -1, 5, 5, 5, 5]] * 2))
+    yield loss("GaussianNLLLoss", wide, part + 0.1)
+    yield _case("GaussianNLLLoss", Variance(), x, wide, suffix="trained")
     yield _case("AdaptiveLogSoftmaxWithLoss", AdaptiveSoftmax(), x)

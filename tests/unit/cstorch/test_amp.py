@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from cstorch import amp
-from cstorch.amp.half import half_dtype
 from cstorch.errors import StepError
+from cstorch.precision import half_dtype, mix_precision, name_half_dtype
 
 from .conftest import BothWays
 
@@ -50,7 +50,8 @@ def _numbers(nested: Any) -> Any:
 def _float16() -> Any:
     before = half_dtype()
     yield
-    amp.set_half_dtype(before)
+    name_half_dtype(before)
+    mix_precision(False)
 
 
 @pytest.mark.parametrize("case", ORACLE["cases"], ids=lambda case: case["name"])

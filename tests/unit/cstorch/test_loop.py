@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +16,27 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import cstorch
-from cs_system.testing import RunningSystem, running_system
-from cstorch import compiled, config, loop
-from cstorch.amp import GradScaler, optimizer_step
+from cs_runtime.errors import NonFiniteLossError
+from cs_system.testing import RunningSystem
+from csrun.roles import EXIT_REQUEUE
+from cstorch import config, start, step_count, streaming
 from cstorch.errors import (
     ClosureError,
     CompileCallError,
     ConfigureError,
     InputError,
+    LoopLeftError,
     StateNotThereError,
     StepError,
     TensorReadError,
 )
-from cstorch.metrics import AccuracyMetric
-from cstorch.optim.lr_scheduler import CosineDecayLR
+from cstorch.session.core import cb_model as cm
 from cstorch.utils.data import DataLoader
 
 STEPS, FEATURES, CLASSES, BATCH = 25, 6, 4, 16
 
 
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if no test before had configured this process."""
-    monkeypatch.setattr(config, "_configured", [])
-    monkeypatch.setattr(loop, "_first_step", [0])
-    compiled.models.clear()
-    yield
-    compiled.models.clear()
-
+pytestmark = pytest.mark.usefixtures("fresh_process")
 
 Configure = Callable[..., None]
 
@@ -178,97 +168,208 @@ def test_an_evaluation_changes_nothing_and_goes_on_over_the_end_of_an_epoch(conf
     assert total(model) == pytest.approx(total(eager), rel=1e-12)
 
 
-class Recipe:
-    """AdamW with a schedule, clipping and a dynamic loss scale that overflows at first."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.optimizer = cstorch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
-        self.schedule = CosineDecayLR(self.optimizer, 1e-2, 1e-3, 20)
-        self.scaler = GradScaler("dynamic", init_scale=2.0**15, steps_per_increase=5, overflow_tolerance=0.0)
-
-    def step(self, batch: Any) -> torch.Tensor:
-        x, y = batch
-        loss = functional.cross_entropy(self.model(x), y)
-        optimizer_step(loss, self.optimizer, self.scaler, max_gradient_norm=1.0)
-        self.schedule.step()
-        return loss
-
-    def state(self) -> dict[str, Any]:
-        parts = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
-        return {"model": self.model.state_dict(), **{name: part.state_dict() for name, part in parts.items()}}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.scaler.load_state_dict(state["scaler"])
-
-
-def run_recipe(recipe: Recipe, steps: int, path: Path | None = None) -> list[float]:
-    """Losses; the state behind the last step goes into a checkpoint."""
-    losses: list[float] = []
-    step = cstorch.compile_step(recipe.step)
-    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
-    for batch in DataLoader(data, num_steps=steps):
-        note(step(batch))
-    if path is not None:
-        cstorch.save(recipe.state(), path)
-    return losses
-
-
-def test_the_whole_recipe_equals_eager(configure: Configure) -> None:
-    """Optimizer, schedule, clipping and dynamic scale: 20 steps."""
+def test_loops_over_epochs_are_one_training_of_one_recorded_step(configure: Configure) -> None:
     configure()
-    found = run_recipe(Recipe(cstorch.compile(new_model())), 20)
-    compiled.models.clear()
-    eager = Recipe(new_model())
-    batches = iter(data())
-    expected = [eager.step(next(batches)).item() for _ in range(20)]
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert expected[-1] < 0.8 * expected[0]
-
-
-def test_a_run_that_continues_equals_one_without_a_stop(configure: Configure, tmp_path: Path) -> None:
-    """Bit for bit, dropout included."""
-
-    def dropping() -> nn.Module:
-        return nn.Sequential(new_model(), nn.Dropout(0.3), nn.Linear(CLASSES, CLASSES))
-
-    configure()
-    torch.manual_seed(5)
-    whole = run_recipe(Recipe(cstorch.compile(dropping())), 12)
-    for steps in (7, 5):
-        compiled.models.clear()
-        torch.manual_seed(5)
-        recipe = Recipe(cstorch.compile(dropping()))
-        if steps == 7:
-            loop.continue_at(0)
-            parts = run_recipe(recipe, steps, tmp_path / "half.mdl")
-        else:
-            recipe.load(cstorch.load(tmp_path / "half.mdl"))
-            parts += run_recipe(recipe, steps)
-    assert parts == whole
-
-
-def test_metrics_of_an_evaluation_equal_a_direct_computation(configure: Configure) -> None:
-    configure()
-    model = cstorch.compile(new_model().eval())
-    accuracy = AccuracyMetric("accuracy")
+    model, recorded, losses = cstorch.compile(new_model()), [], []
 
     @cstorch.compile_step
     def step(batch: Any) -> torch.Tensor:
-        x, y = batch
-        logits = model(x)
-        accuracy(labels=y.clone(), predictions=logits.argmax(-1).int())
-        return functional.cross_entropy(logits, y)
+        recorded.append(len(losses))
+        return train_step(model, *batch)
 
-    with torch.no_grad():
-        for batch in DataLoader(data, num_epochs=1):
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    for _ in range(3):
+        for batch in DataLoader(data, num_steps=7):
+            note(step(batch))
+    assert recorded == [0]
+    assert step_count.steps_done() == 21
+    assert losses == pytest.approx(by_torch()[0][:21], rel=1e-6)
+
+
+def test_programs_of_the_first_release_iterate_once_an_epoch(configure: Configure) -> None:
+    configure()
+    model, epochs = cstorch.compile(new_model()), []
+    losses: list[float] = []
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    loader = DataLoader(data, num_epochs=3, steps_per_epoch=8, max_steps=20)
+    for _ in range(loader.num_epochs):
+        for batch in loader:
+            note(step(batch))
+        epochs.append(len(losses))
+    assert epochs == [8, 16, 20]
+    assert losses == pytest.approx(by_torch()[0][:20], rel=1e-6)
+
+
+def test_a_loop_begins_where_the_program_says(configure: Configure) -> None:
+    """With a checkpoint that does not say after how many steps it was written."""
+    configure()
+    model, losses = cstorch.compile(new_model()), []
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    for batch in DataLoader(data, num_steps=2, initial_step=5):
+        note(step(batch))
+    eager = new_model()
+    expected = [train_step(eager, x, y).item() for x, y in list(data())[5:7]]
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert step_count.steps_done() == 7
+
+
+def test_an_evaluation_inside_of_a_training_sees_its_state_and_ends_where_that_goes_on(
+    configure: Configure,
+) -> None:
+    """Model in two modes, by two functions, at the steps where the state may be read."""
+    configure(checkpoint_steps=4)
+    model = cstorch.compile(new_model())
+    losses: list[float] = []
+    evaluated: list[float] = []
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    note_evaluation = cstorch.step_closure(lambda loss: evaluated.append(loss.item()))
+
+    @cstorch.compile_step
+    def evaluation_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(model(x), y)
+
+    def evaluate() -> None:
+        model.eval()
+        with torch.no_grad():
+            for x, y in DataLoader(data, num_steps=1):
+                note_evaluation(evaluation_step(x, y))
+        model.train()
+
+    for i, batch in enumerate(DataLoader(data, num_steps=12), start=1):
+        note(step(batch))
+        if i % 4 == 0:
+            evaluate()
+        if i == 6:
+            with pytest.raises(StateNotThereError, match="after step 6"):
+                evaluate()
+    eager, expected, expected_evaluated = new_model(), [], []
+    for i, (x, y) in zip(range(1, 13), data(), strict=False):
+        expected.append(train_step(eager, x, y).item())
+        if i % 4 == 0:
+            eager.eval()
+            first_x, first_y = next(iter(data()))
+            expected_evaluated.append(functional.cross_entropy(eager(first_x), first_y).item())
+            eager.train()
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert evaluated == pytest.approx(expected_evaluated, rel=1e-6)
+
+
+def test_a_loop_that_is_left_early_keeps_the_state_where_it_may_be_read(
+    configure: Configure, tmp_path: Path
+) -> None:
+    configure(checkpoint_steps=5)
+    model = cstorch.compile(new_model())
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    for i, batch in enumerate(DataLoader(data, num_steps=STEPS), start=1):
+        step(batch)
+        if i == 10:
+            break
+    assert total(model) == pytest.approx(by_torch()[1][10], rel=1e-6)
+    assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "left"
+    for i, batch in enumerate(DataLoader(data, num_steps=STEPS), start=1):
+        step(batch)
+        if i == 3:
+            break
+    with pytest.raises(LoopLeftError, match="left its loop after step 3"):
+        total(model)
+
+
+def test_a_loop_runs_one_step_function_once_a_turn(configure: Configure) -> None:
+    configure()
+    model = cstorch.compile(new_model())
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    other = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    with pytest.raises(StepError, match="another step than the one"):
+        run(lambda batch: (step(batch), other(batch)), DataLoader(data, num_steps=2))
+    with pytest.raises(StepError, match=r"more than the loop has steps \(2\)"):
+        run(lambda batch: (step(batch), step(batch)), DataLoader(data, num_steps=2))
+
+
+def test_a_rate_that_the_program_sets_counts_from_the_next_loop_on(configure: Configure) -> None:
+    configure()
+    model = cstorch.compile(new_model())
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.1)
+
+    @cstorch.compile_step
+    def step(batch: Any) -> torch.Tensor:
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    weights = [model[0].weight.cpu().clone()]
+    for rate in (0.1, 0.0):
+        optimizer.param_groups[0]["lr"] = rate
+        run(step, DataLoader(data, num_steps=2))
+        weights.append(model[0].weight.cpu().clone())
+    assert not torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[1], weights[2])
+
+    def set_in_the_loop(batch: Any) -> None:
+        step(batch)
+        optimizer.param_groups[0]["lr"] = 0.2
+
+    with pytest.raises(StepError, match=r"lr of an optimizer's group is set to 0\.2 .*recorded with 0\.0"):
+        run(set_in_the_loop, DataLoader(data, num_steps=3))
+
+
+def test_a_mask_that_the_program_changes_counts_from_the_next_loop_on(configure: Configure) -> None:
+    """The compiler takes a buffer that no step writes as a constant, where it is a mask."""
+    configure()
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = new_model()
+            self.register_buffer("mask", torch.ones(1, dtype=torch.bool))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.where(self.mask, self.inner(x), torch.zeros(()))
+
+    model = cstorch.compile(Masked()).eval()
+    step = cstorch.compile_step(lambda batch: model(batch[0]).square().sum())
+    sums: list[float] = []
+    note = cstorch.step_closure(lambda loss: sums.append(loss.item()))
+    for mask in (True, False):
+        model.load_state_dict({**model.state_dict(), "mask": torch.tensor([mask])})
+        with torch.no_grad():
+            run(lambda batch: note(step(batch)), DataLoader(data, num_steps=1))
+    assert sums[0] > 0
+    assert sums[1] == 0
+
+
+def test_a_request_for_a_checkpoint_ends_a_job_behind_the_one_that_the_program_writes(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: the state of steps between them is nowhere."""
+    monkeypatch.setenv("CSRUN_REQUEUE", "1")
+    configure(checkpoint_steps=10)
+    model = cstorch.compile(new_model())
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    turns: list[int] = []
+
+    def train() -> None:
+        for i, batch in enumerate(DataLoader(data, num_steps=STEPS), start=1):
             step(batch)
-        eager = new_model().eval()
-        hits = [(eager(x).argmax(-1) == y).float().mean().item() for x, y in data()]
-    assert float(accuracy) == pytest.approx(sum(hits) / len(hits), rel=1e-6)
+            turns.append(i)
+            if i == 4:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            if i == 20:
+                total(model)
+
+    try:
+        with pytest.raises(SystemExit) as left:
+            train()
+    finally:
+        start.checkpoint_requests.done()
+    assert left.value.code == EXIT_REQUEUE
+    assert turns == list(range(1, 21))
+    assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "requeued"
+    assert step_count.steps_done() == 20
 
 
 def test_compile_only_and_validate_only_run_nothing(tmp_path: Path) -> None:
@@ -331,12 +432,31 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
         ({"compile_only": True, "validate_only": True}, "both True"),
         ({"checkpoint_steps": -1}, "checkpoint_steps is -1"),
         ({"num_csx": 2}, "num_csx is 2, expected 1"),
+        ({"num_workers_per_csx": -1}, "num_workers_per_csx is -1"),
         ({"checkpoint_step": 5}, "got checkpoint_step, expected model_dir"),
     ],
 )
 def test_configurations_that_cannot_be_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigureError, match=text):
         cstorch.configure(**settings)
+
+
+def test_what_a_command_line_left_open_means_the_defaults(
+    configure: Configure, tmp_path: Path, system: RunningSystem
+) -> None:
+    left = ("compile_dir", "compile_only", "validate_only", "checkpoint_steps", "seed", "num_csx")
+    configure(num_workers_per_csx=0, **dict.fromkeys((*left, "mount_dirs", "job_labels")))
+    assert config.configuration() == config.Configuration(tmp_path, mgmt_address=system.address)
+
+
+def test_names_of_the_session_api_tell_the_tasks_of_other_programs_too(configure: Configure) -> None:
+    """Input functions of release 1.8 shard by them."""
+    assert not cm.use_cs()
+    configure()
+    assert cm.use_cs()
+    with streaming.reading_as(3, 2):
+        assert (cm.num_streamers(), cm.get_streaming_rank(), cm.is_streamer()) == (3, 2, True)
+    assert cm.rendezvous("alone", b"mine") == [b"mine"]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +469,9 @@ def test_configurations_that_cannot_be_are_refused(settings: dict[str, Any], tex
         ({"num_epochs": 2, "steps_per_epoch": 9}, 18),
         ({"num_epochs": 2, "steps_per_epoch": 9, "max_steps": 10}, 10),
         ({"steps_per_epoch": 9}, 9),
+        ({"num_steps": 7, "initial_step": 5}, 7),
+        ({"num_steps": 7, "max_steps": 9, "initial_step": 5}, 4),
+        ({"num_steps": 7, "max_steps": 9, "initial_step": 9}, 0),
     ],
 )
 def test_steps_of_a_loop(settings: dict[str, int], steps: int) -> None:
@@ -360,6 +483,7 @@ def test_steps_of_a_loop(settings: dict[str, int], steps: int) -> None:
     [
         ({"num_steps": 3, "num_epochs": 1}, "one of the two ways"),
         ({"num_steps": 0}, "num_steps is 0, expected 1 or more"),
+        ({"initial_step": -1}, "initial_step is -1, expected 0 or more"),
     ],
 )
 def test_steps_that_cannot_be_are_refused(settings: dict[str, int], text: str) -> None:
@@ -372,3 +496,39 @@ def test_what_is_no_input_function_is_refused() -> None:
         DataLoader(data())  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"returns a int, expected a torch\.utils"):
         len(DataLoader(lambda: 3))
+
+
+def test_the_log_of_a_training_says_once_what_its_input_could_do_better(
+    configure: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not that a shuffle needs a seed: a run begins the random numbers of its input itself."""
+
+    def wide() -> torch.utils.data.DataLoader:
+        calls.append("")
+        x = torch.randn(64, FEATURES)
+        return torch.utils.data.DataLoader(TensorDataset(x, x.argmax(1) % CLASSES), BATCH, shuffle=True)
+
+    caplog.set_level("INFO")
+    configure()
+    model, calls = cstorch.compile(new_model()), []
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    loader = DataLoader(wide, num_steps=2)
+    for _ in range(2):
+        run(step, loader)
+    lines = [record.getMessage() for record in caplog.records if "[input_fn]" in record.getMessage()]
+    assert len([line for line in lines if "dtype-wide - recommended" in line]) == 1
+    assert f"{Path(__file__).name}:" in next(line for line in lines if "dtype-wide" in line)
+    assert not [line for line in lines if "shuffle-without-seed" in line]
+    assert len(calls) == 4, "described, reported on, and streamed twice"
+
+
+def test_a_loss_that_is_no_number_ends_the_loop(configure: Configure, tmp_path: Path) -> None:
+    configure()
+    model = cstorch.compile(new_model())
+
+    def step(batch: Any) -> torch.Tensor:
+        return train_step(model, batch[0] / 0.0, batch[1])
+
+    with pytest.raises(NonFiniteLossError, match="the loss is nan at global step 1"):
+        run(cstorch.compile_step(step), DataLoader(data, num_steps=STEPS))
+    assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "failed"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from cgc.errors import UnsupportedOpsError
-from cstorch.errors import NoShapeError
 
 from .conftest import Compiled, in_numbers, run_compiled
-from .layers import CONTAINERS, NOT_COMPILED, Case, Loss, cases
+from .layers import CONTAINERS, NOT_COMPILED, Case, cases
 
 STEPS = 2
 CASES = cases()
@@ -89,47 +88,48 @@ def test_the_documented_list_is_this_one() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == set(NOT_COMPILED)
 
 
-@pytest.mark.parametrize(
-    ("loss", "target", "error"),
-    [
-        (nn.MultiMarginLoss(), torch.tensor([1, 0, 3, 2]), NoShapeError),
-        (nn.MultiLabelMarginLoss(), torch.tensor([[3, 0, -1, 1, 2, 4]] * 4), NoShapeError),
-    ],
-    ids=["MultiMarginLoss", "MultiLabelMarginLoss"],
-)
-def test_a_loss_without_a_rule_is_named_with_its_line(
-    loss: nn.Module, target: torch.Tensor, error: type[Exception]
-) -> None:
-    with pytest.raises(error, match=r"layers\.py:\d+: aten\.multi.*cannot be recorded"):
-        run_compiled(
-            Loss(loss, None), lambda model, *batch: train(model, batch), [(torch.randn(4, 6), target)]
-        )
+class Branch(nn.Module):
+    """Two operations without a rule."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.det(x[:, :4]) + torch.linalg.matrix_exp(x[:, :4]).sum()
 
 
-def test_all_operations_without_a_rule_are_listed_with_module_and_line(
-    both_ways: Callable[..., object],
-) -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.noisy = nn.RReLU()
-            self.bag = nn.EmbeddingBag(5, 3)
+class Trunk(nn.Module):
+    """Three in two modules, and on the last one a size that depends on the data."""
 
-        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-            return self.noisy(x).sum() + self.bag(ids).sum()
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.branch = Branch()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.branch(self.first(x)) + torch.histc(x, 4).sum()
+        return found
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_all_operations_without_a_rule_are_listed_with_module_and_line(sized: bool) -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(x)
+        return found if sized else found + x[x > 0].sum()
 
     with pytest.raises(UnsupportedOpsError) as caught:
-        run_compiled(
-            Two(),
-            lambda model, *batch: train(model, batch),
-            [(torch.randn(4, 6), torch.zeros(2, 2, dtype=torch.int64))],
-        )
-    text = str(caught.value)
-    for part in (
-        "aten.rrelu_with_noise",
-        "aten._embedding_bag",
-        "'noisy', line",
-        "'bag', line",
-        "test_torch_nn.py:",
-    ):
-        assert part in text
+        run_compiled(Trunk(), step, [(torch.randn(4, 6),)])
+    lines = str(caught.value).splitlines()
+    expected = ["aten._linalg_det", "aten.linalg_matrix_exp", "aten.histc"]
+    assert [line.split(".default")[0].strip() for line in lines[1:4]] == expected
+    for line in lines[1:3]:
+        assert re.search(r"module 'branch', line .*test_torch_nn\.py:\d+", line), line
+    assert re.search(r"histc.default: line .*test_torch_nn\.py:\d+", lines[3])
+    if not sized:
+        assert "aten.index.Tensor" in lines[4]
+        assert "size that depends on the data; use torch.where" in lines[4]
+
+
+def test_complex_numbers_are_refused_with_a_cure() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(torch.view_as_complex(x.reshape(4, 3, 2)) * 2).sum()
+
+    with pytest.raises(UnsupportedOpsError, match="rotations with cos and sin"):
+        run_compiled(nn.Linear(1, 1), step, [(torch.randn(4, 6),)])

@@ -79,7 +79,9 @@ def test_role_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_precision() -> None:
     assert CSRunConfig().precision == "float32"
     assert CSRunConfig(precision="cbfloat16").replace(tf_random_seed=2).precision == "cbfloat16"
-    with pytest.raises(ValueError, match=r"float32, mixed_float16, cbfloat16 .*'bfloat16'; did you mean"):
+    with pytest.raises(
+        ValueError, match=r"float32, mixed_float16, mixed_bfloat16, cbfloat16 .*'bfloat16'; did you mean"
+    ):
         CSRunConfig(precision="bfloat16")
 
 

@@ -157,8 +157,8 @@ def test_stage_times_are_true(make: Callable[[Path], Any], tmp_path: Path) -> No
 
 def test_waiting_and_computing_are_told_apart(tmp_path: Path) -> None:
     times = {t.stage: t for t in time_stages(trace(lambda: zipped(tmp_path)), seconds=2.0).times}
-    assert times["map"].cpu_us > 0.8 * times["map"].self_time_us
-    assert times["map_2"].wait_us > 0.8 * times["map_2"].self_time_us
+    assert times["map"].cpu_us > 2 * times["map"].wait_us
+    assert times["map_2"].wait_us > 2 * times["map_2"].cpu_us
 
 
 @pytest.mark.soak

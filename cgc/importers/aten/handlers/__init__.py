@@ -15,6 +15,7 @@ from cgc.importers.aten.handlers import (
     resampling,
     shape,
     softmax,
+    special,
 )
 from cgc.importers.aten.node import Table
 
@@ -34,6 +35,7 @@ for _module in (
     resampling,
     shape,
     softmax,
+    special,
 ):
     if _twice := HANDLERS.keys() & _module.TABLE.keys():
         raise AssertionError(f"two handlers for {sorted(_twice)}")

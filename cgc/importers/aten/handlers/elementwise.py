@@ -201,17 +201,6 @@ def _erfc(node: NodeContext) -> SSAValue:
     return e.sub(e.like(1, x), e.unary(ops.ErfOp, x))
 
 
-def _sinh(sign: int) -> Handler:
-    """(e**x + sign * e**-x) / 2."""
-
-    def handler(node: NodeContext) -> SSAValue:
-        e, x = node.emit, node.cast()
-        up, down = e.unary(ops.ExpOp, x), e.unary(ops.ExpOp, e.unary(ops.NegOp, x))
-        return e.scaled((e.add if sign > 0 else e.sub)(up, down), 0.5)
-
-    return handler
-
-
 def _isnan(node: NodeContext) -> SSAValue:
     x = node.x()
     return node.emit.compare("NE", x, x)
@@ -228,6 +217,26 @@ def _isfinite(node: NodeContext) -> SSAValue:
 
 def _sign(node: NodeContext) -> SSAValue:
     return node.emit.unary(ops.SignOp, node.cast())
+
+
+def _hypot(node: NodeContext) -> SSAValue:
+    """The root of the sum of squares, scaled by the larger one."""
+    e = node.emit
+    a, b = (e.unary(ops.AbsOp, node.cast(name)) for name in _OTHER)
+    larger, smaller = e.binary(ops.MaxOp, a, b), e.binary(ops.MinOp, a, b)
+    ratio = e.div(smaller, e.select(e.compare("EQ", larger, e.like(0, larger)), e.like(1, larger), larger))
+    return _whole(node, e.mul(larger, e.unary(ops.SqrtOp, e.add(e.mul(ratio, ratio), e.like(1, ratio)))))
+
+
+def _shift(up: bool) -> Handler:
+    """Times, or divided by, a power of two."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        e = node.emit
+        power = e.binary(ops.PowOp, e.scalar(2, node.dtype), node.cast("other"))
+        return _whole(node, e.binary(ops.MulOp if up else ops.FloorDivOp, node.cast(), power))
+
+    return handler
 
 
 def _to_copy(node: NodeContext) -> SSAValue:
@@ -303,7 +312,11 @@ _UNARY: dict[str, Maker] = {
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 
 TABLE: Table = {
-    **{f"aten.{name}.default": _unary(op_type) for name, op_type in _UNARY.items()},
+    **{
+        f"{namespace}.{name}.default": _unary(op_type)
+        for name, op_type in _UNARY.items()
+        for namespace in ("aten", "prims")
+    },
     **{
         f"aten.{name}.{overload}": _compare(name.upper())
         for name in _COMPARED
@@ -331,6 +344,11 @@ TABLE: Table = {
     "aten.addcmul.default": _addcmul(divide=False),
     "aten.addcdiv.default": _addcmul(divide=True),
     "aten.atan2.default": _binary(ops.Atan2Op),
+    "aten.hypot.default": _hypot,
+    **_overloads("__lshift__", _shift(up=True), "Tensor Scalar"),
+    **_overloads("bitwise_left_shift", _shift(up=True), "Tensor Tensor_Scalar"),
+    **_overloads("__rshift__", _shift(up=False), "Tensor Scalar"),
+    **_overloads("bitwise_right_shift", _shift(up=False), "Tensor Tensor_Scalar"),
     "aten.maximum.default": _binary(ops.MaxOp),
     "aten.minimum.default": _binary(ops.MinOp),
     "aten.logical_and.default": _logical(ops.AndOp),
@@ -344,8 +362,6 @@ TABLE: Table = {
     "aten.log10.default": _log_base(10),
     "aten.exp2.default": _exp2,
     "aten.tan.default": _tan,
-    "aten.sinh.default": _sinh(-1),
-    "aten.cosh.default": _sinh(1),
     "aten.erfc.default": _erfc,
     "aten.isnan.default": _isnan,
     "aten.isinf.default": _isinf,

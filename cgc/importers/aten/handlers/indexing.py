@@ -8,10 +8,11 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.types import shape_of
+from cgc.cirh.types import INTEGERS, shape_of
 from cgc.importers.aten.graph import Tensor
+from cgc.importers.aten.handlers.random import uniform
 from cgc.importers.aten.node import Handler, NodeContext, Table
-from cgc.importers.emit import Emitter
+from cgc.importers.emit import Emitter, Shape, dtype_of
 from cgc.importers.faults import Kind, RefusedError
 
 
@@ -39,16 +40,40 @@ def _index_select(node: NodeContext) -> SSAValue:
 
 
 def _gather(node: NodeContext) -> SSAValue:
-    """One element of `self` for each element of `index`, along an axis."""
+    """One element of `self` for each element of `index`, along an axis; whole rows where an index repeats."""
     e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
     if not shape_of(x):
         return e.reshape(x, node.shape)
-    flat = _flat_index(e, shape_of(x), index, axis)
-    found = e.take(e.reshape(x, (-1,)), e.reshape(flat, (-1,)), 0)
-    return e.reshape(found, node.shape)
+    flat, row = _flat_rows(e, shape_of(x), index, axis)
+    return e.reshape(e.take(e.reshape(x, (-1, *row)), flat, 0), node.shape)
 
 
-def _flat_index(e: Emitter, shape: tuple[int, ...], index: SSAValue, axis: int) -> SSAValue:
+def _flat_rows(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> tuple[SSAValue, Shape]:
+    """Numbers of the rows that an index along an axis names, and the shape of a row.
+
+    A row is what lies behind the last axis along which the index differs.
+    """
+    while isinstance(index.owner, ops.CastOp) and dtype_of(index.owner.x) in INTEGERS:
+        index = index.owner.x
+    end = rank = len(shape)
+    while end - 1 > axis and _repeats(index, end - 1) and shape_of(index)[end - 1] == shape[end - 1]:
+        end -= 1
+    sizes = shape_of(index)
+    first = e.slice(index, [0] * rank, [*sizes[:end], *[1] * (rank - end)], [1] * rank)
+    flat = _flat_index(e, shape[:end], e.reshape(first, sizes[:end]), axis)
+    return e.reshape(flat, (-1,)), shape[end:]
+
+
+def _repeats(index: SSAValue, axis: int) -> bool:
+    """Whether an index was repeated along an axis, as `index.unsqueeze(-1).expand(-1, -1, n)` is."""
+    inner = index.owner
+    if not isinstance(inner, ops.BroadcastInDimOp):
+        return False
+    places = inner.broadcast_dimensions
+    return axis not in places or shape_of(inner.x)[places.index(axis)] == 1
+
+
+def _flat_index(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> SSAValue:
     """The place in a contiguous tensor of each element that an index along an axis names."""
     sizes = shape_of(index)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
@@ -73,12 +98,22 @@ def _scatter(kind: str | None = None) -> Handler:
             source = e.slice(node.cast("src"), [0] * len(sizes), sizes, [1] * len(sizes))
         else:
             source = e.broadcast(node.cast("value"), sizes)
-        how = kind or _KINDS[node.arg("reduce")]
-        flat = e.reshape(_flat_index(e, shape, index, axis), (-1,))
-        found = ops.ScatterOp(e.reshape(x, (-1,)), flat, e.reshape(source, (-1,)), how)
-        return e.reshape(e.emit(found), shape)
+        how = kind or _kind(node)
+        flat, row = _flat_rows(e, shape, index, axis)
+        table, rows = e.reshape(x, (-1, *row)), e.reshape(source, (-1, *row))
+        return e.reshape(e.emit(ops.ScatterOp(table, flat, rows, how)), shape)
 
     return handler
+
+
+def _kind(node: NodeContext) -> str:
+    wanted, include = node.arg("reduce"), node.arg("include_self", True)
+    if wanted not in _KINDS or not include:
+        raise RefusedError(
+            Kind.USAGE,
+            f"reduce is {wanted!r} with include_self={include}, expected {', '.join(_KINDS)} with True",
+        )
+    return _KINDS[wanted]
 
 
 _KINDS = {"add": "ADD", "multiply": "MUL", "sum": "ADD", "prod": "MUL", "amax": "MAX", "amin": "MIN"}
@@ -179,7 +214,44 @@ def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[S
     return e.transpose(values, back), e.cast(e.transpose(indices, back), "int64")
 
 
+def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """The k-th smallest along an axis, of the median the lower one of the middle; and its position."""
+    e, x, axis = node.emit, node.x(), node.axis()
+    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
+    k = node.arg("k", (ends[axis] + 1) // 2)
+    starts[axis], ends[axis] = k - 1, k
+    found = ranked(e, x, axis, k, largest=False)
+    values, places = (e.slice(part, starts, ends, [1] * len(ends)) for part in found)
+    return e.reshape(values, node.shape), e.reshape(places, node.shape)
+
+
+def _randperm(node: NodeContext) -> SSAValue:
+    """The order of as many random numbers."""
+    (size,) = node.shape
+    return node.emit.cast(ranked(node.emit, uniform(node, (size,)), 0, size, largest=True)[1], node.dtype)
+
+
+def _bucketize(values: str, boundaries: str) -> Handler:
+    """How many boundaries of a rising row are below each value, or with `right` at most that."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        e = node.emit
+        x, bounds = node.promoted(values, boundaries)
+        right = node.arg("right", False) or node.arg("side") == "right"
+        bounds = e.reshape(bounds, (*shape_of(bounds)[:-1], 1, shape_of(bounds)[-1]))
+        below = e.compare("GE" if right else "GT", e.reshape(x, (*shape_of(x), 1)), bounds)
+        counted = e.reduce("ADD", e.cast(below, "int32"), (len(shape_of(below)) - 1,))
+        return e.cast(e.reshape(counted, node.shape), node.dtype)
+
+    return handler
+
+
 TABLE: Table = {
+    "aten.kthvalue.default": _kth,
+    "aten.median.dim": _kth,
+    "aten.randperm.default": _randperm,
+    "aten.bucketize.Tensor": _bucketize("self", "boundaries"),
+    "aten.searchsorted.Tensor": _bucketize("self", "sorted_sequence"),
     "aten.embedding.default": _embedding,
     "aten.embedding_dense_backward.default": _embedding_backward,
     "aten.index_select.default": _index_select,
@@ -188,6 +260,7 @@ TABLE: Table = {
     "aten.scatter.value": _scatter("SET"),
     "aten.scatter.reduce": _scatter(),
     "aten.scatter.value_reduce": _scatter(),
+    "aten.scatter_reduce.two": _scatter(),
     "aten.scatter_add.default": _scatter("ADD"),
     "aten.index.Tensor": _index,
     "aten._unsafe_index.Tensor": _index,

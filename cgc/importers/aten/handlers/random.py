@@ -15,7 +15,7 @@ from cgc.importers.emit import Shape
 from cgc.importers.faults import Kind, RefusedError
 
 
-def _uniform(node: NodeContext, shape: Shape) -> SSAValue:
+def uniform(node: NodeContext, shape: Shape) -> SSAValue:
     """Numbers in [0, 1), other ones for each operation."""
     node.step.draws += 1
     op = ops.RandomUniformOp(node.step.global_step, shape, node.step.seed, node.step.draws)
@@ -30,7 +30,7 @@ def _normal(node: NodeContext, shape: Shape) -> SSAValue:
 
 def _below(node: NodeContext, probability: float, shape: Shape) -> SSAValue:
     """True with a probability."""
-    drawn = _uniform(node, shape)
+    drawn = uniform(node, shape)
     return node.emit.compare("LT", drawn, node.emit.scalar(probability, "float32"))
 
 
@@ -41,7 +41,7 @@ def _bernoulli(node: NodeContext) -> SSAValue:
 def _bernoulli_of(node: NodeContext) -> SSAValue:
     """With the probabilities that `self` has."""
     e = node.emit
-    drawn = _uniform(node, node.shape)
+    drawn = uniform(node, node.shape)
     return e.cast(e.compare("LT", drawn, e.cast(node.x(), "float32")), node.dtype)
 
 
@@ -60,7 +60,7 @@ def _native_dropout_backward(node: NodeContext) -> SSAValue:
 
 
 def _rand(node: NodeContext) -> SSAValue:
-    return node.emit.cast(_uniform(node, node.shape), _float(node))
+    return node.emit.cast(uniform(node, node.shape), _float(node))
 
 
 def _randn(node: NodeContext) -> SSAValue:
@@ -69,7 +69,7 @@ def _randn(node: NodeContext) -> SSAValue:
 
 def _uniform_between(node: NodeContext) -> SSAValue:
     e, low, high = node.emit, node.arg("from"), node.arg("to")
-    drawn = e.add(e.scaled(_uniform(node, node.shape), high - low), e.scalar(low, "float32"))
+    drawn = e.add(e.scaled(uniform(node, node.shape), high - low), e.scalar(low, "float32"))
     return e.cast(drawn, _float(node))
 
 
@@ -82,7 +82,7 @@ def _normal_functional(node: NodeContext) -> SSAValue:
 def _exponential(node: NodeContext) -> SSAValue:
     """-log(1 - u) / lambda."""
     e = node.emit
-    drawn = e.unary(ops.Log1pOp, e.unary(ops.NegOp, _uniform(node, node.shape)))
+    drawn = e.unary(ops.Log1pOp, e.unary(ops.NegOp, uniform(node, node.shape)))
     return e.cast(e.scaled(drawn, -1 / node.arg("lambd")), _float(node))
 
 
@@ -93,7 +93,7 @@ def _randint(node: NodeContext) -> SSAValue:
             Kind.USAGE, f"draws from {high - low} integers, expected at most {2**23}, as from float32"
         )
     e = node.emit
-    drawn = e.unary(ops.FloorOp, e.scaled(_uniform(node, node.shape), high - low))
+    drawn = e.unary(ops.FloorOp, e.scaled(uniform(node, node.shape), high - low))
     return e.cast(e.add(drawn, e.scalar(low, "float32")), node.dtype)
 
 

@@ -107,6 +107,11 @@ def _put(
         rows = e.constant(np.arange(start, end, step, dtype=np.int32))
         moved = ops.ScatterOp(e.transpose(x, order), rows, e.transpose(source, order), "SET")
         return e.transpose(e.emit(moved), np.argsort(order).tolist())
+    filling = x.owner
+    if isinstance(filling, ops.BroadcastInDimOp) and not shape_of(filling.x):
+        low, high = [0] * len(shape_of(x)), [0] * len(shape_of(x))
+        low[axis], high[axis] = start, size - end
+        return e.pad(source, low, high, filling.x)
     parts = [source]
     if start:
         parts.insert(0, cut(e, x, axis, 0, start))
@@ -234,8 +239,8 @@ def _band(lower: bool) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e, x, diagonal = node.emit, node.x(), node.arg("diagonal", 0)
         rows, columns = node.shape[-2:]
-        mask = np.tri(rows, columns, diagonal if lower else diagonal - 1, dtype=bool)
-        return e.select(e.constant(mask if lower else ~mask), x, e.like(0, x))
+        mask = e.lower_triangle(rows, columns, diagonal if lower else diagonal - 1)
+        return e.select(mask, *((x, e.like(0, x)) if lower else (e.like(0, x), x)))
 
     return handler
 

@@ -1,1 +1,6 @@
 """Import names of the original stack, for programs written for it; thin re-exports of the toolkit."""
+
+from pkgutil import extend_path
+
+# The names of PyTorch programs lie in another folder.
+__path__ = extend_path(__path__, __name__)

@@ -1,6 +1,6 @@
 """Options of the compiler's stack."""
 
-from cs_compat.tensorflow.messages import Message
+from cs_toolkit.messages import Message
 
 
 class FullConfig(Message):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cs_compat.tensorflow.messages import Message
+from cs_toolkit.messages import Message
 
 
 class CSConfig(Message):

@@ -1,0 +1,135 @@
+"""Canonicalization of products of matrices, and of what stands between two of them in an attention.
+
+The rules are those of `cgc.passes.canonicalize`: they keep the result bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
+from cgc.cirh.types import shape_of
+from cgc.passes.rewriting import Replacement
+
+
+def matmul(op: ops.MatMulOp) -> Replacement:
+    """A transpose of the last two dimensions of an operand becomes the flag of the product."""
+    sides = [_with_rising_rows(op.a, op.transpose_a), _with_rising_rows(op.b, op.transpose_b)]
+    if all(side is None for side in sides):
+        return None
+    new: list[CirhOp] = []
+    operands: list[SSAValue] = []
+    flags = [op.transpose_a, op.transpose_b]
+    for index, side in enumerate(sides):
+        if isinstance(side, CirhOp):
+            new.append(side)
+        operands.append(op.operands[index] if side is None else SSAValue.get(side))
+        flags[index] ^= side is not None
+    return *new, ops.MatMulOp(operands[0], operands[1], flags[0], flags[1])
+
+
+def _with_rising_rows(value: SSAValue, flag: bool) -> SSAValue | ops.TransposeOp | None:
+    """What a product reads with the other flag in the place of `value`; None where the flag is right.
+
+    Of the last two dimensions of a transposed operand, the one that stands first in its source comes first.
+    """
+    inner = value.owner
+    if not isinstance(inner, ops.TransposeOp):
+        return None
+    *batch, rows, columns = inner.permutation
+    if rows < columns:
+        return None
+    if [*batch, columns, rows] == list(range(len(inner.permutation))):
+        return inner.x
+    return ops.TransposeOp(inner.x, [*batch, columns, rows])
+
+
+def transpose_of_matmul(op: ops.TransposeOp) -> Replacement:
+    """`(a b)^T` -> `b^T a^T` where a transpose brings the columns of a product before its rows."""
+    inner = op.x.owner
+    if not isinstance(inner, ops.MatMulOp) or not op.x.has_one_use():
+        return None
+    rank = len(op.permutation)
+    if op.permutation.index(rank - 1) > op.permutation.index(rank - 2):
+        return None
+    other = ops.MatMulOp(inner.b, inner.a, not inner.transpose_b, not inner.transpose_a)
+    swapped = {rank - 1: rank - 2, rank - 2: rank - 1}
+    return other, ops.TransposeOp(other, [swapped.get(dim, dim) for dim in op.permutation])
+
+
+def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
+    """A product of a batch with one matrix that is repeated: one product of all rows with the matrix."""
+    inner = op.b.owner
+    if not isinstance(inner, ops.BroadcastInDimOp) or op.transpose_a:
+        return None
+    shape = shape_of(op.b)
+    rank = len(shape)
+    if inner.broadcast_dimensions != (rank - 2, rank - 1) or shape_of(inner.x) != shape[-2:] or rank < 3:
+        return None
+    rows = ops.ReshapeOp(op.a, (math.prod(shape_of(op.a)[:-1]), shape_of(op.a)[-1]))
+    product = ops.MatMulOp(rows, inner.x, transpose_b=op.transpose_b)
+    return rows, product, ops.ReshapeOp(product, shape_of(op.result))
+
+
+def matmul_of_merged_batches(op: ops.MatMulOp) -> Replacement:
+    """`[b * h, m, k] [b * h, k, n]` of what was, or becomes, `[b, h, ...]` -> the product of such operands.
+
+    Other ops stay at the shape that they are written for, and products with them.
+    """
+    values = (op.a, op.b, op.result)
+    if any(map(_is_worked_on, values)):
+        return None
+    for value in values:
+        for near in _reshaped(value):
+            if _merges_batches(shape_of(near), shape_of(value)):
+                return _matmul_of_batches(op, shape_of(near)[:-2])
+    return None
+
+
+def _is_worked_on(value: SSAValue) -> bool:
+    """Whether an op other than a product or a move makes or reads a value."""
+    if isinstance(value.owner, ops.MatMulOp):
+        return any(not isinstance(use.operation, _MOVES) for use in value.uses)
+    return isinstance(value.owner, CirhOp) and not isinstance(value.owner, _MOVES)
+
+
+_MOVES = (ops.MatMulOp, ops.ReshapeOp, ops.TransposeOp, ops.BroadcastInDimOp, ops.SliceOp, ops.SplitOp)
+
+
+def _reshaped(value: SSAValue) -> list[SSAValue]:
+    """What a value is a reshape of, or is reshaped to by all who read it."""
+    if isinstance(value.owner, ops.ReshapeOp):
+        return [value.owner.x]
+    users = [use.operation for use in value.uses] if isinstance(value.owner, ops.MatMulOp) else []
+    return [user.result for user in users if isinstance(user, ops.ReshapeOp)] if len(users) == 1 else []
+
+
+def _merges_batches(split: Sequence[int], merged: Sequence[int]) -> bool:
+    """Whether a shape has dimensions before the matrices that another one has as one."""
+    return len(split) > len(merged) == 3 and tuple(split[-2:]) == tuple(merged[-2:])
+
+
+def _matmul_of_batches(op: ops.MatMulOp, batches: Sequence[int]) -> tuple[CirhOp, ...]:
+    """The product of the same matrices in other dimensions before them, and its result as it was."""
+    a, b = (ops.ReshapeOp(value, (*batches, *shape_of(value)[-2:])) for value in (op.a, op.b))
+    product = ops.MatMulOp(a, b, op.transpose_a, op.transpose_b)
+    return a, b, product, ops.ReshapeOp(product, shape_of(op.result))
+
+
+def softmax_of_merged_batches(op: ops.SoftmaxOp | ops.SoftmaxGradOp) -> Replacement:
+    """A softmax, or its gradient, of merged dimensions before the last two -> of what was merged."""
+    inner = op.operands[-1].owner
+    merged = shape_of(op.results[0])
+    if not isinstance(inner, ops.ReshapeOp) or op.axis != 2 or not _merges_batches(shape_of(inner.x), merged):
+        return None
+    made_of = [ops.ReshapeOp(value, shape_of(inner.x)) for value in op.operands]
+    made = (
+        ops.SoftmaxOp(made_of[0])
+        if isinstance(op, ops.SoftmaxOp)
+        else ops.SoftmaxGradOp(made_of[0], made_of[1])
+    )
+    return *made_of, made, ops.ReshapeOp(made, merged)

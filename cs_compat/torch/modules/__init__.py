@@ -1,0 +1,1 @@
+"""In the import path of `python` and `python-pt`."""

@@ -1,0 +1,6 @@
+"""Import names of the original stack, for PyTorch programs written for it; thin re-exports of the toolkit."""
+
+from pkgutil import extend_path
+
+# The names of TensorFlow programs lie in another folder.
+__path__ = extend_path(__path__, __name__)

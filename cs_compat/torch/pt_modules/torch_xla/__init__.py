@@ -1,0 +1,1 @@
+"""Names of a library that programs of the original stack import; nothing of it is there but these."""

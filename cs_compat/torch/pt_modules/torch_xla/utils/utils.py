@@ -1,0 +1,31 @@
+"""A loader of the same batch again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SampleGenerator:
+    """Gives one batch a number of times; a new iteration begins again.
+
+    Args:
+        data: the batch.
+        sample_count: how often.
+    """
+
+    def __init__(self, data: Any, sample_count: int) -> None:
+        self._data = data
+        self._sample_count = sample_count
+        self._count = 0
+
+    def __iter__(self) -> SampleGenerator:
+        return SampleGenerator(self._data, self._sample_count)
+
+    def __len__(self) -> int:
+        return self._sample_count
+
+    def __next__(self) -> Any:
+        if self._count >= self._sample_count:
+            raise StopIteration
+        self._count += 1
+        return self._data

@@ -1,0 +1,272 @@
+"""The one backend of a process."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cstorch.config import Configuration, set_configuration
+from cstorch.distributed.cluster import CSConfig
+from cstorch.errors import CompileCallError, ConfigureError
+from cstorch.job import task
+from cstorch.precision import mix_precision
+from cstorch.tracing.device import DEVICE
+
+log = logging.getLogger("cstorch")
+
+
+class BackendType(enum.Enum):
+    """Kinds of backends; programs may also give their names."""
+
+    CSX = "CSX"
+    CPU = "CPU"
+    GPU = "GPU"
+
+
+_OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
+"""Of the first releases."""
+
+NO_EFFECT = ("drop_data", "log_initialization", "micro_batch_size", "use_cs_grad_accum")
+"""Settings of releases whose meaning is the original's cluster; the numbers are the same without them."""
+
+
+class Flag(int):
+    """A truth value that programs read as an attribute, and those of the first releases call."""
+
+    def __call__(self) -> bool:
+        """Its value."""
+        return bool(self)
+
+
+class Device:
+    """Where a backend's tensors are: a context for making a model, and the device of torch.
+
+    A model is made on this CPU either way, with the numbers that torch draws there, and moves in `compile`.
+
+    Attributes:
+        torch_device: what tensors of a compiled model say they are on.
+    """
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+
+    @property
+    def type(self) -> str:
+        """Type of the device, as torch names it."""
+        return str(self.torch_device.type)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return str(self.torch_device)
+
+
+class Backend:
+    """What a process computes on.
+
+    Attributes:
+        backend_type: its kind.
+        device: see `Device`.
+        artifact_dir: where files of its runs go.
+        max_checkpoints: how many checkpoints of this process `save` keeps; all where None.
+    """
+
+    def __init__(
+        self,
+        backend_type: BackendType,
+        artifact_dir: Path = Path("./"),
+        max_checkpoints: int | None = None,
+    ) -> None:
+        self.backend_type = backend_type
+        self.device = Device(DEVICE if backend_type is BackendType.CSX else torch.device("cpu"))
+        self.artifact_dir = artifact_dir
+        self.max_checkpoints = max_checkpoints
+        self._saved: list[Path] = []
+
+    def keep_newest(self, saved: Path) -> None:
+        """Deletes the oldest checkpoints of this process where there are too many with this one."""
+        if self.max_checkpoints is None:
+            return
+        path = saved.absolute()
+        self._saved = [other for other in self._saved if other != path] + [path]
+        while len(self._saved) > self.max_checkpoints:
+            self._saved.pop(0).unlink(missing_ok=True)
+
+    @property
+    def name(self) -> str:
+        """Name of its kind."""
+        return self.backend_type.value
+
+    @property
+    def torch_device(self) -> torch.device:
+        """What tensors of a compiled model say they are on."""
+        return self.device.torch_device
+
+    @property
+    def is_csx(self) -> Flag:
+        """Whether it is a CS system."""
+        return Flag(self.backend_type is BackendType.CSX)
+
+    is_wse = is_csx
+
+    @property
+    def is_cpu(self) -> Flag:
+        """Whether it is this CPU."""
+        return Flag(self.backend_type is BackendType.CPU)
+
+    @property
+    def is_gpu(self) -> Flag:
+        """Whether it is a GPU."""
+        return Flag(self.backend_type is BackendType.GPU)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_made: list[Backend] = []
+
+
+def backend(
+    backend_type: str | BackendType | None = None,
+    artifact_dir: str | Path | None = None,
+    compile_dir: str | Path | None = None,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    cluster_config: Any = None,
+    max_checkpoints: int | None = None,
+    retrace_every_iteration: bool = False,
+    mixed_precision: bool | None = None,
+    **settings: Any,
+) -> Backend:
+    """Chooses what this process computes on, once, before the model is made.
+
+    Args:
+        backend_type: "CSX", the CS system, or "CPU", where the same program runs eagerly; also by the name
+            `type`. None means what has been chosen, or else the CPU.
+        artifact_dir: Where files of its runs go; `./cerebras_logs` when None.
+        compile_dir: Where compile artifacts go; `artifact_dir` when None.
+        compile_only: Compile the first step, and run nothing.
+        validate_only: Trace the first step and check that it can be compiled.
+        cluster_config: `distributed.ClusterConfig`: address and number of systems and of workers.
+        max_checkpoints: Checkpoints that `save` keeps; it deletes older ones of this process.
+        retrace_every_iteration: Refused where it is true: a step is recorded once.
+        mixed_precision: Steps are computed in the 16-bit type of `amp.set_half_dtype`, or in float32; None
+            leaves that to `set_half_dtype` and `amp.autocast`.
+        settings: `drop_data`, `log_initialization`, `micro_batch_size` and `use_cs_grad_accum`, which have no
+            effect.
+
+    Raises:
+        ConfigureError: there is a backend already, or a setting is unknown or cannot be.
+        CompileCallError: the type is not there.
+    """
+    backend_type = settings.pop("type", backend_type)
+    if backend_type is None:
+        return _made[0] if _made else choose(BackendType.CPU, artifact_dir, max_checkpoints)
+    kind = type_of(backend_type)
+    if _made:
+        raise ConfigureError(
+            f"Cannot instantiate multiple backends: this process has {_made[0]} already; make the backend "
+            "once, before the model, and start another process for another one"
+        )
+    _require_known(settings)
+    if mixed_precision is not None:
+        mix_precision(mixed_precision)
+    if max_checkpoints is not None and max_checkpoints < 1:
+        raise ConfigureError(f"max_checkpoints is {max_checkpoints}, expected 1 or more, or None for all")
+    if kind is BackendType.CPU:
+        return choose(kind, artifact_dir, max_checkpoints)
+    if retrace_every_iteration:
+        raise ConfigureError(
+            "retrace_every_iteration is True, expected False: a step is recorded once; choose with "
+            "torch.where what depends on the step"
+        )
+    folder = Path(artifact_dir or DEFAULT_ARTIFACT_DIR)
+    cluster = {} if cluster_config is None else CSConfig.of(cluster_config).settings()
+    made = Configuration(
+        model_dir=folder,
+        compile_dir=Path(compile_dir) if compile_dir else folder,
+        compile_only=compile_only,
+        validate_only=validate_only,
+        **cluster,
+    )
+    # The address of a system may come with a DataExecutor, so none is started before that.
+    set_configuration(made, "backend(), beside configure(),", start_system=bool(cluster))
+    return choose(kind, folder, max_checkpoints)
+
+
+DEFAULT_ARTIFACT_DIR = "./cerebras_logs"
+
+
+def type_of(given: str | BackendType) -> BackendType:
+    """The kind that a program means, in capital or small letters.
+
+    Raises:
+        CompileCallError: there is no such kind, or none of it here.
+    """
+    name = given.value if isinstance(given, BackendType) else str(given).upper()
+    name = _OLD_NAMES.get(name, name)
+    if name == "GPU":
+        raise CompileCallError(
+            "backend 'GPU' is not there, expected CSX or CPU: steps run on the CS system, or eagerly on this "
+            "CPU; choose CPU to debug a program"
+        )
+    if name not in BackendType.__members__:
+        raise CompileCallError(f"backend is {given!r}, expected 'CSX' or 'CPU'")
+    return BackendType[name]
+
+
+def current_backend(raise_exception: bool = True) -> Backend | None:
+    """The backend of this process.
+
+    Raises:
+        ConfigureError: there is none, and an exception is wanted.
+    """
+    if not _made and raise_exception:
+        raise ConfigureError("there is no backend yet, expected cstorch.backend(...) before this call")
+    return _made[0] if _made else None
+
+
+def on_csx() -> bool:
+    """Whether this process has chosen the CS system."""
+    return bool(_made) and bool(_made[0].is_csx)
+
+
+def on_cpu() -> bool:
+    """Whether this process has chosen the CPU."""
+    return bool(_made) and bool(_made[0].is_cpu)
+
+
+def choose(
+    kind: BackendType, artifact_dir: str | Path | None = None, max_checkpoints: int | None = None
+) -> Backend:
+    """Makes the backend of this process; a worker of a job has nothing to do on a CPU, and ends here."""
+    if kind is BackendType.CPU and task().role == "worker":
+        log.info("nothing to do for worker %d: the program runs on the CPU of the chief", task().index)
+        sys.exit(0)
+    made = Backend(kind, Path(artifact_dir or DEFAULT_ARTIFACT_DIR), max_checkpoints)
+    _made.append(made)
+    return made
+
+
+_GPU_SETTINGS = ("enable_distributed", "main_process_id", "dist_backend", "init_method", "sync_batchnorm")
+
+
+def _require_known(settings: dict[str, Any]) -> None:
+    unknown = sorted(settings.keys() - {*NO_EFFECT, *_GPU_SETTINGS})
+    if unknown:
+        raise ConfigureError(
+            f"backend() got {', '.join(unknown)}, expected artifact_dir, compile_dir, compile_only, "
+            f"validate_only, cluster_config, max_checkpoints, or a setting without effect: "
+            f"{', '.join(NO_EFFECT)}"
+        )
+    for name in sorted(settings):
+        log.info("backend setting %s has no effect on this system", name)

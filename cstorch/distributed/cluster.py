@@ -1,0 +1,62 @@
+"""What programs say about the cluster that a run is for: address, systems, workers.
+
+The annotations are evaluated where the classes are made, because parsers of command lines read them.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class ClusterConfig:
+    """The cluster of a run.
+
+    Attributes:
+        mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
+        num_csx: Number of CS systems.
+        num_workers_per_csx: Workers that stream the input to each.
+
+    The others size and label servers of the original's cluster, and have no effect.
+    """
+
+    mgmt_address: str | None = None
+    mgmt_namespace: str | None = None
+    credentials_path: str | None = None
+    num_csx: int = 1
+    max_wgt_servers: int = 0
+    max_act_per_csx: int = 0
+    num_workers_per_csx: int = 1
+    cbcore_image: str | None = None
+    job_labels: list[str] | None = None
+    job_priority: str | None = None
+    job_time_sec: int | None = None
+    mount_dirs: list[str] | None = None
+    python_paths: list[str] | None = None
+    automount: bool = True
+    disable_version_check: bool = False
+    workflow_id: str | None = None
+    notifications: list[str] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What has a meaning here, as arguments of `configure`."""
+        return {
+            "mgmt_address": self.mgmt_address,
+            "num_csx": self.num_csx,
+            "num_workers_per_csx": self.num_workers_per_csx or 1,
+        }
+
+
+class CSConfig(ClusterConfig):
+    """The same by the name of release 1.9, which takes any further setting and keeps it without effect."""
+
+    def __init__(self, **settings: Any) -> None:
+        names = {field.name for field in dataclasses.fields(ClusterConfig)}
+        super().__init__(**{name: value for name, value in settings.items() if name in names})
+        for name in settings.keys() - names:
+            setattr(self, name, settings[name])
+
+    @classmethod
+    def of(cls, given: Any) -> "CSConfig":
+        """A configuration from what a program has: one of these, a dict, or any object with such entries."""
+        return cls(**(given if isinstance(given, dict) else vars(given)))

@@ -1,0 +1,39 @@
+"""How far the input of a process is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class WorkerState:
+    """How far the input of this process is.
+
+    Attributes:
+        local_worker_step: batches that this worker has given.
+        appliance_step: the step that the last of them is for, counted from 1 in the whole training.
+        samples_streamed: samples in the batches that this worker has given.
+    """
+
+    local_worker_step: int = 0
+    appliance_step: int = 0
+    samples_streamed: int = 0
+
+    def add(self, samples: int, position: int) -> None:
+        """A batch was given: so many samples, for the step that has `position` steps before it."""
+        self.local_worker_step += 1
+        self.samples_streamed += samples
+        self.appliance_step = position + 1
+
+    @property
+    def global_worker_step(self) -> int:
+        """Another name of `appliance_step`."""
+        return self.appliance_step
+
+
+_worker_state = WorkerState()
+
+
+def get_worker_state() -> WorkerState:
+    """How far the input of this process is; loaders of programs keep it with their own position."""
+    return _worker_state

@@ -1,0 +1,241 @@
+"""A recorded step on the CS system: outputs of one step after the other, and the state."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Literal, Protocol
+from weakref import WeakSet
+
+import numpy as np
+
+from cs_runtime import files, inference
+from cs_runtime.program import State, StepProgram
+from cs_runtime.session import next_run
+from cs_runtime.settings import Command, RunSettings
+from cs_runtime.timeline import Timeline
+from cs_runtime.training_result import TrainResult, note_failure, note_success
+from cs_runtime.training_run import training_run
+from cs_system.client import StepOutputs
+from cs_toolkit.step import GLOBAL_STEP
+from cstorch.config import configuration
+from cstorch.data import DataLoader
+from cstorch.input_analysis import log_report
+from cstorch.job import own_workers, task
+from cstorch.precision import precision_of
+from cstorch.recorded_step import RecordedStep
+from cstorch.start import system_address
+from cstorch.step_count import steps_done
+from cstorch.tracing.record import to_array
+from cstorch.worker import job_files
+
+Ended = Literal["completed", "requeued", "left"]
+"""How a run without an error has ended: behind its last step, for another start of the job, by `break`."""
+
+Outputs = Mapping[str, np.ndarray]
+"""Of one step, by name."""
+
+
+class Execution(Protocol):
+    """A run of a step on the system."""
+
+    def take(self, ahead: int) -> Outputs | None:
+        """The outputs of the next step; None where the input has ended.
+
+        Args:
+            ahead: Steps that the system may do before the program reads its state, this one included.
+        """
+        ...
+
+    def state(self) -> State | None:
+        """The state after the step of the last outputs; None where the system is ahead of them."""
+        ...
+
+    def close(self, error: BaseException | None = None, ended: Ended = "completed") -> None:
+        """Ends the run and frees the system."""
+        ...
+
+
+class FrontEnd:
+    """Implements `cs_runtime.program.FrontEnd` for a recorded step."""
+
+    def __init__(self, loader: DataLoader, step: RecordedStep) -> None:
+        self.inputs, self.input_facts, self.batches = loader.inputs, loader.input_facts, loader.batches
+        self._step = step
+
+    def program(self) -> StepProgram:
+        """See `cs_runtime.program.FrontEnd`."""
+        return self._step.program
+
+    def initial_state(self) -> State:
+        """What the tensors of the device hold, and the number of the first step."""
+        values = {name: to_array(tensor.held()) for name, tensor in self._step.traced.state.items()}
+        return {**values, GLOBAL_STEP: np.asarray(steps_done(), np.int64)}
+
+    def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
+        """Nothing: programs save by themselves."""
+        return False
+
+
+class Training:
+    """A training on the system, which computes while the program uses what it has put out."""
+
+    def __init__(self, front_end: FrontEnd, settings: RunSettings, number: int) -> None:
+        files.check_writable(settings.model_dir)
+        self._settings, self._timeline = settings, Timeline()
+        self._spans: Iterator[StepOutputs] = iter(())
+        self._rows: deque[Outputs] = deque()
+        self._ahead = 0
+        with ExitStack() as stack:
+            stack.push(self._note_failure)
+            run = training_run(front_end, settings, self, task(), number, self._timeline)
+            self._run = stack.enter_context(run)
+            self._phase = stack.enter_context(self._timeline.phase("training"))
+            self._stack = stack.pop_all()
+
+    def figures(self) -> dict[str, float | None]:
+        """Seconds of the preparation, and samples a second by the compiler's estimate."""
+        estimates = self._run.session.compiled.artifact.estimates
+        return {
+            "compile_s": self._timeline.seconds("compile"),
+            "programming_s": self._timeline.seconds("program the fabric"),
+            "estimated_samples_per_s": None if estimates is None else estimates.samples_per_s,
+        }
+
+    def _note_failure(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            note_failure(self._settings, self._timeline, error)
+
+    def take(self, ahead: int) -> Outputs | None:
+        """See `Execution`."""
+        if not self._ahead:
+            self._spans, self._ahead = self._run.spans(ahead), ahead
+        while not self._rows and next(self._spans, None) is not None:
+            pass
+        if not self._rows:
+            return None
+        self._ahead -= 1
+        if not self._ahead:
+            next(self._spans, None)  # the system says that these were all
+        return self._rows.popleft()
+
+    def steps(self, outputs: StepOutputs) -> None:
+        """The outputs of consecutive steps (`cs_runtime.program.Observer`)."""
+        columns = outputs.outputs.items()
+        self._rows.extend({name: values[row] for name, values in columns} for row in range(outputs.count))
+
+    def state(self) -> State | None:
+        """See `Execution`."""
+        return None if self._ahead else self._run.state()
+
+    def close(self, error: BaseException | None = None, ended: Ended = "completed") -> None:
+        """See `Execution`."""
+        if error is not None:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+            return
+        self._stack.close()
+        progress = self._run.progress
+        result = TrainResult(
+            progress.step,
+            progress.loss,
+            progress.samples,
+            self._phase.seconds or 0.0,
+            self._run.input_ended,
+            requeued=ended == "requeued",
+            left=ended == "left",
+        )
+        note_success(self._settings, self._timeline, self._run.session, task(), progress, result)
+
+
+class Evaluation:
+    """Steps without a change of the model; what they count of metrics is there behind the last one."""
+
+    def __init__(self, front_end: FrontEnd, settings: RunSettings, steps: int, number: int) -> None:
+        self._outputs = inference.run(front_end, settings, steps, self._ended, number)
+        self._left = steps
+        self._state: State | None = None
+
+    def _ended(self, state: State) -> None:
+        self._state = state
+
+    def take(self, ahead: int) -> Outputs | None:
+        """See `Execution`."""
+        self._left -= 1
+        return next(self._outputs, None)
+
+    def state(self) -> State | None:
+        """See `Execution`."""
+        if not self._left:
+            next(self._outputs, None)  # behind its last step it hands over the state
+        return self._state
+
+    def close(self, error: BaseException | None = None, ended: Ended = "completed") -> None:
+        """See `Execution`."""
+        self._outputs.close()
+
+
+_reported: WeakSet[DataLoader] = WeakSet()
+
+
+def start(loader: DataLoader, step: RecordedStep, steps: int) -> Execution | None:
+    """Brings a step onto the system; None where the program is only compiled or validated.
+
+    Args:
+        loader: The input.
+        step: To be run.
+        steps: How often.
+
+    Raises:
+        NoSystemError: no address of a system.
+        cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
+    """
+    front_end, config = FrontEnd(loader, step), configuration()
+    if step.mode == "train" and loader not in _reported:
+        _reported.add(loader)
+        log_report(loader)
+    if config.compile_only or config.validate_only:
+        command: Command = "validate_only" if config.validate_only else "compile_only"
+        _only_compile(front_end, _settings(loader, step, command))
+        return None
+    settings = _settings(loader, step, "train" if step.mode == "train" else "eval", steps)
+    number = next_run()
+    # An evaluation is read by one: in a job without a launcher by this process itself.
+    reads = loader.handed_over and task().num_tasks > 1
+    if reads and (step.mode == "train" or not own_workers):
+        job_files(task()).write(number, loader.handed(settings))
+    if step.mode == "train":
+        return Training(front_end, settings, number)
+    return Evaluation(front_end, settings, steps, number)
+
+
+def _only_compile(front_end: FrontEnd, settings: RunSettings) -> None:
+    from cs_runtime.compile import compile_program, validate_program  # late: workers have no compiler
+
+    if configuration().validate_only:
+        validate_program(front_end, settings)
+    else:
+        compile_program(front_end, settings)
+
+
+def _settings(
+    loader: DataLoader, step: RecordedStep, command: Command, steps: int | None = None
+) -> RunSettings:
+    """Those of the chief, which compiles a step."""
+    return replace(settings_of(loader, command, steps), precision=precision_of(step.traced.graph.half))
+
+
+def settings_of(loader: DataLoader, command: Command, steps: int | None = None) -> RunSettings:
+    """The settings of a run of this process, of so many steps."""
+    config = configuration()
+    return RunSettings(
+        mode=command,
+        model_dir=config.run_dir or config.model_dir,
+        batch_size=loader.batch_size,
+        compile_dir=config.compile_dir,
+        cs_ip=system_address(),
+        steps=steps,
+        seed=config.seed,
+        fabric=config.fabric,
+    )

@@ -1,0 +1,142 @@
+"""Loops with a number of steps, checkpoints, a folder and summaries of their own, as in release 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cstorch.backends import current_backend, on_cpu
+from cstorch.config import adjusted
+from cstorch.data import DataLoader
+from cstorch.distributed.cluster import CSConfig
+from cstorch.errors import InputError, LoaderError
+from cstorch.loop import running, turns
+from cstorch.start import start_workers
+from cstorch.utils.rates import Rate, RateTracker
+from cstorch.utils.schedule import Schedule, schedule_of
+
+_FOLDERS = "executors"
+_LATEST = "latest"
+
+
+@dataclass
+class Profiler:
+    """How fast an executor is.
+
+    Attributes:
+        rate_tracker: of the loop that runs, or ran last.
+    """
+
+    rate_tracker: RateTracker
+
+    def rate(self) -> Rate:
+        """Samples in a second, smoothed."""
+        return self.rate_tracker.rate
+
+    def global_rate(self) -> float:
+        """Samples in a second since the first turn."""
+        return self.rate_tracker.global_rate()
+
+
+class DataExecutor:
+    """Batches for a number of steps: `for batch in executor` is the loop.
+
+    A process may have several, one after the other or an evaluation inside of a training. Each has a folder
+    for the files of its run, `<artifact_dir>/executors/000001` and so on, and `latest` points to the last.
+
+    Args:
+        dataloader: The input; it begins again where it ends.
+        num_steps: Steps; those of the loader when None.
+        checkpoint_steps: When the state may be read and checkpoint closures run, beside the last step: every
+            so many steps, or a `Schedule`. None or 0: never.
+        activation_steps: Taken for programs that give it: values are there behind every step.
+        cs_config: `utils.CSConfig` or `distributed.ClusterConfig`: the system of this loop alone, and the
+            workers of this loop and those behind it, where no others were started.
+        writer: Where summaries of the step go, every step.
+        profiler_activities: Taken for programs that give it: rates are always counted.
+        micro_batch_size: Taken for programs that give it: a batch is computed whole.
+
+    Raises:
+        LoaderError: the input is no `cstorch.utils.data.DataLoader`.
+        InputError: a number of steps cannot be.
+    """
+
+    def __init__(
+        self,
+        dataloader: DataLoader,
+        num_steps: int | None = None,
+        checkpoint_steps: int | Schedule | None = None,
+        activation_steps: int | Schedule | None = None,
+        cs_config: Any = None,
+        writer: Any = None,
+        profiler_activities: Any = None,
+        micro_batch_size: Any = None,
+    ) -> None:
+        if not isinstance(dataloader, DataLoader):
+            raise LoaderError(type(dataloader).__name__)
+        if num_steps is not None and num_steps < 1:
+            raise InputError(f"num_steps is {num_steps}, expected 1 or more")
+        self.dataloader = dataloader
+        self.num_steps = dataloader.steps if num_steps is None else num_steps
+        self.writer = writer
+        self.profiler = Profiler(RateTracker())
+        self.artifact_dir: Path | None = None
+        self._checkpoints = schedule_of(checkpoint_steps) or 0
+        self._changes = {} if cs_config is None else _settings(cs_config)
+
+    def __len__(self) -> int:
+        return self.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._entered():
+            for batch in turns(self.dataloader, self.num_steps, self._checkpoints, self.writer):
+                loop = running()
+                if loop is not None:
+                    self.profiler.rate_tracker = loop.rates
+                yield batch
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        backend = current_backend(raise_exception=False)
+        if backend is None or backend.is_cpu:
+            changes = self._changes
+        else:
+            self.artifact_dir = _new_folder(backend.artifact_dir / _FOLDERS)
+            changes = {**self._changes, "run_dir": self.artifact_dir}
+        _executors.append(self)
+        try:
+            with adjusted(**changes):
+                if not on_cpu():
+                    start_workers()
+                yield
+        finally:
+            _executors.remove(self)
+
+
+_executors: list[DataExecutor] = []
+
+
+def current_executor() -> DataExecutor | None:
+    """The innermost executor whose loop this process is in."""
+    return _executors[-1] if _executors else None
+
+
+def _settings(cs_config: Any) -> dict[str, Any]:
+    """What a configuration of one loop changes; None in it means that it says nothing."""
+    given = CSConfig.of(cs_config).settings()
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _new_folder(folder: Path) -> Path:
+    """The next numbered folder, with the link to it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = (int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    made = folder / f"{max(numbers, default=0) + 1:06d}"
+    made.mkdir()
+    link = folder / _LATEST
+    link.unlink(missing_ok=True)
+    link.symlink_to(made.name)
+    return made

@@ -1,0 +1,70 @@
+"""Optimizers and schedules that a recorded step cannot use are told from those that it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from cstorch.errors import OptimizerInStepError
+from cstorch.optim.configure import replacement
+from cstorch.tracing.device import DeviceTensor, current_recording
+from cstorch.tracing.places import user_line
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuses an optimizer of `torch.optim` that is for a compiled model.
+
+    Raises:
+        OptimizerInStepError: it is one.
+    """
+    kind = type(optimizer)
+    of_torch = kind.__module__.startswith("torch.optim")
+    if of_torch and any(isinstance(p, DeviceTensor) for p in _parameters(optimizer)):
+        found = replacement(kind)
+        cure = (
+            f"make cstorch.optim.{found.__name__} with the same arguments; its eps has another default"
+            if found
+            else "choose one of cstorch.optim, or derive your own from cstorch.optim.Optimizer"
+        )
+        raise OptimizerInStepError(
+            f"torch.optim.{kind.__name__} cannot be in a recorded step: it makes state while it steps and "
+            f"counts steps in Python; {cure}",
+            user_line(),
+        )
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Sessions prepare optimizers of any kind, and look after schedules by themselves (`is_prepared`)."""
+    recording = current_recording()
+    if recording is None or getattr(optimizer, "is_prepared", False):
+        return
+    check_optimizer(optimizer)
+    if not all(isinstance(p, DeviceTensor) for p in _parameters(optimizer)):
+        raise OptimizerInStepError(
+            f"{type(optimizer).__name__} has parameters of this CPU, so the step would train nothing: it was "
+            "made before cstorch.compile, or for another model; make it behind compile, from the parameters "
+            "of the compiled model",
+            user_line(),
+        )
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # torch's schedulers mark their optimizers so
+        raise OptimizerInStepError(
+            f"{type(optimizer).__name__} has a schedule of torch.optim.lr_scheduler, whose Python numbers a "
+            "recorded step would keep at their first value; take the schedule of that name from "
+            "cstorch.optim.lr_scheduler, and call its step() inside the step",
+            user_line(),
+        )
+    recording.numbers.extend(
+        (group, name, value)
+        for group in optimizer.param_groups
+        for name, value in group.items()
+        if isinstance(value, int | float)
+    )
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+register_optimizer_step_pre_hook(_before_step)

@@ -1,0 +1,91 @@
+"""A step as it was recorded: what is compiled, what it returns, what runs behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from cs_toolkit.step import MODEL_STATE, Mode
+from cstorch.errors import StepError
+from cstorch.seed import seed_of_steps
+from cstorch.tracing.step import TracedStep
+
+if TYPE_CHECKING:
+    from cs_runtime.program import StepProgram
+
+
+@dataclass(frozen=True)
+class ClosureCall:
+    """A call of a step closure within the step: it is repeated behind every step.
+
+    Attributes:
+        function: the user's.
+        arguments: positional and named ones, with tensors of the device in them.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedStep:
+    """A step that every loop can run again.
+
+    Attributes:
+        traced: its graph, state and outputs.
+        returned: what the program gets from a call of it.
+        closures: what runs behind it, in the order of the calls in it.
+        batch_size: samples of a batch.
+        models: whose parameters are its state.
+    """
+
+    traced: TracedStep
+    returned: Any
+    closures: Sequence[ClosureCall]
+    batch_size: int
+    models: Sequence[nn.Module]
+
+    @property
+    def mode(self) -> Mode:
+        """A step that changes a parameter or a buffer of a model is one of a training."""
+        updated = self.traced.graph.updates
+        return "train" if any(name.startswith(MODEL_STATE) for name in updated) else "eval"
+
+    @cached_property
+    def program(self) -> StepProgram:
+        """The step for the compiler.
+
+        Raises:
+            cgc.errors.GraphImportError: it uses operations that the CS system lacks.
+        """
+        from cgc.importers.aten import import_step  # late: workers have no compiler
+        from cs_runtime.traced_step import step_program
+
+        graph, mode = self.traced.graph, self.mode
+        module = import_step(graph, mode=mode, seed=seed_of_steps())
+        names = [f"input_{i}" for i in range(len(graph.inputs))]
+        return step_program(module, mode, self.batch_size, names)
+
+
+def name_loss(step: RecordedStep) -> None:
+    """Gives the first number among the outputs of a step the name that a run looks for.
+
+    Raises:
+        StepError: a training has no such output.
+    """
+    graph = step.traced.graph
+    for name, tensor in graph.outputs.items():
+        if not name.isdigit():  # state: it stands behind what the step returns
+            break
+        if not tensor.shape and tensor.dtype == "float32":
+            graph.outputs = {("loss" if key == name else key): value for key, value in graph.outputs.items()}
+            return
+    if step.mode == "eval":
+        return
+    raise StepError(
+        "the step returns no float32 tensor without dimensions, expected the loss among what it returns"
+    )

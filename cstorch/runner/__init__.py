@@ -1,0 +1,120 @@
+"""What a `run.py` calls: `run(model_fn, train_data_fn, eval_data_fn)`, with the flags of releases 1.x."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cs_runtime import exits, logs
+from cs_runtime.errors import CallError
+from cs_runtime.files import write_text
+from cs_runtime.params import text_of
+from cstorch.runner import flags
+from cstorch.runner.model import Model
+from cstorch.runner.runner import LossValueError, Runner
+from cstorch.runner.settings import RunConfig
+from cstorch.session import initialize
+from cstorch.session.core import cb_model as cm
+from cstorch.session.core import modes
+
+__all__ = ["LossValueError", "Model", "RunConfig", "Runner", "run"]
+
+ModelFn = Callable[[dict[str, Any]], torch.nn.Module | Model]
+DataFn = Callable[[dict[str, Any]], Any]
+
+
+def run(
+    model_fn: ModelFn,
+    train_data_fn: DataFn | None = None,
+    eval_data_fn: DataFn | None = None,
+    default_params_fn: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None,
+    extra_args_parser_fn: flags.ExtraParsers | None = None,
+    runner: type[Runner] = Runner,
+    argv: Sequence[str] | None = None,
+) -> Runner:
+    """Does what the command line asks for; the same call in every task of a job.
+
+    Args:
+        model_fn: makes the network of the parameters, whose call with a batch returns the loss; or a `Model`.
+        train_data_fn: makes the loader of a training, in every task.
+        eval_data_fn: makes the loader of an evaluation.
+        default_params_fn: completes the parameters, in place or in a new mapping.
+        extra_args_parser_fn: returns parsers of further flags; what they give stands in `params["flags"]`.
+        runner: with hooks of the program's own.
+        argv: the command line; that of the process when None.
+
+    Returns:
+        The runner, when it is done.
+
+    Raises:
+        CallError: flags or parameters that cannot be; a ValueError.
+    """
+    directory = Path(sys.argv[0]).resolve().parent
+    args, own = flags.parse(directory, extra_args_parser_fn, argv)
+    exits.report_at_exit()
+    params = flags.merged(args, own)
+    if default_params_fn is not None:
+        params = default_params_fn(params) or params
+    config = RunConfig.of(params)
+    _start(config)
+    model = model_fn(params)
+    made = runner(model if isinstance(model, Model) else Model(model, params), config)
+    _save_params(config, params)
+    _do(made, config, params, train_data_fn, eval_data_fn)
+    return made
+
+
+def _start(config: RunConfig) -> None:
+    workdir = Path(config.service_dir or config.model_dir)
+    if config.on_cs:
+        initialize(
+            cs_ip=config.cs_ip,
+            service_workdir=workdir,
+            compile_dir=config.compile_dir,
+            compile_only=config.only_compiled,
+        )
+        cm.set_target_num_replicas(-1 if config.multireplica else config.num_replicas)
+    logs.set_up("cstorch", "torch")
+    for name in (*logs.PACKAGES, "cstorch"):
+        logging.getLogger(name).setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))
+    if config.seed is not None:
+        cm.set_rng_state(config.seed)
+
+
+def _save_params(config: RunConfig, params: dict[str, Any]) -> None:
+    if cm.is_master_ordinal():
+        write_text(config.model_dir / config.mode / f"params_{config.mode}.yaml", text_of(params))
+
+
+def _do(
+    runner: Runner,
+    config: RunConfig,
+    params: dict[str, Any],
+    train_data_fn: DataFn | None,
+    eval_data_fn: DataFn | None,
+) -> None:
+    trains = config.mode != modes.EVAL
+    train_data = _data(train_data_fn, "train_data_fn", params) if trains else None
+    evaluates = not trains or config.mode == modes.TRAIN_AND_EVAL
+    eval_data = _data(eval_data_fn, "eval_data_fn", params) if evaluates else None
+    if config.only_compiled:
+        runner.compile(train_data if trains else eval_data, modes.TRAIN if trains else modes.EVAL)
+        return
+    runner.load_checkpoint()
+    if config.mode == modes.TRAIN_AND_EVAL:
+        runner.train_and_evaluate(train_data, eval_data)
+    elif trains:
+        runner.train(train_data)
+    else:
+        runner.evaluate(eval_data)
+
+
+def _data(function: DataFn | None, name: str, params: dict[str, Any]) -> Any:
+    if function is None:
+        raise CallError(f"run() got no {name}, expected a function that returns a DataLoader for this mode")
+    return function(params)

@@ -1,0 +1,119 @@
+"""The command line of a `run.py`, and the parameters that it changes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cs_runtime.errors import CallError
+
+MODES = ("train", "eval", "train_and_eval")
+
+Params = dict[str, Any]
+ExtraParsers = Callable[[], argparse.ArgumentParser | Iterable[argparse.ArgumentParser]]
+
+_OF_THE_APPLIANCE: Mapping[str, Any] = {
+    "credentials_path": None,
+    "mgmt_address": "cluster-server.cerebras.com:443",
+    "num_csx": 1,
+    "num_wgt_servers": 12,
+    "debug_args_path": None,
+}
+_NOT_RUN_CONFIG = ("params", "cpu", "config", "mount_dirs", "python_paths", *_OF_THE_APPLIANCE)
+
+
+def parse(
+    directory: Path, extra: ExtraParsers | None, argv: Sequence[str] | None
+) -> tuple[argparse.Namespace, list[str]]:
+    """The command line; wrong use ends the process with exit code 2.
+
+    Args:
+        directory: of the `run.py`, below which results go by default.
+        extra: returns parsers of further flags.
+        argv: the words; those of the process when None.
+
+    Returns:
+        The values, and the names of those that are the program's own.
+    """
+    parents = _listed(extra() if extra is not None else ())
+    own = [action.dest for parent in parents for action in parent._actions if action.dest != "help"]
+    parser = argparse.ArgumentParser(parents=parents, conflict_handler="resolve")
+    add = parser.add_argument
+    add("-p", "--params", required=True, type=Path, help="YAML file with the parameters")
+    add("-m", "--mode", required=True, choices=MODES)
+    add("-cs", "--cs_ip", help="address of the CS system: IP or IP:PORT; this CPU without it")
+    add("-cpu", "--cpu", action="store_true", help="this CPU, whatever the parameters say")
+    add("-o", "--model_dir", type=Path, default=directory / "model_dir", help="where results go")
+    add("-c", "--compile_dir", help="where artifacts of the compiler go; the model_dir without it")
+    add("--compile_only", action="store_true", help="compile, and stop")
+    add("--validate_only", action="store_true", help="check that the model compiles, and stop")
+    add("--checkpoint_path", help="checkpoint to begin with, or to evaluate")
+    add("--is_pretrained_checkpoint", action="store_true", help="take its weights, and begin at step 0")
+    add("--multireplica", action="store_true", help="accepted; a simulated CS system runs one replica")
+    add("--fabric_config_file", help="YAML file of the fabric to compile for")
+    add("--config", help="accepted; options of the original compiler")
+    add("--logging", help="level of the log: debug, info, warning or error")
+    add("--num_steps", type=int, help="train so many steps")
+    add("--max_steps", type=int, help="train up to this global step")
+    add("--eval_steps", type=int, help="batches to evaluate")
+    add("--seed", type=int)
+    add("--appliance", action="store_true", help="of later releases; refused")
+    for name, default in _OF_THE_APPLIANCE.items():
+        add(
+            f"--{name}",
+            type=type(default) if default is not None else str,
+            default=default,
+            help="without effect",
+        )
+    for name in ("mount_dirs", "python_paths"):
+        add(f"--{name}", nargs="+", default=[], help="without effect; csrun has --mount-dirs")
+    return parser.parse_args(argv), own
+
+
+def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
+    """The parameter file, with what the command line says in the place of `runconfig`'s entries.
+
+    Args:
+        args: the command line.
+        own: names of the program's own flags.
+
+    Raises:
+        CallError: the file is not there, or is no mapping.
+    """
+    try:
+        params = yaml.safe_load(args.params.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise CallError(
+            f"cannot read the parameter file '{args.params}': {error}; correct --params"
+        ) from error
+    if not isinstance(params, dict):
+        raise CallError(
+            f"'{args.params}' holds a {type(params).__name__}, expected a mapping with 'runconfig'"
+        )
+    run = dict(params.get("runconfig") or {})
+    if args.num_steps is not None or args.max_steps is not None:
+        run.pop("num_epochs", None)
+    for name, value in vars(args).items():
+        if name not in (*_NOT_RUN_CONFIG, *own) and value not in (None, False):
+            run[name] = str(value) if isinstance(value, Path) else value
+    if args.cpu:
+        run["cs_ip"] = None
+    params["runconfig"] = run
+    params["flags"] = {name: getattr(args, name) for name in own}
+    return params
+
+
+def _listed(parsers: Any) -> list[argparse.ArgumentParser]:
+    """Parsers as parents of another one, which has its own `--help`."""
+    found = [parsers] if isinstance(parsers, argparse.ArgumentParser) else list(parsers)
+    for parser in found:
+        parser.add_help = False
+        for action in [x for x in parser._actions if x.dest == "help"]:
+            parser._actions.remove(action)
+            for option in action.option_strings:
+                parser._option_string_actions.pop(option, None)
+    return found

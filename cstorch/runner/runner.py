@@ -1,0 +1,369 @@
+"""Trains and evaluates, on the CS system or on this CPU, with hooks that a program may override.
+
+On the CS system the body of the loop runs once: what a hook does around a batch is recorded, and is part of
+every step. What reads values belongs into `on_train_batch_end` and `on_eval_batch_end`, which run behind the
+steps at which values come back: `log_steps`, `checkpoint_steps` and the last one. On this CPU they run behind
+every step.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cs_runtime.errors import NonFiniteLossError, RunError
+from cs_runtime.files import write_json
+from cstorch.checkpoints import load
+from cstorch.metrics import compute_all_metrics
+from cstorch.runner.model import Model
+from cstorch.runner.settings import RunConfig
+from cstorch.session import Session, dataloader, state
+from cstorch.session import compile as compile_step
+from cstorch.session.core import cb_model as cm
+from cstorch.session.core import modes
+from cstorch.session.data import DataLoader
+from cstorch.step_count import continue_at
+
+log = logging.getLogger("cstorch")
+
+_CHECKPOINT = "checkpoint_{}.mdl"
+
+
+class LossValueError(RunError, ValueError):
+    """The loss became NaN or infinite; a ValueError, as programs expect."""
+
+
+class Runner:
+    """One training or evaluation of a model.
+
+    Args:
+        model: what is trained.
+        config: how long, and what to leave behind.
+
+    Attributes:
+        global_step: steps behind the model: of earlier runs, and of this one as far as it is known.
+        losses: loss by global step, where values came back.
+    """
+
+    def __init__(self, model: Model, config: RunConfig) -> None:
+        self.model, self.config = model, config
+        self.global_step = 0
+        self.losses: dict[int, float] = {}
+        self._first_step = self._total_steps = self._run_step = 0
+        self._writer: Any = None
+
+    # Hooks.
+
+    def on_train_start(self) -> None:
+        """Before the first step of a training."""
+
+    def on_train_end(self) -> None:
+        """Behind the last step of a training."""
+
+    def on_eval_start(self) -> None:
+        """Before the first step of an evaluation."""
+
+    def on_eval_end(self) -> None:
+        """Behind the last step of an evaluation."""
+
+    def on_train_epoch_start(self, epoch: int) -> None:
+        """Before an epoch; on the CS system all of a training is one."""
+
+    def on_train_epoch_end(self, epoch: int) -> None:
+        """Behind an epoch."""
+
+    def on_eval_epoch_start(self) -> None:
+        """Before the batches of an evaluation."""
+
+    def on_eval_epoch_end(self) -> None:
+        """Behind the batches of an evaluation."""
+
+    def on_train_batch_start(self, batch: Any, step: int) -> Any:
+        """Before a step; what it returns takes the place of the batch where it is not None."""
+
+    def on_eval_batch_start(self, batch: Any, step: int) -> Any:
+        """As `on_train_batch_start`."""
+
+    def train_forward(self, batch: Any) -> torch.Tensor:
+        """The loss of a batch."""
+        return self.model(batch)
+
+    def eval_forward(self, batch: Any) -> torch.Tensor:
+        """The loss of a batch."""
+        return self.model(batch)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Computes the gradients."""
+        self.model.backward(loss)
+
+    def optimizer_zero_grad(self) -> None:
+        """Forgets the gradients of the step before."""
+        self.model.optimizer.zero_grad()
+
+    def optimizer_step(self) -> None:
+        """Updates the parameters."""
+        self.model.step()
+
+    @cm.step_closure
+    def on_train_batch_end(self, loss: torch.Tensor) -> None:
+        """Behind a step, with its loss: checks, logs, writes a checkpoint where one is due."""
+        self._count(float(loss))
+        step, last = self._run_step, self._run_step == self._total_steps
+        if last or _is_due(step, self.config.log_steps):
+            self._log(float(loss))
+        if self.config.checkpoint_steps and (last or _is_due(step, self.config.checkpoint_steps)):
+            self.save_checkpoint()
+
+    @cm.step_closure
+    def on_eval_batch_end(self, loss: torch.Tensor) -> None:
+        """Behind a step of an evaluation, with its loss."""
+        self._count(float(loss))
+
+    # Commands.
+
+    def train(self, loader: Any) -> None:
+        """Trains for as many steps as `runconfig` says.
+
+        Raises:
+            StepsReachedError: none is left.
+            LossValueError: the loss became NaN or infinite.
+        """
+        loader = self._prepared(loader, modes.TRAIN)
+        self._first_step = self.global_step
+        self._total_steps = self.config.total_steps(self.global_step, loader.steps)
+        self.model.network.train()
+        self.on_train_start()
+        if self.config.save_initial_checkpoint and cm.is_master_ordinal():
+            self.save_checkpoint()
+        if cm.use_cs():
+            log.info("Compiling the model and programming onto fabric. This may take a few minutes.")
+            self._train_on_cs(loader)
+        else:
+            self._train_on_cpu(loader)
+        cm.rendezvous("train end")
+        self._finish_training()
+
+    def evaluate(self, loader: Any) -> None:
+        """Evaluates over `eval_steps` batches, or all of them; prints the mean loss and the metrics."""
+        loader = self._prepared(loader, modes.EVAL)
+        self.losses.clear()
+        self._first_step = self._run_step = 0
+        steps = self.config.eval_steps or loader.epoch_steps(counted=True)
+        self.model.network.eval()
+        self.on_eval_start()
+        self.on_eval_epoch_start()
+        cm.set_run_config(steps, 0, 1)
+        with torch.no_grad(), Session(loader, modes.EVAL):
+            for step, batch in enumerate(islice(loader, steps)):
+                loss = self.eval_forward(self._started(batch, step, train=False))
+                self.on_eval_batch_end(loss)
+        self.on_eval_epoch_end()
+        if cm.is_master_ordinal():
+            self._tell_evaluation()
+        self.on_eval_end()
+        cm.master_print("Evaluation Completed Successfully!", flush=True)
+
+    def train_and_evaluate(self, train_loader: Any, eval_loader: Any) -> None:
+        """Trains, then evaluates; on this CPU."""
+        self.train(train_loader)
+        step = self.global_step
+        self.evaluate(eval_loader)
+        self.global_step = step
+
+    def compile(self, loader: Any, mode: str) -> None:
+        """Compiles a step of a training or an evaluation, or checks that it can be compiled."""
+        train = mode == modes.TRAIN
+        loader = dataloader(loader, use_parallel_loader=False)
+        self.model.network.train(train)
+        for batch in loader:
+            with torch.set_grad_enabled(train):
+                self._train_step(batch, 0) if train else self.on_eval_batch_end(self.eval_forward(batch))
+            break
+        compile_step(self.config.fabric_config_file, validate_only=self.config.validate_only)
+        name = "training" if train else "evaluation"
+        cm.master_print(f"Compile for {name} completed successfully!", flush=True)
+
+    # Checkpoints.
+
+    def save_checkpoint(self) -> None:
+        """Writes a checkpoint of the model as it is behind this step."""
+        path = self.config.model_dir / _CHECKPOINT.format(self.global_step * cm.num_receivers())
+        cm.save({"global_step": self.global_step, **self.model.state_dict()}, path)
+        log.info("Saved checkpoint at global step: %d", self.global_step)
+
+    def load_checkpoint(self) -> None:
+        """Takes over the checkpoint that `runconfig` names, or the newest one of `model_dir` if there is one.
+
+        A pretrained one gives its weights alone.
+        """
+        given = self.config.checkpoint_path
+        path = Path(given) if given else newest_checkpoint(self.config.model_dir)
+        if path is None:
+            return
+        found = load(path)
+        pretrained = self.config.is_pretrained_checkpoint and given is not None
+        self.model.load_state_dict(found, weights_only=pretrained)
+        self.global_step = 0 if pretrained else int(found.get("global_step", 0))
+        continue_at(self.global_step)
+        log.info("Loaded checkpoint '%s' of global step %d", path, self.global_step)
+
+    # Parts.
+
+    def _prepared(self, loader: Any, mode: str) -> DataLoader:
+        size = self.config.save_stream_size
+        if size and cm.is_streamer():
+            loader = _Kept(loader, self.config.model_dir / "stream" / mode, size)
+        self._writer = _writer(self.config.model_dir / mode) if cm.is_master_ordinal() else None
+        return dataloader(loader, use_parallel_loader=True)
+
+    def _train_on_cs(self, loader: DataLoader) -> None:
+        cm.set_run_config(self._total_steps, self.config.checkpoint_steps, self.config.log_steps)
+        self.on_train_epoch_start(0)
+        try:
+            with Session(loader, modes.TRAIN):
+                for step, batch in enumerate(loader):
+                    self._train_step(batch, step)
+        except NonFiniteLossError as error:
+            raise LossValueError(str(error)) from error
+        self.on_train_epoch_end(0)
+
+    def _train_on_cpu(self, loader: DataLoader) -> None:
+        epoch_steps = self.config.steps_per_epoch or loader.steps
+        state().rate_tracker.reset()
+        batches = islice(_endless(loader), self._first_step, self._first_step + self._total_steps)
+        for step, batch in enumerate(batches):
+            epoch, index = divmod(step, epoch_steps)
+            if not index:
+                self.on_train_epoch_start(epoch)
+            self._train_step(batch, step)
+            if index + 1 == epoch_steps or step + 1 == self._total_steps:
+                self.on_train_epoch_end(epoch)
+
+    def _train_step(self, batch: Any, step: int) -> None:
+        batch = self._started(batch, step, train=True)
+        self.optimizer_zero_grad()
+        loss = self.train_forward(batch)
+        self.backward(loss)
+        self.optimizer_step()
+        self.on_train_batch_end(loss.detach())
+        if not cm.use_cs():
+            state().rate_tracker.add(_batch_size(batch))
+
+    def _started(self, batch: Any, step: int, *, train: bool) -> Any:
+        changed = (self.on_train_batch_start if train else self.on_eval_batch_start)(batch, step)
+        return batch if changed is None else changed
+
+    def _count(self, loss: float) -> None:
+        """The step behind which this runs."""
+        self._run_step = cm.get_run_step() if cm.use_cs() else self._run_step + 1
+        self.global_step = self._first_step + self._run_step
+        self.losses[self.global_step] = loss
+        if self.config.check_loss_values and not math.isfinite(loss):
+            raise LossValueError(
+                f"the loss is {loss} at global step {self.global_step}, expected a finite number: lower the "
+                "learning rate, check the input for NaN, or clip the gradients"
+            )
+
+    def _log(self, loss: float) -> None:
+        cm.print_update(cm.device(), self.global_step, loss, "train", summary_writer=self._writer)
+
+    def _finish_training(self) -> None:
+        if cm.is_master_ordinal():
+            config = self.config
+            if self._writer is not None:
+                self._writer.close()
+            if config.save_losses:
+                write_json(config.model_dir / "losses.json", {str(n): x for n, x in self.losses.items()})
+            write_json(
+                Path(config.service_dir or config.model_dir) / "performance" / "performance.json", _rates()
+            )
+        self.on_train_end()
+        cm.master_print("Training Completed Successfully!", flush=True)
+
+    def _tell_evaluation(self) -> None:
+        mean = sum(self.losses.values()) / max(len(self.losses), 1)
+        values = dict(compute_all_metrics())
+        if values:
+            log.info("Avg eval_metrics = %s", {name: round(value, 6) for name, value in values.items()})
+        log.info("Avg Eval. Loss = %.6f", mean)
+        cm.write_to_summary(self._writer, self.global_step, {"loss": mean, **values})
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Kept:
+    """A loader whose first batches are written into files.
+
+    Args:
+        loader: whose batches.
+        directory: for `batch_N.pt`; in a job of several workers each has a folder of its number in it.
+        size: how many.
+    """
+
+    def __init__(self, loader: Any, directory: Path, size: int) -> None:
+        self._loader, self._size = loader, size
+        self._directory = directory / str(cm.get_streaming_rank())
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for number, batch in enumerate(self._loader):
+            if number < self._size:
+                torch.save(batch, self._directory / f"batch_{number}.pt")
+            yield batch
+
+
+def newest_checkpoint(model_dir: Path) -> Path | None:
+    """The checkpoint of the highest step; None where there is none."""
+    found = [path for path in model_dir.glob(_CHECKPOINT.format("*")) if _step_of(path) is not None]
+    return max(found, key=lambda path: _step_of(path) or 0, default=None)
+
+
+def _step_of(path: Path) -> int | None:
+    text = path.stem.removeprefix("checkpoint_")
+    return int(text) if text.isdigit() else None
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _is_due(step: int, every: int) -> bool:
+    return bool(every) and step % every == 0
+
+
+def _batch_size(batch: Any) -> int:
+    from torch.utils import _pytree as pytree
+
+    return next((len(x) for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor) and x.ndim), 1)
+
+
+def _rates() -> dict[str, Any]:
+    """Contents of `performance/performance.json`: what was measured, and what the compiler has estimated."""
+    tracker = state().rate_tracker
+    return {
+        "total_samples": tracker.total_count,
+        "total_time": tracker.elapsed_seconds,
+        "samples_per_sec": tracker.global_rate(),
+        "est_samples_per_sec": cm.metrics_counter_value("CerebrasSystemEstSamples"),
+        "compile_time_ms": cm.metrics_counter_value("CerebrasCompileTimeMs"),
+        "programming_time_ns": cm.metrics_counter_value("CerebrasProgrammingTimeNs"),
+    }
+
+
+def _writer(directory: Path) -> Any:
+    """A writer of summaries; None where TensorBoard is not installed."""
+    try:
+        from cstorch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(log_dir=str(directory))

@@ -1,0 +1,60 @@
+"""The session API of the first releases: `cerebras_torch`, and `cerebras.framework.torch` in the launchers.
+
+A program says where it computes (`initialize`), wraps its model, its optimizer and its loader, and puts its
+loop into `with Session(...)`. Modules lie where programs import them from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+
+from cstorch import load, save
+from cstorch.model import prepare
+from cstorch.scopes import name_scope
+from cstorch.session import amp, core, data, nn, optim, utils
+from cstorch.session.data import DataLoader, dataloader
+from cstorch.session.environment import env, initialize, use_cs
+from cstorch.session.preparing import optimizer
+from cstorch.session.process import state
+from cstorch.session.session import Session, compile  # noqa: A004 - the name of the original
+
+__all__ = [
+    "DataLoader",
+    "Session",
+    "amp",
+    "compile",
+    "core",
+    "data",
+    "dataloader",
+    "env",
+    "initialize",
+    "load",
+    "module",
+    "name_scope",
+    "nn",
+    "optim",
+    "optimizer",
+    "save",
+    "state",
+    "use_cs",
+    "utils",
+]
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def module(model: Model, device: Any = None) -> Model:
+    """The same model, whose parameters and buffers are on the CS system's device from here on.
+
+    Args:
+        model: make its optimizer behind this call.
+        device: where it goes where this process computes on its own CPU; None leaves it.
+    """
+    if use_cs():
+        prepare(model)
+    elif device is not None:
+        model.to(device)
+    state().modules.append(model)
+    return model

@@ -1,0 +1,123 @@
+"""Loss scaling as programs of the session API call it: `scaler(loss).backward()`, then `optimizer.step()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cstorch import amp
+from cstorch.amp.half import set_half_dtype, use_bfloat16
+from cstorch.precision import half_dtype, mix_precision
+from cstorch.session.environment import use_cs
+from cstorch.session.process import state
+
+__all__ = ["GradScaler", "half_dtype", "set_half_dtype", "use_bfloat16"]
+
+_DEFAULT_STEPS_PER_INCREASE = 2000
+
+
+class GradScaler(amp.GradScaler):
+    """`cstorch.amp.GradScaler` that is called with a loss.
+
+    The `backward` of what it returns computes scaled gradients and divides by the scale. The `step` of an
+    optimizer that was passed to `cbtorch.optimizer` then clips, leaves steps with inf or nan out, and changes
+    a dynamic scale.
+
+    Args:
+        loss_scale: the static scale, or "dynamic". None means no scaling.
+        init_scale: first dynamic scale.
+        steps_per_increase: doubled after so many steps without inf or nan.
+        min_loss_scale: smallest dynamic scale.
+        max_loss_scale: largest dynamic scale.
+        max_gradient_norm: limit of the norm of all gradients of an optimizer, where the scale is dynamic.
+        mixed_precision: what the CS system computes activations in: 16 bits, float32, or as before (None).
+        initial_loss_scale: another name of `init_scale`, of release 1.2.
+        overflow_tolerance: see `cstorch.amp.GradScaler`.
+    """
+
+    def __init__(
+        self,
+        loss_scale: str | float | None = None,
+        init_scale: float | None = None,
+        steps_per_increase: int | None = _DEFAULT_STEPS_PER_INCREASE,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float | None = None,
+        max_gradient_norm: float | None = None,
+        mixed_precision: bool | None = None,
+        initial_loss_scale: float | None = None,
+        overflow_tolerance: float = 0.0,
+    ) -> None:
+        first = initial_loss_scale if init_scale is None else init_scale
+        super().__init__(
+            loss_scale,
+            first,
+            steps_per_increase,
+            min_loss_scale,
+            max_loss_scale,
+            overflow_tolerance,
+            max_gradient_norm,
+        )
+        self._init_params = {
+            "loss_scale": loss_scale,
+            "init_scale": first,
+            "steps_per_increase": steps_per_increase,
+            "min_loss_scale": min_loss_scale,
+            "max_loss_scale": max_loss_scale,
+            "max_gradient_norm": max_gradient_norm,
+            "mixed_precision": mixed_precision,
+        }
+        if mixed_precision is not None:
+            state().mixed_precision = mixed_precision
+            if use_cs():
+                mix_precision(mixed_precision)
+
+    def get_init_params(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return dict(self._init_params)
+
+    def forward(self, loss: torch.Tensor) -> ScaledLoss:
+        """The loss, to be scaled in its `backward`."""
+        return ScaledLoss(self, loss)
+
+
+@dataclass(frozen=True)
+class ScaledLoss:
+    """A loss whose gradients are scaled."""
+
+    scaler: GradScaler
+    loss: torch.Tensor
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Computes scaled gradients, and divides them by the scale."""
+        from cstorch.session.steps import note_loss
+
+        if not state().optimizers:  # nobody would divide
+            self.loss.backward(*args, **kwargs)
+            return
+        note_loss(self.loss)
+        self.scaler.scale(self.loss).backward(*args, **kwargs)
+        for optimizer in state().optimizers:
+            self.scaler.unscale_(optimizer)  # at once: programs may clip the gradients themselves
+            vars(optimizer)[PENDING] = self.scaler
+
+    def item(self) -> float:
+        """The loss as a number, where it can be read."""
+        return float(self.loss.item())
+
+
+PENDING = "_scaler_of_gradients"
+"""Attribute of an optimizer: the scaler of the gradients that its next step gets."""
+
+
+class _AmpState:
+    """Programs ask it for the 16-bit type."""
+
+    @property
+    def half_dtype(self) -> torch.dtype:
+        """float16, which stands for cbfloat16 too, or bfloat16."""
+        return torch.bfloat16 if half_dtype() == "bfloat16" else torch.float16
+
+
+_amp_state = _AmpState()

@@ -1,0 +1,297 @@
+"""`cbtorch.core.cb_model`, as programs call it `cm`: tasks of a job, steps, what a run tells.
+
+A job has one receiver, the chief, which drives the CS system, and streamers, its workers. In a job of one
+task, and where this process computes on its own CPU, the only task is both.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+
+from cs_runtime.tasks import current
+from cstorch import streaming
+from cstorch.errors import SessionError
+from cstorch.job import task
+from cstorch.session.checkpoints import save, to_cpu
+from cstorch.session.closures import step_closure
+from cstorch.session.environment import choose_seed, is_initialized, is_receiver, is_streamer, use_cs
+from cstorch.session.process import RunConfig, state
+from cstorch.session.rendezvous import rendezvous as _meet
+from cstorch.session.session import is_in_steps, mark_step
+from cstorch.tracing.device import DEVICE, to_device
+from cstorch.utils.rates import RateTracker
+
+__all__ = [
+    "METRIC_NAME_PREFIX",
+    "WORKER_CACHE_ROOT",
+    "RateTracker",
+    "device",
+    "get_ordinal",
+    "get_run_step",
+    "get_streaming_batch_size",
+    "get_streaming_rank",
+    "hit_worker_cache_limit",
+    "is_appliance",
+    "is_master_ordinal",
+    "is_receiver",
+    "is_streamer",
+    "is_sync_mode",
+    "is_wse_device",
+    "make_constant",
+    "mark_step",
+    "master_print",
+    "mesh_reduce",
+    "metrics_counter_value",
+    "num_receivers",
+    "num_streamers",
+    "num_tasks",
+    "print_metrics_report",
+    "print_update",
+    "rendezvous",
+    "run_step_closures",
+    "save",
+    "service_resolver",
+    "set_attribute",
+    "set_metric_state_names",
+    "set_rng_state",
+    "set_run_config",
+    "set_state_names",
+    "set_target_num_replicas",
+    "step_closure",
+    "to_cpu",
+    "use_cs",
+    "write_to_summary",
+]
+
+log = logging.getLogger("cstorch")
+
+T = TypeVar("T")
+
+METRIC_NAME_PREFIX = "metric"
+"""Begins the names of the state of metrics."""
+WORKER_CACHE_ROOT = "/n0/cache"
+"""Where workers of the original kept files; nothing is kept here."""
+
+
+# Tasks.
+
+
+def is_wse_device() -> bool:
+    """Whether models of this process compute on a CS system."""
+    return use_cs()
+
+
+def device() -> torch.device:
+    """What tensors of the CS system say they are on; this CPU where there is none."""
+    return DEVICE if use_cs() else torch.device("cpu")
+
+
+def is_master_ordinal(local: bool = False) -> bool:
+    """Whether this task is the one that writes files and prints; `local`, of its node, is the same."""
+    return not use_cs() or is_receiver()
+
+
+def get_ordinal() -> int:
+    """The number of this task in its job; 0 is the chief."""
+    return task().rank if use_cs() else 0
+
+
+def num_tasks() -> int:
+    """Tasks of the job."""
+    return task().num_tasks if use_cs() else 1
+
+
+def num_streamers() -> int:
+    """Tasks that stream batches."""
+    return streaming.num_streamers() if use_cs() else 1
+
+
+def num_receivers() -> int:
+    """Tasks that drive the CS system: one."""
+    return 1
+
+
+def get_streaming_rank() -> int:
+    """The number of this task among those that stream; 0 on the chief."""
+    return streaming.get_streaming_rank() if use_cs() else 0
+
+
+def get_streaming_batch_size(batch_size: int) -> int:
+    """Samples in a batch of one worker: a step takes a batch of one of them, so all of it."""
+    return batch_size
+
+
+def is_sync_mode() -> bool:
+    """False: with `set_run_config` the system runs ahead of the program."""
+    return False
+
+
+def is_appliance() -> bool:
+    """False: a CS system is reached by its address."""
+    return False
+
+
+def service_resolver() -> Any:
+    """The tasks of the job: `cluster_spec()` and `get_task_info()`, as TensorFlow's resolvers have them."""
+    return _Resolver()
+
+
+class _Resolver:
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Addresses by role."""
+        cluster: dict[str, list[str]] = current().tf_config()["cluster"]
+        return cluster
+
+    def get_task_info(self) -> tuple[str, int]:
+        """Role and number of this task."""
+        return current().role, current().index
+
+
+def rendezvous(name: str, payload: bytes = b"", replicas: Any = None) -> list[bytes]:
+    """Waits for all tasks of the job; what each has brought, by rank.
+
+    From the loop of a session to its end every task is alone and goes on: workers stream while the chief
+    runs the steps, so they do not come to the same places.
+
+    Raises:
+        RendezvousError: a task did not come within ten minutes.
+    """
+    if not is_initialized() or is_in_steps():
+        return [payload]
+    return _meet(name, payload)
+
+
+def mesh_reduce(tag: str, data: T, reduce_fn: Callable[[list[T]], T]) -> T:
+    """What a function makes of the data of all tasks, which tensors and plain data can be."""
+    buffer = io.BytesIO()
+    torch.save(to_cpu(data), buffer)
+    found = rendezvous(tag, buffer.getvalue())
+    return reduce_fn([torch.load(io.BytesIO(item), weights_only=True) for item in found if item])
+
+
+def hit_worker_cache_limit(*args: Any) -> bool:
+    """False: workers keep no files."""
+    return False
+
+
+# Steps.
+
+
+def set_run_config(total_steps: int, checkpoint_steps: int, fetch_steps: int) -> None:
+    """The loop of the next session runs its body once, and as many steps as are said here.
+
+    Args:
+        total_steps: steps of this run.
+        checkpoint_steps: step closures run, and the state can be read, behind every so many; 0 for none.
+        fetch_steps: they do so behind every so many, too; 0 for none. They always do behind the last one.
+
+    Raises:
+        SessionError: a number is negative, or there is no step.
+    """
+    if total_steps < 1 or (checkpoint_steps or 0) < 0 or (fetch_steps or 0) < 0:
+        raise SessionError(
+            f"set_run_config() got total_steps={total_steps}, checkpoint_steps={checkpoint_steps} and "
+            f"fetch_steps={fetch_steps}, expected 1 or more, and twice 0 or more"
+        )
+    state().run_config = RunConfig(total_steps, checkpoint_steps or 0, fetch_steps or 0)
+
+
+def get_run_step() -> int:
+    """Steps that were done in this session; in a step closure that of its values is the last."""
+    return state().run_step
+
+
+def run_step_closures() -> None:
+    """Ends the step that is recorded, and runs its closures."""
+    mark_step()
+
+
+def set_target_num_replicas(num_replicas: int) -> None:
+    """Notes how many copies of the model the program asks for; a simulated system runs one."""
+    if num_replicas not in (-1, 1):
+        log.warning("%d replicas are asked for; the model runs once", num_replicas)
+
+
+def set_state_names(names: Mapping[str, Any]) -> None:
+    """State has the names of the model here; nothing changes."""
+
+
+def set_metric_state_names(names: Mapping[str, Any]) -> None:
+    """As `set_state_names`, for metrics."""
+
+
+def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> torch.Tensor:
+    """A hint of the program for the original compiler; this one finds out by itself."""
+    return tensor
+
+
+def make_constant(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of this CPU as one of the device, with the same elements in every step."""
+    return to_device(tensor) if use_cs() else tensor
+
+
+def set_rng_state(seed: int) -> None:
+    """Seeds PyTorch, and random operations of the step."""
+    torch.manual_seed(seed)
+    if use_cs():
+        choose_seed(seed)
+
+
+# What a run tells.
+
+
+def master_print(*values: Any, flush: bool = False) -> None:
+    """Prints, on the chief."""
+    if is_master_ordinal():
+        print(*values, flush=flush)  # noqa: T201 - what it is for
+
+
+@step_closure
+def print_update(
+    device: Any, step: int, loss: Any, mode: str = "train", summary_writer: Any = None, rate: Any = None
+) -> None:
+    """Logs loss and rates of a step, and writes them as summaries where a writer is given."""
+    tracker, value = state().rate_tracker, float(loss)
+    newest, mean = tracker.rate(), tracker.global_rate()
+    log.info(
+        "| %s Device=%s, Step=%d, Loss=%.5f, Rate=%.2f samples/sec, GlobalRate=%.2f samples/sec",
+        mode.capitalize(),
+        device,
+        step,
+        value,
+        newest,
+        mean,
+    )
+    if summary_writer is not None:
+        write_to_summary(
+            summary_writer,
+            step,
+            {"loss": value, "local_samples_per_sec": newest, "avg_samples_per_sec": mean},
+        )
+
+
+@step_closure
+def write_to_summary(
+    writer: Any, step: int | None = None, dict_to_write: Mapping[str, Any] | None = None, **more: Any
+) -> None:
+    """Writes scalars for TensorBoard, on the chief."""
+    if writer is None or not is_master_ordinal():
+        return
+    for name, value in {**(dict_to_write or {}), **more}.items():
+        writer.add_scalar(name, float(value), step)
+
+
+def metrics_counter_value(name: str) -> float | None:
+    """A figure of the run by the name of the original, such as "CerebrasCompileTimeMs"; None if unknown."""
+    return state().counters.get(name)
+
+
+def print_metrics_report() -> None:
+    """Logs all figures of the run."""
+    for name, value in sorted(state().counters.items()):
+        log.info("%s: %g", name, value)

@@ -1,0 +1,125 @@
+"""What `initialize` has said of this process, and its place among the tasks of a job."""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cs_runtime.tasks import current
+from cstorch.backends import on_cpu
+from cstorch.config import Configuration, change_configuration, is_configured, keep_configuration
+from cstorch.errors import ConfigureError
+from cstorch.precision import name_half_dtype
+from cstorch.session.rendezvous import announce_end
+from cstorch.start import start_session
+
+
+@dataclass
+class Environment:
+    """Where a run works.
+
+    Attributes:
+        service_workdir: for files of the run; a program's `model_dir` in most cases.
+        compile_dir: for artifacts of the compiler; `service_workdir` when None.
+        weight_streaming_mode: False: layers stay on the CS system, a pipeline.
+        appliance: False: a CS system is reached by its address.
+    """
+
+    service_workdir: str = field(default_factory=lambda: str(Path.cwd()))
+    compile_dir: str | None = None
+    weight_streaming_mode: bool = False
+    appliance: bool = False
+
+
+_environment = Environment()
+_on_cs = [False]
+
+
+def initialize(
+    cs_ip: str | None = None,
+    service_workdir: str | Path | None = None,
+    compile_dir: str | Path | None = None,
+    compile_only: bool = False,
+    appliance: bool = False,
+    use_cbfloat16: bool = False,
+    use_appliance_data: bool = False,
+    log_initialization: bool = True,
+) -> None:
+    """Says where this process computes. Call it before the model is made, once.
+
+    With neither an address nor `compile_only` everything stays on this CPU, with PyTorch itself.
+
+    Args:
+        cs_ip: IP or IP:PORT of the CS system.
+        service_workdir: where files of the run go; the current directory when None.
+        compile_dir: where artifacts of the compiler go; `service_workdir` when None.
+        compile_only: compile the step of a session, and run nothing.
+        appliance: of later releases; this CS system is reached by its address.
+        use_cbfloat16: what mixed precision computes in; float16 otherwise.
+        use_appliance_data: of the appliance, as `appliance`.
+        log_initialization: without effect; the toolkit logs unless the program has configured logging.
+
+    Raises:
+        ConfigureError: called twice, or with `appliance`.
+    """
+    if appliance or use_appliance_data:
+        raise ConfigureError(
+            "initialize() got appliance=True, expected False: this CS system is reached by its address; pass "
+            "cs_ip=IP:PORT, or run without --appliance"
+        )
+    if use_cbfloat16:
+        name_half_dtype("cbfloat16")
+    workdir = Path.cwd() if service_workdir is None else Path(service_workdir)
+    _environment.service_workdir = str(workdir)
+    _environment.compile_dir = None if compile_dir is None else str(compile_dir)
+    if cs_ip is None and not compile_only:
+        return
+    keep_configuration(
+        Configuration(
+            workdir,
+            None if compile_dir is None else Path(compile_dir),
+            compile_only=compile_only,
+            mgmt_address=cs_ip,
+        ),
+        "initialize()",
+    )
+    _on_cs[0] = True
+    start_session()
+    atexit.register(announce_end)
+
+
+def env() -> Environment:
+    """What was said to `initialize`."""
+    return _environment
+
+
+def use_cs() -> bool:
+    """Whether this process computes on a CS system, or compiles for one, whichever API has said so."""
+    return is_configured() and not on_cpu()
+
+
+def is_initialized() -> bool:
+    """Whether `initialize` has said so: then the workers of a job run the program too."""
+    return _on_cs[0]
+
+
+def choose_seed(seed: int) -> None:
+    """Of random operations on the system."""
+    change_configuration(seed=seed)
+
+
+def is_streamer() -> bool:
+    """Whether this task streams batches; the only task of a job does all."""
+    task = current()
+    return task.role == "worker" or task.in_process_worker
+
+
+def is_receiver() -> bool:
+    """Whether this task drives the CS system: the chief."""
+    return current().role == "chief"
+
+
+def is_worker_alone() -> bool:
+    """Whether this task streams, and does nothing else."""
+    return is_initialized() and current().role == "worker"

@@ -1,0 +1,164 @@
+"""Schedules as releases 1.x name them, without `LR`; those of later releases have their own names too.
+
+The learning rate of a program of these releases is a function of the step, which the program declares:
+schedules count the steps of their optimizer, whether the program calls their `step` or not. One that is made
+behind another one for the same optimizer begins where that ends.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from cstorch.optim.lr_scheduler import (
+    ChainedLR,
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    CosineDecayLR,
+    CyclicLR,
+    ExponentialLR,
+    InverseExponentialTimeDecayLR,
+    InverseSquareRootDecayLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    MultiplicativeLR,
+    MultiStepLR,
+    OneCycleLR,
+    PiecewiseConstantLR,
+    PolynomialLR,
+    ScalePerParamLR,
+    SequentialLR,
+    StepLR,
+)
+from cstorch.optim.scheduler import Scheduler
+from cstorch.step_count import steps_done
+
+__all__ = [
+    "ChainedLR",
+    "Constant",
+    "ConstantLR",
+    "CosineAnnealing",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CosineDecay",
+    "CosineDecayLR",
+    "CyclicLR",
+    "Exponential",
+    "ExponentialLR",
+    "InverseExponentialTimeDecay",
+    "InverseExponentialTimeDecayLR",
+    "InverseSquareRootDecay",
+    "InverseSquareRootDecayLR",
+    "LRScheduler",
+    "Lambda",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStep",
+    "MultiStepLR",
+    "Multiplicative",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PiecewiseConstantLR",
+    "Polynomial",
+    "PolynomialLR",
+    "ScalePerParamLR",
+    "SequentialLR",
+    "Step",
+    "StepLR",
+]
+
+_SCHEDULES = "_declared_schedules"
+"""Attribute of an optimizer: its schedules in the order of their making."""
+_SCHEDULE = "_schedule_of_steps"
+"""Attribute of an optimizer: what its steps count on, one schedule or all of them in a sequence."""
+
+
+class _Declared(LRScheduler):
+    """Counts the steps of its optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *arguments: Any, **named: Any) -> None:
+        super().__init__(optimizer, *arguments, **named)
+        before: list[Any] = vars(optimizer).get(_SCHEDULES, [])
+        if any(schedule.total_iters is None for schedule in before):
+            before = []  # they have no end that this one could begin at
+        vars(optimizer)[_SCHEDULES] = [*before, self]
+        vars(optimizer)[_SCHEDULE] = _sequence(optimizer)
+        follow_steps(optimizer)
+
+    def step(self) -> None:
+        """Nothing: the optimizer's step counts."""
+
+
+def _sequence(optimizer: torch.optim.Optimizer) -> Scheduler:
+    *before, last = schedules = vars(optimizer)[_SCHEDULES]
+    if not before:
+        return last
+    return SequentialLR(optimizer, schedules, list(accumulate(int(x.total_iters) for x in before)))
+
+
+def take_schedule(optimizer: torch.optim.Optimizer) -> Scheduler | None:
+    """What the steps of an optimizer count on, which it forgets: for the time of one step."""
+    found: Scheduler | None = vars(optimizer).pop(_SCHEDULE, None)
+    return found
+
+
+def count_step(optimizer: torch.optim.Optimizer, schedule: Scheduler | None) -> None:
+    """Gives back what `take_schedule` took; a step was done."""
+    if schedule is not None:
+        vars(optimizer)[_SCHEDULE] = schedule
+        Scheduler.step(schedule)
+
+
+def follow_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Brings the schedules of an optimizer to the steps that its state has behind it."""
+    schedule: Scheduler | None = vars(optimizer).get(_SCHEDULE)
+    if schedule is not None:
+        schedule.go_to(steps_done())
+
+
+class Constant(_Declared, ConstantLR):
+    """`ConstantLR` of the steps of an optimizer."""
+
+
+class CosineAnnealing(_Declared, CosineAnnealingLR):
+    """`CosineAnnealingLR` of the steps of an optimizer."""
+
+
+class CosineDecay(_Declared, CosineDecayLR):
+    """`CosineDecayLR` of the steps of an optimizer."""
+
+
+class Exponential(_Declared, ExponentialLR):
+    """`ExponentialLR` of the steps of an optimizer."""
+
+
+class InverseExponentialTimeDecay(_Declared, InverseExponentialTimeDecayLR):
+    """`InverseExponentialTimeDecayLR` of the steps of an optimizer."""
+
+
+class InverseSquareRootDecay(_Declared, InverseSquareRootDecayLR):
+    """`InverseSquareRootDecayLR` of the steps of an optimizer."""
+
+
+class Lambda(_Declared, LambdaLR):
+    """`LambdaLR` of the steps of an optimizer."""
+
+
+class MultiStep(_Declared, MultiStepLR):
+    """`MultiStepLR` of the steps of an optimizer."""
+
+
+class Multiplicative(_Declared, MultiplicativeLR):
+    """`MultiplicativeLR` of the steps of an optimizer."""
+
+
+class Polynomial(_Declared, PolynomialLR):
+    """`PolynomialLR` of the steps of an optimizer."""
+
+
+class Step(_Declared, StepLR):
+    """`StepLR` of the steps of an optimizer."""

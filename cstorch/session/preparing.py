@@ -1,0 +1,129 @@
+"""Optimizers of any kind, made ready for steps that are recorded once."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from cs_runtime.errors import CallError
+from cstorch import optim
+from cstorch.errors import OptimizerArgumentError
+from cstorch.session.amp import PENDING
+from cstorch.session.environment import use_cs
+from cstorch.session.optim.lr_scheduler import count_step, follow_steps, take_schedule
+from cstorch.session.process import state
+from cstorch.tracing.device import DeviceTensor
+
+
+def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The same optimizer, ready for a session; it is a `cbtorch.optim.Optimizer` from here on.
+
+    Its state is made now: tensors that only the first step would make are unknown to the second one. The
+    optimizers of `torch.optim` compute as they do in PyTorch; a rule of the program's own makes its state in
+    its constructor or in `preinitialize()`.
+
+    Raises:
+        CallError: no optimizer.
+        OptimizerArgumentError: it is of parameters that are not on the device, or of a kind whose state
+            depends on its first step.
+    """
+    if not isinstance(given, torch.optim.Optimizer):
+        raise CallError(f"optimizer() got a {type(given).__name__}, expected a torch.optim.Optimizer")
+    if isinstance(given, _Prepared):
+        return given
+    if use_cs():
+        _check_parameters(given)
+        _make_state(given)
+    given.__class__ = _prepared(type(given))
+    state().optimizers.append(given)
+    return given
+
+
+class _Prepared:
+    """What `optimizer` adds to the class of an optimizer."""
+
+    is_prepared = True
+    """Its steps can be recorded: see `cstorch.optim.step_check`."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Updates the parameters; with gradients of a scaled loss as the scaler wants it."""
+        scaler = vars(self).pop(PENDING, None)
+        schedule = take_schedule(self)
+        step: Any = super().step  # type: ignore[misc]
+        returned = None
+        if scaler is None:
+            returned = step(closure) if closure is not None else step()
+        else:
+            scaler.step(self)  # which calls this method again
+            scaler.update()
+        count_step(self, schedule)
+        return returned
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Goes on where a saved optimizer was, with its schedules."""
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+        follow_steps(self)
+
+
+_classes: dict[type, type] = {}
+
+
+def _prepared(kind: type) -> type:
+    made = _classes.get(kind)
+    if made is None:
+        made = type(kind.__name__, (_Prepared, kind), {"__module__": kind.__module__})
+        if not issubclass(kind, optim.Optimizer):
+            optim.Optimizer.register(made)
+        _classes[kind] = made
+    return made
+
+
+def _check_parameters(given: torch.optim.Optimizer) -> None:
+    parameters = [p for group in given.param_groups for p in group["params"]]
+    if not all(isinstance(p, DeviceTensor) for p in parameters):
+        raise OptimizerArgumentError(
+            f"{type(given).__name__} has parameters of this CPU, expected those of a model that was passed "
+            "to cbtorch.module() before: make the optimizer behind that"
+        )
+
+
+def _make_state(given: torch.optim.Optimizer) -> None:
+    """The state of an optimizer before its first step."""
+    if given.state or isinstance(given, optim.Optimizer):
+        return
+    if hasattr(given, "preinitialize"):
+        given.preinitialize()
+    elif type(given).__module__.startswith("torch.optim."):
+        _make_state_of_torch(given)
+
+
+def _make_state_of_torch(given: torch.optim.Optimizer) -> None:
+    """As the first step of `torch.optim`'s own optimizers makes it, on the device, with tensors alone."""
+    lists = len(inspect.signature(given._init_group).parameters) - 1
+    for group in given.param_groups:
+        group["foreach"] = False
+        if "capturable" in group:
+            group["capturable"] = True
+        with torch.no_grad():
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+            if isinstance(given, torch.optim.SGD):
+                _make_momentum(given, group)
+            given._init_group(group, *([] for _ in range(lists)))
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+def _make_momentum(given: torch.optim.SGD, group: dict[str, Any]) -> None:
+    """PyTorch starts the momentum with the first gradient, as momentum from 0 does without dampening."""
+    if not group["momentum"]:
+        return
+    if group["dampening"]:
+        raise OptimizerArgumentError(
+            f"torch.optim.SGD with dampening={group['dampening']} does something else in its first step, "
+            "expected 0: use cbtorch.optim.SGD, which damps from the first step on"
+        )
+    for parameter in group["params"]:
+        given.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -1,0 +1,113 @@
+"""The state of this process: what a program has made for its session, and how far that has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any
+
+import torch
+from torch import nn
+
+from cs_toolkit.messages import Message
+from cstorch.utils.rates import RateTracker
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How often what happens in a session whose steps are run without the program's loop.
+
+    Attributes:
+        total_steps: Steps of this run.
+        checkpoint_steps: Programs write checkpoints behind every so many; 0 for the last one alone.
+        fetch_steps: Programs look at values behind every so many steps; 0 for the last one alone.
+    """
+
+    total_steps: int
+    checkpoint_steps: int
+    fetch_steps: int
+
+    @property
+    def state_steps(self) -> int:
+        """The state can be read behind every so many steps, among them all where step closures run."""
+        return gcd(self.checkpoint_steps, self.fetch_steps)
+
+    def is_due(self, step: int) -> bool:
+        """Whether step closures run behind a step: there too where a checkpoint may be, and at the end."""
+        every = (self.fetch_steps, self.checkpoint_steps)
+        return step == self.total_steps or any(n and step % n == 0 for n in every)
+
+
+@dataclass
+class SessionState:
+    """What programs find in `state()`.
+
+    Attributes:
+        full_config: options of the original compiler; kept for the program to read, without effect here.
+        rate_tracker: counts the samples of the steps that were done, since the system was programmed.
+        modules: models that were passed to `module`.
+        optimizers: those that were passed to `optimizer`.
+        metrics: those that were registered.
+        tracked: objects that were passed to `track_object`.
+        outputs: activations by name that a program has registered callbacks for.
+        mixed_precision: activations are computed in 16 bits.
+        is_inside_execution_loop: step closures are running behind a step.
+        run_config: None where the program's own loop runs the steps.
+        run_step: steps that were done in this session.
+        counters: figures of the run by the names of the original.
+    """
+
+    full_config: Message = field(default_factory=Message)
+    rate_tracker: RateTracker = field(default_factory=RateTracker)
+    modules: list[nn.Module] = field(default_factory=list)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    metrics: list[Any] = field(default_factory=list)
+    tracked: list[Any] = field(default_factory=list)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    mixed_precision: bool = False
+    is_inside_execution_loop: bool = False
+    run_config: RunConfig | None = None
+    run_step: int = 0
+    num_csx: int = 1
+    counters: dict[str, float] = field(default_factory=dict)
+    _callbacks: list[tuple[Any, Callable[..., Any]]] = field(default_factory=list)
+
+    def track_object(self, obj: Any) -> Any:
+        """Keeps an object with the session, so that it lives as long; returns it."""
+        if all(obj is not kept for kept in self.tracked):
+            self.tracked.append(obj)
+        return obj
+
+    def register_metric(self, metric: Any) -> None:
+        """Notes a metric of the program."""
+        if all(metric is not kept for kept in self.metrics):
+            self.metrics.append(metric)
+
+    def init_tracker(self) -> RateTracker:
+        """Begins to count samples from 0."""
+        self.rate_tracker.reset()
+        return self.rate_tracker
+
+    def set_num_csx(self, num_csx: int) -> None:
+        """Notes for how many CS systems the program asks; it gets one."""
+        self.num_csx = num_csx
+
+    def register_activation_callback(self, tensor: torch.Tensor, callback: Callable[..., Any]) -> None:
+        """Calls a function with the value of a tensor of the step, behind each step."""
+        from cstorch.session.closures import step_closure
+
+        self.outputs[str(len(self.outputs))] = tensor
+        step_closure(callback)(tensor)
+
+    def get_activation_for_output(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The value of a tensor behind the step that has computed it, on this CPU."""
+        return tensor.cpu()
+
+
+_state = SessionState()
+
+
+def state() -> SessionState:
+    """That of this process."""
+    return _state

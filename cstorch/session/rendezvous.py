@@ -1,0 +1,106 @@
+"""All tasks of a job meet, and each learns what the others brought: files in the job's shared directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+
+from cs_runtime.tasks import current
+from cs_runtime.waiting import WaitLog
+from cs_toolkit.errors import ToolkitError
+
+logger = logging.getLogger("cstorch")
+
+TIMEOUT_S = 600.0
+_POLL_S = 0.05
+_LOG_DIR = "CSRUN_LOG_DIR"
+_meetings: Counter[str] = Counter()
+
+
+class RendezvousError(ToolkitError):
+    """Not all tasks came."""
+
+
+def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) -> list[bytes]:
+    """Waits for all tasks of the job.
+
+    Args:
+        name: the same in all tasks; may be used again, for the next meeting.
+        payload: what this task brings.
+        timeout_s: how long it waits.
+
+    Returns:
+        What each task has brought, by rank; b"" of one whose program has ended.
+
+    Raises:
+        RendezvousError: a task did not come, or the tasks have something to tell and no place to meet.
+    """
+    task = current()
+    if task.num_tasks == 1:
+        return [payload]
+    if _directory() is None:
+        if not payload:
+            logger.warning("rendezvous '%s' does not wait: only csrun_wse gives tasks a place to meet", name)
+            return [b""] * task.num_tasks
+        raise RendezvousError(
+            f"rendezvous('{name}') in a job of {task.num_tasks} tasks without a directory of its own, "
+            "expected one that csrun_wse has started: start the program with it"
+        )
+    _meetings[name] += 1
+    directory = _meeting(name)
+    directory.mkdir(parents=True, exist_ok=True)
+    _put(directory / str(task.rank), payload)
+    return [_wait(directory / str(rank), name, rank, timeout_s) for rank in range(task.num_tasks)]
+
+
+def announce_end() -> None:
+    """Says that this task comes to no further meeting; for the end of the process."""
+    directory = _directory()
+    if directory is not None and current().num_tasks > 1:
+        directory.mkdir(parents=True, exist_ok=True)
+        _put(directory / _ended(current().rank), b"")
+
+
+def _directory() -> Path | None:
+    """Where the tasks of this job meet; another one when the job is started again."""
+    logs = os.environ.get(_LOG_DIR)
+    return Path(logs) / "rendezvous" / sha256(current().token.encode()).hexdigest()[:16] if logs else None
+
+
+def _meeting(name: str) -> Path:
+    directory = _directory()
+    assert directory is not None
+    return directory / f"{sha256(name.encode()).hexdigest()[:16]}-{_meetings[name]}"
+
+
+def _ended(rank: int) -> str:
+    return f"ended-{rank}"
+
+
+def _put(path: Path, payload: bytes) -> None:
+    beside = path.with_suffix(".tmp")
+    beside.write_bytes(payload)
+    beside.rename(path)
+
+
+def _wait(path: Path, name: str, rank: int, timeout_s: float) -> bytes:
+    end, log = time.monotonic() + timeout_s, WaitLog()
+    while True:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            pass
+        if (path.parent.parent / _ended(rank)).exists() and not path.exists():
+            logger.warning("rendezvous '%s' without rank %d, whose program has ended", name, rank)
+            return b""
+        if time.monotonic() > end:
+            raise RendezvousError(
+                f"rendezvous('{name}'): rank {rank} did not come within {timeout_s:.0f} s, expected every "
+                "task of the job to call it"
+            )
+        log(f"waiting for rank {rank} at the rendezvous {name!r}")
+        time.sleep(_POLL_S)

@@ -1,0 +1,291 @@
+"""The steps of a session, on the chief: a step is what the program does between two batches.
+
+Two kinds of programs share this. One says by `cm.set_run_config` how many steps to run: the body of its loop
+is recorded once, all steps run, and the step closures of the body are called behind those that it wants to
+see. The other has a loop of its own, whose body counts and decides: it is recorded for every batch, must do
+on the device what the first one did, and then one step runs. There a value may be read as soon as the state
+is updated, which ends the step.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cstorch.compiled import models
+from cstorch.config import configuration
+from cstorch.data import DataLoader
+from cstorch.errors import ClosureError, SessionError
+from cstorch.loop import Loop, call_closure, entered
+from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
+from cstorch.session.comparison import difference
+from cstorch.session.core import modes
+from cstorch.session.process import RunConfig, state
+from cstorch.tracing.device import DeviceTensor, readers, value_of
+from cstorch.utils.schedule import schedule_of
+
+KEPT_ELEMENTS = 1 << 16
+"""The largest tensor whose value a program can read behind its step without a step closure."""
+
+
+class Steps:
+    """Steps over one input.
+
+    Args:
+        loader: The input.
+        mode: "train" or "eval"; None where the program has not said it.
+        steps: How many there are, where `set_run_config` does not say it.
+
+    Attributes:
+        recording: The program is in a step.
+    """
+
+    def __init__(self, loader: DataLoader, mode: str | None, steps: int) -> None:
+        self.recording = False
+        self._mode = mode
+        self._run_config: RunConfig | None = None
+        self._loop = Loop(loader, steps, checkpoint_steps=1)
+        self._batch_size = loader.batch_size
+        self._nodes = 0
+        self._numbers: list[Any] = []
+        self._stack = ExitStack()
+        self._stack.enter_context(entered(self._loop))
+        state().run_step = 0
+
+    @property
+    def ended(self) -> bool:
+        """No step is left, or nothing ran because the program is only compiled."""
+        config = self._run_config
+        return self._loop.ended or (config is not None and self._loop.turn >= config.total_steps)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a step was recorded and has gone through the compiler."""
+        return self._loop.step is not None
+
+    def add(self, steps: int) -> None:
+        """So many steps more, of a further epoch, where the program's own loop runs them."""
+        if self._run_config is not None:
+            return
+        self._loop.steps += steps
+
+    def begin(self) -> Any:
+        """A batch; what the program does from here to `finish` is a step."""
+        for model in models:
+            for parameter in model.parameters():
+                if parameter.grad is not None:  # of the last step, whose values are gone
+                    parameter.grad = DeviceTensor(parameter)
+        self._numbers = _numbers_of_groups()
+        self._loop.begin_recording()
+        self.recording = True
+        return pytree.tree_map_only(DeviceTensor, _widened, self._loop.batch)
+
+    def add_closure(self, call: ClosureCall) -> None:
+        """A closure that runs behind the step."""
+        self._loop.add_closure(call)
+
+    def note_loss(self, loss: DeviceTensor) -> None:
+        """The loss of the step, where the program scales it."""
+        self._loop.tracing.recording.roots.append(loss)
+
+    def finish(self, read: Sequence[DeviceTensor] = ()) -> None:
+        """Ends the step that is recorded, if one is, and runs it.
+
+        Args:
+            read: tensors whose values the program asks for.
+
+        Raises:
+            SessionError: the body of the loop did something else than in its first turn.
+            cgc.errors.CompileError: the step cannot be compiled.
+            cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+        """
+        if not self.recording:
+            return
+        try:
+            self._end_recording(read)
+        except BaseException as error:
+            self.abandon(error)
+            raise
+
+    def value(self, tensor: DeviceTensor) -> torch.Tensor | None:
+        """A value that the program reads; None where it is not there."""
+        if self.recording:
+            if self._mode == modes.TRAIN and not self._loop.tracing.changes_parameters():
+                return None
+            self.finish((tensor,))
+        try:
+            return self._loop.value_of(tensor)
+        except ClosureError:
+            return None
+
+    def close(self) -> None:
+        """Runs what is left, and ends; the state comes to this CPU."""
+        self.finish()
+        state().run_config = None
+        self._stack.close()
+
+    def abandon(self, error: BaseException) -> None:
+        """Ends after an error."""
+        self.recording = False
+        stack, self._stack = self._stack, ExitStack()
+        self._loop.abandon(error)
+        stack.__exit__(type(error), error, error.__traceback__)
+
+    def _end_recording(self, read: Sequence[DeviceTensor]) -> None:
+        first = self._loop.step
+        if first is None:
+            self._nodes = len(self._loop.tracing.recording.graph.nodes)
+        kept = self._kept(read) if first is None else ()
+        self.recording = False
+        step = self._loop.end_recording(kept)
+        if self._numbers != _numbers_of_groups():
+            raise SessionError(
+                "a number in the groups of an optimizer, such as lr, changes in the body of the loop, where "
+                "the compiled step would keep the first one; take a schedule of cbtorch.optim.lr_scheduler"
+            )
+        if first is None:
+            self._check_mode(step)
+            name_loss(step)
+            self._configure()
+            self._loop.begin(step)
+            state().rate_tracker.reset()
+            _count(self._loop.figures())
+        else:
+            said = difference(first.traced.graph, step.traced.graph, self._nodes)
+            if said is not None:
+                raise SessionError(said)
+        if not self._loop.ended:
+            self._run(step.closures)
+
+    def _configure(self) -> None:
+        """Programs say what to run before the loop, or in the first turn of it."""
+        config = self._run_config = state().run_config
+        if config is not None:
+            self._loop.steps, self._loop.checkpoints = config.total_steps, schedule_of(config.state_steps)
+
+    def _run(self, closures: Sequence[ClosureCall]) -> None:
+        """One step, or all of them."""
+        self._step(closures)
+        while self._run_config is not None and self._loop.turn < self._run_config.total_steps:
+            self._step(closures)
+
+    def _step(self, closures: Sequence[ClosureCall]) -> None:
+        self._loop.take()
+        here = state()
+        here.run_step = self._loop.turn
+        here.rate_tracker.add(self._batch_size)
+        if self._run_config is not None and not self._run_config.is_due(self._loop.turn):
+            return
+        here.is_inside_execution_loop = True
+        try:
+            for call in closures:
+                args, kwargs = call.arguments
+                call_closure(self._loop, call.function, *args, **kwargs)
+        finally:
+            here.is_inside_execution_loop = False
+        self._loop.serve_requests()
+
+    def _check_mode(self, step: RecordedStep) -> None:
+        if self._mode is None or configuration().compile_only or configuration().validate_only:
+            return
+        if self._mode == modes.TRAIN and step.mode != "train":
+            raise SessionError(
+                "the step of a session with mode='train' changes no parameter, expected an update: call "
+                "optimizer.step() in it, or give mode='eval'"
+            )
+        if self._mode != modes.TRAIN and step.mode == "train":
+            raise SessionError(
+                f"the step of a session with mode='{self._mode}' changes the model, expected that it stays: "
+                "call model.eval() before it, and optimizer.step() only with mode='train'"
+            )
+
+    def _kept(self, read: Sequence[DeviceTensor]) -> list[DeviceTensor]:
+        """What the step puts out beside what closures get: the loss, and what the program still holds."""
+        own = {id(x) for model in models for x in (*model.parameters(), *model.buffers())}
+        own |= {id(x.grad) for model in models for x in model.parameters()}
+        recording = self._loop.tracing.recording
+        own |= {id(x) for x in (*recording.met, *pytree.tree_leaves(self._loop.batch))}
+        held = [x for x in _recorded_tensors(recording) if id(x) not in own]
+        losses = [x for x in recording.roots[:1] if not x.shape]
+        kept = [*losses, *read, *held]
+        numbers = [x for x in kept if not x.shape and x.is_floating_point()]
+        if numbers and not any(x.dtype == torch.float32 for x in numbers):
+            kept.insert(0, numbers[0].float())
+        return kept
+
+
+def _recorded_tensors(recording: Any) -> Iterator[DeviceTensor]:
+    """Small tensors of a recording that are still in use."""
+    for x in gc.get_objects():
+        small = type(x) is DeviceTensor and x.elem is not None and x.numel() <= KEPT_ELEMENTS
+        if small and value_of(x).recording is recording:
+            yield x
+
+
+def _count(figures: Mapping[str, float | None]) -> None:
+    """Notes figures of a run by the names of the original."""
+    for name, counter, factor in (
+        ("compile_s", "CerebrasCompileTimeMs", 1e3),
+        ("programming_s", "CerebrasProgrammingTimeNs", 1e9),
+        ("estimated_samples_per_s", "CerebrasSystemEstSamples", 1.0),
+    ):
+        value = figures.get(name)
+        if value is not None:
+            state().counters[counter] = value * factor
+
+
+def _numbers_of_groups() -> list[Any]:
+    """The Python numbers that the optimizers go by."""
+    groups = [group for optimizer in state().optimizers for group in optimizer.param_groups]
+    return [(name, x) for group in groups for name, x in group.items() if isinstance(x, int | float | tuple)]
+
+
+def _widened(tensor: DeviceTensor) -> torch.Tensor:
+    """A tensor of a batch as float32 where it has 16 bits and the models have not.
+
+    Programs hand over 16-bit inputs for models whose parameters are float32; the compiler chooses what is
+    computed in 16 bits.
+    """
+    if tensor.dtype not in (torch.float16, torch.bfloat16):
+        return tensor
+    parameters = [p for model in models for p in model.parameters()]
+    return tensor.float() if any(p.dtype == torch.float32 for p in parameters) else tensor
+
+
+_current: list[Steps] = []
+
+
+def current_steps() -> Steps | None:
+    """The steps that this process is in."""
+    return _current[-1] if _current else None
+
+
+def recording_steps() -> Steps | None:
+    """Those whose step is being recorded now."""
+    steps = current_steps()
+    return steps if steps is not None and steps.recording else None
+
+
+def note_loss(loss: torch.Tensor) -> None:
+    """Says which loss a step is about to compute scaled gradients of."""
+    steps = recording_steps()
+    if steps is not None and isinstance(loss, DeviceTensor):
+        steps.note_loss(loss)
+
+
+def enter(steps: Steps) -> None:
+    """From here to `leave` these are the steps of this process."""
+    _current.append(steps)
+    readers.append(steps.value)
+
+
+def leave(steps: Steps) -> None:
+    """See `enter`."""
+    if steps in _current:
+        readers.pop(_current.index(steps))
+        _current.remove(steps)

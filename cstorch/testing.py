@@ -1,0 +1,28 @@
+"""For tests that run several programs in one process."""
+
+from __future__ import annotations
+
+import logging
+
+from cs_runtime import logs
+from cstorch import compiled, config, precision, step_count
+from cstorch.backends import chosen
+from cstorch.session import environment, session, state, steps
+
+
+def forget() -> None:
+    """As if this process had configured, compiled and computed nothing, in a session neither."""
+    config._configured.clear()
+    chosen._made.clear()
+    compiled.models.clear()
+    compiled.cpu_models.clear()
+    step_count.continue_at(0)
+    precision.name_half_dtype("float16")
+    precision.mix_precision(False)
+    environment._on_cs[0] = False
+    session._last.clear()
+    steps._current.clear()
+    for name in (*logs.PACKAGES, "cstorch"):  # a runner sets them
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    kept = state()
+    vars(kept).update(vars(type(kept)()))

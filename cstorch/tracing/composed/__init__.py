@@ -1,0 +1,58 @@
+"""Functions of PyTorch that a step records as the operations which a program would write by hand.
+
+Kernels are found by those, and PyTorch's own composition differs between its devices, or has no gradient that
+it describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils import checkpoint
+
+from cstorch.tracing.composed import checkpointing, makers
+from cstorch.tracing.composed.attention import scaled_dot_product_attention
+from cstorch.tracing.composed.layers import _weight_norm, embedding_bag, rrelu
+from cstorch.tracing.composed.losses import (
+    gaussian_nll_loss,
+    multi_margin_loss,
+    multilabel_margin_loss,
+)
+
+_OURS: Mapping[ModuleType, tuple[Callable[..., Any], ...]] = {
+    functional: (
+        embedding_bag,
+        gaussian_nll_loss,
+        multi_margin_loss,
+        multilabel_margin_loss,
+        rrelu,
+        scaled_dot_product_attention,
+    ),
+    torch: (makers.tensor, makers.as_tensor, _weight_norm),
+    checkpoint: checkpointing.REPLACED,
+}
+_FUNCTIONS = [(module, function.__name__, function) for module, found in _OURS.items() for function in found]
+
+COMPOSED: Mapping[Any, Callable[..., Any]] = {
+    **{getattr(module, name): function for module, name, function in _FUNCTIONS},
+    torch.Tensor.new_tensor: makers.new_tensor,
+}
+"""By the functions that they stand for."""
+
+
+@contextmanager
+def composing() -> Iterator[None]:
+    """Puts them where PyTorch's own layers and programs look, past `__torch_function__`."""
+    originals = [(module, name, getattr(module, name)) for module, name, _ in _FUNCTIONS]
+    try:
+        for module, name, function in _FUNCTIONS:
+            setattr(module, name, function)
+        yield
+    finally:
+        for module, name, function in originals:
+            setattr(module, name, function)

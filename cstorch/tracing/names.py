@@ -1,0 +1,51 @@
+"""Names of state that is not a model's: of optimizers, schedules, loss scales and metrics."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import torch
+
+
+class HasState(Protocol):
+    """What has tensors that a step may replace."""
+
+    def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Its tensors by name."""
+        ...
+
+
+_holders: list[tuple[str, weakref.ref[HasState]]] = []
+
+
+def register(prefix: str, holder: HasState) -> None:
+    """From now on the tensors of the holder are called `<prefix><their name>`.
+
+    A holder that has another one, as a schedule that is made of others, is registered behind it.
+    """
+    _holders[:] = [(kind, known) for kind, known in _holders if known() is not None]
+    _holders.append((prefix, weakref.ref(holder)))
+
+
+def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
+    """Resource names of those of the tensors that a holder has, by the id of the tensor.
+
+    Where several holders of a prefix have some of them, those after the first have a number behind it.
+    """
+    wanted = {id(tensor) for tensor in tensors}
+    owners: dict[int, tuple[int, str]] = {}
+    for index, (_, known) in enumerate(_holders):
+        holder = known()
+        for name, tensor in () if holder is None else holder.named_state():
+            if id(tensor) in wanted:
+                owners[id(tensor)] = index, name
+    prefixes: dict[int, str] = {}
+    count: Counter[str] = Counter()
+    for index in sorted({index for index, _ in owners.values()}):
+        prefix = _holders[index][0]
+        prefixes[index] = f"{prefix}{count[prefix]}." if count[prefix] else prefix
+        count[prefix] += 1
+    return {key: prefixes[index] + name for key, (index, name) in owners.items()}

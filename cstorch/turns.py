@@ -1,0 +1,93 @@
+"""What a loop of a program knows of itself, wherever its steps run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from cstorch.config import configuration
+from cstorch.data import DataLoader
+from cstorch.input_analysis import hand_over
+from cstorch.step_count import steps_done
+from cstorch.utils.rates import RateTracker
+from cstorch.utils.schedule import Schedule, schedule_of
+
+_SMOOTHING = 0.6
+"""Weight of the newest rate: steps on the system come back several at a time."""
+
+
+class Turns:
+    """One loop.
+
+    Args:
+        loader: The input.
+        steps: How many; None: those of the loader.
+        checkpoint_steps: When checkpoints may be written, beside the last step; None: as configured.
+
+    Attributes:
+        steps: How many there are.
+        checkpoints: When checkpoints may be written; None for never.
+        turn: Steps of which the program has the outputs.
+        ended: Nothing runs any more, or nothing ever ran as the program was only compiled.
+        rates: Counts the samples of the turns.
+        summaries: What the step of this turn has summarized, by name.
+        writer: Where summaries go by themselves, if anywhere.
+    """
+
+    def __init__(
+        self, loader: DataLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
+    ) -> None:
+        hand_over(loader)
+        self.steps = loader.steps if steps is None else steps
+        every = configuration().checkpoint_steps if checkpoint_steps is None else checkpoint_steps
+        self.checkpoints = schedule_of(every)
+        self.turn, self.ended = 0, False
+        self.rates = RateTracker(_SMOOTHING, from_first=True)
+        self.summaries: dict[str, Any] = {}
+        self.writer: Any = None
+        self._batch_size = loader.batch_size
+
+    def batches(self) -> Iterator[Any]:
+        """One for each step."""
+        raise NotImplementedError
+
+    def count_turn(self) -> None:
+        """The step of the next turn is done."""
+        self.turn += 1
+        self.rates.add(self._batch_size)
+
+    @property
+    def number(self) -> int:
+        """Number of the step of this turn: of a training among all that its state has behind it."""
+        return steps_done() if self.trains else self.turn
+
+    @property
+    def trains(self) -> bool:
+        """Whether its steps change a model."""
+        raise NotImplementedError
+
+    @property
+    def at_checkpoint(self) -> bool:
+        """Whether programs write their checkpoint behind this turn."""
+        if self.checkpoints is None or not self.turn:
+            return False
+        return self.turn == self.steps or self.checkpoints.match(self.turn)
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a tensor holds after the step of this turn."""
+        return tensor
+
+    def suspend(self) -> None:
+        """Another loop begins inside of this one."""
+
+    def close(self) -> None:
+        """The loop is done."""
+
+    def leave(self) -> None:
+        """The program leaves the loop early."""
+
+    def abandon(self, error: BaseException | None) -> None:
+        """The loop ends with an error."""
+        self.ended = True

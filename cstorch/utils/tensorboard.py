@@ -1,0 +1,16 @@
+"""Writing for TensorBoard, and reading it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NAMES = ("SummaryReader", "SummaryWriter")
+
+
+def __getattr__(name: str) -> Any:
+    """`SummaryWriter` and `SummaryReader`, which import TensorBoard."""
+    if name not in _NAMES:
+        raise AttributeError(f"module 'cstorch.utils.tensorboard' has no attribute {name!r}")
+    from cstorch.utils import event_files
+
+    return getattr(event_files, name)

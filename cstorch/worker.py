@@ -1,0 +1,101 @@
+"""What a worker of a PyTorch program does: it serves the inputs of the chief's runs, one after the other.
+
+A worker runs the same program up to where that configures the run, and no further: it builds no model. The
+chief writes a file with the input function for each of its runs (`handed_input`). One that was killed and
+is started again goes on with the newest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from cs_runtime.source import Batch
+from cs_runtime.tasks import current
+from cs_runtime.worker import run_worker
+from cs_toolkit.step import TensorSpec
+from csrun.roles import TaskInfo
+from cstorch.config import configuration
+from cstorch.data import DataLoader
+from cstorch.handed_input import HandedInput, InputFiles, files_of_job
+from cstorch.streaming import reading_as
+
+log = logging.getLogger("cstorch")
+
+_LOOK_EVERY_S = 0.1
+
+
+def job_files(task: TaskInfo) -> InputFiles:
+    """Where the chief and the workers of a job exchange inputs."""
+    return files_of_job(job_directory(task), task.token)
+
+
+def job_directory(task: TaskInfo) -> Path:
+    """The folder of the launcher's logs, else one in `model_dir`."""
+    directory = os.environ.get("CSRUN_LOG_DIR")
+    return Path(directory) if directory else configuration().model_dir / f".{task.job_id}"
+
+
+def serve_and_leave() -> NoReturn:
+    """Streams what the chief asks for until its program ends; ends this process.
+
+    Raises:
+        Exception: whatever the input function raises; errors of `cs_stream` and `cs_system`.
+    """
+    task = current()
+    log.info("worker %d: waiting for the input functions of the chief", task.index)
+    serve(job_files(task), task)
+    sys.exit(0)
+
+
+def serve(files: InputFiles, task: TaskInfo) -> None:
+    """Streams the input of every run of the chief's, from the newest that is there on."""
+    for run in _runs(files):
+        handed = files.read(run)
+        count = task.num_workers if handed.settings.mode == "train" else 1
+        if task.index >= count:
+            log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
+            continue
+        with reading_as(count, task.index):
+            run_worker(_Source(handed), handed.settings, replace(task, num_workers=count), run)
+
+
+def _runs(files: InputFiles) -> Iterator[int]:
+    """Numbers of the runs, each when it is there; a run that has gone by meanwhile is left out."""
+    last = 0
+    while True:
+        newest = files.newest() or 0
+        if newest > last:
+            last = newest
+            yield last
+        elif files.end_file.exists():
+            return
+        else:
+            time.sleep(_LOOK_EVERY_S)
+
+
+class _Source:
+    """Implements `cs_runtime.source.InputSource` for an input that was handed over."""
+
+    def __init__(self, handed: HandedInput) -> None:
+        self._facts = handed.facts
+        self._loader = DataLoader(handed.function, *handed.args, **handed.kwargs)
+        self._loader.seed = handed.seed
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """See `cs_runtime.source.InputSource`."""
+        return self._loader.inputs()
+
+    def input_facts(self) -> dict[str, str]:
+        """Program and function as on the chief, which has sent them; tensors as this task reads them."""
+        return {**self._loader.input_facts(), **self._facts}
+
+    def batches(self, skip: int) -> Iterator[Batch]:
+        """See `cs_runtime.source.InputSource`."""
+        return self._loader.batches(skip)

@@ -1,0 +1,171 @@
+"""Train and evaluate GPT-2 on bytes of Python's own sources; the program owns its loop."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+import torch
+import yaml
+from torch.nn import functional
+
+import cerebras_pytorch.experimental as cstorch
+from models.gpt2.pytorch.data import eval_dataloader, train_dataloader
+from models.gpt2.pytorch.model import GPT2
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-m", "--mode", choices=("train", "eval", "train_and_eval"), required=True)
+    parser.add_argument("-p", "--params", type=Path, default=FOLDER / "configs/params_gpt2_tiny.yaml")
+    parser.add_argument("-o", "--model_dir", type=Path, default=FOLDER / "model_dir")
+    parser.add_argument("--cs_ip", help="IP:PORT of the CS system")
+    parser.add_argument("--max_steps", type=int, help="train up to this step; default: of the params")
+    parser.add_argument("--checkpoint_path", type=Path, help="default: the newest one of the model_dir")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--compile_only", action="store_true")
+    only.add_argument("--validate_only", action="store_true")
+    return parser.parse_args(argv)
+
+
+def newest_checkpoint(model_dir: Path) -> Path | None:
+    """The checkpoint of the highest step."""
+    found = model_dir.glob("checkpoint_*.mdl")
+    return max(found, key=lambda path: int(path.stem.removeprefix("checkpoint_")), default=None)
+
+
+class Training:
+    """A model with its optimizer, learning rate and loss scale."""
+
+    def __init__(self, model: torch.nn.Module, params: dict[str, Any]) -> None:
+        settings = params["optimizer"]
+        self.model = model
+        self.optimizer = cstorch.optim.AdamW(
+            cstorch.optim.configure_param_groups(model, settings),
+            lr=1.0,  # the schedule's
+            betas=(settings["beta1"], settings["beta2"]),
+        )
+        self.schedule = cstorch.optim.configure_lr_scheduler(self.optimizer, settings["learning_rate"])
+        self.scaler = cstorch.amp.GradScaler(settings["loss_scaling_factor"])
+        self.max_gradient_norm = settings["max_gradient_norm"]
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """One whole step: loss, gradients, update, learning rate."""
+        loss = language_loss(self.model, batch)
+        cstorch.amp.optimizer_step(
+            loss, self.optimizer, self.scaler, max_gradient_norm=self.max_gradient_norm
+        )
+        self.schedule.step()
+        return loss
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "lr_scheduler": self.schedule,
+            "grad_scaler": self.scaler,
+        }
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """All that a training needs to go on."""
+        return {**{name: part.state_dict() for name, part in self._parts().items()}, "global_step": step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Takes a state over; returns its step."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        return int(state["global_step"])
+
+
+def language_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    """Mean of -log p of the tokens that follow."""
+    ids, following = batch
+    logits = model(ids)
+    return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def train(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, Any]) -> None:
+    """Trains from the newest checkpoint, or from the begin, up to `max_steps`."""
+    training, run = Training(model, params), params["runconfig"]
+    path = args.checkpoint_path or newest_checkpoint(args.model_dir)
+    first = training.load_state_dict(cstorch.load(path)) if path else 0
+    last = args.max_steps or run["max_steps"]
+    if first >= last:
+        print(f"{path} has step {first} behind it already, of {last}")
+        return
+    train_step = cstorch.compile_step(training.step)
+
+    @cstorch.step_closure
+    def show(step: int, loss: torch.Tensor) -> None:
+        print(f"step {step}: loss {loss.item():.4f}", flush=True)
+
+    @cstorch.step_closure
+    def save(step: int) -> None:
+        cstorch.save(training.state_dict(step), args.model_dir / f"checkpoint_{step}.mdl")
+
+    batches = cstorch.utils.data.DataLoader(train_dataloader, params, num_steps=last - first)
+    for step, batch in enumerate(batches, start=first + 1):
+        loss = train_step(batch)
+        if (step - first) % run["log_steps"] == 0 or step == last:
+            show(step, loss)
+        if (step - first) % run["checkpoint_steps"] == 0 or step == last:
+            save(step)
+
+
+def evaluate(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, Any]) -> None:
+    """Prints loss and perplexity over the text that no training sees."""
+    path = args.checkpoint_path or newest_checkpoint(args.model_dir)
+    if path and args.mode == "eval":
+        model.load_state_dict(cstorch.load(path)["model"])
+    model.eval()
+    losses: list[float] = []
+
+    @cstorch.compile_step
+    def eval_step(batch: Any) -> torch.Tensor:
+        return language_loss(model, batch)
+
+    @cstorch.step_closure
+    def note(loss: torch.Tensor) -> None:
+        losses.append(loss.item())
+
+    steps = params["runconfig"]["eval_steps"]
+    with torch.no_grad():
+        for batch in cstorch.utils.data.DataLoader(eval_dataloader, params, max_steps=steps):
+            note(eval_step(batch))
+    if losses:
+        mean = sum(losses) / len(losses)
+        print(f"eval: loss {mean:.4f}, perplexity {math.exp(mean):.2f} per byte", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    args = parse_arguments(argv)
+    params = yaml.safe_load(args.params.read_text())
+    if "half_dtype" in params["runconfig"]:
+        cstorch.amp.set_half_dtype(params["runconfig"]["half_dtype"])
+    cstorch.configure(
+        model_dir=args.model_dir,
+        mgmt_address=args.cs_ip,
+        compile_only=args.compile_only,
+        validate_only=args.validate_only,
+        checkpoint_steps=params["runconfig"]["checkpoint_steps"],
+        seed=params["runconfig"]["seed"],
+    )
+    model = cstorch.compile(GPT2(params["model"]))
+    if args.mode != "eval":
+        train(model, args, params)
+    if args.mode != "train":
+        evaluate(model, args, params)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Compile, train and evaluate ResNet, on a CS system (--cs_ip) or on this CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from cstorch.runner import run
+from models.resnet.pytorch.data import eval_dataloader, train_dataloader
+from models.resnet.pytorch.model import ResNet
+
+if __name__ == "__main__":
+    run(ResNet, train_dataloader, eval_dataloader)

@@ -1,0 +1,29 @@
+"""Programs of three releases of the original, run as they are."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cstorch.testing import forget
+
+Run = Callable[..., Any]
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def run_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Runs a program as `__main__` with a command line; returns what it left in `result`."""
+
+    def run(name: str, *flags: Any) -> Any:
+        forget()
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, flags)])
+        return runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")["result"]
+
+    yield run
+    forget()

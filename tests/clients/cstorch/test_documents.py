@@ -1,0 +1,40 @@
+"""The programs in docs/pytorch.md do what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import cstorch
+from cs_system.testing import RunningSystem
+from cstorch.testing import forget
+
+PAGE = Path(__file__).parents[3] / "docs" / "pytorch.md"
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("number", "lines", "loss", "checkpoints"), [(0, 10, 0.2, (100, 200)), (1, 80, 0.8, ())]
+)
+def test_a_program_of_the_page_trains(
+    number: int,
+    lines: int,
+    loss: float,
+    checkpoints: tuple[int, ...],
+    system: RunningSystem,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CS_IP", system.address)
+    forget()
+    exec(PROGRAMS[number].replace("127.0.0.1:9000", system.address), {"__name__": "__main__"})
+    forget()
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == lines
+    assert float(printed[-1].split()[-1]) < loss
+    saved = {path.stem: cstorch.load(path)["optimizer"]["global_step"] for path in tmp_path.glob("*.mdl")}
+    assert saved == {f"checkpoint_{step}": step for step in checkpoints}

@@ -1,0 +1,104 @@
+"""Programs of releases 1.2 to 1.7 on a CS system: their losses are those of PyTorch itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cs_system.testing import RunningSystem
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(__file__).parent / "programs"
+RUNNER = str(PROGRAMS / "runner_1_6.py")
+PARAMS = ("-p", str(PROGRAMS / "params.yaml"))
+FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "PYTHON", "CS_")
+
+Run = Callable[..., dict[str, Any]]
+
+
+def launched(directory: Path, *words: str) -> str:
+    """What a launcher says."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    ended = subprocess.run(
+        [str(ROOT / "bin" / words[0]), *words[1:]],
+        cwd=directory,
+        env={**clean, "XDG_CONFIG_HOME": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def told(output: str, word: str) -> Any:
+    """The JSON behind a word of the output."""
+    (line,) = [line for line in output.splitlines() if f"{word} " in line]
+    return json.loads(line.partition(f"{word} ")[2])
+
+
+def test_a_runner_trains_with_workers_and_evaluates_its_checkpoint(
+    system: RunningSystem, run_program: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_cs = (f"--cs_ip={system.address}", "--model_dir=cs")
+    output = launched(
+        tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", RUNNER, *PARAMS, "--mode=train", *on_cs
+    )
+    assert "Saved checkpoint at global step: 20" in output
+    run_program("runner_1_6", *PARAMS, "--mode=train", "--model_dir=cpu")
+    expected = dict(told(capsys.readouterr().out, "LOSSES"))
+    assert len(expected) == 20
+    fetched = dict(told(output, "LOSSES"))
+    assert sorted(fetched) == [4, 8, 10, 12, 16, 20]
+    assert fetched == pytest.approx({step: expected[step] for step in fetched}, rel=1e-5)
+    names = {path.name for path in (tmp_path / "cs").iterdir()}
+    assert names >= {"checkpoint_10.mdl", "checkpoint_20.mdl", "performance.json", "run_summary.json"}
+    assert (tmp_path / "cs" / "train" / "params_train.yaml").is_file()
+    performance = json.loads((tmp_path / "cs" / "performance" / "performance.json").read_text())
+    assert performance["total_samples"] == 20 * 16
+    assert performance["compile_time"] > 0
+    assert "training" in performance["phases"]
+    for step in (10, 20):
+        ours, theirs = (torch.load(tmp_path / side / f"checkpoint_{step}.mdl") for side in ("cs", "cpu"))
+        torch.testing.assert_close(ours["model"], theirs["model"], rtol=1e-4, atol=1e-6)
+        assert ours["optimizer"]["state"][0]["global_step"] == step
+    checkpoint = "--checkpoint_path=cs/checkpoint_20.mdl"
+    found = {}
+    for side, words in {"cs": on_cs, "cpu": ("--model_dir=cpu",)}.items():
+        run_program("runner_1_6", *PARAMS, "--mode=eval", checkpoint, *words)
+        found[side] = told(capsys.readouterr().out, "EVAL")
+    assert found["cs"] == pytest.approx(found["cpu"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("flag", "artifacts"), [("--validate_only", 0), ("--compile_only", 1)])
+def test_a_runner_compiles_without_a_session(
+    run_program: Run, tmp_path: Path, flag: str, artifacts: int
+) -> None:
+    run_program("runner_1_6", *PARAMS, "--mode=train", flag)
+    assert len(list((tmp_path / "model_dir").glob("cs_*"))) == artifacts
+    assert {"fabric.json", "run_summary.json"} <= {path.name for path in (tmp_path / "model_dir").iterdir()}
+
+
+@pytest.mark.parametrize("reads", [(), ("--reads",)], ids=["closures", "reads"])
+def test_a_standard_loop_runs_its_body_for_every_batch(
+    system: RunningSystem, run_program: Run, reads: tuple[str, ...]
+) -> None:
+    """It counts in Python, decides when to look, and may read values behind the update."""
+    ours = run_program("plain", "--checkpoint=cs.mdl", f"--cs_ip={system.address}", *reads)["result"]
+    theirs = run_program("plain", "--checkpoint=cpu.mdl", *reads)["result"]
+    assert [step for step, *_ in ours["seen"]] == ([*range(1, 17)] if reads else [3, 6, 9, 12, 15])
+    for mine, expected in zip(ours["seen"], theirs["seen"], strict=True):
+        assert mine == pytest.approx(expected, rel=1e-5)
+    assert ours["eval"] == pytest.approx(theirs["eval"], rel=1e-4)
+    torch.testing.assert_close(ours["state"], theirs["state"], rtol=1e-3, atol=1e-5)
+    saved = [torch.load(f"{side}.mdl") for side in ("cs", "cpu")]
+    assert saved[0]["step"] == saved[1]["step"] == 10
+    torch.testing.assert_close(saved[0]["model"], saved[1]["model"], rtol=1e-3, atol=1e-5)

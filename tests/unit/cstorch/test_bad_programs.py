@@ -1,0 +1,224 @@
+"""What programs do that cannot be: each is one error that says the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import cstorch
+from cstorch.errors import (
+    ClosureError,
+    CompileCallError,
+    ConfigureError,
+    InputError,
+    LoaderError,
+    ModelMovedError,
+    NotThereError,
+    OptimizerInStepError,
+    StepError,
+)
+from cstorch.utils.data import DataExecutor, DataLoader
+
+pytestmark = pytest.mark.usefixtures("fresh_process")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> nn.Module:
+    """A compiled model of a process that only traces."""
+    cstorch.backend("CSX", artifact_dir=tmp_path, validate_only=True)
+    return cstorch.compile(nn.Linear(4, 3), "CSX")
+
+
+def data() -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(
+        TensorDataset(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64)), batch_size=4
+    )
+
+
+def run(model: nn.Module, update: Callable[[torch.Tensor], Any], loader: Any = None) -> None:
+    """One step with a loss that `update` gets."""
+
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
+        update(loss)
+        return loss
+
+    for batch in DataLoader(data) if loader is None else loader:
+        step(batch)
+
+
+def with_optimizer(optimizer: Any, schedule: Any = None) -> Callable[[torch.Tensor], None]:
+    def update(loss: torch.Tensor) -> None:
+        loss.backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+
+    return update
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad", "RMSprop", "RAdam"])
+def test_an_optimizer_of_torch_has_a_replacement(model: nn.Module, name: str) -> None:
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
+    with pytest.raises(OptimizerInStepError, match=rf"{__file__}:\d+: .*make cstorch\.optim\.{name} "):
+        run(model, with_optimizer(optimizer))
+
+
+def test_an_optimizer_of_torch_without_a_replacement(model: nn.Module) -> None:
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    with pytest.raises(OptimizerInStepError, match=r"SparseAdam cannot .*derive your own"):
+        run(model, with_optimizer(optimizer))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_optimizer_of_torch_passed_in(model: nn.Module, scaled: bool) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    with pytest.raises(OptimizerInStepError, match=r"make cstorch\.optim\.AdamW"):
+        cstorch.optim.configure_lr_scheduler(optimizer, 0.1)
+    scaler = cstorch.amp.GradScaler("dynamic") if scaled else None
+    with pytest.raises(OptimizerInStepError, match=r"make cstorch\.optim\.AdamW"):
+        run(model, lambda loss: cstorch.amp.optimizer_step(loss, optimizer, scaler))
+
+
+def test_an_optimizer_of_torch_steps_outside_of_recorded_steps() -> None:
+    plain = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    before = plain.weight.detach().clone()
+    plain(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(plain.weight, before - 0.1)
+
+
+def test_an_optimizer_made_before_compile(tmp_path: Path) -> None:
+    cstorch.configure(model_dir=tmp_path, validate_only=True)
+    model = nn.Linear(4, 3)
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.1)
+    cstorch.compile(model)
+    with pytest.raises(OptimizerInStepError, match=r"made before cstorch\.compile.*behind compile"):
+        run(model, with_optimizer(optimizer))
+
+
+def test_a_schedule_of_torch(model: nn.Module) -> None:
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    with pytest.raises(
+        OptimizerInStepError, match=r"keep at their first value.*cstorch\.optim\.lr_scheduler"
+    ):
+        run(model, with_optimizer(optimizer, schedule))
+
+
+def test_a_model_that_is_moved_before_compile() -> None:
+    with pytest.raises(ModelMovedError, match=r"test_bad_programs.py:\d+: .*moved to 'meta'.*drop \.to\(\)"):
+        cstorch.compile(nn.Linear(2, 2).to("meta"), "CSX")
+
+
+def test_a_model_that_is_moved_to_a_device(model: nn.Module) -> None:
+    for move in (lambda: model.to("cuda"), model.cuda, lambda: model.to(torch.device("mps"))):
+        with pytest.raises(ModelMovedError, match=r"moved to '(cuda|mps)', expected none"):
+            move()
+    assert model.to(model.weight.device) is model
+    assert model.to("xla").weight.device.type == "xla"
+    assert type(model.weight.to("cpu")) is torch.Tensor
+    model.cpu()
+    with pytest.raises(StepError, match=r"state\.model\.weight is a tensor of cpu, .*drop \.to\(\)"):
+        run(model, lambda loss: loss.backward())
+
+
+def test_a_loader_that_is_not_wrapped(model: nn.Module) -> None:
+    with pytest.raises(
+        StepError, match=r"outside of a loop over a DataLoader, expected `for batch in cstorch"
+    ):
+        run(model, lambda loss: loss.backward(), data())
+    with pytest.raises(
+        LoaderError, match=r"not wrapped using a cstorch.utils.data.DataLoader: got a DataLoader"
+    ):
+        DataExecutor(data())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got a list"):
+        DataExecutor([1])  # type: ignore[arg-type]
+
+
+def test_a_batch_that_is_not_of_the_loop(model: nn.Module) -> None:
+    def step(batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    traced = cstorch.trace(step)
+    for _ in DataLoader(data):
+        with pytest.raises(StepError, match=r"tensors of this CPU instead of the batch of the loop"):
+            traced(next(iter(data())))
+
+
+def test_summaries_and_closures_outside_of_a_loop() -> None:
+    for call in (
+        lambda: cstorch.summarize_scalar("a", torch.tensor(1.0)),
+        lambda: cstorch.save_summaries(None, 1),
+        cstorch.checkpoint_closure(lambda: None),
+    ):
+        with pytest.raises(ClosureError, match="outside of a loop"):
+            call()
+
+
+def test_backends(tmp_path: Path) -> None:
+    with pytest.raises(ConfigureError, match="there is no backend yet"):
+        cstorch.current_backend()
+    for kind, text in (("GPU", "'GPU' is not there, expected CSX or CPU"), ("TPU", "backend is 'TPU'")):
+        with pytest.raises(CompileCallError, match=text):
+            cstorch.backend(kind)
+    with pytest.raises(ConfigureError, match=r"got colour, expected artifact_dir"):
+        cstorch.backend("CSX", colour=1)
+    with pytest.raises(ConfigureError, match=r"recorded once; choose with torch\.where"):
+        cstorch.backend("CSX", retrace_every_iteration=True)
+    with pytest.raises(ConfigureError, match="max_checkpoints is 0, expected 1 or more"):
+        cstorch.backend("CPU", max_checkpoints=0)
+    made = cstorch.backend("CPU", artifact_dir=tmp_path, sync_batchnorm=True, micro_batch_size=4)
+    assert cstorch.backend() is made is cstorch.current_backend()
+    with pytest.raises(ConfigureError, match=r"Cannot instantiate multiple backends.*has CPU already"):
+        cstorch.backend("CSX")
+    with pytest.raises(ConfigureError, match=r"is for backend 'CSX', but this process computes on CPU"):
+        cstorch.compile(nn.Linear(1, 1), "CSX")
+
+
+def test_a_process_that_is_configured_twice(tmp_path: Path) -> None:
+    cstorch.configure(model_dir=tmp_path, validate_only=True)
+    with pytest.raises(ConfigureError, match="called twice, expected once"):
+        cstorch.configure(model_dir=tmp_path)
+    with pytest.raises(ConfigureError, match="expected once"):
+        cstorch.backend("CSX", artifact_dir=tmp_path)
+
+
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(NotThereError, match="checkpoints are files"):
+        _ = cstorch.storage
+    with pytest.raises(NotThereError, match=r"cstorch\.optim\.Muon is not there: take one of the others"):
+        _ = cstorch.optim.Muon
+    for module, name in ((cstorch, "cstorch"), (cstorch.optim, r"cstorch\.optim")):
+        with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nonsense'"):
+            _ = module.nonsense
+    with pytest.raises(NotThereError, match=r"cstorch\.sparse\.RigL is not there: weights are dense"):
+        cstorch.sparse.RigL(0.5)
+    assert not hasattr(cstorch, "mesh")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: cstorch.utils.data.Schedule([0]), "got 0 as steps"),
+        (lambda: cstorch.utils.data.Range(5, 3), "from 5 to 3 by 1, expected"),
+        (lambda: cstorch.utils.data.SyntheticDataset({"x": 3}), "the sample has 3, expected tensors"),
+        (lambda: cstorch.utils.data.SyntheticDataset([]), "the sample is empty"),
+        (lambda: cstorch.utils.data.infer_batch_size([torch.ones(2), torch.ones(3)]), r"dimensions \[2, 3\]"),
+        (lambda: cstorch.utils.data.compute_num_steps([1], num_steps=-1), "num_steps is -1"),
+        (lambda: cstorch.utils.data.compute_num_steps(iter([]), num_epochs=1), "does not know its length"),
+        (lambda: DataExecutor(DataLoader(data), num_steps=0), "num_steps is 0"),
+    ],
+)
+def test_numbers_that_cannot_be(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        call()

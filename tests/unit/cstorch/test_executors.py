@@ -1,0 +1,261 @@
+"""Executors on a CS system and on this CPU: steps, checkpoints, folders, summaries, one inside of another."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import cstorch
+from cs_system.testing import RunningSystem
+from csrun.roles import TaskInfo
+from cstorch import job, start
+from cstorch.distributed import ClusterConfig
+from cstorch.testing import forget
+from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
+from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
+
+
+@pytest.fixture(params=["CSX", "CPU"])
+def model(
+    request: pytest.FixtureRequest, fresh_process: None, system: RunningSystem, tmp_path: Path
+) -> nn.Module:
+    """A model that is compiled for a backend, as in a process of its own."""
+    cluster = ClusterConfig(mgmt_address=system.address)
+    cstorch.backend(request.param, artifact_dir=tmp_path / "artifacts", cluster_config=cluster)
+    torch.manual_seed(1)
+    return cstorch.compile(nn.Linear(3, 2))
+
+
+def data(batches: int = 5) -> torch.utils.data.DataLoader:
+    x = torch.randn(4 * batches, 3, generator=torch.Generator().manual_seed(2))
+    return torch.utils.data.DataLoader(TensorDataset(x, x[:, :2].argmax(1)), batch_size=4)
+
+
+def step_of(model: nn.Module) -> Any:
+    """A step that summarizes its rate and the gradient of the bias."""
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = cstorch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5, 10, 0.5)
+
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        cstorch.summarize_tensor("gradient", model.bias.grad)
+        optimizer.step()
+        schedule.step()
+        cstorch.summarize_scalar("rate", schedule.get_last_lr()[0])
+        return loss
+
+    return step
+
+
+def by_torch(steps: int) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses and gradients of the bias of the same training, written by hand."""
+    torch.manual_seed(1)
+    model, losses, gradients = nn.Linear(3, 2), [], []
+    batches = [*data(), *data(), *data()]
+    for i in range(steps):
+        model.zero_grad()
+        loss = functional.cross_entropy(model(batches[i][0]), batches[i][1])
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(model.bias.grad.clone())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * 0.5 ** (i / 10) * parameter.grad
+    return losses, gradients
+
+
+def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> None:
+    """Twelve steps over an input of five batches, with a checkpoint at 3, 6 and 10 and behind the last."""
+    writer, step = SummaryWriter(log_dir=tmp_path / "events"), step_of(model)
+    losses: list[float] = []
+    saved: list[int] = []
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+
+    @cstorch.checkpoint_closure
+    def save(number: int) -> None:
+        state = cstorch.load(save_to(tmp_path / f"{number}.mdl", model))
+        assert state["weight"].shape == (2, 3)
+        saved.append(number)
+
+    executor = DataExecutor(
+        DataLoader(data),
+        num_steps=12,
+        checkpoint_steps=Schedule([Range(3, 7, 3), Range(10, 11)]),
+        writer=writer,
+    )
+    assert len(executor) == 12
+    for number, batch in enumerate(executor, start=1):
+        assert cstorch.current_executor() is executor
+        note(step(batch))
+        save(number)
+    writer.close()
+    assert cstorch.current_executor() is None
+    expected, gradients = by_torch(12)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert saved == [3, 6, 10, 12]
+    assert executor.profiler.global_rate() > 0
+    assert executor.profiler.rate_tracker.rate() == executor.profiler.rate_tracker.rate
+    events = SummaryReader(tmp_path / "events")
+    assert events.scalar_names() == ["rate"]
+    assert events.tensor_names() == ["gradient"]
+    rates = events.read_scalar("rate")
+    assert rates == pytest.approx({i: 0.5 * 0.5 ** (i / 10) for i in range(1, 13)}, rel=1e-6)
+    found = events.read_tensor("gradient")
+    assert list(found) == list(range(1, 13))
+    np.testing.assert_allclose([found[i + 1] for i in range(12)], torch.stack(gradients), 1e-4, 1e-6)
+    assert list(events.read_tensor("gradient", step=4)) == [4]
+
+
+def save_to(path: Path, model: nn.Module) -> Path:
+    cstorch.save(model.state_dict(), path)
+    return path
+
+
+def test_an_evaluation_inside_of_a_training(model: nn.Module, tmp_path: Path) -> None:
+    """It sees the parameters of that moment; the training goes on with its own batches and summaries."""
+    writer, step = SummaryWriter(log_dir=tmp_path / "events", base_step=100), step_of(model)
+    losses: list[float] = []
+    evaluated: list[float] = []
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    note_evaluated = cstorch.step_closure(lambda loss: evaluated.append(loss.item()))
+
+    @cstorch.trace
+    @torch.no_grad()
+    def evaluate(batch: Any) -> torch.Tensor:
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
+        cstorch.summarize_scalar("evaluated", loss)
+        return loss
+
+    @cstorch.checkpoint_closure
+    def refuse() -> None:
+        raise AssertionError("this loop has no checkpoint steps")
+
+    evaluation = SummaryWriter(log_dir=tmp_path / "evaluation")
+    training = DataExecutor(DataLoader(data), num_steps=6, checkpoint_steps=3, writer=writer)
+    for number, batch in enumerate(training, start=1):
+        note(step(batch))
+        if number % 3 == 0:
+            model.eval()
+            for inner in DataExecutor(DataLoader(data, 3), num_steps=3, writer=evaluation):
+                note_evaluated(evaluate(inner))
+                refuse()
+            model.train()
+    writer.close()
+    assert losses == pytest.approx(by_torch(6)[0], rel=1e-5)
+    assert len(evaluated) == 6
+    evaluation.close()
+    assert SummaryReader(tmp_path / "evaluation").read_scalar("evaluated") == pytest.approx(
+        dict(enumerate(evaluated[3:], start=1)), rel=1e-6
+    )
+    assert sum(evaluated[3:]) < sum(evaluated[:3])
+    assert list(SummaryReader(tmp_path / "events").read_scalar("rate")) == list(range(101, 107))
+
+
+class Endless(torch.utils.data.IterableDataset):
+    """Samples without a number of them."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield from itertools.cycle(data().dataset)
+
+
+def test_an_input_without_a_length_and_a_loop_that_is_left_at_a_checkpoint(model: nn.Module) -> None:
+    losses: list[float] = []
+    step = step_of(model)
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    loader = DataLoader(lambda: torch.utils.data.DataLoader(Endless(), batch_size=4))
+    for steps, last in ((10, 4), (2, 2)):
+        for number, batch in enumerate(DataExecutor(loader, num_steps=steps, checkpoint_steps=4), start=1):
+            note(step(batch))
+            if number == last:
+                break
+    assert losses == pytest.approx(by_torch(6)[0], rel=1e-5)
+
+
+def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that a `cs_config` wants; none where the program runs on this CPU, or is only compiled."""
+    started: list[int] = []
+
+    class Workers:
+        def __init__(self, number: int, directory: Path, task: TaskInfo) -> None:
+            started.append(number)
+            self.task = dataclasses.replace(task, num_tasks=number + 1)
+
+    monkeypatch.setattr(start, "OwnWorkers", Workers)
+    wanted = ClusterConfig(num_workers_per_csx=3)
+    for kind, settings in (("CPU", {}), ("CSX", {"compile_only": True}), ("CSX", {})):
+        forget()
+        cstorch.backend(kind, artifact_dir=tmp_path, **settings)
+        for _ in range(2):
+            with DataExecutor(DataLoader(data), cs_config=wanted)._entered():
+                pass
+    job.own_workers.clear()
+    forget()
+    assert started == [3]
+
+
+def test_a_position_in_the_input_is_saved_and_loaded(model: nn.Module) -> None:
+    losses: list[float] = []
+    step = step_of(model)
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    for batch in DataExecutor(DataLoader(data), num_steps=3):
+        note(step(batch))
+    assert DataLoader(data).state_dict() == {"steps": 3}
+    loader = DataLoader(data)
+    loader.load_state_dict({"steps": 4})
+    x, y = list(data())[4]
+    expected = functional.cross_entropy(x @ model.weight.detach().cpu().T + model.bias.detach().cpu(), y)
+    for batch in DataExecutor(loader, num_steps=1):
+        note(step(batch))
+    assert losses[-1] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_an_executor_again_goes_on(model: nn.Module) -> None:
+    losses: list[float] = []
+    step = step_of(model)
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    executor = DataExecutor(DataLoader(data), num_steps=4)
+    for _ in range(3):
+        for batch in executor:
+            note(step(batch))
+    assert losses == pytest.approx(by_torch(12)[0], rel=1e-5)
+
+
+def test_random_numbers_of_the_input_are_the_same_on_both(model: nn.Module) -> None:
+    """An order that torch draws, in the input function and behind it."""
+
+    def shuffled() -> torch.utils.data.DataLoader:
+        x = torch.randn(16, 3)
+        return torch.utils.data.DataLoader(TensorDataset(x, x[:, :2].argmax(1)), batch_size=4, shuffle=True)
+
+    found: list[float] = []
+    note = cstorch.step_closure(lambda x: found.extend(x.flatten().tolist()))
+
+    @cstorch.trace
+    @torch.no_grad()
+    def look(batch: Any) -> torch.Tensor:
+        note(batch[0] * 1.0)
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    torch.manual_seed(9)
+    model.eval()
+    for batch in DataExecutor(DataLoader(shuffled), num_steps=6):
+        look(batch)
+        torch.rand(3)  # the program's own numbers are its own
+    torch.manual_seed(9)
+    loader = shuffled()
+    torch.manual_seed(10)  # the order has numbers of its own, so that workers may read in different ones
+    expected = [batch[0] for _ in range(2) for batch in loader][:6]
+    assert found == torch.stack(expected).flatten().tolist()

@@ -1,0 +1,246 @@
+"""Steps in 16 bits: as a whole, in a part by autocast, or cast by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from xdsl.dialects.builtin import ModuleOp
+
+from cgc.cirh import ops
+from cgc.cirh.interface import graph_function, step_interface
+from cgc.cirh.types import dtype_name, tensor_of
+from cgc.importers.aten import import_step
+from cgc.lowering.interpret import step_function
+from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
+from cgc.passes.pipeline import run_pipeline
+from cs_toolkit.step import GLOBAL_STEP
+from cstorch import amp, backends
+from cstorch.compiled import models
+from cstorch.errors import ConfigureError, StepError
+from cstorch.optim import AdamW
+from cstorch.precision import half_dtype, mix_precision, name_half_dtype, precision_of
+from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.record import to_array
+from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
+
+VOCABULARY, LENGTH, WIDTH, BATCH, STEPS = 17, 8, 16, 8, 200
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before = half_dtype()
+    yield
+    name_half_dtype(before)
+    mix_precision(False)
+    models.clear()
+
+
+class TinyGpt(nn.Module):
+    """One block with attention by hand; the words of a text are numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.n1, self.n2, self.last = (nn.LayerNorm(WIDTH) for _ in range(3))
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.size(1), device=ids.device))
+        q, k, v = (z.view(*ids.shape, 2, -1).transpose(1, 2) for z in self.qkv(self.n1(x)).chunk(3, -1))
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(found.transpose(1, 2).reshape(x.shape))
+        x = x + self.down(functional.gelu(self.up(self.n2(x)), approximate="tanh"))
+        return functional.linear(self.last(x), self.words.weight)
+
+
+def _texts() -> list[torch.Tensor]:
+    """Rows that count up by 3, with an error now and then."""
+    made = torch.Generator().manual_seed(2)
+    starts = torch.randint(0, VOCABULARY, (STEPS, BATCH, 1), generator=made)
+    ids = (starts + 3 * torch.arange(LENGTH + 1)) % VOCABULARY
+    errors = torch.rand(ids.shape, generator=made) < 0.1
+    return list(torch.where(errors, torch.randint(0, VOCABULARY, ids.shape, generator=made), ids).int())
+
+
+def _trained(precision: str, half: str) -> float:
+    """The mean loss of the last 20 steps, with a dynamic loss scale."""
+    name_half_dtype(half)
+    torch.manual_seed(1)
+    model = nn.Module()
+    model.net, model.scaler = TinyGpt(), amp.GradScaler("dynamic", steps_per_increase=50)
+    net, scaler = model.net, model.scaler
+    move_to_device(model)
+    models.append(model)
+    optimizer = AdamW(net.parameters(), lr=3e-3, weight_decay=0.01)
+
+    def step(text: torch.Tensor) -> torch.Tensor:
+        logits = net(text[:, :-1])
+        loss = functional.cross_entropy(logits.reshape(-1, VOCABULARY), text[:, 1:].reshape(-1).long())
+        amp.optimizer_step(loss, optimizer, scaler, max_gradient_norm=1.0)
+        return loss.detach()
+
+    texts = _texts()
+    text = DeviceTensor(texts[0])
+    traced = trace(lambda: step(text), [text], model_state(model), [model])
+    module = _optimized(traced, precision)
+    assert (_halves(module) != []) == (precision != "float32")
+    return float(np.mean(_run(traced, module, texts)[-20:]))
+
+
+def _optimized(traced: TracedStep, precision: str) -> ModuleOp:
+    traced.graph.outputs = {"loss": next(iter(traced.graph.outputs.values()))}
+    module = import_step(traced.graph, mode="train", seed=0)
+    run_pipeline(
+        module, ",".join(filter(None, (DEFAULT_PIPELINE, precision_pipeline(precision)))), verify=True
+    )  # type: ignore[arg-type]
+    return module
+
+
+def _halves(module: ModuleOp) -> list[str]:
+    """Modules and types of the products that have 16 bits."""
+    found = []
+    for op in graph_function(module).body.block.ops:
+        kind = dtype_name(tensor_of(op.results[0])) if isinstance(op, ops.MatMulOp | ops.AttentionOp) else ""
+        if kind.endswith("float16"):
+            found.append(f"{'.'.join(op.layer)} {kind}")
+    return found
+
+
+def _run(traced: TracedStep, module: ModuleOp, batches: list[torch.Tensor]) -> list[float]:
+    interface, function = step_interface(module), jax.jit(step_function(module))
+    values = tuple(
+        np.asarray(0, np.int64) if spec.name == GLOBAL_STEP else to_array(traced.state[spec.name].held())
+        for spec in interface.state
+    )
+    losses = []
+    for batch in batches:
+        values, (loss,) = function(values, (to_array(batch),))
+        losses.append(float(loss))
+    return losses
+
+
+@pytest.fixture(scope="module")
+def in_float32() -> float:
+    found = _trained("float32", "float16")
+    models.clear()
+    assert found < 0.7 * np.log(VOCABULARY)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("precision", "half"),
+    [("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16"), ("cbfloat16", "cbfloat16")],
+)
+def test_200_steps_of_a_tiny_gpt_end_near_float32(in_float32: float, precision: str, half: str) -> None:
+    assert _trained(precision, half) == pytest.approx(in_float32, rel=0.02)
+
+
+class Three(nn.Module):
+    """Three layers, of which the middle one may be computed in another type."""
+
+    def __init__(self, middle: Callable[[], AbstractContextManager[object]]) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+        self.middle = middle
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.a(x))
+        with self.middle():
+            h = torch.tanh(self.b(h))
+        found: torch.Tensor = self.c(h)
+        return found
+
+
+def _descend(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(x).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+            p.grad = None
+    return loss.detach()
+
+
+def _traced(model: nn.Module, step: Callable[..., torch.Tensor] = _descend) -> TracedStep:
+    move_to_device(model)
+    x = DeviceTensor(torch.ones(4, 6))
+    return trace(lambda: step(model, x), [x], model_state(model), [model])
+
+
+@pytest.mark.parametrize(
+    ("middle", "kind"),
+    [
+        (lambda: amp.autocast(torch.bfloat16), "bfloat16"),
+        (lambda: amp.autocast(), "float16"),
+        (lambda: torch.autocast("xla", dtype=torch.bfloat16), "bfloat16"),
+        (lambda: torch.autocast(device_type="cpu", dtype=torch.float16), "float16"),
+    ],
+    ids=["amp", "chosen", "torch", "torch on this cpu"],
+)
+def test_an_autocast_computes_its_part_in_16_bits(
+    middle: Callable[[], AbstractContextManager[object]], kind: str
+) -> None:
+    traced = _traced(Three(middle))
+    assert traced.graph.half == kind
+    precision = precision_of(traced.graph.half)
+    assert precision == f"mixed_{kind}"
+    found = _halves(_optimized(traced, precision))
+    assert set(found) == {f"b {kind}"}
+    assert len(found) == 3  # forward, and both gradients
+    with middle():
+        assert torch.ones(2) is not None  # it may be entered outside of a step, too
+
+
+def test_a_part_within_an_autocast_stays_float32() -> None:
+    model = Three(lambda: amp.autocast(enabled=False))
+    with_all = amp.autocast(torch.float16)(_descend)
+    found = _halves(_optimized(_traced(model, with_all), "mixed_float16"))
+    assert {name.split()[0] for name in found} == {"a", "c"}
+
+
+def test_two_formats_in_a_step_are_refused() -> None:
+    model = Three(lambda: amp.autocast(torch.bfloat16))
+    with pytest.raises(StepError, match=r"autocasts in float16 at .*, bfloat16 at .*one 16-bit format"):
+        _traced(model, amp.autocast(torch.float16)(_descend))
+    with pytest.raises(StepError, match=r"got torch\.float64, expected torch\.float16 or"):
+        amp.autocast(torch.float64)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=str)
+def test_a_model_that_is_cast_by_hand_computes_as_eager(kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to(kind), torch.randn(4, 6)
+    eager = copy.deepcopy(model)
+
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return _descend(model, x.to(kind)).float()
+
+    expected = [float(step(eager, x)) for _ in range(3)]
+    move_to_device(model)
+    batch = DeviceTensor(x)
+    traced = trace(lambda: step(model, batch), [batch], model_state(model), [model])
+    found = _run(traced, _optimized(traced, "float32"), [x] * 3)
+    np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
+def test_who_says_what_a_step_is_computed_in() -> None:
+    assert precision_of(None) == "float32"
+    amp.use_bfloat16(False)
+    assert precision_of(None) == "float32"
+    amp.set_half_dtype("cbfloat16")
+    assert precision_of(None) == "cbfloat16"
+    backend = backends.backend("CPU", mixed_precision=False, use_cs_grad_accum=True)
+    backends.chosen._made.remove(backend)
+    assert precision_of(None) == "float32"
+    assert precision_of("bfloat16") == "mixed_bfloat16"
+    with pytest.raises(ConfigureError, match="mixed_precison"):
+        backends.backend("CPU", mixed_precison=True)

@@ -1,0 +1,287 @@
+"""The runner of a `run.py`: flags, `runconfig`, hooks, files, on a CPU and on a CS system."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from cs_runtime.errors import CallError
+from cs_system.testing import RunningSystem
+from cstorch.metrics import AccuracyMetric
+from cstorch.runner import LossValueError, RunConfig, Runner, run
+from cstorch.runner.runner import newest_checkpoint
+from cstorch.runner.settings import NotOnCsError, StepsReachedError
+from cstorch.testing import forget
+
+FEATURES, CLASSES, BATCH, EPOCH = 6, 4, 16, 8
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(fresh_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Network(nn.Module):
+    """Returns the loss of a batch, and counts hits where it evaluates."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        super().__init__()
+        hidden = params["model"]["hidden_size"]
+        self.layers = nn.Sequential(
+            nn.Linear(FEATURES, hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden, CLASSES)
+        )
+        self.accuracy = AccuracyMetric("accuracy")
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        x, y = batch
+        logits = self.layers(x)
+        if not self.training:
+            self.accuracy(labels=y.clone(), predictions=logits.argmax(-1).int())
+        return nn.functional.cross_entropy(logits, y)
+
+
+def data_fn(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
+    x = torch.randn(BATCH * EPOCH, FEATURES, generator=torch.Generator().manual_seed(3))
+    if params["train_input"].get("broken"):
+        x[-1] = float("nan")
+    return torch.utils.data.DataLoader(TensorDataset(x, x[:, :CLASSES].argmax(1)), batch_size=BATCH)
+
+
+PARAMS: dict[str, Any] = {
+    "train_input": {},
+    "model": {"hidden_size": 16},
+    "optimizer": {
+        "optimizer_type": "AdamW",
+        "learning_rate": [
+            {"scheduler": "Linear", "initial_learning_rate": 0.0, "end_learning_rate": 0.01, "steps": 5},
+            {"scheduler": "Constant", "learning_rate": 0.01},
+        ],
+        "weight_decay_rate": 0.1,
+        "max_gradient_norm": 1.0,
+        "loss_scaling_factor": "dynamic",
+    },
+    "runconfig": {"max_steps": 12, "log_steps": 4, "checkpoint_steps": 6, "seed": 1},
+}
+
+
+def called(
+    *flags: str, params: dict[str, Any] | None = None, runner: type[Runner] = Runner, **run_config: Any
+) -> Runner:
+    """One call of `run` in a process of its own, as it were."""
+    forget()
+    given = {**PARAMS, **(params or {})}
+    given["runconfig"] = {**given["runconfig"], **run_config}
+    Path("params.yaml").write_text(yaml.safe_dump(given))
+    return run(
+        Network, data_fn, data_fn, runner=runner, argv=["-p", "params.yaml", "-o", "model_dir", *flags]
+    )
+
+
+class Without(Runner):
+    """Trains without dropout, so that a CPU and the CS system draw nothing."""
+
+    def on_train_start(self) -> None:
+        self.model.network.layers[2].p = 0.0
+
+
+def test_the_system_trains_as_the_cpu_and_a_stopped_run_goes_on(
+    system: RunningSystem, tmp_path: Path
+) -> None:
+    words = ("-m", "train")
+    expected = called(*words, "-o", "cpu", runner=Without).losses
+    assert sorted(expected) == list(range(1, 13))
+    on_cs = (*words, f"--cs_ip={system.address}")
+    whole = called(*on_cs, "-o", "cs", runner=Without, save_losses=True, save_initial_checkpoint=True)
+    assert sorted(whole.losses) == [4, 6, 8, 12]
+    assert whole.losses == pytest.approx({step: expected[step] for step in whole.losses}, rel=1e-5)
+    names = {str(path.relative_to("cs")) for path in Path("cs").rglob("*") if path.is_file()}
+    assert names >= {
+        "checkpoint_0.mdl",
+        "checkpoint_6.mdl",
+        "checkpoint_12.mdl",
+        "fabric.json",
+        "losses.json",
+        "performance.json",
+        "performance/performance.json",
+        "run_summary.json",
+        "train/params_train.yaml",
+    }
+    assert json.loads(Path("cs/losses.json").read_text()) == {str(k): v for k, v in whole.losses.items()}
+    assert yaml.safe_load(Path("cs/train/params_train.yaml").read_text())["model"] == {"hidden_size": 16}
+    assert json.loads(Path("cs/performance/performance.json").read_text())["total_samples"] == 12 * BATCH
+
+
+def test_a_run_in_two_parts_equals_one_bit_for_bit(system: RunningSystem) -> None:
+    """Dropout included: masks go by the global step."""
+    on_cs = ("-m", "train", f"--cs_ip={system.address}")
+    called(*on_cs, "-o", "whole")
+    for last in (6, 12):
+        called(*on_cs, "-o", "parts", f"--max_steps={last}")
+    ours, theirs = (torch.load(f"{name}/checkpoint_12.mdl")["model"] for name in ("parts", "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_an_evaluation_equals_a_direct_computation(
+    system: RunningSystem, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called("-m", "train", "-o", "model_dir")
+    losses = {}
+    for side, flags in {"cpu": (), "cs": (f"--cs_ip={system.address}",)}.items():
+        caplog.clear()
+        made = called("-m", "eval", *flags)
+        losses[side] = sum(made.losses.values()) / EPOCH
+        assert f"Avg Eval. Loss = {losses[side]:.6f}" in caplog.text
+        assert "Avg eval_metrics = {'accuracy': " in caplog.text
+    assert capsys.readouterr().out.count("Evaluation Completed Successfully!") == 2
+    network = Network(PARAMS)
+    network.load_state_dict(torch.load("model_dir/checkpoint_12.mdl")["model"])
+    network.eval()
+    with torch.no_grad():
+        found = [network(batch).item() for batch in data_fn(PARAMS)]
+    assert losses == pytest.approx(dict.fromkeys(("cpu", "cs"), sum(found) / EPOCH), rel=1e-5)
+    assert f"'accuracy': {round(float(network.accuracy), 6)}" in caplog.text
+    assert len(called("-m", "eval", "--eval_steps=3").losses) == 3
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize(("flag", "artifacts"), [("--compile_only", 1), ("--validate_only", 0)])
+def test_compiling_runs_nothing(mode: str, flag: str, artifacts: int) -> None:
+    assert not called("-m", mode, flag).losses
+    assert len(list(Path("model_dir").glob("cs_*"))) == artifacts
+    assert Path("model_dir/fabric.json").is_file()
+
+
+def test_hooks_run_in_their_order() -> None:
+    told: list[str] = []
+
+    class Telling(Runner):
+        def __getattribute__(self, name: str) -> Any:
+            if name.startswith("on_"):
+                told.append(name)
+            return super().__getattribute__(name)
+
+    called("-m", "train_and_eval", "--num_steps=9", runner=Telling, max_steps=None, eval_steps=1)
+    step = ["on_train_batch_start", "on_train_batch_end"]
+    epochs = [["on_train_epoch_start", *step * count, "on_train_epoch_end"] for count in (EPOCH, 9 - EPOCH)]
+    assert told == [
+        "on_train_start",
+        *epochs[0],
+        *epochs[1],
+        "on_train_end",
+        "on_eval_start",
+        "on_eval_epoch_start",
+        "on_eval_batch_start",
+        "on_eval_batch_end",
+        "on_eval_epoch_end",
+        "on_eval_end",
+    ]
+
+
+def test_own_flags_and_defaults_reach_the_model() -> None:
+    seen: dict[str, Any] = {}
+
+    def model_fn(params: dict[str, Any]) -> Network:
+        seen.update(params)
+        return Network(params)
+
+    def extra() -> list[argparse.ArgumentParser]:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--hidden", type=int, default=8)
+        return [parser]
+
+    def defaults(params: dict[str, Any]) -> None:
+        params["model"] = {"hidden_size": params["flags"]["hidden"]}
+
+    Path("params.yaml").write_text(yaml.safe_dump(PARAMS))
+    words = ["-p", "params.yaml", "-m", "train", "-o", "model_dir", "--hidden=5", "--max_steps=1"]
+    run(model_fn, data_fn, None, defaults, extra, argv=words)
+    assert seen["model"] == {"hidden_size": 5}
+    assert seen["runconfig"]["max_steps"] == 1
+
+
+def test_a_pretrained_checkpoint_gives_its_weights_and_the_newest_one_is_taken_by_itself() -> None:
+    assert called("-m", "train").global_step == 12
+    with pytest.raises(StepsReachedError, match="global step 12 has reached max_steps 12"):
+        called("-m", "train")
+    flags = ("--checkpoint_path=model_dir/checkpoint_6.mdl", "--is_pretrained_checkpoint")
+    again = called("-m", "train", "-o", "other", *flags, "--max_steps=2")
+    assert (again.global_step, sorted(again.losses)) == (2, [1, 2])
+    assert newest_checkpoint(Path("model_dir")) == Path("model_dir/checkpoint_12.mdl")
+    assert newest_checkpoint(Path("nowhere")) is None
+
+
+def test_batches_of_the_stream_are_kept() -> None:
+    called("-m", "train", "--max_steps=3", save_stream_size=2)
+    kept = sorted(Path("model_dir/stream/train/0").iterdir())
+    assert [path.name for path in kept] == ["batch_0.pt", "batch_1.pt"]
+    torch.testing.assert_close(torch.load(kept[1]), list(data_fn(PARAMS))[1])
+
+
+@pytest.mark.parametrize("flags", [(), ("--cs_ip",)], ids=["cpu", "cs"])
+def test_a_loss_that_is_not_finite_ends_the_training(system: RunningSystem, flags: tuple[str, ...]) -> None:
+    words = [f"{flag}={system.address}" for flag in flags]
+    broken = {"train_input": {"broken": True}, "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}}
+    with pytest.raises(LossValueError, match="loss is nan at global step 8"):
+        called("-m", "train", *words, params=broken)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"log_steps": None}, "has no log_steps"),
+        ({"log_step": 5}, "has 'log_step', expected .*did you mean 'log_steps'"),
+        ({"num_epochs": 1, "num_steps": 2}, "num_epochs is 1 and num_steps is 2"),
+        ({"max_steps": None}, "neither num_epochs, num_steps nor max_steps"),
+        ({"checkpoint_steps": -1}, "checkpoint_steps is -1, expected a whole number of 0 or more"),
+        ({"num_steps": "10"}, "num_steps is '10', expected a whole number of 1 or more"),
+        ({"logging": "loud"}, "logging is 'loud', expected one of debug"),
+        ({"compile_only": True, "validate_only": True}, "expected one of them"),
+        ({"appliance": True}, "--appliance is given"),
+        ({"cs_ip": "127.0.0.1", "grad_accum_steps": 2}, "grad_accum_steps is 2"),
+        ({"cs_ip": "127.0.0.1", "enable_summaries": True}, "enable_summaries is set"),
+    ],
+)
+def test_configurations_that_cannot_be_are_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(CallError, match=text):
+        RunConfig.of({"runconfig": {**PARAMS["runconfig"], **changes}})
+
+
+def test_training_and_evaluating_at_once_is_for_a_cpu() -> None:
+    with pytest.raises(NotOnCsError, match="train_and_eval is asked for on the CS system"):
+        RunConfig.of({"runconfig": {**PARAMS["runconfig"], "mode": "train_and_eval", "cs_ip": "127.0.0.1"}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "first", "steps"),
+    [
+        ({"max_steps": 12}, 0, 12),
+        ({"max_steps": 12}, 5, 7),
+        ({"max_steps": None, "num_steps": 3}, 5, 3),
+        ({"max_steps": 7, "num_steps": 3}, 5, 2),
+        ({"max_steps": None, "num_epochs": 2}, 5, 16),
+        ({"max_steps": None, "num_epochs": 2, "steps_per_epoch": 3}, 0, 6),
+    ],
+)
+def test_steps_of_a_training(changes: dict[str, Any], first: int, steps: int) -> None:
+    made = RunConfig.of({"runconfig": {**PARAMS["runconfig"], **changes}})
+    assert made.total_steps(first, EPOCH) == steps
+
+
+def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(Network, argv=["-m", "train"])
+    assert ended.value.code == 2
+    assert "-p/--params" in capsys.readouterr().err
+    with pytest.raises(CallError, match="cannot read the parameter file"):
+        run(Network, argv=["-m", "train", "-p", "nothing.yaml"])
+    Path("list.yaml").write_text("[1]")
+    with pytest.raises(CallError, match="holds a list"):
+        run(Network, argv=["-m", "train", "-p", "list.yaml"])

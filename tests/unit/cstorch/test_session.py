@@ -1,0 +1,446 @@
+"""Sessions: what a step may do, what is refused, and the small names around them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import cerebras_torch as cbtorch
+from cs_runtime.errors import CallError
+from cs_system.testing import RunningSystem
+from cstorch import optim
+from cstorch.errors import (
+    CheckpointError,
+    ConfigureError,
+    LostWriteError,
+    OptimizerArgumentError,
+    SessionError,
+    TensorReadError,
+    ValueNotThereError,
+)
+from cstorch.session import rendezvous, state
+from cstorch.session.core import cb_model as cm
+from cstorch.session.core import modes
+from cstorch.session.process import RunConfig
+from cstorch.session.utils import extract_loss, nest
+from cstorch.testing import forget
+from cstorch.tracing.device import DeviceTensor
+from cstorch.utils.rates import RateTracker
+
+FEATURES, CLASSES, BATCH, STEPS = 6, 4, 16, 4
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(fresh_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def new_loader() -> torch.utils.data.DataLoader[Any]:
+    x = torch.randn(BATCH * STEPS, FEATURES, generator=torch.Generator().manual_seed(3))
+    return torch.utils.data.DataLoader(TensorDataset(x, x[:, :CLASSES].argmax(1)), batch_size=BATCH)
+
+
+def new_model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+class Training:
+    """A model with its optimizer in a session, or on this CPU."""
+
+    def __init__(self, make: Callable[..., torch.optim.Optimizer], **arguments: Any) -> None:
+        self.model = cbtorch.module(new_model())
+        self.optimizer = cbtorch.optimizer(make(self.model.parameters(), **arguments))
+        self.loader = cbtorch.dataloader(new_loader())
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        x, y = batch
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def losses(self) -> list[float]:
+        """Of one epoch, read behind the update."""
+        with cbtorch.Session(self.loader, "train"):
+            return [self.step(batch).item() for batch in self.loader]
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (torch.optim.SGD, {"lr": 0.1}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+        (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
+        (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+        (torch.optim.Adagrad, {"lr": 0.1}),
+        (torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.5}),
+        (optim.AdamW, {"lr": 0.01}),
+    ],
+)
+def test_optimizers_train_as_on_a_cpu(
+    system: RunningSystem, make: Callable[..., torch.optim.Optimizer], arguments: dict[str, Any]
+) -> None:
+    """Those of torch.optim to PyTorch's numbers, state that only their first step makes included."""
+    expected = Training(make, **arguments).losses()
+    forget()
+    cbtorch.initialize(cs_ip=system.address)
+    ours = Training(make, **arguments)
+    assert isinstance(ours.optimizer, cbtorch.optim.Optimizer)
+    assert ours.losses() == pytest.approx(expected, rel=2e-5)
+    assert len(set(expected)) == STEPS
+
+
+def test_a_body_that_runs_once_gives_the_values_of_fetched_steps(system: RunningSystem) -> None:
+    expected = Training(torch.optim.SGD, lr=0.1).losses()
+    forget()
+    cbtorch.initialize(cs_ip=system.address)
+    training = Training(torch.optim.SGD, lr=0.1)
+    seen: dict[int, float] = {}
+    weights: list[float] = []
+    turns = 0
+
+    @cm.step_closure
+    def note(loss: torch.Tensor) -> None:
+        assert state().is_inside_execution_loop
+        seen[cm.get_run_step()] = loss.item()
+        weights.append(float(training.model[0].weight.sum()))
+
+    cm.set_run_config(total_steps=7, checkpoint_steps=3, fetch_steps=2)
+    with cbtorch.Session(training.loader, modes.TRAIN):
+        for _ in range(5):  # epochs
+            for batch in training.loader:
+                turns += 1
+                note(training.step(batch))
+    assert turns == 1
+    assert sorted(seen) == [2, 3, 4, 6, 7]
+    assert len(set(weights)) == 5
+    assert [seen[step] for step in (2, 3, 4)] == pytest.approx(expected[1:4], rel=2e-5)
+    assert state().rate_tracker.total_count == 7 * BATCH
+    assert cm.metrics_counter_value("CerebrasCompileTimeMs") is not None
+
+
+def test_a_scaler_that_is_called_divides_clips_and_skips(system: RunningSystem) -> None:
+    """An overflow of the scaled gradients takes its step back; the others are those without a scale."""
+
+    def train() -> list[float]:
+        training = Training(torch.optim.SGD, lr=0.1)
+        scaler = cbtorch.amp.GradScaler("dynamic", init_scale=2.0**15, max_gradient_norm=0.5)
+        found = []
+        with cbtorch.Session(training.loader, "train"):
+            for x, y in training.loader:
+                training.optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(training.model(x), y)
+                scaler(loss).backward()
+                training.optimizer.step()
+                found.append(loss.item())
+        return found
+
+    ours = train()
+    plain = Training(torch.optim.SGD, lr=0.1)
+    expected = []
+    for batch in plain.loader:
+        plain.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(plain.model(batch[0]), batch[1])
+        loss.backward()
+        nn.utils.clip_grad_norm_(plain.model.parameters(), 0.5)
+        plain.optimizer.step()
+        expected.append(loss.item())
+    assert ours == pytest.approx(expected, rel=1e-5)
+    forget()
+    cbtorch.initialize(cs_ip=system.address)
+    assert train() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.fixture
+def training(system: RunningSystem) -> Training:
+    cbtorch.initialize(cs_ip=system.address)
+    return Training(torch.optim.SGD, lr=0.1)
+
+
+def run(training: Training, body: Callable[[Batch], object], mode: str = "train") -> None:
+    """A session whose loop does nothing beside the body."""
+    with cbtorch.Session(training.loader, mode):
+        for batch in training.loader:
+            body(batch)
+
+
+@pytest.mark.parametrize("calls_step", [False, True])
+def test_declared_schedules_count_the_steps_of_their_optimizer(
+    system: RunningSystem, calls_step: bool
+) -> None:
+    """Those of releases 1.x, one behind the other; a loaded optimizer goes on in them."""
+    expected = [0.1, 0.05, 0.3, 0.2, 0.1, 0.1]
+
+    def prepared() -> tuple[Training, list[Any]]:
+        forget()
+        cbtorch.initialize(cs_ip=system.address)
+        training = Training(optim.SGD, lr=1.0)
+        schedules = [
+            cbtorch.optim.lr_scheduler.Exponential(training.optimizer, 0.1, 2, 0.25),
+            cbtorch.optim.lr_scheduler.Polynomial(training.optimizer, 0.3, 0.1, 2, 1.0, False),
+        ]
+        return training, schedules
+
+    def rates(training: Training, schedules: list[Any], steps: int) -> list[float]:
+        seen: list[float] = []
+        note = cm.step_closure(lambda rate: seen.append(rate.item()))
+        cm.set_run_config(steps, 2, 1)
+        with cbtorch.Session(training.loader, "train"):
+            for batch in training.loader:
+                note(training.optimizer.param_groups[0]["lr"].clone())
+                training.step(batch)
+                for schedule in schedules if calls_step else ():
+                    schedule.step()
+        return seen
+
+    first = prepared()
+    assert rates(*first, 4) == pytest.approx(expected[:4])
+    saved = cm.to_cpu({"model": first[0].model.state_dict(), "optimizer": first[0].optimizer.state_dict()})
+    second = prepared()
+    second[0].model.load_state_dict(saved["model"])
+    second[0].optimizer.load_state_dict(saved["optimizer"])
+    assert rates(*second, 2) == pytest.approx(expected[4:])
+
+
+def test_a_body_that_changes_is_refused_with_its_line(training: Training) -> None:
+    factors = iter(range(1, 9))
+    with pytest.raises(SessionError, match=r"test_session\.py:\d+: aten\.mul.*lr_scheduler"):
+        run(training, lambda batch: training.step((batch[0] * next(factors), batch[1])))
+
+
+def test_a_schedule_of_torch_is_refused(training: Training) -> None:
+    schedule = torch.optim.lr_scheduler.ExponentialLR(training.optimizer, 0.9)
+    with pytest.raises(SessionError, match=r"such as lr, changes .*cbtorch\.optim\.lr_scheduler"):
+        run(training, lambda batch: (training.step(batch), schedule.step()))
+
+
+def test_a_value_read_before_the_update_is_refused_with_its_line(training: Training) -> None:
+    with pytest.raises(TensorReadError, match=r"test_session\.py:\d+"):
+        run(training, lambda batch: training.model(batch[0]).sum().item())
+
+
+def test_what_follows_a_read_is_no_step_any_more(training: Training) -> None:
+    def body(batch: Batch) -> None:
+        training.step(batch).item()
+        training.model[0].weight.data.mul_(0.9)
+
+    with pytest.raises(LostWriteError, match="in a session before the first value is read"):
+        run(training, body)
+
+
+def test_a_tensor_of_the_step_before_has_no_value_in_the_next(training: Training) -> None:
+    kept: list[torch.Tensor] = []
+
+    def body(batch: Batch) -> None:
+        for loss in kept:
+            loss.add(1)
+        kept.append(training.step(batch))
+
+    with pytest.raises(ValueNotThereError, match=r"test_session\.py:\d+: a tensor that the step computes"):
+        run(training, body)
+
+
+@pytest.mark.parametrize(("mode", "text"), [("train", "changes no parameter"), ("eval", "changes the model")])
+def test_a_step_of_the_other_mode_is_refused(training: Training, mode: str, text: str) -> None:
+    training.model.eval()
+
+    def body(batch: Batch) -> None:
+        loss = training.step(batch) if mode == "eval" else training.model(batch[0]).sum()
+        cm.step_closure(print)(loss)
+
+    with pytest.raises(SessionError, match=text):
+        run(training, body, mode)
+
+
+def test_calls_in_the_wrong_place_are_refused(training: Training) -> None:
+    with pytest.raises(SessionError, match="outside of a session"):
+        next(iter(training.loader))
+    with pytest.raises(SessionError, match="inside of another"), cbtorch.Session(training.loader, "train"):
+        cbtorch.Session(training.loader, "eval").__enter__()
+    with pytest.raises(SessionError, match="mode is 'test', expected one of train"):
+        cbtorch.Session(training.loader, mode="test")
+    with pytest.raises(SessionError, match=r"compile\(\) is called before a step"):
+        cbtorch.compile()
+    with pytest.raises(ConfigureError, match=r"initialize\(\) is called twice"):
+        cbtorch.initialize(cs_ip="127.0.0.1:1")
+    with pytest.raises(CallError, match=r"optimizer\(\) got a int"):
+        cbtorch.optimizer(3)  # type: ignore[arg-type]
+    with pytest.raises(OptimizerArgumentError, match=r"passed to cbtorch\.module\(\) before"):
+        cbtorch.optimizer(torch.optim.SGD(new_model().parameters(), lr=0.1))
+    damped = torch.optim.SGD(training.model.parameters(), lr=0.1, momentum=0.9, dampening=0.5)
+    with pytest.raises(OptimizerArgumentError, match=r"use cbtorch\.optim\.SGD"):
+        cbtorch.optimizer(damped)
+    with pytest.raises(SessionError, match="total_steps=0"):
+        cm.set_run_config(0, 0, 0)
+    assert torch.tensor([1.0], device=cm.device()).tolist() == [1.0]
+
+
+def test_closures_may_hold_their_tensors(training: Training) -> None:
+    """As `session.add_step_closure(lambda: ...)` is often called: nothing is passed."""
+    seen: list[tuple[float, float]] = []
+    cm.set_run_config(3, 0, 1)
+    with cbtorch.Session(training.loader, "train") as session:
+        for batch in training.loader:
+            loss = training.step(batch)
+            double = loss.detach() * 2
+            session.add_step_closure(lambda: seen.append((loss.item(), float(double))))  # noqa: B023
+            cm.run_step_closures()
+    assert [2 * loss for loss, _ in seen] == pytest.approx([double for _, double in seen])
+    assert len({loss for loss, _ in seen}) == 3
+
+
+def _take(program: Any, order: Path, compiles: bool) -> None:
+    raise SystemExit(f"{program.framework} {program.batch_size} {compiles}")
+
+
+def test_a_worker_hands_its_input_to_an_analysis(
+    system: RunningSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("input_analyzer.taken", _take, raising=False)
+    monkeypatch.setenv("CSRUN_INPUT_ANALYSIS", "order.json")
+    monkeypatch.setenv("CSRUN_INPUT_ANALYZER", "input_analyzer:taken")
+    for name, value in {"JOB_ID": "a", "JOB_TOKEN": "b", "RANK": "1", "NUM_TASKS": "3"}.items():
+        monkeypatch.setenv(f"CSRUN_{name}", value)
+    cbtorch.initialize(cs_ip=system.address)
+    assert (cm.is_receiver(), cm.is_streamer(), cm.is_master_ordinal()) == (False, True, False)
+    assert (cm.get_ordinal(), cm.num_tasks(), cm.num_streamers(), cm.get_streaming_rank()) == (1, 3, 2, 0)
+    loader = cbtorch.dataloader(new_loader())
+    with pytest.raises(SystemExit, match="torch 16 False"), cbtorch.Session(loader, "train"):
+        next(iter(loader))
+
+
+def test_tasks_meet_and_do_not_wait_for_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {"JOB_ID": "a", "JOB_TOKEN": "b", "NUM_TASKS": "3", "LOG_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(f"CSRUN_{name}", value)
+
+    def at(rank: int, name: str, timeout_s: float) -> list[bytes]:
+        monkeypatch.setenv("CSRUN_RANK", str(rank))
+        monkeypatch.setattr(rendezvous, "_meetings", Counter())  # each is the first call of its process
+        return rendezvous.rendezvous(name, str(rank).encode(), timeout_s)
+
+    for rank in (2, 1):
+        with pytest.raises(rendezvous.RendezvousError, match="rank 0 did not come within 0 s"):
+            at(rank, "one", 0.0)
+    assert at(0, "one", 9.0) == [b"0", b"1", b"2"]
+    monkeypatch.setenv("CSRUN_RANK", "2")
+    rendezvous.announce_end()
+    with pytest.raises(rendezvous.RendezvousError, match="rank 0"):
+        at(1, "two", 0.0)
+    assert at(0, "two", 9.0) == [b"0", b"1", b""]
+    assert "without rank 2, whose program has ended" in caplog.text
+    monkeypatch.delenv("CSRUN_LOG_DIR")
+    with pytest.raises(rendezvous.RendezvousError, match="expected one that csrun_wse has started"):
+        at(0, "three", 0.0)
+    assert rendezvous.rendezvous("three") == [b"", b"", b""]
+
+
+def test_tasks_do_not_meet_from_the_loop_to_the_end_of_a_session(
+    system: RunningSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The chief runs steps there while workers stream, so that neither comes to the other's places."""
+    for name, value in {"JOB_ID": "a", "JOB_TOKEN": "b", "NUM_TASKS": "2", "LOG_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(f"CSRUN_{name}", value)
+    monkeypatch.setattr("cstorch.session.core.cb_model._meet", lambda name, payload: [b"met"])
+    monkeypatch.setattr("cstorch.session.session.run_worker", lambda *streamed: None)
+    monkeypatch.setenv("CSRUN_RANK", "1")
+    cbtorch.initialize(cs_ip=system.address)
+    loader = cbtorch.dataloader(new_loader())
+    for mode in ("train", "eval"):
+        with cbtorch.Session(loader, mode):
+            assert cm.rendezvous("before the loop", b"mine") == [b"met"]
+            assert list(loader) == []
+            assert cm.rendezvous("behind the loop", b"mine") == [b"mine"]
+        assert cm.rendezvous("behind the session", b"mine") == [b"met"]
+
+
+def test_the_appliance_is_refused() -> None:
+    with pytest.raises(ConfigureError, match="pass cs_ip=IP:PORT"):
+        cbtorch.initialize(appliance=True)
+    with pytest.raises(ConfigureError, match="--cs_ip"):
+        cbtorch.core.appliance.ApplianceMode()
+
+
+def test_compile_only_stops_behind_the_first_turn(tmp_path: Path) -> None:
+    cbtorch.initialize(compile_only=True, compile_dir=tmp_path / "compiled")
+    training = Training(torch.optim.SGD, lr=0.1)
+    turns = 0
+    with cbtorch.Session(training.loader, "train"):
+        for batch in training.loader:
+            training.step(batch)
+            turns += 1
+    assert cbtorch.compile()
+    assert turns == 1
+    assert len(list((tmp_path / "compiled").glob("cs_*"))) == 1
+
+
+def test_without_a_system_everything_is_this_cpu() -> None:
+    assert not cm.use_cs()
+    assert not cm.is_wse_device()
+    assert (cm.get_ordinal(), cm.num_tasks(), cm.num_streamers(), cm.num_receivers()) == (0, 1, 1, 1)
+    assert cm.is_master_ordinal(local=True)
+    assert cm.is_streamer()
+    assert cm.is_receiver()
+    assert (cm.get_streaming_rank(), cm.get_streaming_batch_size(7)) == (0, 7)
+    assert (cm.is_sync_mode(), cm.is_appliance(), cm.hit_worker_cache_limit()) == (False, False, False)
+    assert cm.device() == torch.device("cpu")
+    assert cm.step_closure(lambda x: x + 1)(1) == 2
+    assert cm.rendezvous("here", b"payload") == [b"payload"]
+    assert cm.mesh_reduce("sum", torch.ones(2), lambda found: found[0] * 2).tolist() == [2.0, 2.0]
+    assert set(cm.service_resolver().cluster_spec()) == {"chief", "worker"}
+    model = new_model()
+    assert cbtorch.module(model) is model
+    assert state().modules == [model]
+
+
+def test_tensors_are_made_and_moved_on_the_device(training: Training) -> None:
+    device = cm.device()
+    made = [torch.zeros(2, device=device), torch.ones(2).to(device), cm.make_constant(torch.ones(2))]
+    assert all(isinstance(x, DeviceTensor) for x in made)
+    assert [x.tolist() for x in made] == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+    found = nest.map_xla_tensors(cm.to_cpu, {"a": made[0], "b": [torch.ones(1), 3]})
+    assert not list(nest.visit_xla_tensors(found))
+    assert len(list(nest.visit_xla_tensors(made))) == 3
+
+
+def test_small_names() -> None:
+    assert modes.get_modes() == ["train", "eval", "eval_all", "train_and_eval", "inference"]
+    assert modes.is_valid(modes.INFERENCE)
+    assert not modes.is_valid("test")
+    loss = torch.ones(())
+    for outputs in (loss, (loss, 3), {"loss": loss}, type("Outputs", (), {"loss": loss})()):
+        assert extract_loss(outputs) is loss
+    with pytest.raises(SessionError, match="without a loss"):
+        extract_loss({"logits": loss})
+    state().full_config.matching.kernel.no_dcache_spill_splits = True
+    assert state().full_config.matching.kernel.no_dcache_spill_splits
+    assert cbtorch.nn.StripPadding()(loss) is loss
+    config = RunConfig(total_steps=7, checkpoint_steps=3, fetch_steps=0)
+    assert [step for step in range(1, 8) if config.is_due(step)] == [3, 6, 7]
+    tracker = RateTracker()
+    tracker.add(3)
+    assert (tracker._count, tracker._partial_count) == (3, 3)
+    assert tracker.rate() > 0
+    assert (tracker._count, tracker._partial_count) == (3, 0)
+    assert tracker.global_rate() > 0
+
+
+def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "checkpoint_1.mdl"
+    cm.save({"a": torch.ones(2)}, path, post_transfer_callback=lambda held: {**held, "step": 1})
+    assert cbtorch.load(path)["step"] == 1
+    with pytest.raises(CheckpointError, match="cannot write checkpoint"):
+        cm.save({"a": torch.ones(2)}, path / "below")
+    assert torch.load(path)["a"].tolist() == [1.0, 1.0]
+    assert [file.name for file in path.parent.iterdir()] == ["checkpoint_1.mdl"]

@@ -1,0 +1,142 @@
+"""Tensors that a step, or a program around it, makes on the device; values that a step may read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cstorch.errors import RandomOutsideError, TensorReadError
+from cstorch.tensors import current_torch_device as _  # noqa: F401 - makers of tensors on the device
+from cstorch.tracing.device import DEVICE, DeviceTensor
+
+from .conftest import BothWays, in_numbers, run_compiled
+
+Make = Callable[[torch.Tensor], torch.Tensor]
+
+MADE: dict[str, Make] = {
+    "tensor": lambda x: torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device),
+    "number": lambda x: torch.tensor(2, dtype=x.dtype, device=x.device),
+    "as_tensor": lambda x: torch.as_tensor(np.ones(4, np.float32), device=x.device) + torch.as_tensor(x),
+    "written": lambda x: torch.tensor([0.0] * 4, device=x.device).add_(x[0]).mul_(2),
+    "filled": lambda x: torch.zeros(4, device=x.device) + torch.full((4,), 2.0, device=x.device),
+    "ones": lambda x: torch.ones(3, 4, device=x.device, dtype=torch.int32) * torch.eye(4, device=x.device)[0],
+    "range": lambda x: torch.arange(4, device=x.device) + torch.linspace(0, 1, 4, device=x.device),
+    "empty": lambda x: torch.empty(4, device=x.device).fill_(2) + torch.empty_like(x).zero_(),
+    "new": lambda x: x.new_zeros(4) + x.new_ones((4,)) + x.new_full((4,), 3.0) + x.new_tensor([1, 2, 3, 4]),
+    "moved": lambda x: torch.ones(4).to(x.device) + torch.ones(4).to(x) + torch.ones(4).double().type_as(x),
+    "random": lambda x: 0 * (torch.rand(4, device=x.device) + torch.randn(4, device=x.device)),
+    "order": lambda x: x[:, torch.randperm(4, device=x.device)].sum(),
+    "grid": lambda x: torch.stack(torch.meshgrid(*[torch.arange(4, device=x.device)] * 2, indexing="ij")).sum(
+        0
+    ),
+    "rows": lambda x: x.index_select(1, torch.tensor([0, 2], device=x.device)),
+    "inverse functions": lambda x: (x / 20).asin() + (x / 20).acos() + x.atan() + (x / 20).atanh(),
+    "hyperbolic": lambda x: (x + 1).acosh() + x.asinh() + (x / 9).sinh() + torch.hypot(x, x + 1),
+    "gamma": lambda x: torch.lgamma(x + 1) + torch.digamma(x + 1) + torch.erfinv(x / 20),
+    "ranks": lambda x: x.kthvalue(2, -1)[0] + x.median(0)[0][:3] + x.median(),
+    "shifts": lambda x: (x.int() << 2) + (x.int() >> 1),
+    "places": lambda x: torch.bucketize(x, torch.tensor([1.0, 5.0, 9.0])) + torch.searchsorted(x, x + 0.5),
+    "right": lambda x: torch.bucketize(x, torch.tensor([1.0, 5.0]), right=True),
+    "whole rows": lambda x: x.gather(0, torch.tensor([[2], [0]]).expand(2, 4)),
+    "scattered rows": lambda x: (
+        torch.ones(5, 4).to(x).scatter_add(0, torch.tensor([[2], [0], [2]]).expand(3, 4), x)
+    ),
+    "triangles": lambda x: x.tril(-1) + x.triu(1) + torch.ones(3, 4, device=x.device).tril(2),
+    "lists": lambda x: (
+        torch._foreach_mul([x, x + 1], [2.0, 3.0])[1] + torch._foreach_add([x], [x], alpha=2)[0]
+    ),
+    "decided by what is known": lambda x: x * 2 if torch.ones(2, 2, device=x.device).tril().sum() == 3 else x,
+    "read where it is known": lambda x: x + torch.arange(5, device=x.device).max().item(),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> np.ndarray:
+    """The sums of all, of one step."""
+
+    def step(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        return [make(x).float().sum() for make in MADE.values()]
+
+    return run_compiled(nn.Linear(1, 1), step, [(_input(),)]).values[0]
+
+
+def _input() -> torch.Tensor:
+    return torch.arange(12.0).reshape(3, 4)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_made_in_a_step_it_is_what_eager_torch_makes(compiled: np.ndarray, name: str) -> None:
+    expected = in_numbers(MADE[name](_input()).float().sum())[0]
+    assert compiled[list(MADE).index(name)] == pytest.approx(expected, rel=2e-6, abs=1e-5)
+
+
+OUTSIDE: dict[str, Callable[[], torch.Tensor]] = {
+    "zeros": lambda: torch.zeros(2, 3, device=DEVICE),
+    "arange": lambda: torch.arange(4, device="xla:0"),
+    "full": lambda: torch.full((2,), 5.0, device=DEVICE),
+    "module": lambda: nn.Linear(2, 2, device=DEVICE).weight,
+    "moved module": lambda: nn.Linear(2, 2).to(DEVICE).weight,
+    "moved": lambda: torch.ones(3).to(DEVICE),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_made_outside_of_a_step_it_is_on_the_device_with_its_elements(name: str) -> None:
+    made = OUTSIDE[name]()
+    assert isinstance(made, DeviceTensor)
+    assert made.device == DEVICE
+    torch.manual_seed(0)
+    expected = {"zeros": 0, "arange": 6, "full": 10, "moved": 3}.get(name)
+    if expected is not None:
+        assert float(made.sum()) == expected
+
+
+def test_numbers_of_python_keep_their_values_on_the_way_to_the_device() -> None:
+    assert torch.tensor([1.0, 2.0], device=DEVICE).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda model, x: x.sum().item(),
+        lambda model, x: bool(model.weight.sum() > 0),
+        lambda model, x: torch.rand(2, device=x.device).tolist(),
+        lambda model, x: torch.allclose(x, x),
+    ],
+    ids=["batch", "state", "random", "compared"],
+)
+def test_what_steps_do_not_share_is_not_read(read: Callable[..., object]) -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        read(model, x)
+        return x.sum()
+
+    with pytest.raises(TensorReadError, match=r"test_tensors_in_steps\.py:\d+"):
+        run_compiled(nn.Linear(1, 1), step, [(_input(),)])
+
+
+def test_a_mask_in_a_buffer_is_a_constant_until_a_step_writes_it(both_ways: Callable[..., BothWays]) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.ones(3, 3).tril())
+            self.register_buffer("ids", torch.arange(3))
+            self.register_buffer("factors", torch.tensor([1.0, 2.0, 3.0]))
+            self.register_buffer("written", torch.arange(3))
+
+    def step(model: Masked, x: torch.Tensor) -> torch.Tensor:
+        model.written.add_(1)
+        return (x[:, :3] * model.mask * model.factors + model.ids + model.written).sum()
+
+    found = both_ways(Masked(), step, (_input(),), (_input(),))
+    np.testing.assert_allclose(found.compiled.values, found.eager)
+    names = {name.removeprefix("state.model.") for name in found.compiled.state}
+    assert names == {"factors", "written", "state.global_step"}
+
+
+def test_drawing_for_the_device_is_not_drawing_on_this_cpu() -> None:
+    with pytest.raises(RandomOutsideError):
+        run_compiled(nn.Linear(1, 1), lambda model, x: (x + torch.rand(4)).sum(), [(_input(),)])

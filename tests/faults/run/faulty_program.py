@@ -1,6 +1,6 @@
-"""A user's program for fault tests, as `tensorflow_program.py`: FAULT in the environment says what goes wrong.
+"""A user's program for fault tests, whose input misbehaves as FAULT in the environment says.
 
-Its front end is NumPy's, with which a job starts in a third of the time.
+Its front end is NumPy's: a job starts in a third of the time that one of `tensorflow_program.py` takes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[0] = str(Path(__file__).parents[2] / "unit" / "cs_runtime")
-from numpy_program import BATCH, NumpyFrontEnd, Scalars
-
 from cs_runtime import logs
 from cs_runtime.events import StepEvents
 from cs_runtime.exits import report_errors
 from cs_runtime.settings import RunSettings
 from cs_runtime.training import train
 from cs_toolkit.step import TensorSpec
+
+sys.path[0] = str(Path(__file__).parents[2] / "unit" / "cs_runtime")
+from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402
 
 FAULT = os.environ.get("FAULT", "")
 ROLE = os.environ.get("CSRUN_ROLE", "chief") + os.environ.get("CSRUN_TASK_INDEX", "0")
@@ -32,8 +32,8 @@ DIFFERS = FAULT == "differ" and ROLE == "worker1"
 
 class FaultyFrontEnd(NumpyFrontEnd):
     def inputs(self) -> tuple[TensorSpec, ...]:
-        specs = super().inputs()
-        return tuple(replace(spec, shape=(2 * BATCH, *spec.shape[1:])) for spec in specs) if DIFFERS else specs
+        records = 2 * BATCH if DIFFERS else BATCH
+        return tuple(replace(spec, shape=(records, *spec.shape[1:])) for spec in super().inputs())
 
     def input_facts(self) -> Mapping[str, str]:
         if DIFFERS:

@@ -47,7 +47,7 @@ class NumpyFrontEnd:
         self._checkpoint = model_dir / "state.npz"
 
     def program(self) -> StepProgram:
-        from cgc.cirh.text import parse_module  # for the chief alone: workers load no compiler
+        from cgc.cirh.text import parse_module  # here, because workers load no compiler
         from cs_runtime.traced_step import step_program
 
         return step_program(parse_module(STEP.read_text()), "train", BATCH, ["features", "labels"])
@@ -102,7 +102,8 @@ def main(cs_ip: str, model_dir: str, steps: str) -> None:
     write_params(settings.model_dir, params)
     shown = Scalars()
     result = train(NumpyFrontEnd(settings.model_dir), settings, StepEvents(shown, 1, BATCH))
-    assert result is not None
+    if result is None:  # in a worker
+        return
     losses = {step: values["loss"] for step, values in shown.values.items()}
     loaded = sorted({name.partition(".")[0] for name in sys.modules})
     print(json.dumps({"step": result.final_step, "losses": losses, "loaded": loaded}))

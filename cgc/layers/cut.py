@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cgc.layers.graph import StepGraph
 from cgc.layers.order import live_bytes, sequence
+from cgc.layers.reads import Reads
 from cgc.layers.repeats import Sequenced, layer_boundaries
 from cgc.layers.roles import Role, roles
 
@@ -59,32 +61,6 @@ def cut(graph: StepGraph, labels: Sequence[Hashable]) -> Cut:
     return Cut(graph, tuple(found), layers)
 
 
-class Reads:
-    """What ops read, through the ops that are repeated wherever they are read."""
-
-    def __init__(self, graph: StepGraph, found: Sequence[Role]) -> None:
-        self._graph = graph
-        self._roles = found
-        self._behind: dict[int, frozenset[int]] = {}
-
-    def values(self, op: int) -> frozenset[int]:
-        """Arguments, and values of ops that are computed once."""
-        return frozenset().union(*(self._sources(value) for value in self._graph.operands[op]))
-
-    def _sources(self, value: int) -> frozenset[int]:
-        producer = self._graph.producer.get(value)
-        if producer is None or self._roles[producer] is not Role.REPEATED:
-            return frozenset((value,))
-        if producer not in self._behind:
-            self._behind[producer] = self.values(producer)
-        return self._behind[producer]
-
-    def weights(self, op: int) -> frozenset[int]:
-        """The state that comes with a layer, of what an op reads."""
-        graph = self._graph
-        return frozenset(v for v in self.values(op) if v in graph.state and not graph.is_small(v))
-
-
 def _forward_layers(
     graph: StepGraph, found: Sequence[Role], reads: Reads, labels: Sequence[Hashable]
 ) -> dict[int, int]:
@@ -98,7 +74,7 @@ def _forward_layers(
         weight_bytes.append(sum(graph.size_bytes[value] for value in new))
     places = layer_boundaries(Sequenced([labels[op] for op in order], weight_bytes, live_bytes(graph, order)))
     layer_of: dict[int, int] = {}
-    for layer, (start, end) in enumerate(zip(places, places[1:], strict=False)):
+    for layer, (start, end) in enumerate(pairwise(places)):
         layer_of.update(dict.fromkeys(order[start:end], layer))
     penalties = [op for op, role in enumerate(found) if role is Role.PENALTY]
     _add_penalties(graph, reads, penalties, layer_of)
@@ -127,7 +103,8 @@ def _backward_layers(
         if role is not Role.BACKWARD:
             continue
         latest = min(
-            (layer_of[producer] for producer in graph.producers(op) if producer in layer_of), default=count - 1
+            (layer_of[producer] for producer in graph.producers(op) if producer in layer_of),
+            default=count - 1,
         )
         near = [
             max(layers)

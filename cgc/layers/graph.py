@@ -94,10 +94,14 @@ def _closure(ops: Iterable[int], near: Callable[[int], Iterable[int]]) -> frozen
     return frozenset(found)
 
 
+def numbered_values(program: Program) -> list[SSAValue]:
+    """All values of a step in the order of their numbers in its graph."""
+    return [*program.state, *program.inputs, *(result for op in program.ops for result in op.results)]
+
+
 def step_graph(program: Program) -> StepGraph:
     """The graph of a step; op *i* is `program.ops[i]`."""
-    arguments = [*program.state, *program.inputs]
-    values = [*arguments, *(result for op in program.ops for result in op.results)]
+    values = numbered_values(program)
     number = {value: index for index, value in enumerate(values)}
     return StepGraph(
         operands=[tuple(number[value] for value in op.operands) for op in program.ops],

@@ -29,9 +29,10 @@ def sequence(graph: StepGraph, ops: frozenset[int]) -> list[int]:
             found[op] = None
             continue
         pending.append((op, True))
-        before = [producer for producer in graph.producers(op) if producer in ops and producer not in found]
-        # Reversed: the last one pushed comes first, of equals the first operand.
-        pending += [(producer, False) for producer in sorted(reversed(before), key=depth.__getitem__)]
+        before = [near for near in graph.producers(op) if near in ops and near not in found]
+        # The last one pushed comes first: of equals the first operand.
+        before.reverse()
+        pending += [(producer, False) for producer in sorted(before, key=depth.__getitem__)]
     return list(found)
 
 

@@ -1,4 +1,4 @@
-"""Where a sequence of ops is cut into layers: what repeats is found first, the rest by the bytes that cross."""
+"""Where a sequence of ops is cut into layers: what repeats first, the rest by the bytes that cross."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def _weights_of_a_copy(weights: np.ndarray, run: _Run) -> int:
     return int(weights[run.start + run.period] - weights[run.start])
 
 
-def _runs(
-    labels: np.ndarray, weights: np.ndarray, live: Sequence[int], start: int, end: int
-) -> list[_Run]:
+def _runs(labels: np.ndarray, weights: np.ndarray, live: Sequence[int], start: int, end: int) -> list[_Run]:
     """Repeats between two places, in order: the longest, then those on both sides of it."""
     run = _longest(labels[start:end])
     if run is None:

@@ -88,14 +88,14 @@ class _Network:
     def _leaving(self, value: int) -> int:
         """The node behind the passage of a value, which costs its bytes once however many read it.
 
-        State is at MemoryX already.
+        State is at MemoryX already, and small values cost nothing.
         """
         leaving = self._node("value", value)
         if value not in self._graph.state:
             made = self._graph.producer.get(value)
             entering = _SOURCE if made is None else self._producer_node(made)
-            cost = -(-self._graph.size_bytes[value] // _UNIT_BYTES)
-            self._capacity.setdefault((entering, leaving), max(1, cost))
+            cost = 0 if self._graph.is_small(value) else -(-self._graph.size_bytes[value] // _UNIT_BYTES)
+            self._capacity.setdefault((entering, leaving), cost)
         return leaving
 
     def _connect(self, tail: int, head: int) -> None:

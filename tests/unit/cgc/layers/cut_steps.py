@@ -1,0 +1,88 @@
+"""Runs a step whole, and cut into layers call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from cgc.cirh.interface import graph_function, step_interface
+from cgc.kernels.program import Program
+from cgc.layers.cut import Cut, cut
+from cgc.layers.functions import part_module
+from cgc.layers.graph import numbered_values, step_graph
+from cgc.layers.labels import labels
+from cgc.layers.norms import split_norms
+from cgc.layers.schedule import Call, Schedule, schedule
+from cgc.lowering.interpret import step_function
+
+State = dict[str, np.ndarray]
+Run = tuple[list[Any], State]
+"""Outputs of each step, and the state after the last."""
+
+
+@dataclass(frozen=True)
+class CutStep:
+    """A step in layers, with what runs it."""
+
+    module: ModuleOp
+    program: Program
+    cut: Cut
+    schedule: Schedule
+
+
+def cut_step(module: ModuleOp, recomputed: frozenset[int] = frozenset()) -> CutStep:
+    """Cuts a copy of a module."""
+    copy = module.clone()
+    split_norms(copy)
+    program = Program(copy)
+    found = cut(step_graph(program), labels(program.ops))
+    types = [value.type for value in numbered_values(program)]
+    return CutStep(copy, program, found, schedule(found, program.ops, types, recomputed))
+
+
+def calls_of(plan: Schedule) -> list[Call]:
+    """All calls of a step in their order."""
+    calls = [plan.before, *(layer.forward for layer in plan.layers)]
+    calls += [layer.backward for layer in reversed(plan.layers)]
+    for step in plan.rounds:
+        calls += [*step.partial, step.joined]
+    calls += [layer.update for layer in plan.layers]
+    return [call for call in calls if call is not None]
+
+
+def run_whole(module: ModuleOp, state: State, batches: Sequence[Sequence[np.ndarray]]) -> Run:
+    """Runs the whole step."""
+    interface, function = step_interface(module), jax.jit(step_function(module))
+    values: Sequence[Any] = [state[spec.name] for spec in interface.state]
+    found = []
+    for batch in batches:
+        values, outputs = function(values, batch)
+        found.append([np.asarray(output) for output in outputs])
+    return found, {spec.name: np.asarray(value) for spec, value in zip(interface.state, values, strict=True)}
+
+
+def run_cut(step: CutStep, state: State, batches: Sequence[Sequence[np.ndarray]]) -> Run:
+    """Runs a step in layers."""
+    graph, program, like = step.cut.graph, step.program, graph_function(step.module)
+    values = numbered_values(program)
+    functions = [
+        jax.jit(step_function(part_module(part, graph, program.ops, values, like)))
+        for part in step.schedule.functions
+    ]
+    names = list(program.state.values())
+    found, state = [], dict(state)
+    for batch in batches:
+        known: dict[int, Any] = {index: state[name] for index, name in enumerate(names)}
+        known.update(enumerate(batch, len(names)))
+        for call in calls_of(step.schedule):
+            keys = [np.asarray(key, np.uint32).view(np.int32) for key in call.keys]
+            _, results = functions[call.function]((), [*(known[v] for v in call.arguments), *keys])
+            known.update(zip(call.results, results, strict=True))
+        state.update({names[old]: np.asarray(known[new]) for old, new in graph.replacements.items()})
+        found.append([np.asarray(known[value]) for value in graph.outputs])
+    return found, state

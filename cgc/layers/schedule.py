@@ -1,124 +1,91 @@
-"""The order in which a step in layers is computed, and by which functions.
-
-A step runs `before`, the forward parts in order, the backward parts in the opposite order, then the rounds of
-the update and the update of each layer. Values go from one call to another by their numbers in the graph.
-"""
+"""The calls of a step in layers, and the functions that they call; values are numbered as in the graph."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import TensorType
 
-from cgc.cirh.base import CirhOp
+from cgc.cirh.types import dtype_name
+from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
 from cgc.layers.functions import Function, function, random_ops, structure
+from cgc.layers.graph import numbered_values
 from cgc.layers.roles import Role
 from cgc.layers.update_plan import UpdateRound, update_plan
 from cgc.lowering.counter_random import op_key
-
-Key = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One use of a function.
-
-    Attributes:
-        function: which of the schedule's.
-        arguments: numbers of the values that go in.
-        keys: of the random ops in it, its last arguments.
-        results: numbers of the values that come out.
-    """
-
-    function: int
-    arguments: tuple[int, ...]
-    keys: tuple[Key, ...]
-    results: tuple[int, ...]
+from cs_toolkit.schedule import Call, LayerCalls, Round, Schedule
+from cs_toolkit.step import TensorSpec
 
 
 @dataclass(frozen=True)
-class LayerCalls:
-    """The calls of one layer.
-
-    Attributes:
-        forward: its forward part, in the last layer its backward part as well; None where it gives nothing.
-        backward: None in the last layer, and where nothing is trained.
-        update: new values of its state, None where it has none.
-    """
-
-    forward: Call | None
-    backward: Call | None
-    update: Call | None
-
-
-@dataclass(frozen=True)
-class Round:
-    """Small values of the update that need all gradients, such as their norm.
-
-    Attributes:
-        partial: for each layer what its own gradients contribute, None where they do not.
-        joined: what follows from the contributions; None where nothing does.
-    """
-
-    partial: tuple[Call | None, ...]
-    joined: Call | None
-
-
-@dataclass(frozen=True)
-class Schedule:
+class ScheduledStep:
     """A step in layers.
 
     Attributes:
-        functions: each once, however many layers use it.
-        before: small values of schedules and scales; None without any.
-        layers: in the order of the forward pass.
-        rounds: of the update, before any layer is updated.
+        schedule: the calls.
+        functions: what they call, each once, however many layers use it.
     """
 
+    schedule: Schedule
     functions: tuple[Function, ...]
-    before: Call | None
-    layers: tuple[LayerCalls, ...]
-    rounds: tuple[Round, ...]
 
 
 def schedule(
     step: Cut,
-    ops: Sequence[CirhOp],
-    types: Sequence[Attribute],
+    program: Program,
     recomputed: frozenset[int] = frozenset(),
-) -> Schedule:
+) -> ScheduledStep:
     """The calls of a step.
 
     Args:
         step: the cut.
-        ops: of the step.
-        types: of its values.
+        program: what was cut.
         recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
     """
-    return _Scheduler(step, ops, types, recomputed).schedule()
+    return _Scheduler(step, program, recomputed).scheduled()
 
 
 class _Scheduler:
-    def __init__(
-        self, step: Cut, ops: Sequence[CirhOp], types: Sequence[Attribute], recomputed: frozenset[int]
-    ) -> None:
-        self._cut, self._graph, self._ops, self._types = step, step.graph, ops, types
+    def __init__(self, step: Cut, program: Program, recomputed: frozenset[int]) -> None:
+        self._cut, self._graph, self._program, self._ops = step, step.graph, program, program.ops
+        self._types = [value.type for value in numbered_values(program)]
         self._recomputed = recomputed
         self._functions: list[Function] = []
         self._known: dict[Hashable, int] = {}
         self._plan = update_plan(step)
         self._last = {*step.graph.outputs, *step.graph.replacements.values()}
 
-    def schedule(self) -> Schedule:
-        """All calls."""
+    def scheduled(self) -> ScheduledStep:
+        """All calls, and what they call."""
         control = frozenset(op for op, role in enumerate(self._cut.roles) if role is Role.CONTROL)
         before = self._call(control, self._results(control, control))
-        layers = [self._layer(index) for index in range(len(self._cut.layers))]
-        rounds = [self._round(plan) for plan in self._plan.rounds]
-        return Schedule(tuple(self._functions), before, tuple(layers), tuple(rounds))
+        layers = tuple(self._layer(index) for index in range(len(self._cut.layers)))
+        rounds = tuple(self._round(plan) for plan in self._plan.rounds)
+        names = list(self._program.state.values())
+        graph = self._graph
+        plan = Schedule(
+            inputs=tuple(sorted(graph.inputs)),
+            state={name: number for number, name in enumerate(names)},
+            replacements=dict(graph.replacements),
+            outputs=graph.outputs,
+            values={},
+            before=before,
+            layers=layers,
+            rounds=rounds,
+        )
+        return ScheduledStep(replace(plan, values=self._values(plan)), tuple(self._functions))
+
+    def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
+        used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
+        used |= {*plan.inputs, *plan.state.values()}
+        return {
+            number: TensorSpec(str(number), dtype_name(tensor), tensor.get_shape())
+            for number in sorted(used)
+            if isinstance(tensor := self._types[number], TensorType)
+        }
 
     def _layer(self, index: int) -> LayerCalls:
         forward = frozenset(self._cut.layers[index].forward)

@@ -13,12 +13,13 @@ from xdsl.dialects.builtin import ModuleOp
 from cgc.cirh.interface import graph_function, step_interface
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut, cut
-from cgc.layers.functions import part_module
+from cgc.layers.functions import Function, part_module
 from cgc.layers.graph import numbered_values, step_graph
 from cgc.layers.labels import labels
 from cgc.layers.norms import split_norms
-from cgc.layers.schedule import Call, Schedule, schedule
+from cgc.layers.schedule import schedule
 from cgc.lowering.interpret import step_function
+from cs_toolkit.schedule import Schedule, schedule_from_json
 
 State = dict[str, np.ndarray]
 Run = tuple[list[Any], State]
@@ -33,6 +34,7 @@ class CutStep:
     program: Program
     cut: Cut
     schedule: Schedule
+    functions: tuple[Function, ...]
 
 
 def cut_step(module: ModuleOp, recomputed: frozenset[int] = frozenset()) -> CutStep:
@@ -41,18 +43,10 @@ def cut_step(module: ModuleOp, recomputed: frozenset[int] = frozenset()) -> CutS
     split_norms(copy)
     program = Program(copy)
     found = cut(step_graph(program), labels(program.ops))
-    types = [value.type for value in numbered_values(program)]
-    return CutStep(copy, program, found, schedule(found, program.ops, types, recomputed))
-
-
-def calls_of(plan: Schedule) -> list[Call]:
-    """All calls of a step in their order."""
-    calls = [plan.before, *(layer.forward for layer in plan.layers)]
-    calls += [layer.backward for layer in reversed(plan.layers)]
-    for step in plan.rounds:
-        calls += [*step.partial, step.joined]
-    calls += [layer.update for layer in plan.layers]
-    return [call for call in calls if call is not None]
+    scheduled = schedule(found, program, recomputed)
+    read = schedule_from_json(scheduled.schedule.to_json())
+    assert read == scheduled.schedule
+    return CutStep(copy, program, found, read, scheduled.functions)
 
 
 def run_whole(module: ModuleOp, state: State, batches: Sequence[Sequence[np.ndarray]]) -> Run:
@@ -71,15 +65,14 @@ def run_cut(step: CutStep, state: State, batches: Sequence[Sequence[np.ndarray]]
     graph, program, like = step.cut.graph, step.program, graph_function(step.module)
     values = numbered_values(program)
     functions = [
-        jax.jit(step_function(part_module(part, graph, program.ops, values, like)))
-        for part in step.schedule.functions
+        jax.jit(step_function(part_module(part, graph, program.ops, values, like))) for part in step.functions
     ]
     names = list(program.state.values())
     found, state = [], dict(state)
     for batch in batches:
         known: dict[int, Any] = {index: state[name] for index, name in enumerate(names)}
         known.update(enumerate(batch, len(names)))
-        for call in calls_of(step.schedule):
+        for call in step.schedule.calls():
             keys = [np.asarray(key, np.uint32).view(np.int32) for key in call.keys]
             _, results = functions[call.function]((), [*(known[v] for v in call.arguments), *keys])
             known.update(zip(call.results, results, strict=True))

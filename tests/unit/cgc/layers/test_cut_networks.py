@@ -53,7 +53,7 @@ def assert_same_numbers(step: Step, cut: CutStep, whole: Run | None = None) -> N
 def test_a_deeper_network_has_more_layers_and_the_same_functions(three_blocks: Step) -> None:
     three, five = cut_step(three_blocks.module), cut_step(stack_step(5).module)
     assert len(five.cut.layers) == len(three.cut.layers) + 2
-    assert len(five.schedule.functions) == len(three.schedule.functions)
+    assert len(five.functions) == len(three.functions)
     used = [
         tuple(call.function if call else None for call in (layer.forward, layer.backward, layer.update))
         for layer in five.schedule.layers[2:-2]

@@ -11,11 +11,12 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME
+from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME
 from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.random import KEY, SeededRandomOp
 from cgc.layers.graph import StepGraph
 from cgc.layers.labels import OP_SEED
+from cs_toolkit.step import MODEL_STATE
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Function:
 
     Attributes:
         ops: in an order that follows from the results and what they read, not from the order of the program.
-        arguments: values that they read and do not make, in the order of their first use.
+        arguments: values that they read and do not make, in the order of their first use, weights first.
+        weights: how many of them are state that comes with a layer.
         results: values that others want of them.
     """
 
     ops: tuple[int, ...]
     arguments: tuple[int, ...]
+    weights: int
     results: tuple[int, ...]
 
 
@@ -56,7 +59,10 @@ def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterab
             pending += [(operand, False) for operand in reversed(graph.operands[producer])]
     made = {value for op in ops for value in graph.results[op]}
     read = (*(value for op in ops for value in graph.operands[op]), *wanted)
-    return Function(tuple(ops), tuple(dict.fromkeys(value for value in read if value not in made)), wanted)
+    needed = [value for value in dict.fromkeys(read) if value not in made]
+    weights = [value for value in needed if value in graph.state and not graph.is_small(value)]
+    others = [value for value in needed if value not in weights]
+    return Function(tuple(ops), (*weights, *others), len(weights), wanted)
 
 
 def structure(
@@ -93,7 +99,9 @@ def random_ops(part: Function, ops: Sequence[CirhOp]) -> tuple[SeededRandomOp, .
 def part_module(
     part: Function, graph: StepGraph, ops: Sequence[CirhOp], values: Sequence[SSAValue], like: FuncOp
 ) -> ModuleOp:
-    """The module of a part: arguments and results are inputs and outputs by number, the keys come last.
+    """The module of a part: weights are its state, other arguments its inputs; the keys come last.
+
+    Names are numbers, so that copies of a layer are equal.
 
     Args:
         part: the part.
@@ -112,7 +120,7 @@ def part_module(
         local.update(zip(graph.results[index], copy.results, strict=True))
     terminator = ReturnOp(*(local[value] for value in part.results))
     block.add_op(terminator)
-    return _module(block, terminator, like)
+    return _module(block, part.weights, terminator, like)
 
 
 def _shared_properties(op: CirhOp) -> tuple[tuple[str, Attribute], ...]:
@@ -133,8 +141,10 @@ def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
     )
 
 
-def _module(block: Block, terminator: ReturnOp, like: FuncOp) -> ModuleOp:
-    arguments = [{INPUT_NAME: StringAttr(f"input_{index}")} for index in range(len(block.args))]
+def _module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp) -> ModuleOp:
+    names = [(RESOURCE_NAME, f"{MODEL_STATE}{index}") for index in range(weights)]
+    names += [(INPUT_NAME, f"input_{index}") for index in range(len(block.args) - weights)]
+    arguments = [{key: StringAttr(name)} for key, name in names]
     results = [{OUTPUT_NAME: StringAttr(f"output_{index}")} for index in range(len(terminator.operands))]
     made = FuncOp(
         "graph",

@@ -74,7 +74,9 @@ def run_cut(step: CutStep, state: State, batches: Sequence[Sequence[np.ndarray]]
         known.update(enumerate(batch, len(names)))
         for call in step.schedule.calls():
             keys = [np.asarray(key, np.uint32).view(np.int32) for key in call.keys]
-            _, results = functions[call.function]((), [*(known[v] for v in call.arguments), *keys])
+            weights = step.functions[call.function].weights
+            arguments = [*(known[v] for v in call.arguments), *keys]
+            _, results = functions[call.function](arguments[:weights], arguments[weights:])
             known.update(zip(call.results, results, strict=True))
         state.update({names[old]: np.asarray(known[new]) for old, new in graph.replacements.items()})
         found.append([np.asarray(known[value]) for value in graph.outputs])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs_toolkit.errors import EXIT_FAILURE, EXIT_USAGE, ToolkitError
+from cs_toolkit.errors import EXIT_FAILURE, ToolkitError
 
 
 class InputAnalyzerError(ToolkitError):
@@ -15,16 +15,6 @@ class InputAnalyzerError(ToolkitError):
 
 class InputFailedError(InputAnalyzerError):
     """The user's input function raised, or cannot be used; the message is its traceback, or the reason."""
-
-
-class ComponentError(InputAnalyzerError):
-    """Something in a batch cannot be streamed."""
-
-    def __init__(self, name: str, got: str, what_to_do: str) -> None:
-        super().__init__(
-            f"component '{name}' of the input is {got}, expected a dense tensor of numbers; {what_to_do}",
-            EXIT_USAGE,
-        )
 
 
 class VaryingShapesError(InputAnalyzerError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -240,9 +239,7 @@ while True:
     yield batch()
 """
     patience = Patience(0.5 if hangs else 20.0)
-    began = time.monotonic()
     measure(tmp_path, body, Plan(1, (1, 2)), effort=Effort(0.2, 0.4), head=head, patience=patience)
-    assert time.monotonic() - began < 60
     for folder in (tmp_path / "0", tmp_path / "1"):
         assert (folder / "ended").exists() != hangs
         (leader,) = (int(file.name) for file in folder.iterdir() if file.name.isdigit())

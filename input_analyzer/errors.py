@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs_toolkit.errors import EXIT_FAILURE, ToolkitError
+from cs_toolkit.errors import EXIT_BUG, EXIT_FAILURE, ToolkitError
 
 
 class InputAnalyzerError(ToolkitError):
@@ -11,6 +11,18 @@ class InputAnalyzerError(ToolkitError):
     def __init__(self, message: str, exit_code: int = EXIT_FAILURE) -> None:
         self.exit_code = exit_code
         super().__init__(message)
+
+
+class ProcessBugError(ToolkitError):
+    """A bug of the toolkit in a process of the analysis, which has ended the analysis."""
+
+    exit_code = EXIT_BUG
+
+    def __init__(self, host: str, trace: str) -> None:
+        super().__init__(
+            f"bug in a process of the analysis on {host}; expected no exception here: please report it with "
+            f"this traceback\n{trace}"
+        )
 
 
 class InputFailedError(InputAnalyzerError):

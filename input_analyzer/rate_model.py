@@ -115,9 +115,7 @@ class RateModel:
             time = f"max({serial}, {parallel}/c)"
             if self.threads > 1:
                 computes, waits = map(_us, self._turns_s)
-                time = (
-                    f"{self.threads} threads that wait {waits} and take one of c CPUs for {computes} in turns"
-                )
+                time = f"{self.threads} threads that wait {waits}, then take one of c CPUs for {computes}"
         else:
             time = f"({serial}^{k} + ({parallel}/c)^{k})^(1/{k})"
         slowdown = f"1 + {_factor(self.sigma)} (n-1) + {_factor(self.kappa)} n (n-1)"

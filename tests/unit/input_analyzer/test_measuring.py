@@ -13,7 +13,7 @@ from resident_files import resident
 
 from csrun.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
-from input_analyzer.errors import InputEndedError
+from input_analyzer.errors import InputEndedError, ProcessBugError
 from input_analyzer.measure.copies import Launch, Patience
 from input_analyzer.measure.node import in_sessions
 from input_analyzer.measure.page_cache import ColdFiles
@@ -276,3 +276,11 @@ def test_a_worker_without_records_is_named() -> None:
         check_length(0, 0, Shard(2, 1))
     with pytest.raises(InputEndedError, match="add repeat"):
         check_length(0, 0, Shard(1, 0))
+
+
+def test_a_bug_of_the_toolkit_in_a_copy_ends_the_analysis_as_one(tmp_path: Path) -> None:
+    head = "from input_rules.batches import size_bytes\n"
+    with pytest.raises(ProcessBugError, match="please report it with this traceback") as caught:
+        measure(tmp_path, "\nyield size_bytes(None)\n", Plan(1, (1,)), head=head)
+    assert caught.value.exit_code == 3
+    assert "in size_bytes" in str(caught.value)

@@ -301,8 +301,8 @@ def test_the_clock_leaves_out_other_programs() -> None:
     done.wait()
     spent = cpu_clock.spent_since(before)
     thread.join()
-    assert spent.cpu == pytest.approx(30e6, rel=0.1)
-    assert spent.wait == pytest.approx(20e6, rel=0.25)
+    assert 30e6 <= spent.cpu < 45e6
+    assert 20e6 <= spent.wait < 45e6
 
 
 def test_a_pipeline_that_delivers_nothing() -> None:

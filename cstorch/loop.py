@@ -28,6 +28,7 @@ from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
 from cstorch.execution import Ended, Execution, Outputs, Training, start
 from cstorch.job import own_workers, task
+from cstorch.left_loops import note_left
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
 from cstorch.start import checkpoint_requests
 from cstorch.step_count import continue_at, steps_done
@@ -314,6 +315,8 @@ class Loop(Turns):
 
     def leave(self) -> None:
         """Ends a loop that the program leaves early, with `break` or an error of its own."""
+        if isinstance(self._execution, Training):
+            note_left(self._execution.failed)
         try:
             self._end("left")
         except StateNotThereError:
@@ -328,7 +331,7 @@ class Loop(Turns):
             self._recording = None
         execution, self._execution = self._execution, None
         if execution is not None:
-            execution.close(error)
+            execution.close(error, "left")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from cstorch.session.core import modes
 from cstorch.session.data import DataLoader
 from cstorch.start import checkpoint_requests
 from cstorch.step_count import continue_at
+from input_rules.handover import wanted
 
 log = logging.getLogger("cstorch")
 
@@ -208,6 +209,8 @@ class Runner:
 
         A pretrained one gives its weights alone. A job that is started again goes on from its own.
         """
+        if wanted():
+            return  # an analysis of the input asks for no weights, nor how many steps are left
         own = checkpoint_of_job(self.config.model_dir, current())
         given = None if own else self.config.checkpoint_path
         path = own or (Path(given) if given else newest_checkpoint(self.config.model_dir))
@@ -386,16 +389,24 @@ def _batch_size(batch: Any) -> int:
 
 
 def _rates() -> dict[str, Any]:
-    """Contents of `performance/performance.json`: what was measured, and what the compiler has estimated."""
+    """Contents of `performance/performance.json`: what was measured, and what the compiler has estimated.
+
+    The names are the original's; times are in seconds.
+    """
     tracker = state().rate_tracker
     return {
         "total_samples": tracker.total_count,
         "total_time": tracker.elapsed_seconds,
         "samples_per_sec": tracker.global_rate(),
         "est_samples_per_sec": cm.metrics_counter_value("CerebrasSystemEstSamples"),
-        "compile_time_ms": cm.metrics_counter_value("CerebrasCompileTimeMs"),
-        "programming_time_ns": cm.metrics_counter_value("CerebrasProgrammingTimeNs"),
+        "compile_time": _seconds("CerebrasCompileTimeMs", 1e-3),
+        "programming_time": _seconds("CerebrasProgrammingTimeNs", 1e-9),
     }
+
+
+def _seconds(counter: str, unit: float) -> float | None:
+    value = cm.metrics_counter_value(counter)
+    return None if value is None else value * unit
 
 
 def _writer(directory: Path) -> Any:

@@ -224,6 +224,14 @@ def test_a_pretrained_checkpoint_gives_its_weights_and_the_newest_one_is_taken_b
     assert newest_checkpoint(Path("nowhere")) is None
 
 
+def test_the_command_line_says_how_long() -> None:
+    """Instead of what the file says about it."""
+    assert called("-m", "train", "--num_epochs=1", num_steps=3).global_step == EPOCH
+    assert (
+        called("-m", "train", "-o", "other", "--num_steps=3", num_epochs=1, max_steps=None).global_step == 3
+    )
+
+
 def test_batches_of_the_stream_are_kept() -> None:
     called("-m", "train", "--max_steps=3", save_stream_size=2)
     kept = sorted(Path("model_dir/stream/train/0").iterdir())

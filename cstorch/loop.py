@@ -307,6 +307,8 @@ class Loop(Turns):
         """
         if not checkpoint_requests.pending or not self.trains or self._read != self.turn:
             return
+        if task().requeue and self.turn == self.steps:
+            return  # what the program does behind its last step belongs to this start; a later loop leaves
         log.info("the program has read its state at global step %d, as SIGUSR1 asked for", steps_done())
         if task().requeue:
             self._end("requeued")

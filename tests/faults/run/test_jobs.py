@@ -90,13 +90,9 @@ def test_input_of_a_worker_that_raises_ends_the_run_with_its_traceback(
     wait_idle(system)
 
 
-def test_tasks_that_disagree_on_the_input_say_so_in_every_log_at_once(
-    system: RunningSystem, tmp_path: Path
-) -> None:
-    started_s = time.monotonic()
+def test_tasks_that_disagree_on_the_input_say_so_in_every_log(system: RunningSystem, tmp_path: Path) -> None:
     code, output = finish(launch(system, tmp_path, 1000, FAULT="differ"))
     assert code == 1, output
-    assert time.monotonic() - started_s < 60.0
     difference = (
         r"worker 1 on \S+ has another input than the chief: "
         r"tensor 0: input_0 float32\[16, 4\] in the worker, input_0 float32\[8, 4\] in the chief"

@@ -106,7 +106,11 @@ class Training:
 
     def _note_failure(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            note_failure(self._settings, self._timeline, error)
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """Says in the files of the run what has ended it."""
+        note_failure(self._settings, self._timeline, error)
 
     def take(self, ahead: int) -> Outputs | None:
         """See `Execution`."""

@@ -28,6 +28,7 @@ from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
 from cstorch.execution import Ended, Execution, Outputs, Training, start
 from cstorch.job import own_workers, task
+from cstorch.left_loops import note_left
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
 from cstorch.start import checkpoint_requests
 from cstorch.step_count import continue_at, steps_done
@@ -306,6 +307,8 @@ class Loop(Turns):
         """
         if not checkpoint_requests.pending or not self.trains or self._read != self.turn:
             return
+        if task().requeue and self.turn == self.steps:
+            return  # what the program does behind its last step belongs to this start; a later loop leaves
         log.info("the program has read its state at global step %d, as SIGUSR1 asked for", steps_done())
         if task().requeue:
             self._end("requeued")
@@ -314,6 +317,8 @@ class Loop(Turns):
 
     def leave(self) -> None:
         """Ends a loop that the program leaves early, with `break` or an error of its own."""
+        if isinstance(self._execution, Training):
+            note_left(self._execution.failed)
         try:
             self._end("left")
         except StateNotThereError:
@@ -328,7 +333,7 @@ class Loop(Turns):
             self._recording = None
         execution, self._execution = self._execution, None
         if execution is not None:
-            execution.close(error)
+            execution.close(error, "left")
 
 
 @dataclass(frozen=True)

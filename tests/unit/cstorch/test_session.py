@@ -28,6 +28,7 @@ from cstorch.errors import (
 from cstorch.session import rendezvous, state
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
+from cstorch.session.optim.lr_scheduler import count_step, take_schedule
 from cstorch.session.process import RunConfig
 from cstorch.session.utils import extract_loss, nest
 from cstorch.testing import forget
@@ -210,6 +211,21 @@ def test_declared_schedules_count_the_steps_of_their_optimizer(
     second[0].model.load_state_dict(saved["model"])
     second[0].optimizer.load_state_dict(saved["optimizer"])
     assert rates(*second, 2) == pytest.approx(expected[4:])
+
+
+@pytest.mark.parametrize("given", [(False,), (True,), ()])
+def test_a_declared_schedule_may_count_all_steps(given: tuple[bool, ...]) -> None:
+    """By `disable_lr_steps_reset`, which programs of releases 1.x give behind the arguments of a schedule."""
+    optimizer = optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    named = {} if given else {"disable_lr_steps_reset": True}
+    cbtorch.optim.lr_scheduler.Constant(optimizer, 0.5, 2, *given, **named)
+    cbtorch.optim.lr_scheduler.Polynomial(optimizer, 1.0, 0.0, 4, 1.0, False, *given, **named)
+    schedule = take_schedule(optimizer)
+    rates = []
+    for _ in range(5):
+        rates.append(optimizer.param_groups[0]["lr"].item())
+        count_step(optimizer, schedule)
+    assert rates == ([0.5, 0.5, 1.0, 0.75, 0.5] if given == (False,) else [0.5, 0.5, 0.5, 0.25, 0.0])
 
 
 def test_a_body_that_changes_is_refused_with_its_line(training: Training) -> None:

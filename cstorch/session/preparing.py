@@ -10,10 +10,12 @@ import torch
 from cs_runtime.errors import CallError
 from cstorch import optim
 from cstorch.errors import OptimizerArgumentError
+from cstorch.optim.optimizer import GLOBAL_STEP
 from cstorch.session.amp import PENDING
 from cstorch.session.environment import use_cs
 from cstorch.session.optim.lr_scheduler import count_step, follow_steps, take_schedule
 from cstorch.session.process import state
+from cstorch.step_count import continue_at, steps_behind
 from cstorch.tracing.device import DeviceTensor
 
 
@@ -61,9 +63,16 @@ class _Prepared:
         count_step(self, schedule)
         return returned
 
+    def state_dict(self) -> dict[str, Any]:
+        """As of `cstorch.optim.Optimizer`: with the number of steps."""
+        found: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        return {**found, GLOBAL_STEP: steps_behind()} if use_cs() else found
+
     def load_state_dict(self, state_dict: Any) -> None:
-        """Goes on where a saved optimizer was, with its schedules."""
+        """Goes on where a saved optimizer was, with its schedules, random numbers and input."""
         super().load_state_dict(state_dict)  # type: ignore[misc]
+        if use_cs() and GLOBAL_STEP in state_dict:
+            continue_at(int(state_dict[GLOBAL_STEP]))
         follow_steps(self)
 
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from cgc.importers.source import innermost_user_line
 from cs_runtime.failures import note_beside_logs
 from cs_toolkit.errors import EXIT_FAILURE, exit_code_of
+from cs_toolkit.source_files import innermost_user_line
 from csrun.missing_modules import hint
 
 _NAMES_A_LINE = re.compile(r"\.py:\d+")

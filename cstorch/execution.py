@@ -28,7 +28,7 @@ from cstorch.precision import precision_of
 from cstorch.recorded_step import RecordedStep
 from cstorch.start import system_address
 from cstorch.step_count import steps_done
-from cstorch.tracing.record import to_array
+from cstorch.tracing.values import to_array
 from cstorch.worker import job_files
 
 Ended = Literal["completed", "requeued", "left"]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-from cgc.importers.source import is_users_file
+from cs_toolkit.source_files import is_users_file
 
 Failed = Callable[[BaseException], None]
 

@@ -12,10 +12,10 @@ from torch import nn
 from cs_toolkit.step import MODEL_STATE, Mode
 from cstorch.errors import StepError
 from cstorch.seed import seed_of_steps
-from cstorch.tracing.step import TracedStep
 
 if TYPE_CHECKING:
     from cs_runtime.program import StepProgram
+    from cstorch.tracing.step import TracedStep
 
 
 @dataclass(frozen=True)

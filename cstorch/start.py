@@ -35,7 +35,7 @@ def start_process(start_system: bool = True) -> None:
     if task().num_tasks > 1:
         atexit.register(job_files(task()).end)
     start_workers()
-    _take_requests()
+    take_requests()
     if start_system and _runs() and not _named_system():
         _own_system()  # it starts while the program makes its model
 
@@ -55,7 +55,7 @@ def _runs() -> bool:
 def start_session() -> None:
     """Makes this process a chief or a worker of a job whose tasks all go through the program."""
     _set_up()
-    _take_requests()
+    take_requests()
 
 
 def _set_up() -> None:
@@ -63,7 +63,8 @@ def _set_up() -> None:
     exits.report_at_exit(left_loops.tell)
 
 
-def _take_requests() -> None:
+def take_requests() -> None:
+    """SIGUSR1 asks for a checkpoint from here on, unless the program takes that signal itself."""
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         checkpoint_requests.__enter__()
 
@@ -77,7 +78,7 @@ def system_address() -> str | None:
 
 
 def _named_system() -> str | None:
-    return configuration().mgmt_address or os.environ.get("CS_IP")
+    return configuration().mgmt_address or os.environ.get("CS_IP") or None
 
 
 @cache

@@ -22,6 +22,7 @@ from cstorch.runner.settings import RunConfig
 from cstorch.session import initialize
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
+from cstorch.start import take_requests
 
 __all__ = ["LossValueError", "Model", "RunConfig", "Runner", "run"]
 
@@ -80,6 +81,9 @@ def _start(config: RunConfig) -> None:
             compile_only=config.only_compiled,
         )
         cm.set_target_num_replicas(-1 if config.multireplica else config.num_replicas)
+    else:
+        initialize(service_workdir=workdir)
+        take_requests()
     logs.set_up("cstorch", "torch")
     for name in (*logs.PACKAGES, "cstorch"):
         logging.getLogger(name).setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))

@@ -64,17 +64,35 @@ class _Prepared:
         return returned
 
     def state_dict(self) -> dict[str, Any]:
-        """As of `cstorch.optim.Optimizer`: with the number of steps."""
-        found: dict[str, Any] = super().state_dict()  # type: ignore[misc]
-        return {**found, GLOBAL_STEP: steps_behind()} if use_cs() else found
+        """That of the optimizer, and under `global_step` the number of steps behind it."""
+        return {**super().state_dict(), GLOBAL_STEP: steps_behind()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Goes on where a saved optimizer was, with its schedules, random numbers and input."""
+        """Goes on where a saved optimizer was: with its schedules, in the input, in the masks of dropout."""
+        groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
+        tensors = [{name: x for name, x in group.items() if isinstance(x, torch.Tensor)} for group in groups]
         super().load_state_dict(state_dict)  # type: ignore[misc]
-        if use_cs() and GLOBAL_STEP in state_dict:
+        for group, kept in zip(self.param_groups, tensors, strict=True):  # type: ignore[attr-defined]
+            for name, tensor in kept.items():  # schedules write into these, so they stay
+                group[name] = tensor.copy_(torch.as_tensor(group[name]))
+        if GLOBAL_STEP in state_dict:
             continue_at(int(state_dict[GLOBAL_STEP]))
-        follow_steps(self)
+        rates = [group.get("lr") for group in state_dict["param_groups"]]
+        follow_steps(self, rates if all(isinstance(x, torch.Tensor) for x in rates) else None)
 
+
+_OF_TORCH = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+)
+"""Optimizers of PyTorch whose steps can be recorded, once their state is there."""
 
 _classes: dict[type, type] = {}
 
@@ -110,6 +128,13 @@ def _make_state(given: torch.optim.Optimizer) -> None:
 
 def _make_state_of_torch(given: torch.optim.Optimizer) -> None:
     """As the first step of `torch.optim`'s own optimizers makes it, on the device, with tensors alone."""
+    if type(given) not in _OF_TORCH:
+        found = optim.replacement(type(given))
+        cure = "choose one of cbtorch.optim" if found is None else f"make cbtorch.optim.{found.__name__}"
+        raise OptimizerArgumentError(
+            f"torch.optim.{type(given).__name__} decides in Python while it steps, expected "
+            f"{', '.join(kind.__name__ for kind in _OF_TORCH)} or an optimizer of cbtorch.optim; {cure}"
+        )
     lists = len(inspect.signature(given._init_group).parameters) - 1
     for group in given.param_groups:
         group["foreach"] = False

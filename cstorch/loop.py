@@ -31,7 +31,7 @@ from cstorch.job import own_workers, task
 from cstorch.left_loops import note_left
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
 from cstorch.start import checkpoint_requests
-from cstorch.step_count import continue_at, steps_done
+from cstorch.step_count import StepsBehind, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
 from cstorch.tracing.models import model_state
 from cstorch.turns import Turns
@@ -480,6 +480,7 @@ def _with_values(loop: Turns, x: Any) -> Any:
     """A nest with values in place of tensors of the device; most arguments are none."""
     if isinstance(x, DeviceTensor):
         return loop.value_of(x)
-    if x is None or isinstance(x, bool | int | float | str):
+    if x is None or type(x) in (bool, int, float, str):
         return x
-    return pytree.tree_map_only(DeviceTensor, loop.value_of, x)
+    with_values = pytree.tree_map_only(DeviceTensor, loop.value_of, x)
+    return pytree.tree_map_only(StepsBehind, lambda _: steps_done(), with_values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cstorch.tracing.device import is_tracing
+
 _done = [0]
 
 
@@ -13,3 +15,12 @@ def steps_done() -> int:
 def continue_at(step: int) -> None:
     """The state has so many steps behind it: they were done, or it was loaded."""
     _done[0] = step
+
+
+class StepsBehind(int):
+    """The number in what a closure is given: it is that behind the step which the closure runs behind."""
+
+
+def steps_behind() -> int:
+    """The number for a state dictionary: one that a step makes has the state behind the step."""
+    return StepsBehind(steps_done() + 1) if is_tracing() else steps_done()

@@ -42,7 +42,8 @@ class GradScaler(nn.Module):
         overflow_tolerance: largest share of the steps since the scale last changed whose gradients may be
             inf or nan. The default is that of the first releases; later ones halve at the first (0).
         max_gradient_norm: `step` clips by the norm of all gradients of its optimizer where the scale is
-            dynamic.
+            dynamic. The document's default of 0.05 is that of a clipping by the compiler, which is not
+            there; None is no clipping.
 
     Raises:
         ValueError: a scale is no number, is negative, or is smaller than float16 holds.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
@@ -16,6 +17,7 @@ from cstorch.errors import CheckpointError
 from cstorch.tracing.device import DEVICE, to_device
 
 PathLike = str | os.PathLike[str]
+MapLocation: TypeAlias = str | torch.device | Mapping[str, str] | Callable[[Any, str], Any] | None
 
 
 def save(state: Any, path: PathLike) -> None:
@@ -36,7 +38,13 @@ def save(state: Any, path: PathLike) -> None:
         backend.keep_newest(Path(path))
 
 
-def load(path: PathLike, map_location: str | torch.device | None = None) -> Any:
+def load(
+    path: PathLike,
+    map_location: MapLocation = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+) -> Any:
     """Reads what `save` wrote, files of `torch.save`, and safetensors.
 
     Tensors of an HDF5 file are mapped: their elements are read when they are used, and writing into one
@@ -45,14 +53,17 @@ def load(path: PathLike, map_location: str | torch.device | None = None) -> Any:
 
     Args:
         path: the file.
-        map_location: where the tensors go, such as "cpu" or "xla"; None means this CPU.
+        map_location: where the tensors go, such as "cpu" or "xla"; None means this CPU, and so do the
+            functions and dictionaries that `torch.load` takes.
+        weights_only: as `torch.load` is called, without effect: nothing in a file is executed.
+        mmap: without effect, too.
 
     Raises:
         CheckpointError: the file is missing, cut off, not finished, of another version or of another kind,
             or holds Python objects that only running code from the file would restore.
     """
     state = _read_any(Path(path))
-    if map_location is None:
+    if not isinstance(map_location, str | torch.device):
         return state
     device, moved = torch.device(map_location), dict[int, torch.Tensor]()
 

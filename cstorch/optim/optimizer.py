@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import OptimizerStateError
-from cstorch.step_count import continue_at, steps_done
+from cstorch.step_count import continue_at, steps_behind
 from cstorch.tracing.names import register
 
 STEP = "step"
@@ -148,7 +148,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
         A process that loads them goes on from there: masks of dropout and the input depend on it.
         """
-        return {**super().state_dict(), GLOBAL_STEP: steps_done()}
+        return {**super().state_dict(), GLOBAL_STEP: steps_behind()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Writes a saved state into the tensors of this one, which stay the same tensors.

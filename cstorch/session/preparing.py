@@ -15,7 +15,7 @@ from cstorch.session.amp import PENDING
 from cstorch.session.environment import use_cs
 from cstorch.session.optim.lr_scheduler import count_step, follow_steps, take_schedule
 from cstorch.session.process import state
-from cstorch.step_count import continue_at, steps_done
+from cstorch.step_count import continue_at, steps_behind
 from cstorch.tracing.device import DeviceTensor
 
 
@@ -65,7 +65,7 @@ class _Prepared:
 
     def state_dict(self) -> dict[str, Any]:
         """That of the optimizer, and under `global_step` the number of steps behind it."""
-        return {**super().state_dict(), GLOBAL_STEP: steps_done()}  # type: ignore[misc]
+        return {**super().state_dict(), GLOBAL_STEP: steps_behind()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Goes on where a saved optimizer was: with its schedules, in the input, in the masks of dropout."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 
 class HasState(Protocol):
@@ -49,3 +50,17 @@ def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
         prefixes[index] = f"{prefix}{count[prefix]}." if count[prefix] else prefix
         count[prefix] += 1
     return {key: prefixes[index] + name for key, (index, name) in owners.items()}
+
+
+def stores(modules: Iterable[nn.Module]) -> Iterator[dict[Any, Any]]:
+    """The dictionaries that modules, and all holders of state, keep their tensors in."""
+    for holder in (*modules, *(known() for _, known in _holders)):
+        if isinstance(holder, nn.Module):
+            for part in holder.modules():
+                yield part._parameters
+                yield part._buffers
+        elif isinstance(holder, torch.optim.Optimizer):
+            yield from holder.state.values()
+            yield from holder.param_groups
+        elif holder is not None:
+            yield vars(holder)

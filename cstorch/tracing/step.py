@@ -18,9 +18,9 @@ from cgc.importers.emit import triangle
 from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE
 from cstorch.errors import StepError
 from cstorch.tracing.device import DeviceTensor, set_value, tracing, value_of
-from cstorch.tracing.names import names_of
+from cstorch.tracing.names import names_of, stores
 from cstorch.tracing.record import Recording
-from cstorch.tracing.values import to_array
+from cstorch.tracing.values import dtype_name, to_array
 
 UNNAMED_PREFIX = OPTIMIZER_STATE + "tensor."
 _OF_A_PARAMETER = re.compile(rf"{re.escape(OPTIMIZER_STATE)}(\d+\.)?state\.")
@@ -92,6 +92,12 @@ class StepTracing:
         self.recording = recording = Recording(earlier=() if earlier is None else earlier.shapes)
         for module in modules:
             recording.places.name_modules(module)
+        self._kept = [
+            (store, key, x)
+            for store in stores(modules)
+            for key, x in store.items()
+            if isinstance(x, DeviceTensor)
+        ]
         self._inputs, self._named = inputs, _given(state)
         for name, tensor in self._named.items():
             value = recording.new(tensor)
@@ -118,20 +124,46 @@ class StepTracing:
             with_numbers: behind those also the state without dimensions that it changes and that belongs to
                 no single parameter, such as rates, scales and counts of metrics.
         """
-        self._mode.close()
+        try:
+            self._write_replaced()
+        finally:
+            self._mode.close()
         try:
             return _finished(self.recording, self._named, returned, with_numbers)
         finally:
             self._forget()
 
+    def _write_replaced(self) -> None:
+        """A step may put another tensor in the place of its state, as `self.mean = 0.9 * self.mean + x`."""
+        with torch.no_grad():
+            for store, key, tensor in self._kept:
+                found = store.get(key)
+                if found is tensor or not isinstance(found, torch.Tensor):
+                    continue
+                if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+                    raise StepError(
+                        f"the step puts {_described(found)} in the place of its state '{key}', expected "
+                        f"{_described(tensor)} as before the step: each step begins with what the one before "
+                        "it has left"
+                    )
+                tensor.copy_(found)
+                store[key] = tensor
+
     def abandon(self) -> None:
         """Ends the tracing without a result, as after an error."""
+        for store, key, tensor in self._kept:
+            if isinstance(store.get(key), torch.Tensor):
+                store[key] = tensor
         self._mode.close()
         self._forget()
 
     def _forget(self) -> None:
         for tensor in (*self._named.values(), *self._inputs, *self.recording.met):
             tensor.elem = tensor.base = None
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
 
 
 def trace(

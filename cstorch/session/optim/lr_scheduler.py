@@ -7,6 +7,7 @@ behind another one for the same optimizer begins where that ends.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -79,9 +80,25 @@ _SCHEDULE = "_schedule_of_steps"
 
 
 class _Declared(LRScheduler):
-    """Counts the steps of its optimizer."""
+    """Counts the steps of its optimizer, from where the schedule before it ends.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *arguments: Any, **named: Any) -> None:
+    With `disable_lr_steps_reset`, which follows the arguments of a schedule, it counts all steps.
+    """
+
+    disable_lr_steps_reset: bool
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *arguments: Any,
+        disable_lr_steps_reset: bool = False,
+        **named: Any,
+    ) -> None:
+        position = [*inspect.signature(super().__init__).parameters].index("last_epoch") - 1
+        if len(arguments) > position and isinstance(arguments[position], bool):
+            disable_lr_steps_reset = arguments[position]
+            arguments = arguments[:position] + arguments[position + 1 :]
+        self.disable_lr_steps_reset = disable_lr_steps_reset
         super().__init__(optimizer, *arguments, **named)
         before: list[Any] = vars(optimizer).get(_SCHEDULES, [])
         if any(schedule.total_iters is None for schedule in before):
@@ -94,11 +111,21 @@ class _Declared(LRScheduler):
         """Nothing: the optimizer's step counts."""
 
 
+class _Sequence(SequentialLR):
+    """Declared schedules, one after the other."""
+
+    def _go_to(self, epoch: torch.Tensor) -> None:
+        super()._go_to(epoch)
+        for schedule in self._schedulers:
+            if schedule.disable_lr_steps_reset:
+                schedule._go_to(epoch)
+
+
 def _sequence(optimizer: torch.optim.Optimizer) -> Scheduler:
     *before, last = schedules = vars(optimizer)[_SCHEDULES]
     if not before:
         return last
-    return SequentialLR(optimizer, schedules, list(accumulate(int(x.total_iters) for x in before)))
+    return _Sequence(optimizer, schedules, list(accumulate(int(x.total_iters) for x in before)))
 
 
 def take_schedule(optimizer: torch.optim.Optimizer) -> Scheduler | None:

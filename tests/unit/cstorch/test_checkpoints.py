@@ -78,8 +78,9 @@ def test_torch_format_and_back(tmp_path: Path) -> None:
     weights = {"model": nn.Linear(3, 2).state_dict(), "step": 3}
     cp.save(weights, tmp_path / "a.mdl")
     torch.save(cp.load(tmp_path / "a.mdl", map_location="cpu"), tmp_path / "a.pt")
-    for name in ("a.mdl", "a.pt"):
-        found = cp.load(tmp_path / name)
+    as_torch_is_called = {"map_location": lambda storage, _: storage, "weights_only": True, "mmap": True}
+    for name, arguments in (("a.mdl", {}), ("a.pt", {}), ("a.mdl", as_torch_is_called)):
+        found = cp.load(tmp_path / name, **arguments)
         assert found["step"] == 3
         for key, tensor in weights["model"].items():
             assert torch.equal(found["model"][key], tensor)

@@ -15,7 +15,7 @@ from torch import nn
 
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch import optim
-from cstorch.errors import OptimizerArgumentError, OptimizerStateError
+from cstorch.errors import OptimizerArgumentError, OptimizerStateError, StepError
 from cstorch.tracing.models import move_to_device
 
 from .conftest import run_compiled
@@ -230,6 +230,59 @@ def test_a_rule_of_a_user_has_state_and_a_count_of_steps() -> None:
         optim.Optimizer([parameter], {})
     with pytest.raises(OptimizerStateError, match="enable_global_step=True"):
         optim.Lion([parameter]).increment_global_step(parameter)
+
+
+class Heavy(optim.Optimizer):
+    """Momentum that puts another tensor in the place of its state in every step."""
+
+    def preinitialize(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+
+    def step(self, closure: Any = None) -> None:
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                state = self.state[parameter]
+                state["momentum"] = 0.5 * state["momentum"] + parameter.grad
+                parameter -= 0.1 * state["momentum"]
+
+    def state_names_to_sparsify(self) -> list[str]:
+        return ["momentum"]
+
+
+def test_a_recorded_rule_may_replace_its_state() -> None:
+    optimizers: list[Heavy] = []
+
+    def made(model: nn.Module) -> dict[str, torch.Tensor]:
+        optimizers.append(Heavy(model.parameters(), {}))
+        return {}
+
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        optimizers[-1].zero_grad()
+        loss.backward()
+        optimizers[-1].step()
+        return loss.detach()
+
+    torch.manual_seed(2)
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    eager = copy.deepcopy(model)
+    made(eager)
+    expected = [step(eager, x).item() for _ in range(4)]
+    np.testing.assert_allclose(run_compiled(model, step, [(x,)] * 4, made).values[:, 0], expected, rtol=1e-6)
+
+
+def test_a_step_that_replaces_state_by_another_shape() -> None:
+    model = nn.BatchNorm1d(3)
+
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        model.running_mean = model(x)
+        return x.sum()
+
+    with pytest.raises(
+        StepError, match=r"float32\[4, 3\] in the place of .*'running_mean', expected float32\[3\]"
+    ):
+        run_compiled(model, step, [(torch.randn(4, 3),)])
 
 
 def _stepped(optimizer: optim.Optimizer, *parameters: nn.Parameter) -> None:

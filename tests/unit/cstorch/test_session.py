@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from cstorch.errors import (
 from cstorch.session import rendezvous, state
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
+from cstorch.session.optim.lr_scheduler import count_step, take_schedule
 from cstorch.session.process import RunConfig
 from cstorch.session.utils import extract_loss, nest
+from cstorch.step_count import steps_done
 from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
 from cstorch.utils.rates import RateTracker
@@ -174,6 +177,18 @@ def run(training: Training, body: Callable[[Batch], object], mode: str = "train"
             body(batch)
 
 
+def test_an_optimizer_of_torch_says_how_many_steps_its_state_has_behind_it(training: Training) -> None:
+    saved: list[Any] = []
+    keep = cm.step_closure(saved.append)
+    with cbtorch.Session(training.loader, "train"):
+        for batch in islice(training.loader, 3):
+            training.step(batch)
+            keep(training.optimizer.state_dict())
+    assert [state["global_step"] for state in saved] == [1, 2, 3]
+    training.optimizer.load_state_dict(saved[1])
+    assert steps_done() == 2
+
+
 @pytest.mark.parametrize("calls_step", [False, True])
 def test_declared_schedules_count_the_steps_of_their_optimizer(
     system: RunningSystem, calls_step: bool
@@ -193,14 +208,19 @@ def test_declared_schedules_count_the_steps_of_their_optimizer(
 
     def rates(training: Training, schedules: list[Any], steps: int) -> list[float]:
         seen: list[float] = []
+        counted: list[int] = []
         note = cm.step_closure(lambda rate: seen.append(rate.item()))
+        count = cm.step_closure(lambda state: counted.append(state["global_step"]))
+        done = steps_done()
         cm.set_run_config(steps, 2, 1)
         with cbtorch.Session(training.loader, "train"):
             for batch in training.loader:
                 note(training.optimizer.param_groups[0]["lr"].clone())
                 training.step(batch)
+                count({"global_step": training.optimizer.state_dict()["global_step"]})
                 for schedule in schedules if calls_step else ():
                     schedule.step()
+        assert counted == [done + step for step in range(1, steps + 1)]
         return seen
 
     first = prepared()
@@ -210,6 +230,21 @@ def test_declared_schedules_count_the_steps_of_their_optimizer(
     second[0].model.load_state_dict(saved["model"])
     second[0].optimizer.load_state_dict(saved["optimizer"])
     assert rates(*second, 2) == pytest.approx(expected[4:])
+
+
+@pytest.mark.parametrize("given", [(False,), (True,), ()])
+def test_a_declared_schedule_may_count_all_steps(given: tuple[bool, ...]) -> None:
+    """By `disable_lr_steps_reset`, which programs of releases 1.x give behind the arguments of a schedule."""
+    optimizer = optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    named = {} if given else {"disable_lr_steps_reset": True}
+    cbtorch.optim.lr_scheduler.Constant(optimizer, 0.5, 2, *given, **named)
+    cbtorch.optim.lr_scheduler.Polynomial(optimizer, 1.0, 0.0, 4, 1.0, False, *given, **named)
+    schedule = take_schedule(optimizer)
+    rates = []
+    for _ in range(5):
+        rates.append(optimizer.param_groups[0]["lr"].item())
+        count_step(optimizer, schedule)
+    assert rates == ([0.5, 0.5, 1.0, 0.75, 0.5] if given == (False,) else [0.5, 0.5, 0.5, 0.25, 0.0])
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])

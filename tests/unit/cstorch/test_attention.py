@@ -21,8 +21,9 @@ from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.record import to_array
-from cstorch.tracing.step import model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import trace
+from cstorch.tracing.values import to_array
 from models.gpt2.pytorch import model as gpt2
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 6, 8, 2

@@ -67,7 +67,9 @@ def medians_text(figures: Mapping[str, list[float]], skip: str, unit: str) -> st
 
 def machine() -> str:
     """The machine in one line: processor, cores, memory, versions."""
-    packages = " ".join(f"{name} {metadata.version(name)}" for name in ("jax", "tensorflow-cpu", "numpy"))
+    packages = " ".join(
+        f"{name} {metadata.version(name)}" for name in ("jax", "tensorflow-cpu", "torch", "numpy")
+    )
     return f"{_cpu()}, {_cores()} cores, {_memory_gib()} GiB; Python {platform.python_version()}, {packages}"
 
 

@@ -35,8 +35,10 @@ def predict(model: nn.Module, data: Any) -> Any:
         model: called as `model(batch)`, with a tuple or list as `model(*batch)` and a dict as
             `model(**batch)`.
         data: one batch, as a tensor or a tuple, list or dict of tensors, the first dimension of each its
-            samples. Or many: a `torch.utils.data.DataLoader` or another iterable of batches, whose last one
-            may be smaller; or a `cstorch.utils.data.DataLoader`, whose workers read it.
+            samples. Or many: a `torch.utils.data.DataLoader` or another iterable of batches; or a
+            `cstorch.utils.data.DataLoader`, whose workers read it. The last of many may be smaller: it is
+            filled up with copies of its last sample, and outputs are cut to its samples. An output that is
+            computed across samples, such as a mean loss, is that of the filled batch.
 
     Returns:
         The outputs of one batch. Of many an iterator of the outputs of each, in order.

@@ -71,6 +71,7 @@ def test_written_again_it_is_the_same(tmp_path: Path) -> None:
         assert ours == theirs
         key = "misc.bf16.__metadata__"
         assert json.loads(file.attrs[key]) == json.loads(other.attrs[key])
+        assert file["misc.bf16"].attrs["__NUMPY__"]  # without it other readers take no elements
 
 
 def test_torch_format_and_back(tmp_path: Path) -> None:

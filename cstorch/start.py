@@ -10,6 +10,7 @@ from functools import cache
 from cs_runtime import exits, logs
 from cs_runtime.checkpoint_requests import CheckpointRequests
 from cs_runtime.embedded_system import EmbeddedSystem
+from cstorch import left_loops
 from cstorch.config import configuration
 from cstorch.job import own_workers, task
 from cstorch.own_workers import OwnWorkers
@@ -59,7 +60,7 @@ def start_session() -> None:
 
 def _set_up() -> None:
     logs.set_up("cstorch", "torch")
-    exits.report_at_exit()
+    exits.report_at_exit(left_loops.tell)
 
 
 def take_requests() -> None:

@@ -41,6 +41,31 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup, with the s
 MODELS = Path(__file__).parents[1] / "models"
 MODULES = ("params", "run", "data", "model")
 
+Calls = Callable[[Callable[[], object]], int]
+
+
+@pytest.fixture(scope="session")
+def calls() -> Calls:
+    """How many Python functions something calls: a measure of its work, the same on every machine."""
+
+    def count(body: Callable[[], object]) -> int:
+        found = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal found
+            found += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            body()
+        finally:
+            sys.setprofile(before)
+        return found
+
+    return count
+
+
 IN_TURN = {"browser", "containers", "faults", "slurm"}
 """Folders whose tests start many processes, or wait for some: they share one cluster, and one core."""
 

@@ -16,7 +16,7 @@ import torch
 
 from cs_toolkit.version import __version__
 from cstorch.checkpoints import nest
-from cstorch.checkpoints.hdf5 import put_array, put_attribute
+from cstorch.checkpoints.hdf5 import put_array, put_mark, put_text
 from cstorch.checkpoints.layout import (
     ARRAY,
     LINKED,
@@ -74,6 +74,7 @@ def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
         writer = _Writer(file)
         for key, leaf in entries:
             writer.put(key, leaf)
+        writer.put_descriptions()
         file.attrs[SUCCESS] = True
 
 
@@ -83,18 +84,23 @@ class _Writer:
     def __init__(self, file: h5py.File) -> None:
         self._file = file
         self._written: dict[tuple[Any, ...], str] = {}
+        self._described: dict[str, dict[str, Any]] = {}
 
     def put(self, key: str, leaf: Any) -> None:
-        """Writes one leaf."""
+        """Writes the elements of one leaf."""
         try:
-            described = self._describe(key, leaf)
+            self._described[key] = self._describe(key, leaf)
         except (ValueError, TypeError) as error:  # what h5py raises for names that it does not take
             raise CheckpointError(
                 f"entry {key!r} cannot be stored ({error}); expected a name that is not empty, and no other "
                 "entry under its part before a slash; rename it"
             ) from error
-        spec = {SPEC: json.loads(nest.to_text({key: None})), "__objects__": [key], key + METADATA: described}
-        put_attribute(self._file.id, key + METADATA, json.dumps(spec))
+
+    def put_descriptions(self) -> None:
+        """Writes what all leaves are; behind their elements, because HDF5 takes longer in between."""
+        for key, described in self._described.items():
+            spec = {SPEC: nest.leaf_spec(key), "__objects__": [key], key + METADATA: described}
+            put_text(self._file.id, key + METADATA, json.dumps(spec))
 
     def _describe(self, key: str, leaf: Any) -> dict[str, Any]:
         if isinstance(leaf, torch.Tensor):
@@ -134,19 +140,18 @@ class _Writer:
             "__NUMPY__": True,
             "compressed": False,
         }
-        self._put_data(key, _numpy(host), described)
+        self._put_elements(key, _numpy(host))
         return described
 
     def _put_array(self, key: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
         narrow = array.dtype == ml_dtypes.bfloat16
         described = {"is_bfloat16": narrow, "__TYPE__": ARRAY, "__NUMPY__": True, "compressed": False}
-        self._put_data(key, array.view(np.int16) if narrow else array, described)
+        self._put_elements(key, array.view(np.int16) if narrow else array)
         return described
 
-    def _put_data(self, key: str, array: np.ndarray[Any, Any], described: dict[str, Any]) -> None:
-        data = put_array(self._file, key, array)
-        for name, value in described.items():
-            put_attribute(data, name, [str(x) for x in value] if name in ("shapes", "dtypes") else value)
+    def _put_elements(self, key: str, array: np.ndarray[Any, Any]) -> None:
+        """The mark says that these are numbers; all else that readers ask is in the file's own attributes."""
+        put_mark(put_array(self._file, key, array), "__NUMPY__")
 
 
 def _plain(kind: str, **values: Any) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Scheduler:
     def __init__(
         self,
         optimizer: HasGroups,
-        total_iters: float | None,
+        total_iters: float | None = None,
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:

@@ -14,6 +14,7 @@ from cs_runtime import exits, logs
 from cs_runtime.errors import CallError
 from cs_runtime.files import write_text
 from cs_runtime.params import text_of
+from cstorch import left_loops
 from cstorch.runner import flags
 from cstorch.runner.model import Model
 from cstorch.runner.runner import LossValueError, Runner
@@ -57,7 +58,7 @@ def run(
     """
     directory = Path(sys.argv[0]).resolve().parent
     args, own = flags.parse(directory, extra_args_parser_fn, argv)
-    exits.report_at_exit()
+    exits.report_at_exit(left_loops.tell)
     params = flags.merged(args, own)
     if default_params_fn is not None:
         params = default_params_fn(params) or params

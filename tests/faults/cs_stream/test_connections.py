@@ -80,7 +80,7 @@ def test_a_network_that_keeps_changing_bytes_fails_the_run(bad_network: Callable
         assert future.result(timeout=10).end == "stopped"
 
 
-def test_a_sender_that_comes_back_builds_its_input_anew() -> None:
+def test_a_sender_that_comes_back_builds_its_input_again() -> None:
     gate = Gate(before=4, count=6)
     with Loopback() as run:
         future = run.start(run.sender(0), gate)

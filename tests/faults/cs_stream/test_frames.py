@@ -50,7 +50,7 @@ def test_a_successor_overwrites_what_its_predecessor_is_still_sending() -> None:
                 old.read_frame()
 
 
-def test_a_system_that_says_nothing_for_the_liveness_time_is_connected_anew() -> None:
+def test_a_system_that_says_nothing_for_the_liveness_time_is_connected_again() -> None:
     with Loopback() as run, socket.create_server(("127.0.0.1", 0)) as listener:
         sender = run.sender(0, listener.getsockname())
         run.start(sender, numbered_input(SMALL, 0, 1, 5))

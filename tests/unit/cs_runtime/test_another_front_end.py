@@ -29,8 +29,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    def run(cs_ip: str, steps: int) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, str(PROGRAM), cs_ip, str(tmp_path / "model"), str(steps)]
+    def run(cs_ip: str, steps: int, before: str = "pass") -> subprocess.CompletedProcess[str]:
+        program = f"import runpy; {before}; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
+        words = [sys.executable, "-c", program, cs_ip, str(tmp_path / "model"), str(steps)]
         return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
 
     return run
@@ -70,3 +71,13 @@ def test_its_errors_are_messages(train: Train) -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_worker_that_ends_before_it_has_come_ends_the_run_with_its_error(
+    system: RunningSystem, train: Train, tmp_path: Path
+) -> None:
+    """The system never hears of it, so it would wait for it for ten minutes."""
+    done = train(system.address, 4, "from cs_stream.sender import Sender; Sender.run = None")
+    assert done.returncode == 3, done.stderr
+    assert "TypeError: 'NoneType' object is not callable" in done.stderr
+    assert len(list(tmp_path.glob("crash-*.txt"))) == 1

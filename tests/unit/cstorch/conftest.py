@@ -20,8 +20,9 @@ from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.record import to_array
-from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import TracedStep, trace
+from cstorch.tracing.values import to_array
 
 Step = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 """Gets the model and a batch; returns tensors without dimensions."""

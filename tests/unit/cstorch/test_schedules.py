@@ -205,7 +205,7 @@ def test_formulas_that_no_case_has() -> None:
 def test_a_program_s_own_schedule_says_a_closed_form() -> None:
     class Sawtooth(lr_scheduler.LRScheduler):
         def __init__(self, optimizer: Groups) -> None:
-            super().__init__(optimizer, total_iters=5)
+            super().__init__(optimizer)
 
         def _get_closed_form_lr(self) -> torch.Tensor:
             return torch.where(self.last_epoch % 3 == 2, 0.5, 0.25)

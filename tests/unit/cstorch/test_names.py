@@ -198,6 +198,22 @@ def test_workers_take_turns_through_all_epochs_and_a_chief_counts_whole_ones(
     assert len(DistributedSampler(range(9), batch_size=2, drop_last=True)) == 8
 
 
+def test_a_run_begins_with_the_first_epoch_whatever_was_read_before() -> None:
+    records = TensorDataset(torch.arange(8))
+
+    def made() -> torch.utils.data.DataLoader:
+        return torch.utils.data.DataLoader(
+            records, 2, sampler=DistributedSampler(records, seed=3, batch_size=2)
+        )
+
+    expected = [batch[0].tolist() for _, batch in zip(range(8), DataLoader(made).endless(), strict=False)]
+    loader = made()
+    next(iter(loader))
+    for _ in range(2):
+        read = DataLoader(lambda: loader).endless()
+        assert [batch[0].tolist() for _, batch in zip(range(8), read, strict=False)] == expected
+
+
 def in_pairs(order: Iterable[int]) -> list[tuple[int, int]]:
     """Batches of two."""
     left = iter(order)

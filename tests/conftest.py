@@ -17,6 +17,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from cs_system.testing import RunningSystem, running_system
+
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
@@ -98,6 +100,13 @@ def _example(name: str) -> Iterator[Modules]:
 def example() -> Example:
     """Imports an example program by the name of its folder, for a with statement."""
     return _example
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    """The CS system of all tests of a worker that do not break it."""
+    with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
 
 
 @pytest.hookimpl(optionalhook=True)

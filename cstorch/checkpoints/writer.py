@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import h5py
@@ -14,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from cs_toolkit.files import replacing
 from cs_toolkit.version import __version__
 from cstorch.checkpoints import nest
 from cstorch.checkpoints.hdf5 import put_array, put_mark, put_text
@@ -47,19 +45,13 @@ def write(state: Any, path: Path) -> None:
             "{'name': value}"
         )
     _refuse_same_names([key for key, _ in entries], path)
-    temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
     try:
-        _write_file(state, entries, temporary)
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
+        with replacing(path, durable=True) as temporary:
+            _write_file(state, entries, temporary)
     except (OSError, RuntimeError) as error:  # h5py raises the latter where a file cannot be closed
         raise CheckpointError(
             f"{path} cannot be written: {error}; expected a folder that exists, can be written and has space"
         ) from error
-    finally:
-        with suppress(OSError):  # the first error is the one to tell
-            temporary.unlink(missing_ok=True)
 
 
 def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
@@ -177,11 +169,3 @@ def _refuse_same_names(keys: list[str], path: Path) -> None:
                 "rename one of them"
             )
         seen.add(key)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
 
 v1 = tf.compat.v1
@@ -40,12 +40,6 @@ class Training:
     on_system: list[float]
     estimator: CerebrasEstimator
     functions: Any
-
-
-@pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,12 @@ import numpy as np
 import pytest
 import yaml
 
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import RunningSystem
 
 PROGRAM = Path(__file__).with_name("numpy_program.py")
 RATE = 0.01
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
 
 
 @pytest.fixture

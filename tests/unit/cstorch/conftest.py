@@ -16,7 +16,6 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.verify import verify_module
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
-from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
@@ -102,12 +101,6 @@ def both_ways() -> Callable[..., BothWays]:
         return BothWays(values, state, run_compiled(copy.deepcopy(model), step, batches))
 
     return run
-
-
-@pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
 
 
 @pytest.fixture

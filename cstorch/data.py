@@ -26,6 +26,7 @@ from cstorch.step_count import continue_at, steps_done
 from cstorch.streaming import get_streaming_rank, whole_input_on_chief
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.values import dtype_name, to_array
+from cstorch.utils.datasets import DistributedSampler
 from cstorch.utils.steps_to_run import StepsToRun
 
 _END = object()
@@ -159,6 +160,7 @@ class DataLoader:
             torch.manual_seed(self.seed + 1 + get_streaming_rank())
         for epoch in count():
             with numbers, whole_input_on_chief():
+                _begin_epoch(loader, epoch)
                 batches = iter(loader)
                 batch = next(batches, _END)
             if batch is _END:
@@ -271,3 +273,10 @@ def _set_numbers(numbers: Numbers) -> None:
 
 def _leaves(batch: Any) -> list[torch.Tensor]:
     return [x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor)]
+
+
+def _begin_epoch(loader: Any, epoch: int) -> None:
+    """Tells our sampler, which a look at the first batch, or an earlier run, may have asked before."""
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSampler):
+        sampler.set_epoch(epoch)

@@ -269,7 +269,7 @@ class Runner:
 
     def _train_on_cpu(self, loader: DataLoader) -> None:
         epoch_steps = self.config.steps_per_epoch or loader.steps
-        batches = islice(_endless(loader), self._first_step, self._first_step + self._total_steps)
+        batches = islice(loader.endless(), self._first_step, self._first_step + self._total_steps)
         for step, batch in enumerate(batches):
             epoch, index = divmod(self._first_step + step, epoch_steps)
             asked, last = checkpoint_requests.pending, step + 1 == self._total_steps
@@ -345,10 +345,14 @@ class _Kept:
         loader: whose batches.
         directory: for `batch_N.pt`; in a job of several workers each has a folder of its number in it.
         size: how many.
+
+    Attributes:
+        sampler: of the loader.
     """
 
     def __init__(self, loader: Any, directory: Path, size: int) -> None:
         self._loader, self._size = loader, size
+        self.sampler = getattr(loader, "sampler", None)
         self._directory = directory / str(cm.get_streaming_rank())
 
     def __len__(self) -> int:
@@ -371,11 +375,6 @@ def newest_checkpoint(model_dir: Path) -> Path | None:
 def _step_of(path: Path) -> int | None:
     text = path.stem.removeprefix("checkpoint_")
     return int(text) if text.isdigit() else None
-
-
-def _endless(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 def _is_due(step: int, every: int) -> bool:

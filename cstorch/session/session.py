@@ -23,6 +23,7 @@ from cstorch.session.data import DataLoader
 from cstorch.session.environment import is_worker_alone, use_cs
 from cstorch.session.preparing import optimizer
 from cstorch.session.steps import Steps, current_steps, enter, leave
+from cstorch.streaming import reading_as
 
 log = logging.getLogger("cstorch")
 
@@ -116,7 +117,8 @@ class Session:
             return
         run = next_run()
         if task.index == 0:
-            run_worker(loader, settings_of(loader, "eval"), replace(task, num_workers=1), run)
+            with reading_as(1, 0):
+                run_worker(loader, settings_of(loader, "eval"), replace(task, num_workers=1), run)
         else:
             log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cstorch.errors import InputError
-from cstorch.streaming import get_streaming_rank, num_streamers
+from cstorch.streaming import get_streaming_rank, is_streamer, num_streamers
 
 
 class SyntheticDataset(torch.utils.data.Dataset):
@@ -47,17 +47,21 @@ class SyntheticDataset(torch.utils.data.Dataset):
 
 
 class DistributedSampler(torch.utils.data.Sampler):
-    """The indices of this worker: batch b of the whole goes to worker b modulo their number.
+    """The indices of this worker: batch b of all epochs together goes to worker b modulo their number.
 
-    So the batches that the system takes from one worker after the other are those of one process alone.
+    So the batches that the system takes from one worker after the other are those of one process alone,
+    however many there are. Epochs of a worker may differ by a batch. A chief that streams nothing itself has
+    all indices: what it counts is an epoch of the whole; so has the one worker that reads an evaluation.
 
     Args:
         data_source: the data set.
         shuffle: draw another order in every epoch.
         seed: of the order.
         shard: leave the others' batches out.
-        batch_size: samples of a batch; 1 where the loader makes no batches.
-        drop_last: leave out samples that fill no batch for every worker.
+        batch_size: samples of a batch. None: samples, not batches, go to the workers in turn, and every
+            epoch begins with the first one.
+        drop_last: leave out samples that fill no batch; without batches those that not every worker gets one
+            of.
     """
 
     def __init__(
@@ -71,10 +75,7 @@ class DistributedSampler(torch.utils.data.Sampler):
     ) -> None:
         self._length = len(data_source)
         self._shuffle, self._seed = shuffle, seed or 0
-        self._workers = num_streamers() if shard else 1
-        self._rank = get_streaming_rank() if shard else 0
-        self._batch = batch_size or 1
-        self._drop_last = drop_last
+        self._shard, self._batch, self._drop_last = shard, batch_size, drop_last
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -82,7 +83,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._mine(range(self._length)))
+        return len(self._mine(range(self._length), self._epoch))
 
     def __iter__(self) -> Iterator[int]:
         order: Sequence[int] = range(self._length)
@@ -90,13 +91,17 @@ class DistributedSampler(torch.utils.data.Sampler):
             draw = torch.Generator().manual_seed(self._seed + self._epoch)
             order = torch.randperm(self._length, generator=draw).tolist()
         self._epoch += 1
-        return iter(self._mine(order))
+        return iter(self._mine(order, self._epoch - 1))
 
-    def _mine(self, order: Sequence[int]) -> Sequence[int]:
-        if self._drop_last:
-            together = self._batch * self._workers
-            order = order[: len(order) // together * together]
-        return [i for at, i in enumerate(order) if at // self._batch % self._workers == self._rank]
+    def _mine(self, order: Sequence[int], epoch: int) -> Sequence[int]:
+        """Those of this worker, which is known when a run begins: an evaluation has one reader."""
+        shared = self._shard and is_streamer()
+        workers, rank = (num_streamers(), get_streaming_rank()) if shared else (1, 0)
+        batch = self._batch or 1
+        together = self._batch or workers
+        used = self._length // together * together if self._drop_last else self._length
+        first = epoch * -(-used // batch) if self._batch else 0  # batches of the epochs before
+        return [i for at, i in enumerate(order[:used]) if (first + at // batch) % workers == rank]
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import typing
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -176,9 +177,47 @@ def test_shards_are_the_batches_of_one_process_in_turns(monkeypatch: pytest.Monk
         monkeypatch.setattr("cstorch.utils.datasets.get_streaming_rank", lambda worker=worker: worker)
         mine = DistributedSampler(data, seed=3, batch_size=2)
         expected = list(chain.from_iterable(batches[worker::3]))
-        assert list(mine) == expected
         assert len(mine) == len(expected)
-        assert len(DistributedSampler(data, seed=3, batch_size=2, drop_last=True)) == 6
+        assert list(mine) == expected
+        assert list(DistributedSampler(data, seed=3, batch_size=2, drop_last=True)) == expected
+
+
+def test_workers_take_turns_through_all_epochs_and_a_chief_counts_whole_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three workers and epochs of four batches: the order is that of one process, whatever their number."""
+    whole = DistributedSampler(range(9), batch_size=2, seed=3, drop_last=True)
+    alone = [batch for _ in range(3) for batch in in_pairs(whole)]
+    assert len(alone) == 12
+    monkeypatch.setattr("cstorch.utils.datasets.num_streamers", lambda: 3)
+    for worker in range(3):
+        monkeypatch.setattr("cstorch.utils.datasets.get_streaming_rank", lambda worker=worker: worker)
+        sampler = DistributedSampler(range(9), batch_size=2, seed=3, drop_last=True)
+        assert [batch for _ in range(3) for batch in in_pairs(sampler)] == alone[worker::3]
+    monkeypatch.setattr("cstorch.utils.datasets.is_streamer", lambda: False)
+    assert len(DistributedSampler(range(9), batch_size=2, drop_last=True)) == 8
+
+
+def test_a_run_begins_with_the_first_epoch_whatever_was_read_before() -> None:
+    records = TensorDataset(torch.arange(8))
+
+    def made() -> torch.utils.data.DataLoader:
+        return torch.utils.data.DataLoader(
+            records, 2, sampler=DistributedSampler(records, seed=3, batch_size=2)
+        )
+
+    expected = [batch[0].tolist() for _, batch in zip(range(8), DataLoader(made).endless(), strict=False)]
+    loader = made()
+    next(iter(loader))
+    for _ in range(2):
+        read = DataLoader(lambda: loader).endless()
+        assert [batch[0].tolist() for _, batch in zip(range(8), read, strict=False)] == expected
+
+
+def in_pairs(order: Iterable[int]) -> list[tuple[int, int]]:
+    """Batches of two."""
+    left = iter(order)
+    return list(zip(left, left, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def _overhead_row(model: str) -> Row:
 
 
 def _rates(model: str) -> list[tuple[float, float]]:
-    """Rates of a bare loop and of a copy of an analysis, which this process watches over, in turns."""
+    """Rates of a bare loop and of a copy of an analysis, which this process watches over, interleaved."""
     from input_analyzer.measure.copies import Copies, Launch
     from input_analyzer.measure.link import RUN, Order
 

@@ -1,4 +1,4 @@
-"""The input function of an example program, read as a worker reads it, in turns bare and by the analyzer.
+"""The input function of an example program, read as a worker reads it, interleaved: bare and by the analyzer.
 
     python -m benchmarks.input_reader MODEL
 

@@ -66,7 +66,8 @@ def capture_row(params_file: str = "params_gpt2_small.yaml") -> Row:
     from cgc.importers.aten import import_step
     from cstorch.compiled import models
     from cstorch.tracing.device import DeviceTensor
-    from cstorch.tracing.step import model_state, trace
+    from cstorch.tracing.models import model_state
+    from cstorch.tracing.step import trace
     from models.gpt2.pytorch.model import GPT2
     from models.gpt2.pytorch.run import Training
 

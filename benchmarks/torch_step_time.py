@@ -126,8 +126,9 @@ def engine(workload: Workload) -> Run:
     from cs_toolkit.step import GLOBAL_STEP
     from cstorch.optim import AdamW
     from cstorch.tracing.device import DeviceTensor
-    from cstorch.tracing.record import to_array
-    from cstorch.tracing.step import model_state, move_to_device, trace
+    from cstorch.tracing.models import model_state, move_to_device
+    from cstorch.tracing.step import trace
+    from cstorch.tracing.values import to_array
 
     model = copy.deepcopy(workload.model)
     move_to_device(model)

@@ -178,7 +178,7 @@ class CheckpointReadError(FrontEndError):
     def __init__(self, checkpoint: str, cause: str) -> None:
         super().__init__(
             f"cannot restore checkpoint '{checkpoint}': {cause}. Give the checkpoint of this very model, "
-            "or an empty model_dir to start anew"
+            "or an empty model_dir to start from step 0"
         )
 
 

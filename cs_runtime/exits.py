@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import sys
 import time
 import traceback
@@ -15,7 +16,10 @@ from types import TracebackType
 
 from cs_runtime.failures import note_beside_logs
 from cs_toolkit.errors import EXIT_FAILURE, exit_code_of
+from cs_toolkit.source_files import innermost_user_line
 from csrun.missing_modules import hint
+
+_NAMES_A_LINE = re.compile(r"\.py:\d+")
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -48,11 +52,14 @@ def report_errors(crash_dir: Path | str | None = None, essence: Essence = first_
         sys.exit(told(error, crash_dir, essence))
 
 
-def report_at_exit() -> None:
+def report_at_exit(failed: Callable[[BaseException], None]) -> None:
     """Ends this process as `report_errors` does, where the program's main is not ours to decorate.
 
     A program that has a hook for its errors keeps it. Call this before anything else registers what is to
     happen at exit: the exit code is set when all of that has been done.
+
+    Args:
+        failed: Is given the error that the program ends by.
     """
     if sys.excepthook is not sys.__excepthook__:
         return
@@ -60,7 +67,8 @@ def report_at_exit() -> None:
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         nonlocal code
-        code = told(error)
+        failed(error)
+        code = told(error, in_program=True)
 
     def leave() -> None:
         if code:
@@ -73,8 +81,20 @@ def report_at_exit() -> None:
     atexit.register(leave)
 
 
-def told(error: BaseException, crash_dir: Path | str | None = None, essence: Essence = first_line) -> int:
-    """Writes what a user has to know of an error that ends the program; the exit code."""
+def told(
+    error: BaseException,
+    crash_dir: Path | str | None = None,
+    essence: Essence = first_line,
+    in_program: bool = False,
+) -> int:
+    """Writes what a user has to know of an error that ends the program; the exit code.
+
+    Args:
+        error: The error.
+        crash_dir: Where a crash file goes; the current directory when None.
+        essence: Of what the framework raises.
+        in_program: The program's own lines call the toolkit: a message that names none gets the innermost.
+    """
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return EXIT_INTERRUPTED
@@ -89,6 +109,9 @@ def told(error: BaseException, crash_dir: Path | str | None = None, essence: Ess
     if hasattr(error, "exit_code"):
         sys.stdout.flush()
         sys.stderr.write(f"error: {error}\n")
+        if in_program and not _NAMES_A_LINE.search(str(error)):
+            line = innermost_user_line(traceback.extract_tb(error.__traceback__))
+            sys.stderr.write(f"  at {line}\n" if line else "")
     elif code == EXIT_FAILURE:
         traceback.print_exception(error)
         # Once more at the end: a framework's message may go on for many lines.

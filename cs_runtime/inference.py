@@ -52,9 +52,9 @@ def run(
     timeline = Timeline()
     with (
         open_session(front_end, settings, task, run_number, timeline) as session,
-        worker_beside(front_end, settings, task, run_number),
+        worker_beside(front_end, settings, task, run_number) as check,
     ):
-        prime(session, task, timeline)
+        prime(session, task, timeline, check)
         left = steps
         while left is None or left > 0:
             wanted = left if left is not None else _UNBOUNDED_SEGMENT

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from input_rules.finding import Finding
 from input_rules.report import lines
 
@@ -32,7 +33,7 @@ class Inspected(Protocol):
 
 
 def log_report(inspect: Callable[[], Inspected]) -> None:
-    """Logs what an input function could do better. A report never ends a run.
+    """Logs what an input function could do better. A report never ends a run, not even by a bug of ours.
 
     An input function that raises does so again when the run reads its input, which tells the user. One that
     draws random numbers while it is called gives the run the batches that it would give without a report.
@@ -44,7 +45,8 @@ def log_report(inspect: Callable[[], Inspected]) -> None:
         with _random_numbers_kept():
             inspected = inspect()
     except Exception as error:
-        log.debug("no Input Function Report: %s: %s", type(error).__name__, error)
+        level = logging.WARNING if exit_code_of(error) == EXIT_BUG else logging.DEBUG
+        log.log(level, "no Input Function Report: %s: %s", type(error).__name__, error)
         return
     for level, line in lines(inspected.findings, ["python", *sys.orig_argv[1:]], inspected.notes):
         log.log(level, "%s", line)

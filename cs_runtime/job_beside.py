@@ -33,6 +33,10 @@ _LOOK_EVERY_S = 0.2
 _PATIENCE_S = 5.0
 """So long the system has to say what became of a worker before the end of the job ends the program."""
 _END_TIMEOUT_S = 15.0
+_LAST_LINES_S = 2.0
+_LAUNCHER = "csrun_wse: "
+"""Begins the lines that the launcher itself says."""
+_GOOD_ENDS = ("the chief has finished", "the job has ended well")
 _ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -56,10 +60,21 @@ class JobBeside:
             [*_python(_MODULE), "launch", str(workers), str(log_dir), str(end_file), *command],
             env=program_environment(os.environ, this_toolkit()).apply(os.environ),
             stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,  # Ctrl-C is for the program, which then ends its workers
         )
         atexit.register(self.end)
+        self._relay = threading.Thread(target=self._tell, name="job-beside-output", daemon=True)
+        self._relay.start()
         threading.Thread(target=self._watch, name="job-beside", daemon=True).start()
+
+    def _tell(self) -> None:
+        """What the launcher says, as of the workers; their good end is no news beside the program's."""
+        assert self._launcher.stderr is not None
+        for line in self._launcher.stderr:
+            if not (line.startswith(_LAUNCHER) and any(end in line for end in _GOOD_ENDS)):
+                sys.stderr.write(line.replace(_LAUNCHER, "workers: ", 1))
 
     def _watch(self) -> None:
         self._launcher.wait()
@@ -79,6 +94,7 @@ class JobBeside:
         except subprocess.TimeoutExpired:
             self._launcher.terminate()
             self._launcher.wait()
+        self._relay.join(_LAST_LINES_S)
 
 
 def launch(workers: str, log_dir: str, end_file: str, *command: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -99,11 +99,24 @@ def open_session(
             yield _load(reservation, front_end, program, compiled, target, task, identity, timeline)
 
 
-def prime(session: Session, task: TaskInfo, timeline: Timeline) -> None:
-    """Waits until every worker has connected and its first batch is on the system."""
+def prime(session: Session, task: TaskInfo, timeline: Timeline, check: Callable[[], None]) -> None:
+    """Waits until every worker has connected and its first batch is on the system.
+
+    Args:
+        session: Of the run.
+        task: This task.
+        timeline: Gets the phase.
+        check: Is called now and then, and ends the waiting by what it raises (`worker_beside`).
+    """
+    wait_log = WaitLog()
+
+    def waiting(text: str) -> None:
+        check()
+        wait_log(text)
+
     log.info("Waiting for %d streamer(s) to prime the data pipeline", task.num_workers)
     with timeline.phase("prime the input"):
-        session.reservation.wait_workers(PRIME_TIMEOUT_S, WaitLog())
+        session.reservation.wait_workers(PRIME_TIMEOUT_S, waiting)
     log.info("Streamers are ready")
     log.info(
         "Chief fully up. Waiting for Streaming (using %.2f%% of fabric cores)",

@@ -145,7 +145,7 @@ def training_run(
         )
         if session.first_step == 0:
             front_end.save(0, session.initial_state)
-        with worker_beside(front_end, settings, task, run):
-            prime(session, task, timeline)
+        with worker_beside(front_end, settings, task, run) as check:
+            prime(session, task, timeline, check)
             yield TrainingRun(session, front_end, settings, observer, progress, timeline)
             session.reservation.stop(None)

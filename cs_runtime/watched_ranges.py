@@ -19,9 +19,11 @@ from cgc.cirh.interface import INPUT_NAME, OUTPUT_NAME, arguments_and_results, g
 from cgc.cirh.ops import (
     BroadcastInDimOp,
     CastOp,
+    ConstOp,
     GatherOp,
     ReduceOp,
     ReshapeOp,
+    SelectOp,
     SliceOp,
     SparseSoftmaxCrossEntropyWithLogitsOp,
     TransposeOp,
@@ -86,12 +88,20 @@ def _origin(value: SSAValue) -> SSAValue:
     return value
 
 
+def _named_source(numbers: SSAValue) -> SSAValue:
+    """What a user calls these numbers: also where an importer has put a constant in place of some."""
+    source = _origin(numbers)
+    while isinstance(source.owner, SelectOp) and isinstance(_origin(source.owner.on_false).owner, ConstOp):
+        source = _origin(source.owner.on_true)
+    return source
+
+
 def _watch(function: FuncOp, number: int, use: _Use, inputs: Mapping[SSAValue, str]) -> RangeCheck:
     names = [f"output_range/{number}/{end}" for end in ("min", "max")]
     for name, kind in zip(names, ("MIN", "MAX"), strict=True):
         extreme = ReduceOp(use.numbers, kind, range(len(shape_of(use.numbers))))
         _put_out(function, extreme.take_origin(use.op), name)
-    source = _origin(use.numbers)
+    source = _named_source(use.numbers)
     owner = source.owner
     computed = owner.node_name if isinstance(owner, CirhOp) else None
     place = f" ({use.op.source})" if use.op.source else ""

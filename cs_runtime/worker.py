@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -122,6 +122,11 @@ class _WorkerThread(threading.Thread):
         except BaseException as error:  # handed to the chief's thread, which raises it
             self.error = error
 
+    def check(self) -> None:
+        """Raises what the stream has raised."""
+        if self.error is not None:
+            raise self.error
+
     def end(self) -> None:
         """Ends the stream, whatever the system is doing."""
         self._stream.sender.stop()
@@ -129,25 +134,28 @@ class _WorkerThread(threading.Thread):
 
 
 @contextmanager
-def worker_beside(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> Iterator[None]:
+def worker_beside(
+    source: InputSource, settings: RunSettings, task: TaskInfo, run: int
+) -> Iterator[Callable[[], None]]:
     """Runs the one worker of a job without a launcher in a thread of the chief's process.
 
     Enter it when the input is open. When the body fails because the worker did, the worker's own exception
-    is raised, with its traceback.
+    is raised, with its traceback. Who waits for the worker calls what the body gets, which raises that too:
+    the system knows of no worker that has ended before it came.
     """
     if not task.in_process_worker:
-        yield
+        yield lambda: None
         return
     stream = open_stream(source, settings, replace(task, role="worker", index=0), run)
     thread = _WorkerThread(stream)
     thread.start()
     try:
-        yield
+        yield thread.check
         thread.join(timeout=STOP_TIMEOUT_S)
     except Exception as error:
         if isinstance(error, InputFailedError):
             thread.join(timeout=STOP_TIMEOUT_S)
-        if thread.error is not None:
+        if thread.error is not None and thread.error is not error:
             raise thread.error from error
         raise
     finally:

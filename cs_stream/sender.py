@@ -3,7 +3,7 @@
     sender = Sender((host, port), WorkerIdentity(job, token, worker=0, num_workers=2, input_digest=d), layout)
     summary = sender.run(lambda skip: islice(my_input(), skip, None))
 
-Any batch is a tuple of numpy arrays in layout order. The input is built anew for every connection, with the
+Any batch is a tuple of numpy arrays in layout order. The input is built again for every connection, with the
 number of batches to leave out: an iterator that has run ahead of a broken connection cannot be wound back.
 """
 
@@ -149,7 +149,7 @@ class Sender:
 
         Args:
             make_batches: called with n for each connection; gives the worker's own input from its n-th batch
-                on, built anew. Its end is the end of the worker's input.
+                on, built again. Its end is the end of the worker's input.
 
         Returns:
             What was sent, and how the run ended. A run that is stopped is not the worker's error.

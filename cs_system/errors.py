@@ -1,7 +1,7 @@
 """What can go wrong between a client and a CS system.
 
 An error that happens on the server travels as (code, message, fields) and is raised in the client as the same
-class with the same message. Exit codes: 1 an expected failure, 2 bad input of the caller.
+class with the same message. Exit codes: 1 an expected failure, 2 bad input of the caller, 3 a bug.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from cs_toolkit.errors import ToolkitError
+from cs_toolkit.errors import EXIT_BUG, ToolkitError
 
 
 class CsSystemError(ToolkitError):
@@ -229,6 +229,13 @@ class DeviceMemoryError(CsSystemError):
     """The program, its state or its batches do not fit into the memory of the system."""
 
     code = "out_of_memory"
+
+
+class SystemBugError(CsSystemError):
+    """The system's own code raised what it never should; its log has the traceback."""
+
+    code = "bug"
+    exit_code = EXIT_BUG
 
 
 class SystemStoppingError(CsSystemError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from cstorch.errors import ConfigureError
 
@@ -29,6 +29,12 @@ class Configuration:
     """Where the files of a run go; `model_dir` when None."""
 
     def __post_init__(self) -> None:
+        for name in ("checkpoint_steps", "num_csx", "num_workers_per_csx", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, SupportsIndex | None):
+                raise ConfigureError(f"{name} is {value!r}, expected a whole number; write {name}=1, say")
+        if not isinstance(self.mgmt_address, str | None):
+            raise ConfigureError(f"mgmt_address is {self.mgmt_address!r}, expected 'IP:PORT'")
         if self.compile_only and self.validate_only:
             raise ConfigureError("compile_only and validate_only are both True, expected at most one of them")
         if self.num_csx != 1:
@@ -42,12 +48,15 @@ class Configuration:
             raise ConfigureError(f"checkpoint_steps is {self.checkpoint_steps}, expected 0 or more")
 
 
+DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
+"""The folder of the original's appliance, which is not there: it stands for the one of the model."""
+
 _configured: list[Configuration] = []
 
 
 def configure(
     model_dir: str | Path | None = "./",
-    compile_dir: str | Path | None = None,
+    compile_dir: str | Path | None = DEFAULT_COMPILE_DIR,
     compile_only: bool | None = False,
     validate_only: bool | None = False,
     checkpoint_steps: int | None = 0,
@@ -55,6 +64,12 @@ def configure(
     mgmt_address: str | None = None,
     num_csx: int | None = 1,
     num_workers_per_csx: int | None = 1,
+    max_wgt_servers: int | None = 24,
+    mount_dirs: Sequence[str] | None = None,
+    python_paths: Sequence[str] | None = None,
+    transfer_processes: int | None = 5,
+    job_labels: Sequence[str] | None = None,
+    max_act_per_csx: int | None = 1,
     **appliance: Any,
 ) -> None:
     """Configures the run. Call it before the model is made, once in a process.
@@ -63,7 +78,7 @@ def configure(
 
     Args:
         model_dir: Where summaries go.
-        compile_dir: Where compile artifacts go; `model_dir` when None.
+        compile_dir: Where compile artifacts go; `model_dir` when None or `DEFAULT_COMPILE_DIR`.
         compile_only: Compile the first step, and run nothing.
         validate_only: Trace the first step and check that it can be compiled.
         checkpoint_steps: The state can be read after every so many steps, beside the first and the last.
@@ -72,9 +87,14 @@ def configure(
         num_csx: Number of CS systems; 1.
         num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
             leaves the choice to the toolkit: 1.
-        appliance: Settings of the original's appliance that have no meaning here: `max_wgt_servers`,
-            `mount_dirs`, `python_paths`, `transfer_processes`, `job_labels`, `max_act_per_csx`,
-            `credentials_path`, `debug_args`, `execution_strategy`, `job_time_sec`, `disable_version_check`.
+        max_wgt_servers: Of the original's appliance, without effect; so are the following ones.
+        mount_dirs: Tasks share the file system of their nodes.
+        python_paths: Tasks have the PYTHONPATH of the program.
+        transfer_processes: The state travels in one stream.
+        job_labels: KEY=VALUE of the job.
+        max_act_per_csx: Activations stay on the CS system.
+        appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
+            `execution_strategy`, `job_time_sec`, `disable_version_check`.
 
     Raises:
         ConfigureError: called twice, or a setting is unknown or cannot be.
@@ -83,7 +103,7 @@ def configure(
     set_configuration(
         Configuration(
             Path("./" if model_dir is None else model_dir),
-            None if compile_dir is None else Path(compile_dir),
+            None if compile_dir in (None, DEFAULT_COMPILE_DIR) else Path(compile_dir),
             bool(compile_only),
             bool(validate_only),
             checkpoint_steps or 0,
@@ -164,13 +184,15 @@ def adjusted(**changes: Any) -> Iterator[None]:
         _configured[:] = before
 
 
-_APPLIANCE: Sequence[str] = (
+_WITHOUT_EFFECT = (
     "max_wgt_servers",
     "mount_dirs",
     "python_paths",
     "transfer_processes",
     "job_labels",
     "max_act_per_csx",
+)
+_APPLIANCE: Sequence[str] = (
     "credentials_path",
     "debug_args",
     "execution_strategy",
@@ -185,5 +207,5 @@ def _require_known(appliance: dict[str, Any]) -> None:
         raise ConfigureError(
             f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
             "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, or settings "
-            f"of the appliance, which have no effect: {', '.join(_APPLIANCE)}"
+            f"of the appliance, which have no effect: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
         )

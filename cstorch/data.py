@@ -25,7 +25,7 @@ from cstorch.seed import program_seed
 from cstorch.step_count import continue_at, steps_done
 from cstorch.streaming import get_streaming_rank, whole_input_on_chief
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.record import dtype_name, to_array
+from cstorch.tracing.values import dtype_name, to_array
 from cstorch.utils.steps_to_run import StepsToRun
 
 _END = object()

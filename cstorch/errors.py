@@ -148,7 +148,7 @@ class StateNotThereError(StepError):
     def __init__(self, step: int, checkpoints: object) -> None:
         super().__init__(
             f"the state of the model is read after step {step}, when the CS system is ahead of the program; "
-            f"expected the first or the last step, or one of {checkpoints or 'no further steps'}: set "
+            f"expected the first or the last step{f', or one of {checkpoints}' if checkpoints else ''}: set "
             "checkpoint_steps=N, of cstorch.configure or of the DataExecutor"
         )
 

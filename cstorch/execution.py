@@ -28,7 +28,7 @@ from cstorch.precision import precision_of
 from cstorch.recorded_step import RecordedStep
 from cstorch.start import system_address
 from cstorch.step_count import steps_done
-from cstorch.tracing.record import to_array
+from cstorch.tracing.values import to_array
 from cstorch.worker import job_files
 
 Ended = Literal["completed", "requeued", "left"]
@@ -106,7 +106,11 @@ class Training:
 
     def _note_failure(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            note_failure(self._settings, self._timeline, error)
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """Says in the files of the run what has ended it."""
+        note_failure(self._settings, self._timeline, error)
 
     def take(self, ahead: int) -> Outputs | None:
         """See `Execution`."""

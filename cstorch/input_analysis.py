@@ -15,7 +15,6 @@ from cstorch.data import DataLoader, OwnNumbers
 from cstorch.job import task
 from cstorch.streaming import reading_as
 from input_rules.handover import InputProgram, Shard, take_over, wanted
-from input_rules.inspection import inspect
 
 PATIENCE_S = 2.0
 """A run does not make an input once more for its report that took longer to make."""
@@ -35,6 +34,8 @@ def log_report(loader: DataLoader) -> None:
     """Logs what the input function could do better, see `cs_runtime.input_report.log_report`."""
     if loader.making_s > PATIENCE_S:
         return
+    from input_rules.torch.inspection import inspect
+
     with OwnNumbers(loader.seed):
         cs_runtime.input_report.log_report(lambda: inspect(_program(loader), task().num_workers))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import TYPE_CHECKING
 
+from cs_runtime import logs
 from cs_runtime.tasks import current
 from csrun.roles import TaskInfo
 
@@ -17,3 +20,13 @@ own_workers: list[OwnWorkers] = []
 def task() -> TaskInfo:
     """The part of this process in its job."""
     return own_workers[0].task if own_workers else current()
+
+
+def leave_to_chief() -> None:
+    """Ends a worker of a program that computes on the CPU of the chief: there is nothing to stream."""
+    if task().role == "worker":
+        logs.set_up("cstorch", "torch")
+        logging.getLogger("cstorch").info(
+            "nothing to do for worker %d: the program runs on the CPU of the chief", task().index
+        )
+        sys.exit(0)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,16 +28,20 @@ from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
 from cstorch.execution import Ended, Execution, Outputs, Training, start
 from cstorch.job import own_workers, task
+from cstorch.left_loops import note_left
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
 from cstorch.start import checkpoint_requests
 from cstorch.step_count import continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
-from cstorch.tracing.record import Recording
-from cstorch.tracing.step import StepTracing, TracedStep, model_state
+from cstorch.tracing.models import model_state
 from cstorch.turns import Turns
 from cstorch.utils.schedule import Schedule
 from cstorch.worker import serve_and_leave
 from input_rules.handover import wanted
+
+if TYPE_CHECKING:
+    from cstorch.tracing.record import Recording
+    from cstorch.tracing.step import StepTracing, TracedStep
 
 log = logging.getLogger("cstorch")
 
@@ -88,6 +92,8 @@ class Loop(Turns):
 
     def begin_recording(self) -> None:
         """From here to `end_recording` all that happens on the device is the step."""
+        from cstorch.tracing.step import StepTracing  # late: workers have no compiler
+
         state = {name: tensor for model in models for name, tensor in model_state(model).items()}
         self._recording = _Recording(StepTracing(self._inputs(), state, models, self._latest))
         self._latest = self._recording.tracing.recording
@@ -301,6 +307,8 @@ class Loop(Turns):
         """
         if not checkpoint_requests.pending or not self.trains or self._read != self.turn:
             return
+        if task().requeue and self.turn == self.steps:
+            return  # what the program does behind its last step belongs to this start; a later loop leaves
         log.info("the program has read its state at global step %d, as SIGUSR1 asked for", steps_done())
         if task().requeue:
             self._end("requeued")
@@ -309,6 +317,8 @@ class Loop(Turns):
 
     def leave(self) -> None:
         """Ends a loop that the program leaves early, with `break` or an error of its own."""
+        if isinstance(self._execution, Training):
+            note_left(self._execution.failed)
         try:
             self._end("left")
         except StateNotThereError:
@@ -323,7 +333,7 @@ class Loop(Turns):
             self._recording = None
         execution, self._execution = self._execution, None
         if execution is not None:
-            execution.close(error)
+            execution.close(error, "left")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from cstorch.backends import Backend, BackendType, current_backend
 from cstorch.backends.chosen import choose, type_of
 from cstorch.config import is_configured
 from cstorch.errors import CompileCallError, ConfigureError, ModelMovedError
+from cstorch.tracing.models import move_to_device
 from cstorch.tracing.places import user_line
-from cstorch.tracing.step import move_to_device
 
 log = logging.getLogger("cstorch")
 

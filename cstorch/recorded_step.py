@@ -12,10 +12,10 @@ from torch import nn
 from cs_toolkit.step import MODEL_STATE, Mode
 from cstorch.errors import StepError
 from cstorch.seed import seed_of_steps
-from cstorch.tracing.step import TracedStep
 
 if TYPE_CHECKING:
     from cs_runtime.program import StepProgram
+    from cstorch.tracing.step import TracedStep
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,15 @@ def name_loss(step: RecordedStep) -> None:
         StepError: a training has no such output.
     """
     graph = step.traced.graph
-    for name, tensor in graph.outputs.items():
-        if not name.isdigit():  # state: it stands behind what the step returns
-            break
-        if not tensor.shape and tensor.dtype == "float32":
-            graph.outputs = {("loss" if key == name else key): value for key, value in graph.outputs.items()}
-            return
-    if step.mode == "eval":
-        return
-    raise StepError(
-        "the step returns no float32 tensor without dimensions, expected the loss among what it returns"
-    )
+    # State stands behind what the step returns. A float64 is refused with the lines that it comes from.
+    returned = {name: tensor for name, tensor in graph.outputs.items() if name.isdigit()}
+    numbers = (name for name, x in returned.items() if not x.shape and x.dtype in ("float32", "float64"))
+    loss = next(numbers, None)
+    if loss is not None:
+        graph.outputs = {("loss" if name == loss else name): value for name, value in graph.outputs.items()}
+    elif step.mode == "train":
+        got = ", ".join(f"{x.dtype}{list(x.shape)}" for x in returned.values()) or "no tensor of the device"
+        raise StepError(
+            f"the step returns {got}, expected the loss among it, a float32 tensor without dimensions: "
+            "return it, and call .float() or .mean() where that is missing"
+        )

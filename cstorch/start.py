@@ -10,6 +10,7 @@ from functools import cache
 from cs_runtime import exits, logs
 from cs_runtime.checkpoint_requests import CheckpointRequests
 from cs_runtime.embedded_system import EmbeddedSystem
+from cstorch import left_loops
 from cstorch.config import configuration
 from cstorch.job import own_workers, task
 from cstorch.own_workers import OwnWorkers
@@ -34,7 +35,7 @@ def start_process(start_system: bool = True) -> None:
     if task().num_tasks > 1:
         atexit.register(job_files(task()).end)
     start_workers()
-    _take_requests()
+    take_requests()
     if start_system and _runs() and not _named_system():
         _own_system()  # it starts while the program makes its model
 
@@ -54,15 +55,16 @@ def _runs() -> bool:
 def start_session() -> None:
     """Makes this process a chief or a worker of a job whose tasks all go through the program."""
     _set_up()
-    _take_requests()
+    take_requests()
 
 
 def _set_up() -> None:
     logs.set_up("cstorch", "torch")
-    exits.report_at_exit()
+    exits.report_at_exit(left_loops.tell)
 
 
-def _take_requests() -> None:
+def take_requests() -> None:
+    """SIGUSR1 asks for a checkpoint from here on, unless the program takes that signal itself."""
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         checkpoint_requests.__enter__()
 
@@ -76,7 +78,7 @@ def system_address() -> str | None:
 
 
 def _named_system() -> str | None:
-    return configuration().mgmt_address or os.environ.get("CS_IP")
+    return configuration().mgmt_address or os.environ.get("CS_IP") or None
 
 
 @cache

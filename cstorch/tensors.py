@@ -72,7 +72,7 @@ def to_numpy(value: torch.Tensor) -> np.ndarray[Any, Any]:
         TensorReadError: in a step.
         ValueNotThereError: only a step computes it.
     """
-    from cstorch.tracing.record import to_array
+    from cstorch.tracing.values import to_array
 
     return to_array(value.detach().cpu())
 

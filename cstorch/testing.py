@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from cs_runtime import logs
-from cstorch import compiled, config, precision, step_count
+from cs_runtime import goals, logs
+from cstorch import compiled, config, precision, start, step_count
 from cstorch.backends import chosen
 from cstorch.session import environment, session, state, steps
 
@@ -17,6 +17,8 @@ def forget() -> None:
     compiled.models.clear()
     compiled.cpu_models.clear()
     step_count.continue_at(0)
+    start.checkpoint_requests.done()
+    goals._calls.clear()
     precision.name_half_dtype("float16")
     precision.mix_precision(False)
     environment._on_cs[0] = False

@@ -25,7 +25,7 @@ def train_and_evaluate(
     if estimator.config.cs_ip is not None:
         raise UnsupportedOnCsError(
             f"train_and_evaluate() runs on a CPU only, got cs_ip='{estimator.config.cs_ip}': the CS system "
-            "would have to be programmed anew for every evaluation. "
+            "would have to be programmed again for every evaluation. "
             "Train first (--mode=train), then evaluate (--mode=eval)"
         )
     if train_spec.max_steps is None:

@@ -20,7 +20,7 @@ PREFIX = "model.ckpt"
 def latest(model_dir: Path | str) -> str | None:
     """Prefix of the newest checkpoint of a directory; None where there is none.
 
-    Where the `checkpoint` file is damaged or gone, the checkpoint of the highest step: starting anew beside
+    Where the `checkpoint` file is damaged or gone, the checkpoint of the highest step: starting again beside
     it would throw a training away.
     """
     import tensorflow as tf

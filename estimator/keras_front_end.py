@@ -55,7 +55,7 @@ class KerasFrontEnd(ProgramInput):
         return self._program
 
     def initial_state(self) -> dict[str, np.ndarray]:
-        """Arrays by resource name: those of a checkpoint where there is one, else the model's; metrics anew.
+        """Arrays by resource name: those of a checkpoint where there is one, else the model's; metrics at 0.
 
         Raises:
             CheckpointReadError: the checkpoint cannot be read or is of another model.

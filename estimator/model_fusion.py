@@ -37,7 +37,7 @@ class ModelInfo(NamedTuple):
             gives each kernel of each model room by its work in such a step.
         name: The scope of the model's variables; `model_<n>` when None.
         checkpoint: Prefix or directory of a checkpoint of the model alone, or of a fused program that had it
-            under this name: first values of its variables and of its step. None starts anew.
+            under this name: first values of its variables and of its step. None starts from the beginning.
     """
 
     model_fn: Callable[..., Any]

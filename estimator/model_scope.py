@@ -67,7 +67,9 @@ def start_from(checkpoint: str, scope: str) -> None:
         v1.train.init_from_checkpoint(checkpoint, {names[name]: variables[name] for name in names})
     others = [name for name in variables if name not in names]
     if others:
-        log.warning("checkpoint '%s' lacks %s: these start anew", checkpoint, ", ".join(others))
+        log.warning(
+            "checkpoint '%s' lacks %s: these start from initial values", checkpoint, ", ".join(others)
+        )
     log.info("model '%s' starts from checkpoint %s", scope, checkpoint)
 
 

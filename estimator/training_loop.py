@@ -64,7 +64,7 @@ class _Pace:
         return (self.step - self.line_step) / seconds, (self.samples - self.line_samples) / seconds
 
     def new_line(self) -> None:
-        """Counts anew: a log line has been written."""
+        """Counts from 0 again: a log line has been written."""
         self.line_step, self.line_samples, self.line_at = self.step, self.samples, time.perf_counter()
 
 

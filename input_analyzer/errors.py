@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs_toolkit.errors import EXIT_FAILURE, EXIT_USAGE, ToolkitError
+from cs_toolkit.errors import EXIT_BUG, EXIT_FAILURE, ToolkitError
 
 
 class InputAnalyzerError(ToolkitError):
@@ -13,18 +13,20 @@ class InputAnalyzerError(ToolkitError):
         super().__init__(message)
 
 
+class ProcessBugError(ToolkitError):
+    """A bug of the toolkit in a process of the analysis, which has ended the analysis."""
+
+    exit_code = EXIT_BUG
+
+    def __init__(self, host: str, trace: str) -> None:
+        super().__init__(
+            f"bug in a process of the analysis on {host}; expected no exception here: please report it with "
+            f"this traceback\n{trace}"
+        )
+
+
 class InputFailedError(InputAnalyzerError):
     """The user's input function raised, or cannot be used; the message is its traceback, or the reason."""
-
-
-class ComponentError(InputAnalyzerError):
-    """Something in a batch cannot be streamed."""
-
-    def __init__(self, name: str, got: str, what_to_do: str) -> None:
-        super().__init__(
-            f"component '{name}' of the input is {got}, expected a dense tensor of numbers; {what_to_do}",
-            EXIT_USAGE,
-        )
 
 
 class VaryingShapesError(InputAnalyzerError):

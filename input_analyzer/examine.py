@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component
-from input_analyzer.measure.batches import SampleCount, Shapes
+from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import Link, Order
 from input_analyzer.measure.session import FEWEST_BATCHES, check_length
-from input_analyzer.measure.texts import text_notes
+from input_rules.batches import SampleCount
 from input_rules.finding import Finding
 from input_rules.handover import InputProgram, Shard
 from input_rules.lanes import lanes
@@ -28,6 +28,7 @@ from input_rules.pipeline import Pipeline, Stage, StageTime
 from input_rules.rules.context import flag, is_batched, number, records_at
 from input_rules.rules.sharding import Split
 from input_rules.source_lines import shown
+from input_rules.texts import text_notes
 
 FIRST_BATCHES_S = 3.0
 

@@ -16,13 +16,12 @@ from typing import Any, cast
 from cs_toolkit.errors import UsageError
 from csrun.environment import variables
 from csrun.stand_ins import worker_place, worker_variables
-from input_analyzer.errors import ComponentError
 from input_analyzer.imports import on_import
 from input_analyzer.measure.session import begin, keep_files_apart, refuse
-from input_analyzer.measure.texts import texts_of
-from input_rules.errors import WrongTypeError
+from input_rules.errors import ComponentError, WrongTypeError
 from input_rules.handover import VARIABLE, InputProgram, Shard, take_over
 from input_rules.pipeline import Framework
+from input_rules.texts import texts_of
 
 _NAMED = 10
 """So many functions of a module are named to somebody who asked for one that is not there."""
@@ -273,7 +272,7 @@ def _next_epoch(
 
 
 def _batch_size(loader: Any) -> int | None:
-    from input_analyzer.torch.loader import batch_size_of
+    from input_rules.torch.loader import batch_size_of
 
     return batch_size_of(loader)
 
@@ -288,8 +287,8 @@ def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple
     Raises:
         ComponentError: there is something in a batch that cannot be streamed.
     """
-    from input_analyzer.torch.batch_parts import leaves_of
-    from input_analyzer.torch.loader import is_batch
+    from input_rules.torch.batch_parts import leaves_of
+    from input_rules.torch.loader import is_batch
 
     for batch in loader:
         found = leaves_of(batch)

@@ -17,3 +17,14 @@ class WrongTypeError(ToolkitError):
             f"the input function returned {type(got).__name__}, expected a tf.data.Dataset or a "
             "torch.utils.data.DataLoader; return the dataset itself, not its iterator or its tensors"
         )
+
+
+class ComponentError(ToolkitError):
+    """Something in a batch cannot be streamed."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, name: str, got: str, what_to_do: str) -> None:
+        super().__init__(
+            f"component '{name}' of the input is {got}, expected a dense tensor of numbers; {what_to_do}"
+        )

@@ -48,7 +48,7 @@ class InputProgram:
         artifact_dirs: folders that may hold the artifact of a compilation, with its report.
         seed: of the graph, for TensorFlow.
         eager: whether the function is written for eager execution, for TensorFlow.
-        seeded: the random numbers that the input draws begin anew in every run, the same ones.
+        seeded: the random numbers that the input draws begin again in every run, the same ones.
         role: while it is open the process finds in its environment what that worker of a run would: for what
             a built input reads there only when it is read itself, in this process or in one that it starts.
     """

@@ -95,7 +95,7 @@ def candidates(row: KernelRow) -> Iterator[tuple[Tile, int]]:
 
 
 def fit_tiles(rows: Sequence[KernelRow]) -> tuple[list[tuple[Tile, int]], Floats, Floats]:
-    """Finds the layout of each row and the factors together: the best layouts by the factors, then anew."""
+    """Finds the layout of each row and the factors together: the best layouts by the factors, then again."""
     compute, wire = _START["compute"], _START["transmission"]
     for _ in range(12):
         chosen = [

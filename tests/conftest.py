@@ -17,6 +17,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from cs_system.testing import RunningSystem, running_system
+
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
@@ -45,6 +47,31 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup, with the s
 
 MODELS = Path(__file__).parents[1] / "models"
 MODULES = ("params", "run", "data", "model")
+
+Calls = Callable[[Callable[[], object]], int]
+
+
+@pytest.fixture(scope="session")
+def calls() -> Calls:
+    """How many Python functions something calls: a measure of its work, the same on every machine."""
+
+    def count(body: Callable[[], object]) -> int:
+        found = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal found
+            found += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            body()
+        finally:
+            sys.setprofile(before)
+        return found
+
+    return count
+
 
 IN_TURN = {"browser", "containers", "faults", "slurm"}
 """Folders whose tests start many processes, or wait for some: they share one cluster, and one core."""
@@ -78,6 +105,13 @@ def _example(name: str) -> Iterator[Modules]:
 def example() -> Example:
     """Imports an example program by the name of its folder, for a with statement."""
     return _example
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
+    """The CS system of all tests of a worker that do not break it."""
+    with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -9,9 +10,12 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
 from cgc.cirh.facts import Facts, Samples, Work, drawn, mixes
-from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
+from cgc.cirh.types import FLOATS, INTEGERS, Tensor, shape_of, tensor_of, tensor_type
 
 _FLOAT32 = frozenset({"float32"})
+
+KEY = tensor_type([2], "int32")
+"""The type of a key."""
 
 
 class SeededRandomOp(CirhOp):
@@ -36,8 +40,52 @@ class SeededRandomOp(CirhOp):
         cls.require_dtype("result", result, _FLOAT32)
         return result
 
+    @abstractmethod
+    def keyed(self, key: Value, step: Value) -> KeyedRandomOp:
+        """The op that draws the same numbers, its two seeds hashed to a key."""
+
     def _infer_results(self) -> tuple[Tensor, ...]:
         return (self.infer(tensor_of(self.step), tensor_of(self.result)),)
+
+
+class KeyedRandomOp(CirhOp):
+    """Base of ops whose numbers depend on a key of two integers and the step: copies of a layer share it."""
+
+    key = operand_def()
+    step = operand_def()
+    result = result_def()
+
+    def __init__(self, key: Value, step: Value, shape: Sequence[int]) -> None:
+        result = self.infer(operand_type(key), operand_type(step), tensor_type(shape, "float32"))
+        super().__init__([key, step], [result])
+
+    @classmethod
+    def infer(cls, key: Tensor, step: Tensor, result: Tensor) -> Tensor:
+        """Result type: any shape of f32; key is a pair of i32, step a rank-0 integer."""
+        cls.require_same("key", key, "a key", KEY)
+        cls.require_dtype("step", step, INTEGERS)
+        cls.require_scalar("step", step)
+        cls.require_dtype("result", result, _FLOAT32)
+        return result
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return (self.infer(tensor_of(self.key), tensor_of(self.step), tensor_of(self.result)),)
+
+
+@irdl_op_definition
+class KeyedRandomUniformOp(KeyedRandomOp):
+    """Uniform numbers in [0, 1) of a key and the step."""
+
+    name = "cirh.KeyedRandomUniform"
+    FACTS: ClassVar[Facts] = drawn(Work(random=1))
+
+
+@irdl_op_definition
+class KeyedRandomNormalOp(KeyedRandomOp):
+    """Numbers of the normal distribution with mean 0 and standard deviation 1, of a key and the step."""
+
+    name = "cirh.KeyedRandomNormal"
+    FACTS: ClassVar[Facts] = drawn(Work(random=1, transcendental=2))
 
 
 @irdl_op_definition
@@ -47,6 +95,10 @@ class RandomUniformOp(SeededRandomOp):
     name = "cirh.RandomUniform"
     FACTS: ClassVar[Facts] = drawn(Work(random=1))
 
+    def keyed(self, key: Value, step: Value) -> KeyedRandomUniformOp:
+        """The op that draws the same numbers, its two seeds hashed to a key."""
+        return KeyedRandomUniformOp(key, step, shape_of(self.result))
+
 
 @irdl_op_definition
 class RandomNormalOp(SeededRandomOp):
@@ -54,6 +106,10 @@ class RandomNormalOp(SeededRandomOp):
 
     name = "cirh.RandomNormal"
     FACTS: ClassVar[Facts] = drawn(Work(random=1, transcendental=2))
+
+    def keyed(self, key: Value, step: Value) -> KeyedRandomNormalOp:
+        """The op that draws the same numbers, its two seeds hashed to a key."""
+        return KeyedRandomNormalOp(key, step, shape_of(self.result))
 
 
 @irdl_op_definition
@@ -112,7 +168,7 @@ class StatelessRandomUniformOp(CirhOp):
     @classmethod
     def infer(cls, key: Tensor, result: Tensor) -> Tensor:
         """Result type: any shape of f32."""
-        cls.require_same("key", key, "a key", tensor_type([2], "int32"))
+        cls.require_same("key", key, "a key", KEY)
         cls.require_dtype("result", result, _FLOAT32)
         return result
 

@@ -122,7 +122,7 @@ class Operation:
             kind=kind.value,
             message=text,
             op=self.type,
-            node=self.node,
+            node=self.node or None,
             shape=None if first is None else first.shape,
             dtype=None if first is None else first.dtype,
             source=self.source,

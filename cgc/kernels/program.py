@@ -185,7 +185,7 @@ class Program:
         return frozenset(found)
 
     def is_per_sample(self, index: int) -> bool:
-        """Whether an op works for every sample anew, other than once a step (such as a weight update)."""
+        """Whether an op works again for every sample, other than once a step (such as a weight update)."""
         op = self.ops[index]
         return any(value in self.per_sample_values for value in (*op.results, *op.operands))
 

@@ -43,7 +43,7 @@ class LairFusePass(ModulePass):
     A producer that computes is fused if its loops carry nothing, its one result is read by the consumer
     alone and in one way, and the consumer's iterations are no more than its own, so that nothing is computed
     twice. One that only moves elements (a broadcast, a transpose, a slice, a constant) is folded into the
-    indexing maps of every reader. Reductions are not fused into their readers: they would run anew for each.
+    indexing maps of every reader. Reductions are not fused into their readers: they would run again for each.
     """
 
     name = "lair-fuse"

@@ -8,7 +8,14 @@ from jax import lax
 from jax import numpy as jnp
 
 from cgc.cirh import ops
-from cgc.cirh.ops import RandomMultinomialOp, RandomNormalOp, RandomUniformOp, StatelessRandomUniformOp
+from cgc.cirh.ops import (
+    KeyedRandomNormalOp,
+    KeyedRandomUniformOp,
+    RandomMultinomialOp,
+    RandomNormalOp,
+    RandomUniformOp,
+    StatelessRandomUniformOp,
+)
 from cgc.lowering import counter_random
 from cgc.lowering.dtypes import result_shape
 from cgc.lowering.table import Table
@@ -36,15 +43,29 @@ def random_multinomial(op: RandomMultinomialOp, step: jax.Array, logits: jax.Arr
     return jnp.argmax(logits.astype(jnp.float32)[:, None, :] + noise, 2).astype(jnp.int32)
 
 
+def keyed_random_uniform(op: KeyedRandomUniformOp, key: jax.Array, step: jax.Array) -> jax.Array:
+    """Uniform in [0, 1), a function of a key and the step."""
+    return counter_random.uniform(_words(key), _stream(step), result_shape(op))
+
+
+def keyed_random_normal(op: KeyedRandomNormalOp, key: jax.Array, step: jax.Array) -> jax.Array:
+    """Standard normal, a function of a key and the step."""
+    return counter_random.normal(_words(key), _stream(step), result_shape(op))
+
+
 def stateless_random_uniform(op: StatelessRandomUniformOp, key: jax.Array) -> jax.Array:
     """Uniform in [0, 1), a function of a key of two integers that the program computes."""
-    words = lax.bitcast_convert_type(key, jnp.uint32)
-    return counter_random.uniform((words[0], words[1]), jnp.uint32(0), result_shape(op))
+    return counter_random.uniform(_words(key), jnp.uint32(0), result_shape(op))
 
 
 def _key(seed: int, op_seed: int) -> Key:
     left, right = counter_random.op_key(seed, op_seed)
     return jnp.uint32(left), jnp.uint32(right)
+
+
+def _words(key: jax.Array) -> Key:
+    words = lax.bitcast_convert_type(key, jnp.uint32)
+    return words[0], words[1]
 
 
 def _stream(step: jax.Array) -> jax.Array:
@@ -55,5 +76,7 @@ LOWERINGS: Table = {
     ops.RandomUniformOp: random_uniform,
     ops.RandomNormalOp: random_normal,
     ops.RandomMultinomialOp: random_multinomial,
+    ops.KeyedRandomUniformOp: keyed_random_uniform,
+    ops.KeyedRandomNormalOp: keyed_random_normal,
     ops.StatelessRandomUniformOp: stateless_random_uniform,
 }

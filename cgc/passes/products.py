@@ -83,11 +83,14 @@ def matmul_of_merged_batches(op: ops.MatMulOp) -> Replacement:
     values = (op.a, op.b, op.result)
     if any(map(_is_worked_on, values)):
         return None
-    for value in values:
-        for near in _reshaped(value):
-            if _merges_batches(shape_of(near), shape_of(value)):
-                return _matmul_of_batches(op, shape_of(near)[:-2])
-    return None
+    split = [
+        shape_of(near)[:-2]
+        for value in values
+        for near in _reshaped(value)
+        if _merges_batches(shape_of(near), shape_of(value))
+    ]
+    # of [b, h] and [1, b, h], as a part of a split has, the one that the other operand has too
+    return _matmul_of_batches(op, min(split, key=len)) if split else None
 
 
 def _is_worked_on(value: SSAValue) -> bool:

@@ -17,6 +17,7 @@ from cs_system.errors import (
     CsSystemError,
     InputRefusedError,
     StateMismatchError,
+    SystemBugError,
     WorkersTimeoutError,
     WrongOrderError,
 )
@@ -300,7 +301,7 @@ def _guarded(handler: Handler) -> Handler:
             log.info("%s: %s", type(error).__name__, str(error).partition("\n")[0])
         except Exception as error:
             log.exception("internal error in %s", handler.__name__)
-            failure = CsSystemError(
+            failure = SystemBugError(
                 f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
             )
         await context.abort(

@@ -128,7 +128,7 @@ def _last_lines(path: Path, lines: int) -> tuple[bytes, int]:
 
 
 def _print_from(path: Path, position: int) -> int:
-    """Prints what has been added; returns the new end. A file that is shorter now was begun anew."""
+    """Prints what has been added; returns the new end. A file that is shorter now was begun again."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(position if file.seek(0, os.SEEK_END) >= position else 0)
         while data := file.read(CHUNK_BYTES):

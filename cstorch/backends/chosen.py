@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from cstorch.config import Configuration, set_configuration
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import CompileCallError, ConfigureError
-from cstorch.job import task
+from cstorch.job import leave_to_chief
 from cstorch.precision import mix_precision
 from cstorch.tracing.device import DEVICE
 
@@ -249,9 +248,8 @@ def choose(
     kind: BackendType, artifact_dir: str | Path | None = None, max_checkpoints: int | None = None
 ) -> Backend:
     """Makes the backend of this process; a worker of a job has nothing to do on a CPU, and ends here."""
-    if kind is BackendType.CPU and task().role == "worker":
-        log.info("nothing to do for worker %d: the program runs on the CPU of the chief", task().index)
-        sys.exit(0)
+    if kind is BackendType.CPU:
+        leave_to_chief()
     made = Backend(kind, Path(artifact_dir or DEFAULT_ARTIFACT_DIR), max_checkpoints)
     _made.append(made)
     return made

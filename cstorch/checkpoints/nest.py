@@ -36,6 +36,11 @@ def to_text(nest: Any) -> str:
     return json.dumps([_skeleton(nest), json.dumps([_PROTOCOL, _spec(nest)])])
 
 
+def leaf_spec(key: str) -> list[Any]:
+    """What `to_text` says of a dict with one leaf, before it is JSON."""
+    return [{key: "*"}, json.dumps([_PROTOCOL, _spec({key: None})])]
+
+
 def from_text(text: str, leaf: Leaf) -> Any:
     """The nest that a text describes.
 

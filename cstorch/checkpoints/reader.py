@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import warnings
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from cstorch.checkpoints import nest
+from cstorch.checkpoints.hdf5 import data_set, read_array, text
 from cstorch.checkpoints.layout import (
     ARRAY,
     LINKED,
@@ -69,7 +71,7 @@ class _Reader:
                     f"{self._path}: the program that wrote it was stopped before its end; expected the mark "
                     f"{SUCCESS}, load an older checkpoint"
                 )
-            found = nest.from_text(_text(self._file.attrs[SPEC]), self._leaf)
+            found = nest.from_text(text(self._file.id, SPEC), self._leaf)
         elif version == _OLD_VERSION:
             found = _without_spec({key: self._old_leaf(key) for key in _data_sets(self._file)})
         else:
@@ -92,7 +94,7 @@ class _Reader:
         return self._read[key]
 
     def _read_leaf(self, key: str) -> Any:
-        described = json.loads(_text(self._file.attrs[key + METADATA]))[key + METADATA]
+        described = json.loads(text(self._file.id, key + METADATA))[key + METADATA]
         kind = described["__TYPE__"]
         if kind == LINKED:
             return self._leaf(described["key"])
@@ -127,13 +129,14 @@ class _Reader:
 
     def _tensor(self, key: str) -> torch.Tensor:
         """Elements of a data set: mapped where they lie in the file as in memory, else read."""
-        data = self._file[key]
-        dtype, offset = data.dtype, data.id.get_offset()
-        if offset is None or not dtype.isnative or offset % dtype.itemsize or not data.size:
-            return torch.from_numpy(np.asarray(data[()], dtype.newbyteorder("=")))
+        data = data_set(self._file, key)
+        shape, dtype, offset = data.shape, data.dtype, data.get_offset()
+        size = math.prod(shape)
+        if offset is None or not dtype.isnative or offset % dtype.itemsize or not size:
+            return torch.from_numpy(read_array(data))
         # a type that numpy and PyTorch share; dtypes that PyTorch alone has are views of integers
         element = torch.from_numpy(np.empty(0, dtype)).dtype
-        return torch.frombuffer(self._map, dtype=element, count=data.size, offset=offset).view(data.shape)
+        return torch.frombuffer(self._map, dtype=element, count=size, offset=offset).view(shape)
 
 
 def _data_sets(file: h5py.File) -> list[str]:

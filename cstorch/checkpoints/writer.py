@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import h5py
@@ -14,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from cs_toolkit.files import replacing
 from cs_toolkit.version import __version__
 from cstorch.checkpoints import nest
-from cstorch.checkpoints.hdf5 import put_array, put_attribute
+from cstorch.checkpoints.hdf5 import put_array, put_mark, put_text
 from cstorch.checkpoints.layout import (
     ARRAY,
     LINKED,
@@ -47,19 +45,13 @@ def write(state: Any, path: Path) -> None:
             "{'name': value}"
         )
     _refuse_same_names([key for key, _ in entries], path)
-    temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
     try:
-        _write_file(state, entries, temporary)
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
+        with replacing(path, durable=True) as temporary:
+            _write_file(state, entries, temporary)
     except (OSError, RuntimeError) as error:  # h5py raises the latter where a file cannot be closed
         raise CheckpointError(
             f"{path} cannot be written: {error}; expected a folder that exists, can be written and has space"
         ) from error
-    finally:
-        with suppress(OSError):  # the first error is the one to tell
-            temporary.unlink(missing_ok=True)
 
 
 def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
@@ -74,6 +66,7 @@ def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
         writer = _Writer(file)
         for key, leaf in entries:
             writer.put(key, leaf)
+        writer.put_descriptions()
         file.attrs[SUCCESS] = True
 
 
@@ -83,18 +76,23 @@ class _Writer:
     def __init__(self, file: h5py.File) -> None:
         self._file = file
         self._written: dict[tuple[Any, ...], str] = {}
+        self._described: dict[str, dict[str, Any]] = {}
 
     def put(self, key: str, leaf: Any) -> None:
-        """Writes one leaf."""
+        """Writes the elements of one leaf."""
         try:
-            described = self._describe(key, leaf)
+            self._described[key] = self._describe(key, leaf)
         except (ValueError, TypeError) as error:  # what h5py raises for names that it does not take
             raise CheckpointError(
                 f"entry {key!r} cannot be stored ({error}); expected a name that is not empty, and no other "
                 "entry under its part before a slash; rename it"
             ) from error
-        spec = {SPEC: json.loads(nest.to_text({key: None})), "__objects__": [key], key + METADATA: described}
-        put_attribute(self._file.id, key + METADATA, json.dumps(spec))
+
+    def put_descriptions(self) -> None:
+        """Writes what all leaves are; behind their elements, because HDF5 takes longer in between."""
+        for key, described in self._described.items():
+            spec = {SPEC: nest.leaf_spec(key), "__objects__": [key], key + METADATA: described}
+            put_text(self._file.id, key + METADATA, json.dumps(spec))
 
     def _describe(self, key: str, leaf: Any) -> dict[str, Any]:
         if isinstance(leaf, torch.Tensor):
@@ -134,19 +132,18 @@ class _Writer:
             "__NUMPY__": True,
             "compressed": False,
         }
-        self._put_data(key, _numpy(host), described)
+        self._put_elements(key, _numpy(host))
         return described
 
     def _put_array(self, key: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
         narrow = array.dtype == ml_dtypes.bfloat16
         described = {"is_bfloat16": narrow, "__TYPE__": ARRAY, "__NUMPY__": True, "compressed": False}
-        self._put_data(key, array.view(np.int16) if narrow else array, described)
+        self._put_elements(key, array.view(np.int16) if narrow else array)
         return described
 
-    def _put_data(self, key: str, array: np.ndarray[Any, Any], described: dict[str, Any]) -> None:
-        data = put_array(self._file, key, array)
-        for name, value in described.items():
-            put_attribute(data, name, [str(x) for x in value] if name in ("shapes", "dtypes") else value)
+    def _put_elements(self, key: str, array: np.ndarray[Any, Any]) -> None:
+        """The mark says that these are numbers; all else that readers ask is in the file's own attributes."""
+        put_mark(put_array(self._file, key, array), "__NUMPY__")
 
 
 def _plain(kind: str, **values: Any) -> dict[str, Any]:
@@ -172,11 +169,3 @@ def _refuse_same_names(keys: list[str], path: Path) -> None:
                 "rename one of them"
             )
         seen.add(key)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

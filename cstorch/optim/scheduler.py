@@ -51,7 +51,7 @@ class Scheduler:
     def __init__(
         self,
         optimizer: HasGroups,
-        total_iters: float | None,
+        total_iters: float | None = None,
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
@@ -126,24 +126,33 @@ class Scheduler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where a saved schedule was, and writes its value into the groups.
+        """Goes on where a saved schedule was, and writes the value that it had into the groups.
 
         Raises:
             ScheduleError: the state has other entries, so it was saved by a schedule of another kind.
         """
+        saved = [x for x in state_dict.get("_last_value") or () if x is not None]
         with torch.no_grad():
             self._load(state_dict)
-            self._write_values()
+            self._write_values(saved)
 
-    def go_to(self, epoch: int) -> None:
-        """Goes on behind so many steps, and writes the value into the groups."""
+    def go_to(self, epoch: int, saved: Sequence[Any] | None = None) -> None:
+        """Goes on behind so many steps, and writes the value into the groups.
+
+        Args:
+            epoch: steps taken.
+            saved: what stood in the groups there, where that is known.
+        """
         with torch.no_grad():
             self._go_to(torch.full_like(self.last_epoch, epoch))
-            self._write_values()
+            self._write_values(saved or ())
 
-    def _write_values(self) -> None:
-        for group, value in zip(self._groups(), self._group_values(), strict=True):
-            group[self.key].copy_(value)
+    def _write_values(self, saved: Sequence[Any]) -> None:
+        """Saved values as they are: this CPU may round a cosine otherwise than the system has."""
+        groups = list(self._groups())
+        values = saved if len(saved) == len(groups) else self._group_values()
+        for group, value in zip(groups, values, strict=True):
+            group[self.key].copy_(torch.as_tensor(value))
         self._last_value = self._entries()
 
     def _load(self, state: Mapping[str, Any]) -> None:

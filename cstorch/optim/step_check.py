@@ -14,11 +14,13 @@ from cstorch.tracing.places import user_line
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses an optimizer of `torch.optim` that is for a compiled model.
+    """Refuses an optimizer of `torch.optim` that is for a compiled model, unless a session has prepared it.
 
     Raises:
         OptimizerInStepError: it is one.
     """
+    if getattr(optimizer, "is_prepared", False):
+        return
     kind = type(optimizer)
     of_torch = kind.__module__.startswith("torch.optim")
     if of_torch and any(isinstance(p, DeviceTensor) for p in _parameters(optimizer)):

@@ -14,6 +14,7 @@ from cs_runtime import exits, logs
 from cs_runtime.errors import CallError
 from cs_runtime.files import write_text
 from cs_runtime.params import text_of
+from cstorch import left_loops
 from cstorch.runner import flags
 from cstorch.runner.model import Model
 from cstorch.runner.runner import LossValueError, Runner
@@ -21,6 +22,7 @@ from cstorch.runner.settings import RunConfig
 from cstorch.session import initialize
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
+from cstorch.start import take_requests
 
 __all__ = ["LossValueError", "Model", "RunConfig", "Runner", "run"]
 
@@ -56,7 +58,7 @@ def run(
     """
     directory = Path(sys.argv[0]).resolve().parent
     args, own = flags.parse(directory, extra_args_parser_fn, argv)
-    exits.report_at_exit()
+    exits.report_at_exit(left_loops.tell)
     params = flags.merged(args, own)
     if default_params_fn is not None:
         params = default_params_fn(params) or params
@@ -79,6 +81,9 @@ def _start(config: RunConfig) -> None:
             compile_only=config.only_compiled,
         )
         cm.set_target_num_replicas(-1 if config.multireplica else config.num_replicas)
+    else:
+        initialize(service_workdir=workdir)
+        take_requests()
     logs.set_up("cstorch", "torch")
     for name in (*logs.PACKAGES, "cstorch"):
         logging.getLogger(name).setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))

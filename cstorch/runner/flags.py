@@ -57,6 +57,7 @@ def parse(
     add("--fabric_config_file", help="YAML file of the fabric to compile for")
     add("--config", help="accepted; options of the original compiler")
     add("--logging", help="level of the log: debug, info, warning or error")
+    add("--num_epochs", type=int, help="train so many epochs")
     add("--num_steps", type=int, help="train so many steps")
     add("--max_steps", type=int, help="train up to this global step")
     add("--eval_steps", type=int, help="batches to evaluate")
@@ -97,6 +98,8 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
     run = dict(params.get("runconfig") or {})
     if args.num_steps is not None or args.max_steps is not None:
         run.pop("num_epochs", None)
+    if args.num_epochs is not None:
+        run.pop("num_steps", None)
     for name, value in vars(args).items():
         if name not in (*_NOT_RUN_CONFIG, *own) and value not in (None, False):
             run[name] = str(value) if isinstance(value, Path) else value

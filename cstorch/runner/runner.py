@@ -17,10 +17,13 @@ from typing import Any
 
 import torch
 
+from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.errors import NonFiniteLossError, RunError
 from cs_runtime.files import write_json
+from cs_runtime.goals import checkpoint_of_job, last_step_of_job, note_checkpoint
+from cs_runtime.tasks import current
 from cstorch.checkpoints import load
-from cstorch.metrics import compute_all_metrics
+from cstorch.metrics import all_metrics, compute_all_metrics
 from cstorch.runner.model import Model
 from cstorch.runner.settings import RunConfig
 from cstorch.session import Session, dataloader, state
@@ -28,7 +31,9 @@ from cstorch.session import compile as compile_step
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
 from cstorch.session.data import DataLoader
+from cstorch.start import checkpoint_requests
 from cstorch.step_count import continue_at
+from input_rules.handover import wanted
 
 log = logging.getLogger("cstorch")
 
@@ -55,7 +60,7 @@ class Runner:
         self.model, self.config = model, config
         self.global_step = 0
         self.losses: dict[int, float] = {}
-        self._first_step = self._total_steps = self._run_step = 0
+        self._first_step = self._total_steps = self._last_step = self._run_step = 0
         self._writer: Any = None
 
     # Hooks.
@@ -117,7 +122,8 @@ class Runner:
         step, last = self._run_step, self._run_step == self._total_steps
         if last or _is_due(step, self.config.log_steps):
             self._log(float(loss))
-        if self.config.checkpoint_steps and (last or _is_due(step, self.config.checkpoint_steps)):
+        every = self.config.checkpoint_steps
+        if (every and (last or _is_due(step, every))) or checkpoint_requests.pending:
             self.save_checkpoint()
 
     @cm.step_closure
@@ -134,27 +140,18 @@ class Runner:
             StepsReachedError: none is left.
             LossValueError: the loss became NaN or infinite.
         """
-        loader = self._prepared(loader, modes.TRAIN)
-        self._first_step = self.global_step
-        self._total_steps = self.config.total_steps(self.global_step, loader.steps)
-        self.model.network.train()
-        self.on_train_start()
-        if self.config.save_initial_checkpoint and cm.is_master_ordinal():
-            self.save_checkpoint()
-        if cm.use_cs():
-            log.info("Compiling the model and programming onto fabric. This may take a few minutes.")
-            self._train_on_cs(loader)
-        else:
-            self._train_on_cpu(loader)
-        cm.rendezvous("train end")
+        loader = self._begin_training(loader)
+        self._train_to(self._last_step, loader)
         self._finish_training()
 
     def evaluate(self, loader: Any) -> None:
         """Evaluates over `eval_steps` batches, or all of them; prints the mean loss and the metrics."""
         loader = self._prepared(loader, modes.EVAL)
-        self.losses.clear()
+        trained, self.losses = self.global_step, {}
         self._first_step = self._run_step = 0
         steps = self.config.eval_steps or loader.epoch_steps(counted=True)
+        for metric in all_metrics().values():
+            metric.reset()
         self.model.network.eval()
         self.on_eval_start()
         self.on_eval_epoch_start()
@@ -164,17 +161,25 @@ class Runner:
                 loss = self.eval_forward(self._started(batch, step, train=False))
                 self.on_eval_batch_end(loss)
         self.on_eval_epoch_end()
+        self.global_step = trained
         if cm.is_master_ordinal():
             self._tell_evaluation()
         self.on_eval_end()
         cm.master_print("Evaluation Completed Successfully!", flush=True)
 
     def train_and_evaluate(self, train_loader: Any, eval_loader: Any) -> None:
-        """Trains, then evaluates; on this CPU."""
-        self.train(train_loader)
-        step = self.global_step
-        self.evaluate(eval_loader)
-        self.global_step = step
+        """Trains and evaluates in turn, where epochs are asked for; else trains, then evaluates."""
+        loader = self._begin_training(train_loader)
+        config, first = self.config, self.global_step
+        in_epochs = config.num_epochs is not None or config.steps_per_epoch is not None
+        every = (config.steps_per_epoch or loader.steps) if in_epochs else self._last_step - first
+        for end in (*range(first - first % every + every, self._last_step, every), self._last_step):
+            self._train_to(end, loader)
+            if end == self._last_step:
+                self._finish_training()
+            losses, writer = self.losses, self._writer
+            self.evaluate(eval_loader)
+            self.losses, self._writer = losses, writer
 
     def compile(self, loader: Any, mode: str) -> None:
         """Compiles a step of a training or an evaluation, or checks that it can be compiled."""
@@ -195,15 +200,20 @@ class Runner:
         """Writes a checkpoint of the model as it is behind this step."""
         path = self.config.model_dir / _CHECKPOINT.format(self.global_step * cm.num_receivers())
         cm.save({"global_step": self.global_step, **self.model.state_dict()}, path)
+        if cm.is_master_ordinal():
+            note_checkpoint(self.config.model_dir, current(), path)
         log.info("Saved checkpoint at global step: %d", self.global_step)
 
     def load_checkpoint(self) -> None:
         """Takes over the checkpoint that `runconfig` names, or the newest one of `model_dir` if there is one.
 
-        A pretrained one gives its weights alone.
+        A pretrained one gives its weights alone. A job that is started again goes on from its own.
         """
-        given = self.config.checkpoint_path
-        path = Path(given) if given else newest_checkpoint(self.config.model_dir)
+        if wanted():
+            return  # an analysis of the input asks for no weights, nor how many steps are left
+        own = checkpoint_of_job(self.config.model_dir, current())
+        given = None if own else self.config.checkpoint_path
+        path = own or (Path(given) if given else newest_checkpoint(self.config.model_dir))
         if path is None:
             return
         found = load(path)
@@ -214,6 +224,30 @@ class Runner:
         log.info("Loaded checkpoint '%s' of global step %d", path, self.global_step)
 
     # Parts.
+
+    def _begin_training(self, loader: Any) -> DataLoader:
+        loader = self._prepared(loader, modes.TRAIN)
+        steps = self.config.total_steps(self.global_step, loader.steps)
+        first, model_dir = self.global_step, self.config.model_dir
+        self._last_step = last_step_of_job(model_dir, current(), first, steps, None)
+        state().rate_tracker.reset()
+        self.on_train_start()
+        if self.config.save_initial_checkpoint and cm.is_master_ordinal():
+            self.save_checkpoint()
+        return loader
+
+    def _train_to(self, last_step: int, loader: DataLoader) -> None:
+        """From where the model is to a global step."""
+        self._first_step, self._run_step = self.global_step, 0
+        self._total_steps = last_step - self._first_step
+        self.model.network.train()
+        if cm.use_cs():
+            log.info("Compiling the model and programming onto fabric. This may take a few minutes.")
+            self._train_on_cs(loader)
+        else:
+            self._train_on_cpu(loader)
+        self.global_step = last_step  # workers have counted none
+        cm.rendezvous("train end")
 
     def _prepared(self, loader: Any, mode: str) -> DataLoader:
         size = self.config.save_stream_size
@@ -235,22 +269,29 @@ class Runner:
 
     def _train_on_cpu(self, loader: DataLoader) -> None:
         epoch_steps = self.config.steps_per_epoch or loader.steps
-        state().rate_tracker.reset()
         batches = islice(_endless(loader), self._first_step, self._first_step + self._total_steps)
         for step, batch in enumerate(batches):
-            epoch, index = divmod(step, epoch_steps)
-            if not index:
+            epoch, index = divmod(self._first_step + step, epoch_steps)
+            asked, last = checkpoint_requests.pending, step + 1 == self._total_steps
+            if not index or not step:
                 self.on_train_epoch_start(epoch)
             self._train_step(batch, step)
-            if index + 1 == epoch_steps or step + 1 == self._total_steps:
+            if index + 1 == epoch_steps or last:
                 self.on_train_epoch_end(epoch)
+            if asked and current().requeue and not last:
+                leave_for_requeue(self.global_step)
+            if asked:
+                checkpoint_requests.done()
 
     def _train_step(self, batch: Any, step: int) -> None:
         batch = self._started(batch, step, train=True)
-        self.optimizer_zero_grad()
+        several = self.config.grad_accum_steps
+        if _is_due(step, several):
+            self.optimizer_zero_grad()
         loss = self.train_forward(batch)
-        self.backward(loss)
-        self.optimizer_step()
+        self.backward(loss / several if several > 1 else loss)
+        if _is_due(step + 1, several):
+            self.optimizer_step()
         self.on_train_batch_end(loss.detach())
         if not cm.use_cs():
             state().rate_tracker.add(_batch_size(batch))
@@ -348,16 +389,24 @@ def _batch_size(batch: Any) -> int:
 
 
 def _rates() -> dict[str, Any]:
-    """Contents of `performance/performance.json`: what was measured, and what the compiler has estimated."""
+    """Contents of `performance/performance.json`: what was measured, and what the compiler has estimated.
+
+    The names are the original's; times are in seconds.
+    """
     tracker = state().rate_tracker
     return {
         "total_samples": tracker.total_count,
         "total_time": tracker.elapsed_seconds,
         "samples_per_sec": tracker.global_rate(),
         "est_samples_per_sec": cm.metrics_counter_value("CerebrasSystemEstSamples"),
-        "compile_time_ms": cm.metrics_counter_value("CerebrasCompileTimeMs"),
-        "programming_time_ns": cm.metrics_counter_value("CerebrasProgrammingTimeNs"),
+        "compile_time": _seconds("CerebrasCompileTimeMs", 1e-3),
+        "programming_time": _seconds("CerebrasProgrammingTimeNs", 1e-9),
     }
+
+
+def _seconds(counter: str, unit: float) -> float | None:
+    value = cm.metrics_counter_value(counter)
+    return None if value is None else value * unit
 
 
 def _writer(directory: Path) -> Any:

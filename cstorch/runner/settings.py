@@ -177,11 +177,6 @@ class RunConfig:
             )
         if not self.on_cs:
             return
-        if self.mode == "train_and_eval" and not self.only_compiled:
-            raise NotOnCsError(
-                "train_and_eval is asked for on the CS system, expected --mode train, and --mode eval after "
-                "it: one program at a time is on the system"
-            )
         if self.grad_accum_steps != 1:
             raise CallError(
                 f"grad_accum_steps is {self.grad_accum_steps} on the CS system, expected 1: choose the batch "
@@ -204,7 +199,3 @@ _COUNTS = ("log_steps", "checkpoint_steps", "save_stream_size")
 
 class StepsReachedError(CallError, RuntimeError):
     """There is nothing left to train; a RuntimeError, as programs expect."""
-
-
-class NotOnCsError(CallError, RuntimeError):
-    """Something that only a CPU does; a RuntimeError, as programs expect."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cs_runtime.tasks import is_chief
+from cs_toolkit.files import replacing
 from cstorch.errors import CheckpointError
 from cstorch.session.closures import step_closure
 from cstorch.tracing.device import DeviceTensor
@@ -52,16 +51,11 @@ def save(
         torch.save(held, file_or_path)
         return
     path = Path(file_or_path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
+        with replacing(path, durable=True) as beside, beside.open("wb") as file:
             torch.save(held, file)
-            os.fsync(file.fileno())
-        beside.replace(path)
     except (OSError, RuntimeError) as error:
-        with suppress(OSError):  # the first error is the one to tell
-            beside.unlink(missing_ok=True)
         raise CheckpointError(
             f"cannot write checkpoint '{path}': {error}; older checkpoints are as they were. Free space or "
             "give a writable directory"

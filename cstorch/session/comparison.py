@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cgc.importers.aten import Graph, Node
+if TYPE_CHECKING:
+    from cgc.importers.aten import Graph, Node
 
 _CURE = (
     "the step is compiled once, from the first turn. Numbers that change belong into tensors: learning rates "

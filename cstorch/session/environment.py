@@ -10,6 +10,7 @@ from cs_runtime.tasks import current
 from cstorch.backends import on_cpu
 from cstorch.config import Configuration, change_configuration, is_configured, keep_configuration
 from cstorch.errors import ConfigureError
+from cstorch.job import leave_to_chief
 from cstorch.precision import name_half_dtype
 from cstorch.session.rendezvous import announce_end
 from cstorch.start import start_session
@@ -48,7 +49,8 @@ def initialize(
 ) -> None:
     """Says where this process computes. Call it before the model is made, once.
 
-    With neither an address nor `compile_only` everything stays on this CPU, with PyTorch itself.
+    With neither an address nor `compile_only` everything stays on this CPU, with PyTorch itself. In a job
+    that is the chief's CPU, and workers end here.
 
     Args:
         cs_ip: IP or IP:PORT of the CS system.
@@ -74,6 +76,7 @@ def initialize(
     _environment.service_workdir = str(workdir)
     _environment.compile_dir = None if compile_dir is None else str(compile_dir)
     if cs_ip is None and not compile_only:
+        leave_to_chief()
         return
     keep_configuration(
         Configuration(

@@ -10,10 +10,12 @@ import torch
 from cs_runtime.errors import CallError
 from cstorch import optim
 from cstorch.errors import OptimizerArgumentError
+from cstorch.optim.optimizer import GLOBAL_STEP
 from cstorch.session.amp import PENDING
 from cstorch.session.environment import use_cs
 from cstorch.session.optim.lr_scheduler import count_step, follow_steps, take_schedule
 from cstorch.session.process import state
+from cstorch.step_count import continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor
 
 
@@ -61,11 +63,36 @@ class _Prepared:
         count_step(self, schedule)
         return returned
 
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Goes on where a saved optimizer was, with its schedules."""
-        super().load_state_dict(state_dict)  # type: ignore[misc]
-        follow_steps(self)
+    def state_dict(self) -> dict[str, Any]:
+        """That of the optimizer, and under `global_step` the number of steps behind it."""
+        return {**super().state_dict(), GLOBAL_STEP: steps_done()}  # type: ignore[misc]
 
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Goes on where a saved optimizer was: with its schedules, in the input, in the masks of dropout."""
+        groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
+        tensors = [{name: x for name, x in group.items() if isinstance(x, torch.Tensor)} for group in groups]
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+        for group, kept in zip(self.param_groups, tensors, strict=True):  # type: ignore[attr-defined]
+            for name, tensor in kept.items():  # schedules write into these, so they stay
+                group[name] = tensor.copy_(torch.as_tensor(group[name]))
+        if GLOBAL_STEP in state_dict:
+            continue_at(int(state_dict[GLOBAL_STEP]))
+        rates = [group.get("lr") for group in state_dict["param_groups"]]
+        follow_steps(self, rates if all(isinstance(x, torch.Tensor) for x in rates) else None)
+
+
+_OF_TORCH = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+)
+"""Optimizers of PyTorch whose steps can be recorded, once their state is there."""
 
 _classes: dict[type, type] = {}
 
@@ -101,6 +128,13 @@ def _make_state(given: torch.optim.Optimizer) -> None:
 
 def _make_state_of_torch(given: torch.optim.Optimizer) -> None:
     """As the first step of `torch.optim`'s own optimizers makes it, on the device, with tensors alone."""
+    if type(given) not in _OF_TORCH:
+        found = optim.replacement(type(given))
+        cure = "choose one of cbtorch.optim" if found is None else f"make cbtorch.optim.{found.__name__}"
+        raise OptimizerArgumentError(
+            f"torch.optim.{type(given).__name__} decides in Python while it steps, expected "
+            f"{', '.join(kind.__name__ for kind in _OF_TORCH)} or an optimizer of cbtorch.optim; {cure}"
+        )
     lists = len(inspect.signature(given._init_group).parameters) - 1
     for group in given.param_groups:
         group["foreach"] = False

@@ -12,6 +12,7 @@ from pathlib import Path
 from cs_runtime.tasks import current
 from cs_runtime.waiting import WaitLog
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.files import replace_file
 
 logger = logging.getLogger("cstorch")
 
@@ -53,7 +54,7 @@ def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) ->
     _meetings[name] += 1
     directory = _meeting(name)
     directory.mkdir(parents=True, exist_ok=True)
-    _put(directory / str(task.rank), payload)
+    replace_file(directory / str(task.rank), payload)
     return [_wait(directory / str(rank), name, rank, timeout_s) for rank in range(task.num_tasks)]
 
 
@@ -62,7 +63,7 @@ def announce_end() -> None:
     directory = _directory()
     if directory is not None and current().num_tasks > 1:
         directory.mkdir(parents=True, exist_ok=True)
-        _put(directory / _ended(current().rank), b"")
+        replace_file(directory / _ended(current().rank), b"")
 
 
 def _directory() -> Path | None:
@@ -79,12 +80,6 @@ def _meeting(name: str) -> Path:
 
 def _ended(rank: int) -> str:
     return f"ended-{rank}"
-
-
-def _put(path: Path, payload: bytes) -> None:
-    beside = path.with_suffix(".tmp")
-    beside.write_bytes(payload)
-    beside.rename(path)
 
 
 def _wait(path: Path, name: str, rank: int, timeout_s: float) -> bytes:

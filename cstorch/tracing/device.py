@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -30,7 +30,10 @@ from cstorch.errors import (
 from cstorch.tracing.autocast import following_autocast
 from cstorch.tracing.composed import COMPOSED, composing
 from cstorch.tracing.places import user_line
-from cstorch.tracing.record import META, Recorded, Recording
+from cstorch.tracing.values import META, Recorded
+
+if TYPE_CHECKING:
+    from cstorch.tracing.record import Recording
 
 DEVICE = torch.device("xla", 0)
 """What device tensors say they are on: existing programs look for this type after `cstorch.compile`."""

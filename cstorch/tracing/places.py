@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from cgc.importers.source import is_users_file
+from cs_toolkit.source_files import is_users_file
 
 DEBUG_NAME = "_cstorch_debug_name"
 """Attribute of modules that are part of no compiled model, with the name that a program gives them."""

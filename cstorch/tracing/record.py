@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.utils import _pytree as pytree
@@ -21,11 +20,10 @@ from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor, unsuppo
 from cstorch.errors import ValueNotThereError
 from cstorch.tracing.known import known_value
 from cstorch.tracing.places import Places, user_line
+from cstorch.tracing.values import META, Recorded, dtype_name, to_array
 
 if TYPE_CHECKING:
     from cstorch.tracing.device import DeviceTensor
-
-META = torch.device("meta")
 
 _SAME_VALUE = frozenset(
     {
@@ -44,44 +42,6 @@ _SIZES = frozenset(
         torch.ops.aten.is_contiguous.default,
     }
 )
-
-
-class Recorded(torch.Tensor):
-    """A value of the graph, as operations see it: sizes, strides and element type, no data."""
-
-    meta: torch.Tensor
-    value: Tensor
-    recording: Recording
-
-    @staticmethod
-    def __new__(cls, meta: torch.Tensor, value: Tensor, recording: Recording) -> Recorded:
-        """A value with the sizes of a meta tensor."""
-        made: Recorded = torch.Tensor._make_wrapper_subclass(
-            cls,
-            meta.shape,
-            strides=meta.stride(),
-            storage_offset=meta.storage_offset(),
-            dtype=meta.dtype,
-            device=META,
-        )
-        made.meta, made.value, made.recording = meta, value, recording
-        return made
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @classmethod
-    def __torch_dispatch__(
-        cls,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        found = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Recorded)]
-        return found[0].recording.call(func, args, dict(kwargs or {}))
-
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        return f"%{self.value.id}: {self.value.dtype}{list(self.value.shape)}"
 
 
 @dataclass
@@ -295,18 +255,3 @@ def _of_each(name: str, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         function(*(part(given, i) for given in args), **{key: part(v, i) for key, v in kwargs.items()})
         for i in range(len(args[0]))
     ]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The numpy name of an element type."""
-    return str(dtype).removeprefix("torch.")
-
-
-def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The elements of a tensor of this CPU; bfloat16 with ml_dtypes' type."""
-    import ml_dtypes
-
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
-    return tensor.numpy().copy()

@@ -17,9 +17,10 @@ from cgc.importers.aten import Constant, Graph
 from cgc.importers.emit import triangle
 from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE
 from cstorch.errors import StepError
-from cstorch.tracing.device import DeviceTensor, set_value, to_device, tracing, value_of
+from cstorch.tracing.device import DeviceTensor, set_value, tracing, value_of
 from cstorch.tracing.names import names_of
-from cstorch.tracing.record import Recording, to_array
+from cstorch.tracing.record import Recording
+from cstorch.tracing.values import to_array
 
 UNNAMED_PREFIX = OPTIMIZER_STATE + "tensor."
 _OF_A_PARAMETER = re.compile(rf"{re.escape(OPTIMIZER_STATE)}(\d+\.)?state\.")
@@ -224,20 +225,3 @@ def _is_fixed(tensor: DeviceTensor) -> bool:
     if isinstance(tensor, torch.nn.Parameter) or tensor.host is None or not tensor.ndim:
         return False
     return not tensor.is_floating_point() or triangle(to_array(tensor.host)) is not None
-
-
-def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a model by resource name; those of a metric in it have the metric's."""
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    others = names_of(tensor for _, tensor in tensors)
-    return {others.get(id(tensor), MODEL_STATE + name): tensor for name, tensor in tensors}
-
-
-def move_to_device(model: nn.Module) -> None:
-    """Replaces the parameters and buffers of a model by tensors of the device; tied ones stay tied."""
-    moved: dict[int, torch.Tensor] = {}
-    for module in model.modules():
-        for store in (module._parameters, module._buffers):
-            for name, tensor in store.items():
-                if tensor is not None:
-                    store[name] = moved.setdefault(id(tensor), to_device(tensor))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from cstorch.errors import InputError
 
@@ -31,10 +31,10 @@ class StepsToRun:
             raise InputError("num_steps is given with epochs, expected one of the two ways to say the steps")
         for name in ("num_steps", "max_steps", "num_epochs", "steps_per_epoch", "grad_accum_steps"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}, expected 1 or more")
-        if self.initial_step < 0:
-            raise InputError(f"initial_step is {self.initial_step}, expected 0 or more")
+            if value is not None and not (isinstance(value, SupportsIndex) and int(value) > 0):
+                raise InputError(f"{name} is {value!r}, expected a whole number of 1 or more")
+        if not (isinstance(self.initial_step, SupportsIndex) and self.initial_step >= 0):
+            raise InputError(f"initial_step is {self.initial_step!r}, expected a whole number of 0 or more")
 
     @property
     def in_epochs(self) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.errors import ToolkitError
 from csrun.commandline import find_command
 from csrun.processes import branches, descendants, signal_processes, start_task
 from csrun.roles import tf_config
@@ -28,6 +29,7 @@ from input_analyzer.errors import (
     InputAnalyzerError,
     InputFailedError,
     MemoryLimitError,
+    ProcessBugError,
     ProgramError,
 )
 from input_analyzer.measure import node
@@ -57,7 +59,7 @@ _TAIL_LINES = 25
 _RESERVE = 0.03  # of the node's memory is left alone, or so many bytes where that is less
 _RESERVE_BYTES = 512 << 20
 
-_ENDING_BY_THEMSELVES = (InputFailedError, ProgramError)
+_ENDING_BY_THEMSELVES = (InputFailedError, ProcessBugError, ProgramError)
 """After these errors processes may run their exit handlers; after others they are killed at once."""
 
 _LOG_OF_TENSORFLOW = re.compile(
@@ -434,12 +436,14 @@ def _has_ended(copy: Copy) -> bool:
     return os.waitid(os.P_PID, copy.process.pid, flags) is not None
 
 
-def _failure(copy: Copy, message: Message) -> InputAnalyzerError:
+def _failure(copy: Copy, message: Message) -> ToolkitError:
     if message["memory"]:
         return MemoryLimitError(
             f"the input function ran out of memory on {message['host']}: {message['text']}; expected a "
             "pipeline that fits: smaller shuffle and prefetch buffers, or no cache in memory"
         )
+    if message["bug"]:
+        return ProcessBugError(message["host"], message["text"])
     if message["expected"]:
         return InputFailedError(str(message["text"]), message["exit_code"])
     return InputFailedError(

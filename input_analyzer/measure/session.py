@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from input_analyzer.errors import InputEndedError
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
@@ -112,9 +113,12 @@ def begin(order_file: Path) -> tuple[Order, Link]:
 
 
 def _fail(link: Link, error: BaseException) -> NoReturn:
-    """Tells the analyzer: an expected error by its message, any other with the user's traceback."""
-    expected = hasattr(error, "exit_code")
-    text = str(error) if expected else users_traceback(error)
+    """Tells the analyzer: an expected error by its message, a bug of ours whole, else the user's frames."""
+    expected, bug = hasattr(error, "exit_code"), exit_code_of(error) == EXIT_BUG
+    if expected:
+        text = str(error)
+    else:
+        text = "".join(traceback.format_exception(error)) if bug else users_traceback(error)
     if lost_a_worker(error):
         text += (
             "\nso ends the queue of a DataLoader, a worker process of which has ended by itself; expected "
@@ -126,6 +130,7 @@ def _fail(link: Link, error: BaseException) -> NoReturn:
             kind=type(error).__name__,
             text=text,
             expected=expected,
+            bug=bug,
             exit_code=getattr(error, "exit_code", EXIT_INPUT_FAILED),
             memory=is_for_want_of_memory(error),
             host=host_name(os.environ),

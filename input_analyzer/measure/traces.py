@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import linecache
 import re
-import sys
 import traceback
 from itertools import zip_longest
 
-from input_rules.source_lines import toolkit_folders
+from cs_toolkit.source_files import is_users_file, toolkit_folders
 
 _OURS = tuple(f"{folder}/" for folder in toolkit_folders())
-_LIBRARY = f"python{sys.version_info[0]}.{sys.version_info[1]}/"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 
 
@@ -28,7 +26,7 @@ def users_traceback(error: BaseException) -> str:
         kept = [frame for frame in one.stack if not is_ours(frame.filename)]
         one.stack = traceback.StackSummary.from_list(kept)
         if one.__context__ is not None and not any(
-            _is_users(frame.filename) for frame in one.__context__.stack
+            is_users_file(frame.filename) for frame in one.__context__.stack
         ):
             one.__context__ = None  # the same error as a framework has seen it on its way
         waiting += [one.__cause__, one.__context__]
@@ -94,7 +92,7 @@ def users_stack(dump: str) -> str:
     best: list[re.Match[str]] = []
     for thread in re.split(r"\n(?=(?:Current thread|Thread) )", dump):
         frames = [match for line in thread.splitlines() if (match := _FRAME.match(line))]
-        own = [frame for frame in frames if _is_users(frame["file"])]
+        own = [frame for frame in frames if is_users_file(frame["file"])]
         if own and (not best or "Current thread" in thread):
             best = own
     return "\n".join(_shown(frame) for frame in reversed(best))
@@ -103,10 +101,6 @@ def users_stack(dump: str) -> str:
 def is_ours(file: str) -> bool:
     """Whether a file belongs to the toolkit."""
     return file.startswith(_OURS)
-
-
-def _is_users(file: str) -> bool:
-    return not is_ours(file) and not any(part in file for part in ("-packages/", _LIBRARY, "<"))
 
 
 def _shown(frame: re.Match[str]) -> str:

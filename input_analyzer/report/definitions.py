@@ -42,7 +42,7 @@ DEFINITIONS: dict[str, str] = {
     "Model": "rate = n / (t(c) (1 + sigma (n-1) + kappa n (n-1))) for n tasks with c CPUs each on a node; "
     "t(c) is a part that more CPUs do not shorten and a part that they do. sigma is the time that copies "
     "wait for each other, kappa what they cost each other pairwise. Several threads that wait and compute "
-    "in turns, as worker processes of a torch DataLoader, queue for the CPUs.",
+    "alternately, as worker processes of a torch DataLoader, queue for the CPUs.",
     "Headroom": "By what part the expected rate exceeds the target. The smallest layout with at least 10 % "
     "is taken: the rate of the input alone is higher than that of a training, whose workers also send.",
     "Utilization": "Part of the time for which the accelerator is expected to have input: rate by target, "

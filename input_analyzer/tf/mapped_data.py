@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import os
 import shutil
 import tempfile
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from cs_toolkit.files import replace_file
 from input_analyzer.tf.private_caches import folder_of_all
 
 LARGE = 1 << 24
@@ -33,13 +33,10 @@ def mapped(value: Any, dtype: Any) -> Any:
         return None
     held = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     path = _folder() / hashlib.blake2b(held, digest_size=16).hexdigest()
-    part = path.with_suffix(f".{os.getpid()}")
     try:
         if not path.exists():
-            part.write_bytes(held)
-            part.rename(path)
+            replace_file(path, held)
     except OSError:  # no room for it
-        part.unlink(missing_ok=True)
         return None
     return tf.raw_ops.ImmutableConst(dtype=dtype, shape=value.shape, memory_region_name=str(path))
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from input_analyzer.compared import WORKER_COUNTS
-from input_analyzer.torch.loader import parts_of
+from input_rules.torch.loader import parts_of
 
 
 def changed(loader: Any, findings: Mapping[str, int | None]) -> Any:

@@ -11,7 +11,11 @@ from input_analyzer.measure import node
 from input_analyzer.measure.link import Order
 from input_analyzer.overlap import Overlap, Reading, overlap
 from input_analyzer.torch import sharing
-from input_analyzer.torch.loader import (
+from input_analyzer.torch.timing import time_stages
+from input_rules.handover import InputProgram, Shard
+from input_rules.pipeline import Pipeline, StageTime, Value
+from input_rules.rules.context import Context
+from input_rules.torch.loader import (
     COLLATE,
     GETITEM,
     SAMPLER,
@@ -20,12 +24,8 @@ from input_analyzer.torch.loader import (
     parts_of,
     pipeline_of,
 )
-from input_analyzer.torch.origin import noting_calls
-from input_analyzer.torch.rules import find
-from input_analyzer.torch.timing import time_stages
-from input_rules.handover import InputProgram, Shard
-from input_rules.pipeline import Pipeline, StageTime, Value
-from input_rules.rules.context import Context
+from input_rules.torch.origin import noting_calls
+from input_rules.torch.rules import find
 
 _ALWAYS = frozenset({SAMPLER, GETITEM, COLLATE, WORKERS})
 _SOME = (

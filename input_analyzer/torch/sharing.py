@@ -24,9 +24,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from input_analyzer.overlap import Overlap, Reading, overlap
-from input_analyzer.torch.batch_parts import values_in
-from input_analyzer.torch.layers import is_pipe
-from input_analyzer.torch.loader import batched_by_dataset, length_of, parts_of
+from input_rules.torch.batch_parts import values_in
+from input_rules.torch.layers import is_pipe
+from input_rules.torch.loader import batched_by_dataset, length_of, parts_of
 
 SECONDS = 1.0
 """An epoch that is read in that time is compared as a whole; of a longer one what came until then."""

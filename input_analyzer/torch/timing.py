@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from input_analyzer.cpu_clock import Spent
-from input_analyzer.torch.layers import watched
-from input_analyzer.torch.loader import COLLATE, GETITEM, SAMPLER, WORKERS, Parts, parts_of
 from input_analyzer.torch.profile import Profile
+from input_analyzer.torch.watching import watched
 from input_rules.pipeline import Pipeline, StageTime
+from input_rules.torch.loader import COLLATE, GETITEM, SAMPLER, WORKERS, Parts, parts_of
 
 FEWEST_BATCHES = 5
 MOST_BATCHES = 1000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from input_rules.finding import Finding, Gain
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.rules.context import Context, finding, flag, mixes_anew, number, records_at
+from input_rules.rules.context import Context, finding, flag, mixes_each_epoch, number, records_at
 from input_rules.rules.expected_gains import not_speed, spared
 from input_rules.words import size as in_bytes
 
@@ -61,7 +61,7 @@ def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         if stage.op != "cache":
             continue
         before = list(pipeline.before(stage))
-        cause = next((other for other in before if mixes_anew(other) or flag(other, "random")), None)
+        cause = next((other for other in before if mixes_each_epoch(other) or flag(other, "random")), None)
         if cause is not None and context.training:
             yield finding(
                 "cache-after-random",
@@ -112,7 +112,7 @@ _IN_MEMORY = frozenset({"from_tensor_slices", "from_tensors", "range"})
 
 
 def _varies(stage: Stage) -> bool:
-    return mixes_anew(stage) or stage.op in ("repeat", "from_generator") or flag(stage, "random")
+    return mixes_each_epoch(stage) or stage.op in ("repeat", "from_generator") or flag(stage, "random")
 
 
 def _size(pipeline: Pipeline, stage: Stage) -> int | None:

@@ -24,7 +24,7 @@ class Context:
         memory_bytes: What the input of a worker may use; None where that is not known.
         times: Measured time of the stages by name; empty where they were not measured.
         cpus: CPUs of a worker, for what is expected of more calls at once; None where that is not known.
-        seeded: The random numbers that it draws begin anew in every run, the same ones.
+        seeded: The random numbers that it draws begin again in every run, the same ones.
     """
 
     training: bool = True
@@ -103,7 +103,7 @@ def makes_records(stage: Stage) -> bool:
     return flag(stage, "makes_record")
 
 
-def mixes_anew(stage: Stage) -> bool:
+def mixes_each_epoch(stage: Stage) -> bool:
     """Whether a `shuffle` has another order in every epoch."""
     return stage.op == "shuffle" and stage.attributes.get("reshuffle_each_iteration") is not False
 

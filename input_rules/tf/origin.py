@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from input_rules.source_lines import is_users, shown
+from cs_toolkit.source_files import is_users_file
+from input_rules.source_lines import shown
 
 # Functions that TensorFlow wraps others in.
 _DECORATORS = frozenset({"new_func", "wrapper", "tf_method_wrapper", "error_handler"})
@@ -59,7 +60,7 @@ def source_of(frames: Frames) -> str | None:
 
 
 def _origin(frames: Frames, name: str) -> Origin:
-    own = [index for index, frame in enumerate(frames) if is_users(frame[0])]
+    own = [index for index, frame in enumerate(frames) if is_users_file(frame[0])]
     if not own:
         return Origin(None, None, frames, (name,))
     last = own[-1]

@@ -7,6 +7,7 @@ import math
 import os
 import struct
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +27,19 @@ IMAGES_HEADER, LABELS_HEADER = 16, 8
 def digits(split: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """The 1797 real digits that come with scikit-learn; a fifth is for tests.
 
+    Read from its file: importing scikit-learn takes half as long as importing TensorFlow.
+
     Returns:
         Images [count, 8, 8] with values from 0 to 16, and labels [count].
-    """
-    from sklearn.datasets import load_digits
 
-    images, labels = load_digits(return_X_y=True)
+    Raises:
+        ModuleNotFoundError: scikit-learn is not installed.
+    """
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    records = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    images, labels = records[:, :-1], records[:, -1]
     order = np.random.default_rng(0).permutation(len(images))
     num_test = math.ceil(TEST_FRACTION * len(order))
     chosen = order[:num_test] if split == "test" else order[num_test:]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import ModuleType
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
 
 v1 = tf.compat.v1
 
 SEED = 11
+WARM = Path(__file__).with_name("warm.py")
+
+Logs = dict[str, dict[str, str]]
+"""What was written, by program and task."""
 
 Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
 
@@ -37,9 +43,44 @@ class Training:
 
 
 @pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
+def run_programs() -> Callable[..., Logs]:
+    """Runs programs one after the other, as if each had a start of its own; TensorFlow is imported once."""
+    return _run_programs
+
+
+def _run_programs(
+    launch: Callable[..., CompletedProcess[str]],
+    launcher: Sequence[str],
+    directory: Path,
+    programs: Mapping[str, Sequence[str]],
+    *,
+    kill_at: Mapping[str, str] | None = None,
+    codes: Mapping[str, int] | None = None,
+) -> Logs:
+    """What `warm.py` does with a list of programs.
+
+    Args:
+        launch: Runs a launcher in the directory.
+        launcher: Its words, in front of those of a program.
+        directory: For lists and logs of programs.
+        programs: Name -> script and arguments.
+        kill_at: Name -> what a chief writes when it is killed.
+        codes: Name -> exit code, where that is not 0.
+    """
+    number = len(list(directory.glob("programs_*.json")))
+    file, logs = directory / f"programs_{number}.json", directory / f"logs_{number}"
+    kills, ends = kill_at or {}, codes or {}
+    content = [
+        {"name": name, "words": list(words), "kill_at": kills.get(name), "code": ends.get(name, 0)}
+        for name, words in programs.items()
+    ]
+    file.write_text(json.dumps(content))
+    done = launch(*launcher, "python", str(WARM), str(file), str(logs))
+    assert done.returncode == 0, f"{done.stdout[-8000:]}{done.stderr or ''}"
+    return {
+        name: {path.name.split(".")[1]: path.read_text() for path in logs.glob(f"{name}.*.log")}
+        for name in programs
+    }
 
 
 @pytest.fixture(scope="session")

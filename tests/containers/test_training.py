@@ -1,4 +1,4 @@
-"""A whole training in containers: three tasks in the image, the CS system outside of it."""
+"""A whole training in containers: two tasks in the image, the CS system outside of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN_PY = ROOT / "models" / "fc_mnist" / "tf" / "run.py"
 def test_fc_mnist_trains(
     run: Callable[..., CompletedProcess[str]], frame: tuple[Path, str], python: str, tmp_path: Path
 ) -> None:
-    flags = ("--tasks-per-node=3", "--cpus-per-task=1")
+    flags = ("--tasks-per-node=2", "--cpus-per-task=1")
     with running_system(tmp_path) as system:
         program = (
             python,

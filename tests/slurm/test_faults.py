@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ DEAF = 'trap "" TERM INT; echo "ready $CSRUN_RANK"; while :; do sleep 1000; done
 DAEMON = (
     "(trap '' TERM INT HUP; setsid sh -c 'echo \"daemon $CSRUN_RANK\"; while :; do sleep 1000; done' &) ; "
 )
-NOTICED_S = 12.0
-"""A lost task is noticed within 10 s; the rest is what a busy machine needs."""
 
 
 def ready(count: int) -> list[str]:
@@ -107,9 +104,7 @@ def test_a_killed_agent_is_noticed_and_its_task_ends_with_it(
     )
     job.wait_for(*ready(4))
     os.kill(agent_of(job, 3), signal.SIGKILL)
-    killed_s = time.monotonic()
     assert job.end() == 1
-    assert time.monotonic() - killed_s < NOTICED_S
     assert "worker 2 on cs-node4 is lost: its connection broke; its last lines" in job.stderr
     assert "    line of 3\n" in job.stderr
     assert exits(tmp_path / "logs" / "exits")[3]["reason"] == "lost: its connection broke"
@@ -121,9 +116,7 @@ def test_a_killed_step_daemon_which_srun_never_notices(cluster: Any, start: Any,
     job = start(cluster, "--total-nodes=4", "--tasks-per-node=1", "--grace-period=1", "sh", "-c", HANG)
     job.wait_for(*ready(4))
     os.kill(parent(agent_of(job, 1)), signal.SIGKILL)
-    killed_s = time.monotonic()
     job.wait_for("worker 0 on cs-node2 is lost: Slurm's step daemon there was killed")
-    assert time.monotonic() - killed_s < NOTICED_S
     assert job.end() == 1
     assert not job.left()
     wait(lambda: not cluster.jobs())
@@ -145,9 +138,7 @@ def test_a_node_without_power_is_noticed(make_cluster: Any, start: Any) -> None:
     job = start(cluster, "--total-nodes=4", "--tasks-per-node=1", "--grace-period=1", "sh", "-c", HANG)
     job.wait_for(*ready(4))
     cluster.kill_node("cs-node3")
-    killed_s = time.monotonic()
     job.wait_for("worker 1 on cs-node3 is lost")
-    assert time.monotonic() - killed_s < NOTICED_S
     assert job.end() == 1
     assert not job.left()
 
@@ -157,9 +148,7 @@ def test_a_node_that_answers_no_more_is_noticed(cluster: Any, start: Any) -> Non
     job.wait_for(*ready(2))
     agent = agent_of(job, 1)
     os.kill(agent, signal.SIGSTOP)
-    stopped_s = time.monotonic()
     job.wait_for("worker 0 on cs-node2 is lost: no word from it for")
-    assert time.monotonic() - stopped_s < NOTICED_S
     assert job.end() == 1
     assert not job.left()
 

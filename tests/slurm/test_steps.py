@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,17 +242,22 @@ def cs_system(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         server.wait(30)
 
 
-def test_fc_mnist_trains_on_four_nodes(cluster: Any, run: Any, cs_system: Any, tmp_path: Path) -> None:
+def test_fc_mnist_is_validated_on_a_node(cluster: Any, run: Any, tmp_path: Path) -> None:
     program = ("python", str(ROOT / "models/fc_mnist/tf/run.py"), f"--model_dir={tmp_path / 'model'}")
     job = run(cluster, "--launcher=slurm", *program, "--mode=validate_only", program="csrun_cpu")
     assert job.process.returncode == 0, job.shown()
+
+
+def test_a_program_trains_on_four_nodes(cluster: Any, run: Any, cs_system: Any, tmp_path: Path) -> None:
+    """With NumPy's front end: what a front end does in four tasks is tested on this machine."""
+    program = ROOT / "tests" / "unit" / "cs_runtime" / "numpy_program.py"
     layout = ("--total-nodes=4", "--tasks-per-node=1", "--log-dir=logs")
-    steps = ("--mode=train", "--max_steps=50", f"--cs_ip={cs_system[1]}")
-    job = run(cluster, *layout, *program, *steps)
+    job = run(cluster, *layout, "python", str(program), cs_system[1], str(tmp_path / "model"), "50")
     assert job.process.returncode == 0, job.shown()
     summary = json.loads((tmp_path / "model" / "run_summary.json").read_text())
     assert summary["last_step"] == 50
-    assert (tmp_path / "model" / "model.ckpt-50.index").exists()
+    with np.load(tmp_path / "model" / "state.npz") as saved:
+        assert saved["state.global_step"] == 50
     assert {path.name for path in (tmp_path / "logs").glob("*.log")} == {
         "chief-0.log",
         "worker-0.log",

@@ -113,6 +113,7 @@ class _Body:
         outside = self._graph.half is not None and node.half is None
         self._emit.label(".".join((*node.layer, node.op)), node.source, node.layer, float32=outside)
         try:
+            self._require_whole(node)
             for result in node.results:
                 if result is not None:
                     require_dtype(result.dtype, "its result")
@@ -125,6 +126,11 @@ class _Body:
         except (CompileError, ValueError, IndexError) as error:
             self.faults.append(operation(node).fault(Kind.USAGE, str(error), REMEDIES))
         return True
+
+    def _require_whole(self, node: Node) -> None:
+        """What could not be imported passes its element type on: that is told once, where it begins."""
+        if any(isinstance(self._values.get(tensor.id), _Poison) for tensor in node.tensors()):
+            raise _BehindFaultError
 
     def _keep(self, node: Node, found: tuple[Value, ...] | list[Value]) -> None:
         """Results must have the types that PyTorch inferred; anything else is an error of the handler."""

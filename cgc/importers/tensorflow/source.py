@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from cgc.importers.source import innermost_user_line
+from cs_toolkit.source_files import innermost_user_line
 
 TAPE = "gradient_tape/"
 """Scope of all that `tf.GradientTape` makes."""

@@ -99,7 +99,7 @@ class Waiting:
 
 
 def news(sentence: str) -> str:
-    """What of a sentence is news when it changes: all but the start, which Slurm keeps reckoning anew."""
+    """What of a sentence is news when it changes: all but the start, which Slurm keeps computing again."""
     return re.sub(r"; expected start [^;]*", "", sentence)
 
 

@@ -7,6 +7,7 @@ behind another one for the same optimizer begins where that ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -113,11 +114,16 @@ def count_step(optimizer: torch.optim.Optimizer, schedule: Scheduler | None) -> 
         Scheduler.step(schedule)
 
 
-def follow_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Brings the schedules of an optimizer to the steps that its state has behind it."""
+def follow_steps(optimizer: torch.optim.Optimizer, rates: Sequence[Any] | None = None) -> None:
+    """Brings the schedules of an optimizer to the steps that its state has behind it.
+
+    Args:
+        optimizer: one whose schedules count its steps, or any other.
+        rates: learning rate of each group, as it was saved there; computed where None.
+    """
     schedule: Scheduler | None = vars(optimizer).get(_SCHEDULE)
     if schedule is not None:
-        schedule.go_to(steps_done())
+        schedule.go_to(steps_done(), rates)
 
 
 class Constant(_Declared, ConstantLR):

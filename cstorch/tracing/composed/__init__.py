@@ -17,6 +17,7 @@ from torch.utils import checkpoint
 
 from cstorch.tracing.composed import checkpointing, makers
 from cstorch.tracing.composed.attention import scaled_dot_product_attention
+from cstorch.tracing.composed.factors import SUMS
 from cstorch.tracing.composed.layers import _weight_norm, embedding_bag, rrelu
 from cstorch.tracing.composed.losses import (
     gaussian_nll_loss,
@@ -41,6 +42,7 @@ _FUNCTIONS = [(module, function.__name__, function) for module, found in _OURS.i
 COMPOSED: Mapping[Any, Callable[..., Any]] = {
     **{getattr(module, name): function for module, name, function in _FUNCTIONS},
     torch.Tensor.new_tensor: makers.new_tensor,
+    **SUMS,
 }
 """By the functions that they stand for."""
 

@@ -10,6 +10,7 @@ from configparser import ConfigParser
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -22,23 +23,64 @@ Command = Callable[..., CompletedProcess[str]]
 
 NAMES = "import cerebras.tf, cerebras.pb; print('found')"
 
+DATASET = "return tf.data.Dataset.from_tensors(([1.0], [0])).repeat()"
+PROGRAM = """
+import estimator
+import tensorflow as tf
+config = estimator.CSRunConfig({cs_ip!r})
+def input_fn():
+    {body}
+def model_fn(features, labels, mode):
+    return None
+estimator.CerebrasEstimator(model_fn, "model_dir", config=config).train(input_fn, steps=1)
+"""
+ENDINGS = {
+    "no system": ("127.0.0.1:1", DATASET, 1, "error: no CS system answers at 127.0.0.1:1", False),
+    "no dataset": ("127.0.0.1:1", "return None", 2, "error: input_fn returned None", False),
+    "own error": (
+        "127.0.0.1:1",
+        "raise KeyError('no such file')",
+        1,
+        "error: KeyError: 'no such file'",
+        True,
+    ),
+    "streaming": ("127.0.0.1:1", "import tfwse", 1, "weight streaming is not there", True),
+}
+"""By name address and body of a program, its exit code, what its last line has, and is there a traceback?"""
 
-def test_all_names_are_there_as_programs_use_them(command: Command) -> None:
-    result = command("csrun_cpu", "python", CHECK)
+
+@pytest.fixture(scope="module")
+def told(
+    run_in: Callable[[Path], Command],
+    run_programs: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, list[str]]:
+    """Lines of programs in which nothing was chosen before TensorFlow was imported."""
+    directory = tmp_path_factory.mktemp("told")
+    programs = {"names": [CHECK], "python keras": [CHECK_PYTHON_KERAS]}
+    for name, (cs_ip, body, *_) in ENDINGS.items():
+        (directory / f"{name}.py").write_text(PROGRAM.format(cs_ip=cs_ip, body=body))
+        programs[name] = [f"{name}.py"]
+    codes = {name: code for name, (_, _, code, *_) in ENDINGS.items()}
+    logs = run_programs(run_in(directory), ["csrun_cpu"], directory, programs, codes=codes)
+    return {name: log["chief-0"].splitlines() for name, log in logs.items()}
+
+
+def test_all_names_are_there_as_programs_use_them(told: dict[str, list[str]]) -> None:
+    assert told["names"][-1] == "Keras tf_keras python"
+    assert len([line for line in told["names"] if line.startswith("check_")]) == 6
+
+
+def test_python_keras_is_the_keras_of_tensorflow(told: dict[str, list[str]]) -> None:
+    assert told["python keras"][-1] == "tf_keras"
+    assert len([line for line in told["python keras"] if line.startswith("check_")]) == 6
+
+
+def test_python_keras_is_keras_3_where_that_is_chosen(command: Command) -> None:
+    result = command("csrun_cpu", "python", CHECK_PYTHON_KERAS, TF_USE_LEGACY_KERAS="0")
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[-1] == "Keras tf_keras python"
-    assert len(lines) == 7
-
-
-@pytest.mark.parametrize(("chosen", "keras"), [({}, "tf_keras"), ({"TF_USE_LEGACY_KERAS": "0"}, "keras")])
-def test_python_keras_is_the_keras_of_tensorflow(
-    command: Command, chosen: dict[str, str], keras: str
-) -> None:
-    result = command("csrun_cpu", "python", CHECK_PYTHON_KERAS, **chosen)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert lines[-1] == keras
+    assert lines[-1] == "keras"
     assert len(lines) == 7
 
 
@@ -150,34 +192,9 @@ def test_python_pt_has_the_names_of_pytorch_programs_beside_the_others(command: 
     assert command("csrun_cpu", "python-pt", "-c", code).stdout == "False True False\n"
 
 
-DATASET = "return tf.data.Dataset.from_tensors(([1.0], [0])).repeat()"
-PROGRAM = """
-import estimator
-import tensorflow as tf
-config = estimator.CSRunConfig({cs_ip!r})
-def input_fn():
-    {body}
-def model_fn(features, labels, mode):
-    return None
-estimator.CerebrasEstimator(model_fn, "model_dir", config=config).train(input_fn, steps=1)
-"""
-
-
-@pytest.mark.parametrize(
-    ("cs_ip", "body", "code", "last", "has_traceback"),
-    [
-        ("127.0.0.1:1", DATASET, 1, "error: no CS system answers at 127.0.0.1:1", False),
-        ("127.0.0.1:1", "return None", 2, "error: input_fn returned None", False),
-        ("127.0.0.1:1", "raise KeyError('no such file')", 1, "error: KeyError: 'no such file'", True),
-        ("127.0.0.1:1", "import tfwse", 1, "weight streaming is not there", True),
-    ],
-)
-def test_expected_errors_of_programs_without_report_errors(
-    command: Command, tmp_path: Path, cs_ip: str, body: str, code: int, last: str, has_traceback: bool
-) -> None:
-    program = tmp_path / "run.py"
-    program.write_text(PROGRAM.format(cs_ip=cs_ip, body=body))
-    ended = command("csrun_cpu", "python", str(program))
-    assert ended.returncode == code, ended.stderr
-    assert last in ended.stderr.splitlines()[-1]
-    assert ("Traceback" in ended.stderr) is has_traceback
+@pytest.mark.parametrize("name", ENDINGS)
+def test_expected_errors_of_programs_without_report_errors(told: dict[str, list[str]], name: str) -> None:
+    """Their exit codes have been looked at when they ended."""
+    *_, last, has_traceback = ENDINGS[name]
+    assert last in told[name][-1]
+    assert ("Traceback" in "\n".join(told[name])) is has_traceback

@@ -8,8 +8,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 
@@ -47,30 +49,44 @@ def test_three_tasks_train_on_the_system(trained: tuple[Path, str]) -> None:
     assert (summary["status"], summary["workers"], summary["last_step"]) == ("completed", 2, 60)
 
 
-def test_the_systems_checkpoint_is_evaluated_and_predicts_on_this_cpu(
-    trained: tuple[Path, str], run_in: Callable[[Path], Command]
-) -> None:
-    command = run_in(trained[0])
-    evaluated = done(command("csrun_cpu", "python", RUN_PY, "-m", "eval", "--eval_steps=8"))
+@pytest.fixture(scope="module")
+def off_the_system(
+    trained: tuple[Path, str], run_in: Callable[[Path], Command], run_programs: Callable[..., Any]
+) -> dict[str, str]:
+    """What the program has written in its other modes, on this CPU; its first two took the checkpoint."""
+    words = {
+        "eval": ["-m", "eval", "--eval_steps=8"],
+        "predict": ["-m", "predict"],
+        "validate": ["--mode=validate_only", "-o", "alone"],
+        "compile": ["--mode=compile_only", "-o", "alone"],
+    }
+    programs = {name: [RUN_PY, *arguments] for name, arguments in words.items()}
+    logs = run_programs(run_in(trained[0]), ["csrun_cpu"], trained[0], programs)
+    return {name: log["chief-0"] for name, log in logs.items()}
+
+
+def test_the_systems_checkpoint_is_evaluated_and_predicts_on_this_cpu(off_the_system: dict[str, str]) -> None:
+    evaluated = off_the_system["eval"]
     assert "checkpoint of step 60" in evaluated
     accuracy = re.search(r"'accuracy': np.float32\(([0-9.]+)\)", evaluated)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.9
-    classes = re.search(r"classes: \[(.*)\]", done(command("csrun_cpu", "python", RUN_PY, "-m", "predict")))
+    classes = re.search(r"classes: \[(.*)\]", off_the_system["predict"])
     assert classes is not None
     assert len(classes[1].split(",")) == 10
 
 
-def test_validation_and_compilation_without_a_system(command: Command, tmp_path: Path) -> None:
-    kernels = done(command("csrun_cpu", "python3", RUN_PY, "--mode=validate_only"))
+def test_validation_and_compilation_without_a_system(
+    trained: tuple[Path, str], off_the_system: dict[str, str]
+) -> None:
+    kernels = off_the_system["validate"]
     assert "inside: True" in kernels
     assert re.search(r"fc1 .*fully_connected", kernels)
     # The summary that the program has disabled would be a reduction of its own.
     assert "reduce" not in kernels
-    done(command("csrun_cpu", "python", RUN_PY, "--mode=compile_only"))
-    (artifact,) = (tmp_path / "model_dir").glob("cs_*")
+    (artifact,) = (trained[0] / "alone").glob("cs_*")
     assert "cbfloat16" in (artifact / "cirh.mlir").read_text()
-    summary = json.loads((tmp_path / "model_dir" / "run_summary.json").read_text())
+    summary = json.loads((trained[0] / "alone" / "run_summary.json").read_text())
     assert summary["precision"] == "cbfloat16"
 
 
@@ -79,38 +95,44 @@ def losses(log: str) -> dict[int, str]:
     return {int(step): loss for step, loss in re.findall(r"global step (\d+): loss = ([0-9.]+)", log)}
 
 
+CONTINUED = {
+    "program": (
+        ["--skip"],
+        r"the toolkit skips nothing of the 20 batches of worker 0 that earlier runs have used",
+    ),
+    "toolkit": (["--input_position=toolkit"], r"the toolkit skips the first 20 batches of worker 0"),
+}
+"""Who leaves out what earlier runs have used: the flag for it, and what a worker logs."""
+
+
 @pytest.fixture(scope="module")
-def begun(
-    system: RunningSystem, run_in: Callable[[Path], Command], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """Where a training has ended after a third of the steps."""
-    directory = tmp_path_factory.mktemp("begun")
-    done(run_in(directory)(*TRAIN, "--max_steps=20", f"--cs_ip={system.address}"))
-    return directory
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--skip",), r"the toolkit skips nothing of the 10 batches of worker 0 that earlier runs have used"),
-        (("--input_position=toolkit",), r"the toolkit skips the first 10 batches of worker 0"),
-    ],
-    ids=["program", "toolkit"],
-)
-def test_a_continued_run_leaves_out_its_input_once(
+def continued(
     system: RunningSystem,
     trained: tuple[Path, str],
-    begun: Path,
-    command: Command,
-    tmp_path: Path,
-    words: tuple[str, ...],
-    said: str,
+    run_in: Callable[[Path], Command],
+    run_programs: Callable[..., Any],
+) -> dict[str, dict[str, str]]:
+    """What the tasks have written that went on behind two thirds of the steps."""
+    directory, programs = trained[0], {}
+    for name, (flags, _) in CONTINUED.items():
+        begun = directory / name
+        shutil.copytree(directory / "model_dir", begun, ignore=shutil.ignore_patterns("model.ckpt-60.*"))
+        tf.compat.v1.train.update_checkpoint_state(str(begun), "model.ckpt-40")
+        words = ["--mode=train", "--max_steps=60", f"--cs_ip={system.address}", "-o", name]
+        programs[name] = [RUN_PY, *words, *flags]
+    logs: dict[str, dict[str, str]] = run_programs(
+        run_in(directory), ["csrun_wse", "--tasks-per-node=3"], directory, programs
+    )
+    return logs
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_continued_run_leaves_out_its_input_once(
+    trained: tuple[Path, str], continued: dict[str, dict[str, str]], name: str
 ) -> None:
     """Either the program leaves out what earlier runs have used, or the toolkit where it is asked for it."""
-    shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
-    continued = done(command(*TRAIN, *words, "--max_steps=60", f"--cs_ip={system.address}"))
-    assert "continuing at global step 20: " in continued
-    assert re.search(said, continued)
+    assert "continuing at global step 40: " in continued[name]["worker-0"]
+    assert re.search(CONTINUED[name][1], continued[name]["worker-0"])
     unbroken = losses(trained[1])
-    steps = [30, 40, 50, 60]
-    assert [losses(continued)[step] for step in steps] == [unbroken[step] for step in steps]
+    steps = [50, 60]
+    assert [losses(continued[name]["chief-0"])[step] for step in steps] == [unbroken[step] for step in steps]

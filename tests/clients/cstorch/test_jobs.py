@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = str(Path(__file__).parent / "programs" / "digits.py")
@@ -22,12 +22,6 @@ STEPS = 40
 LIMIT_S = 120.0
 
 Results = dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +77,13 @@ def test_a_program_alone_has_a_system_of_its_own_and_leaves_its_files(
 def test_killed_chief_and_killed_worker_change_no_bit(
     system: RunningSystem, alone: tuple[Results, str, Path], tmp_path: Path
 ) -> None:
-    """By csrun_wse until its chief is killed, then with own workers, of which one is killed too."""
+    """By csrun_wse until its chief is killed, then with own workers, of which one is killed too.
+
+    The number of workers differs as well.
+    """
     expected = alone[0]
     flags = [f"--cs_ip={system.address}", "--delay=0.005"]
-    launcher = [str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", "--tasks-per-node=3", "--log-dir=logs"]
+    launcher = [str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", "--tasks-per-node=2", "--log-dir=logs"]
     job = start(tmp_path, [*launcher, "python", PROGRAM, "--steps=100000", *flags])
     checkpoint = tmp_path / "model_dir" / "checkpoint_20.mdl"
     wait_for(checkpoint.exists, job)

@@ -84,7 +84,7 @@ def test_a_flow_of_release_1_8(run_program: Run, system: RunningSystem, tmp_path
 
 
 def test_a_trainer_of_release_1_9(run_program: Run, system: RunningSystem, tmp_path: Path) -> None:
-    """Trains and evaluates in turns; the same program on the CPU has the same numbers and files."""
+    """Trains and evaluates alternately; the same program on the CPU has the same numbers and files."""
     flags = ("--mgmt_address", system.address)
     found = run_program("trainer_1_9", "--artifact_dir", tmp_path / "csx", *flags)
     eager = run_program("trainer_1_9", "--backend", "cpu", "--artifact_dir", tmp_path / "cpu", *flags)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,9 +20,12 @@ TASKS = ("--total-nodes=1", "--tasks-per-node=3", "--cpus-per-task=1")
 Command = Callable[..., CompletedProcess[str]]
 
 
-def test_from_validate_to_predict(system: RunningSystem, command: Command, tmp_path: Path) -> None:
+def test_from_validate_to_predict(
+    system: RunningSystem, command: Command, run_programs: Callable[..., Any], tmp_path: Path
+) -> None:
     cs_ip = f"--cs_ip={system.address}"
-    program = ("python", str(RUN_PY), "--model_dir=model_dir")
+    words = (str(RUN_PY), "--model_dir=model_dir")
+    program = ("python", *words)
     model_dir = tmp_path / "model_dir"
 
     def done(launcher: str, *arguments: str) -> str:
@@ -55,10 +59,15 @@ def test_from_validate_to_predict(system: RunningSystem, command: Command, tmp_p
     info = yaml.safe_load((tmp_path / "estimate_pipeline_perf_info.yaml").read_text())
     assert info["target_samples_per_s"] == 850e6 / int(deltat[1])
 
-    log = done("csrun_wse", *TASKS, *program, "--mode=train", "--max_steps=120", cs_ip)
+    # Three tasks train, and read the records once and in their order, as this CPU alone does.
+    programs = {
+        "train": [*words, "--mode=train", "--max_steps=120", cs_ip],
+        "predict": [*words, "--mode=predict", cs_ip],
+    }
+    logs = run_programs(command, ["csrun_wse", *TASKS], tmp_path, programs)
+    assert set(logs["train"]) == {"chief-0", "worker-0", "worker-1"}
+    log = logs["train"]["chief-0"]
     assert "Cached compilation found for this model configuration" in log
-    assert "chief | " in log
-    assert "worker 1 | " in log
     assert re.search(r"global step 100: loss = [0-9.e-]+ \([0-9.]+ steps/sec, [0-9]+ samples/sec\)", log)
     performance = json.loads((model_dir / "performance.json").read_text())
     assert performance["total_samples"] == 120 * 256
@@ -69,8 +78,6 @@ def test_from_validate_to_predict(system: RunningSystem, command: Command, tmp_p
     assert (summary["status"], summary["workers"], summary["last_step"]) == ("completed", 2, 120)
     assert tf.train.latest_checkpoint(str(model_dir)) == str(model_dir / "model.ckpt-120")
 
-    # Three tasks read the records once and in their order, as this CPU alone does.
-    done("csrun_wse", *TASKS, *program, "--mode=predict", cs_ip)
     done("csrun_cpu", *program, "--mode=predict")
     predictions = model_dir / "predict"
     on_system, on_cpu = (np.load(predictions / f"predictions_{kind}_0.npz") for kind in ("cs", "tf"))

@@ -381,7 +381,7 @@ def both_ways(build: Program) -> dict[str, Any]:
     keras.utils.set_random_seed(1)
     model, batches = build()
     imported = import_keras_step(model, specs(batches[0]))
-    # train_on_batch starts the metrics anew for every batch, as this does.
+    # train_on_batch starts the metrics again for every batch, as this does.
     own_step = hasattr(model, "optimizers")
     outputs, state = compiled_steps(imported, batches, reset_metrics=not own_step)
     if own_step:

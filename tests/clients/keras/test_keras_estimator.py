@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import RunningSystem
 from cs_toolkit.step import StepInterface
 from estimator import CerebrasEstimator, CSRunConfig, KerasEstimator
 from estimator.errors import CallError, InputFnError, ModelFnError
 
 keras = tf.keras
 STEPS, BATCH = 12, 8
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
 
 
 def records() -> tuple[np.ndarray, np.ndarray]:

@@ -166,7 +166,7 @@ def test_models_train_on_this_cpu_as_each_alone(alone: dict[str, CerebrasEstimat
 def test_models_go_on_from_checkpoints_of_their_own(
     alone: dict[str, CerebrasEstimator], tmp_path: Path
 ) -> None:
-    """With the moments of the optimizer and the step of the learning rate; the other starts anew."""
+    """With the moments of the optimizer and the step of the learning rate; the other starts from step 0."""
     fusion = fusion_of(left=alone["left"].model_dir)
     program = fused(tmp_path / "fused", fusion)
     untrained = program.evaluate(fusion.input_fn)

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ FOREIGN = (
 )
 TIMEOUT_S = 800.0
 
+RunPrograms = Callable[..., dict[str, dict[str, str]]]
+
 
 @dataclass
 class Workshop:
@@ -30,11 +31,13 @@ class Workshop:
     Attributes:
         directory: The directory.
         system: The CS system.
+        run_programs: The fixture of that name.
         logs: What the chief of a program wrote, by the name of the start.
     """
 
     directory: Path
     system: RunningSystem
+    run_programs: RunPrograms
     logs: dict[str, str] = field(default_factory=dict)
 
     def parameters(self, family: str, name: str = "params", **changes: dict[str, Any]) -> str:
@@ -71,18 +74,11 @@ class Workshop:
             tasks: Chief and workers of each; 1 runs them by `csrun_cpu`.
             kill_at: Name -> what a chief writes when it is killed; all others have to succeed.
         """
-        number = len(list(self.directory.glob("programs_*.json")))
-        file, logs = self.directory / f"programs_{number}.json", self.directory / f"logs_{number}"
-        kills = kill_at or {}
-        content = [{"name": n, "words": words, "kill_at": kills.get(n)} for n, words in programs.items()]
-        file.write_text(json.dumps(content))
         launcher = ["csrun_cpu"] if tasks == 1 else ["csrun_wse", f"--tasks-per-node={tasks}"]
-        done = self.launch([*launcher, "python", str(HERE / "warm.py"), str(file), str(logs)])
-        assert done.returncode == 0, done.stdout[-8000:]
-        for name in programs:
-            self.logs[name] = (logs / f"{name}.chief-0.log").read_text()
+        logs = self.run_programs(self.launch, launcher, self.directory, programs, kill_at=kill_at)
+        self.logs |= {name: log["chief-0"] for name, log in logs.items()}
 
-    def launch(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def launch(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A launcher with its words, in an environment without traces of the one around the tests."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return subprocess.run(
@@ -98,5 +94,7 @@ class Workshop:
 
 
 @pytest.fixture(scope="module")
-def workshop(system: RunningSystem, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("workshop"), system)
+def workshop(
+    system: RunningSystem, run_programs: RunPrograms, tmp_path_factory: pytest.TempPathFactory
+) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("workshop"), system, run_programs)

@@ -192,7 +192,7 @@ def loaded(reservation, linear) -> Reservation:
     return reservation
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> float:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> float:
     """Seconds until the condition held; fails after `timeout_s`."""
     started = time.monotonic()
     while not condition():
@@ -206,7 +206,7 @@ def state_of(system: RunningSystem) -> str:
         return client.info().state
 
 
-def wait_for_state(system: RunningSystem, state: str, timeout_s: float = 5.0) -> float:
+def wait_for_state(system: RunningSystem, state: str, timeout_s: float = 60.0) -> float:
     return wait_until(lambda: state_of(system) == state, timeout_s)
 
 
@@ -232,5 +232,5 @@ class Helpers:
         try:
             yield
         finally:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()

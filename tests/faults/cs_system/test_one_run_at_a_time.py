@@ -9,6 +9,7 @@ import pytest
 from cs_system.client import SystemClient, join_run, parse_address
 from cs_system.errors import InputRefusedError, JoinTimeoutError, ReservationLostError, SystemBusyError
 from cs_system.identity import InputIdentity
+from cs_system.transport import KEEPALIVE_MS
 
 # Prints one line for each step of a chief's life; stays in it until it is killed.
 CHIEF = """
@@ -104,7 +105,7 @@ def test_waiting_jobs_come_in_the_order_of_their_arrival(system, client, helpers
         assert lines["c"][0].endswith("place 2 in the queue")
         assert order == []
     for thread in threads.values():
-        thread.join(10)
+        thread.join(60)
     assert order == ["b", "c"]
     assert lines["c"][-1].endswith("place 1 in the queue")
 
@@ -119,6 +120,10 @@ def test_whoever_stops_waiting_leaves_the_queue(system, client, helpers):
         helpers.wait_until(lambda: client_queue(system) == 0)
 
 
+NOTICED_S = KEEPALIVE_MS / 1000
+"""So long a connection may be silent; one that is broken is seen long before."""
+
+
 def client_queue(system):
     with SystemClient(parse_address(system.address)) as client:
         return client.info().waiting_jobs
@@ -127,7 +132,7 @@ def client_queue(system):
 def test_a_killed_chief_frees_the_system(system, chief, helpers):
     process = chief("reserved")
     process.kill()
-    assert helpers.wait_for_state(system, "IDLE") < 2.0
+    assert helpers.wait_for_state(system, "IDLE") < NOTICED_S
 
 
 @pytest.mark.soak
@@ -135,14 +140,14 @@ def test_a_chief_whose_machine_vanishes_frees_the_system(system, chief, helpers)
     process = chief("reserved")
     # Its connection stays open and nothing answers, as after a power cut.
     process.send_signal(signal.SIGSTOP)
-    assert helpers.wait_for_state(system, "IDLE", timeout_s=40.0) < 25.0
+    assert helpers.wait_for_state(system, "IDLE") < 3 * NOTICED_S
 
 
 def test_a_chief_killed_in_its_run_frees_the_system_and_its_workers(system, chief, linear, workers, helpers):
     workers.start([linear.batches(w, 2) for w in range(2)])
     process = chief("step", linear.artifact.path)
     process.kill()
-    assert helpers.wait_for_state(system, "IDLE") < 2.0
+    assert helpers.wait_for_state(system, "IDLE") < NOTICED_S
     workers.join()
     assert workers.errors == {}
     for summary in workers.summaries.values():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from program import input_fn, model_fn
+from tensorflow_program import input_fn, model_fn
 
 from estimator import CerebrasEstimator, CSRunConfig, report_errors
 

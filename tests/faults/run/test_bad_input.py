@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,11 +82,9 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def check_refused_quickly(model_dir: Path, cs_ip: str) -> str:
-    started = time.monotonic()
+def check_refused_before_compiling(model_dir: Path, cs_ip: str) -> str:
     with pytest.raises(CsSystemError) as caught:
         estimator(model_dir, cs_ip).train(input_fn, max_steps=5)
-    assert time.monotonic() - started < 10
     assert caught.value.exit_code in (1, 2)
     assert not list(model_dir.glob("model.ckpt*"))
     assert not list(model_dir.glob("cs_*"))
@@ -96,7 +93,7 @@ def check_refused_quickly(model_dir: Path, cs_ip: str) -> str:
 
 def test_unreachable_address(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    message = check_refused_quickly(tmp_path, address)
+    message = check_refused_before_compiling(tmp_path, address)
     assert address in message
     assert "cs_system serve" in message
 
@@ -104,12 +101,12 @@ def test_unreachable_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
 def test_port_that_speaks_something_else(tmp_path: Path, answer: bytes | None) -> None:
     with listener(answer) as address:
-        assert address in check_refused_quickly(tmp_path, address)
+        assert address in check_refused_before_compiling(tmp_path, address)
 
 
 @pytest.mark.parametrize("text", ["not an address", "127.0.0.1:http", "127.0.0.1:99999"])
 def test_malformed_address(tmp_path: Path, text: str) -> None:
-    assert text in check_refused_quickly(tmp_path, text)
+    assert text in check_refused_before_compiling(tmp_path, text)
 
 
 def test_port_of_old_programs_that_append_9000(system: RunningSystem, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from cs_system.client import SystemClient, parse_address
 from cs_system.testing import RunningSystem
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = Path(__file__).with_name("program.py")
+PROGRAM = Path(__file__).with_name("faulty_program.py")
+TENSORFLOW_PROGRAM = Path(__file__).with_name("tensorflow_program.py")
 TIMEOUT_S = 100.0
 
 
@@ -28,12 +28,13 @@ def launch(
     max_steps: int,
     tasks: int = 3,
     flags: tuple[str, ...] = (),
+    program: Path = PROGRAM,
     **environment: str,
 ) -> subprocess.Popen[str]:
     command = [
         str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", f"--tasks-per-node={tasks}",
         "--cpus-per-task=1", f"--log-dir={folder / 'logs'}", "--grace-period=5", *flags,
-        "python", str(PROGRAM), system.address, str(folder / "model_dir"), str(max_steps),
+        "python", str(program), system.address, str(folder / "model_dir"), str(max_steps),
     ]  # fmt: skip
     return subprocess.Popen(
         command,
@@ -66,38 +67,35 @@ def wait_idle(system: RunningSystem) -> None:
 def wait_for_log(folder: Path, pattern: str, job: subprocess.Popen[str]) -> None:
     log = folder / "logs" / "chief-0.log"
     deadline = time.monotonic() + TIMEOUT_S
-    while not (log.exists() and re.search(pattern, log.read_text())):
+    while not (log.exists() and re.search(pattern, log.read_text(), re.M)):
         assert job.poll() is None, log.read_text() if log.exists() else "no log"
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
 
 
-def checkpoint(folder: Path, step: int) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(folder / "model_dir" / f"model.ckpt-{step}"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+def checkpoint(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "model_dir" / "state.npz") as saved:
+        return dict(saved)
 
 
 def test_input_of_a_worker_that_raises_ends_the_run_with_its_traceback(
     system: RunningSystem, tmp_path: Path
 ) -> None:
-    code, output = finish(launch(system, tmp_path, 1000, FAULT="raise"))
+    job = launch(system, tmp_path, 1000, tasks=2, program=TENSORFLOW_PROGRAM, FAULT="raise")
+    code, output = finish(job)
     assert code == 1
     assert "record 160 cannot be parsed" in output
-    assert "program.py" in output
+    assert "tensorflow_program.py" in output
     assert "in records" in output
     wait_idle(system)
 
 
-def test_tasks_that_disagree_on_the_input_say_so_in_every_log_at_once(
-    system: RunningSystem, tmp_path: Path
-) -> None:
-    started_s = time.monotonic()
+def test_tasks_that_disagree_on_the_input_say_so_in_every_log(system: RunningSystem, tmp_path: Path) -> None:
     code, output = finish(launch(system, tmp_path, 1000, FAULT="differ"))
     assert code == 1, output
-    assert time.monotonic() - started_s < 60.0
     difference = (
         r"worker 1 on \S+ has another input than the chief: "
-        r"tensor 0: features float32\[16, 4\] in the worker, features float32\[8, 4\] in the chief"
+        r"tensor 0: input_0 float32\[16, 4\] in the worker, input_0 float32\[8, 4\] in the chief"
     )
     for task in ("chief-0", "worker-0", "worker-1"):
         log = (tmp_path / "logs" / f"{task}.log").read_text()
@@ -121,7 +119,7 @@ def test_killed_job_continues_bit_for_bit(system: RunningSystem, tmp_path: Path)
     assert code == 0, output
 
     job = launch(system, broken, 1_000_000, FAULT="slow")
-    wait_for_log(broken, "Saving checkpoints for 20 ", job)
+    wait_for_log(broken, "saved step 20$", job)
     chief = next(
         task["pid"]
         for task in json.loads((broken / "logs" / "job.json").read_text())["tasks"]
@@ -131,14 +129,12 @@ def test_killed_job_continues_bit_for_bit(system: RunningSystem, tmp_path: Path)
     code, output = finish(job)
     assert code == 128 + signal.SIGKILL, output
     wait_idle(system)
-    newest = tf.train.latest_checkpoint(str(broken / "model_dir"))
-    assert newest is not None
-    resumed_from = int(newest.rpartition("-")[2])
-    assert 0 < resumed_from < 60
+    assert 20 <= checkpoint(broken)["state.global_step"] < 60
 
     code, output = finish(launch(system, broken, 60))
     assert code == 0, output
-    expected, got = checkpoint(whole, 60), checkpoint(broken, 60)
+    expected, got = checkpoint(whole), checkpoint(broken)
+    assert expected["state.global_step"] == 60
     for name, value in expected.items():
         assert got[name].tobytes() == value.tobytes(), name
 

@@ -1,6 +1,6 @@
 """The compile report of FC-MNIST, letter by letter.
 
-`UPDATE_GOLDEN=1 pytest tests/golden/cgc/test_report_golden.py` writes the files anew; look at the difference.
+`UPDATE_GOLDEN=1 pytest tests/golden/cgc/test_report_golden.py` writes them again; look at the difference.
 """
 
 from __future__ import annotations

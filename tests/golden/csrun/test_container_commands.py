@@ -1,6 +1,6 @@
 """The words that start a program in a container.
 
-`UPDATE_GOLDEN=1 pytest tests/golden/csrun` writes the file anew; look at the difference.
+`UPDATE_GOLDEN=1 pytest tests/golden/csrun` writes the file again; look at the difference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an analysis says on a terminal, and the Input Function Report of a log, letter by letter.
 
-`UPDATE_GOLDEN=1 pytest tests/golden/input_analyzer` writes the files anew; look at the difference.
+`UPDATE_GOLDEN=1 pytest tests/golden/input_analyzer` writes the files again; look at the difference.
 """
 
 from __future__ import annotations

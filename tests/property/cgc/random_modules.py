@@ -418,6 +418,11 @@ def _seeded(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
     return make
 
 
+def _keyed(b: Builder, op_type: type[Any]) -> CirhOp:
+    key = b.need(tensor_type((2,), "int32"))
+    return op_type(key, b.need(tensor_type((), b.dtype(INTEGERS))), b.shape())  # type: ignore[no-any-return]
+
+
 def _generator(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
     if op_type in OTHERS:
         return OTHERS[op_type]
@@ -517,6 +522,10 @@ OTHERS: dict[type[CirhOp], Callable[[Builder], CirhOp]] = {
     },
     ops.SparseSoftmaxCrossEntropyWithLogitsOp: _sparse_loss,
     ops.SoftmaxCrossEntropyWithLogitsOp: _of_same(ops.SoftmaxCrossEntropyWithLogitsOp, 2, FLOATS, min_rank=1),
+    **{
+        op_type: partial(_keyed, op_type=op_type)
+        for op_type in (ops.KeyedRandomUniformOp, ops.KeyedRandomNormalOp)
+    },
     ops.StatelessRandomUniformOp: lambda b: ops.StatelessRandomUniformOp(
         b.need(tensor_type((2,), "int32")), b.shape()
     ),

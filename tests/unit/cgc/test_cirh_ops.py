@@ -79,6 +79,7 @@ RESULTS: list[tuple[Build, str]] = [
     (lambda v: ops.MatMulOp(v.q, v.q, transpose_a=True), "tensor<4x3x3xf32>"),
     (lambda v: ops.BiasAddGradOp(v.q), "tensor<3xf32>"),
     (lambda v: ops.RandomUniformOp(v.t, (4, 4), 1, 2), "tensor<4x4xf32>"),
+    (lambda v: ops.KeyedRandomNormalOp(v.k, v.t, (4,)), "tensor<4xf32>"),
     (lambda v: ops.StatelessRandomUniformOp(v.k, (4,)), "tensor<4xf32>"),
 ]
 
@@ -167,6 +168,8 @@ FAULTS: list[tuple[Build, str]] = [
     (lambda v: ops.SoftmaxOp(v.x, 2), "axis is 2"),
     (lambda v: ops.SparseSoftmaxCrossEntropyWithLogitsOp(v.x, v.n), "expected [..., C] and [...]"),
     (lambda v: ops.RandomUniformOp(v.s, (4,), 1, 2), "step has type tensor<f32>"),
+    (lambda v: ops.KeyedRandomUniformOp(v.k, v.s, (4,)), "step has type tensor<f32>"),
+    (lambda v: ops.KeyedRandomUniformOp(v.t, v.t, (4,)), "key has type tensor<i64>, expected tensor<2xi32>"),
     (lambda v: ops.StatelessRandomUniformOp(v.t, (4,)), "key has type tensor<i64>, expected tensor<2xi32>"),
     (lambda v: ops.GradientDescentOp(v.x, v.x, v.y), "lr has type tensor<2x3xf32>, expected rank 0"),
     (lambda v: ops.MomentumOp(v.x, v.z, v.s, v.y, v.s), "accum has type tensor<3x2xf32>"),

@@ -6,7 +6,9 @@ The rest comes from `cs_runtime`, as for any front end beside `estimator`.
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from cgc.cirh.text import parse_module
 from cs_runtime import logs, tasks
 from cs_runtime.events import StepEvents
 from cs_runtime.exits import report_errors
@@ -23,9 +24,11 @@ from cs_runtime.params import write_params
 from cs_runtime.program import State, StepProgram
 from cs_runtime.settings import RunSettings
 from cs_runtime.source import narrowed
-from cs_runtime.traced_step import step_program
 from cs_runtime.training import train
+from cs_toolkit.files import replace_file
 from cs_toolkit.step import TensorSpec
+
+log = logging.getLogger("numpy_program")
 
 STEP = Path(__file__).parents[1] / "cs_system" / "linear.mlir"
 BATCH, FEATURES, RATE = 8, 4, 0.01
@@ -44,6 +47,9 @@ class NumpyFrontEnd:
         self._checkpoint = model_dir / "state.npz"
 
     def program(self) -> StepProgram:
+        from cgc.cirh.text import parse_module  # here, because workers load no compiler
+        from cs_runtime.traced_step import step_program
+
         return step_program(parse_module(STEP.read_text()), "train", BATCH, ["features", "labels"])
 
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -71,7 +77,10 @@ class NumpyFrontEnd:
         }
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
-        np.savez(self._checkpoint, **state)
+        content = io.BytesIO()
+        np.savez(content, **state)
+        replace_file(self._checkpoint, content.getvalue())
+        log.info("saved step %d", step)
         return False
 
 
@@ -93,7 +102,8 @@ def main(cs_ip: str, model_dir: str, steps: str) -> None:
     write_params(settings.model_dir, params)
     shown = Scalars()
     result = train(NumpyFrontEnd(settings.model_dir), settings, StepEvents(shown, 1, BATCH))
-    assert result is not None
+    if result is None:  # in a worker
+        return
     losses = {step: values["loss"] for step, values in shown.values.items()}
     loaded = sorted({name.partition(".")[0] for name in sys.modules})
     print(json.dumps({"step": result.final_step, "losses": losses, "loaded": loaded}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import RunningSystem
 
 PROGRAM = Path(__file__).with_name("numpy_program.py")
 RATE = 0.01
@@ -21,16 +21,11 @@ RATE = 0.01
 Train = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
-
-
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    def run(cs_ip: str, steps: int) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, str(PROGRAM), cs_ip, str(tmp_path / "model"), str(steps)]
+    def run(cs_ip: str, steps: int, before: str = "pass") -> subprocess.CompletedProcess[str]:
+        program = f"import runpy; {before}; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
+        words = [sys.executable, "-c", program, cs_ip, str(tmp_path / "model"), str(steps)]
         return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
 
     return run
@@ -70,3 +65,13 @@ def test_its_errors_are_messages(train: Train) -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_worker_that_ends_before_it_has_come_ends_the_run_with_its_error(
+    system: RunningSystem, train: Train, tmp_path: Path
+) -> None:
+    """The system never hears of it, so it would wait for it for ten minutes."""
+    done = train(system.address, 4, "from cs_stream.sender import Sender; Sender.run = None")
+    assert done.returncode == 3, done.stderr
+    assert "TypeError: 'NoneType' object is not callable" in done.stderr
+    assert len(list(tmp_path.glob("crash-*.txt"))) == 1

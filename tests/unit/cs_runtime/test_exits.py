@@ -81,22 +81,32 @@ from cs_runtime.errors import CallError
 from cs_runtime.exits import report_at_exit
 if sys.argv[1] == "own hook":
     sys.excepthook = lambda *error: print("the program's own words")
-report_at_exit()
+report_at_exit(lambda error: print(type(error).__name__))
 atexit.register(print, "tidied up")
-raise {"expected": CallError("bad call"), "own hook": CallError("bad call"), "stop": KeyboardInterrupt()}[
-    sys.argv[1]
-]
+raise {
+    "expected": CallError("bad call"),
+    "line told": CallError("a.py:3: bad call"),
+    "own hook": CallError("bad call"),
+    "stop": KeyboardInterrupt(),
+}[sys.argv[1]]
 """
 
 
 @pytest.mark.parametrize(
     ("how", "code", "out", "err"),
     [
-        ("expected", 2, "tidied up\n", "error: bad call\n"),
-        ("stop", 130, "tidied up\n", "interrupted\n"),
+        ("expected", 2, "CallError\ntidied up\n", "error: bad call\n  at FILE:9\n"),
+        ("line told", 2, "CallError\ntidied up\n", "error: a.py:3: bad call\n"),
+        ("stop", 130, "KeyboardInterrupt\ntidied up\n", "interrupted\n"),
         ("own hook", 1, "the program's own words\ntidied up\n", ""),
     ],
 )
-def test_a_program_whose_main_is_its_own_ends_as_others_do(how: str, code: int, out: str, err: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)
+def test_a_program_whose_main_is_its_own_ends_as_others_do(
+    how: str, code: int, out: str, err: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "run.py"
+    program.write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, program.name, how], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err.replace("FILE", str(program)))

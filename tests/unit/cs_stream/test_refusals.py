@@ -70,7 +70,7 @@ def test_a_worker_that_is_early_is_taken_when_the_run_opens() -> None:
         ring = run.receiver.open_run(RunSpec("later", "a secret", 1, SMALL, "digest"))
         assert take_numbered(ring) == [0, 1, 2]
         ring.close()
-        assert future.result(timeout=10).batches == 3
+        assert future.result(timeout=60).batches == 3
 
 
 def test_only_one_run_of_a_job_is_open() -> None:
@@ -117,7 +117,7 @@ def test_a_stranger_loses_its_connection_and_disturbs_nothing(
             name = f"127.0.0.1:{stranger.getsockname()[1]}"
         assert take_numbered(run.ring) == [3, 4, 5]
         run.ring.close()
-        assert sender.result(timeout=10).reconnects == 0
+        assert sender.result(timeout=60).reconnects == 0
     assert [record for record in caplog.records if name in record.getMessage()]
 
 
@@ -139,7 +139,7 @@ def test_a_port_that_speaks_something_else_is_named() -> None:
         with connection:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             with pytest.raises(ProtocolError) as caught:
-                future.result(timeout=10)
+                future.result(timeout=60)
     assert f"127.0.0.1:{port} is no data port of a CS system" in str(caught.value)
     assert "check the address" in str(caught.value)
 

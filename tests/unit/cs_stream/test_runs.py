@@ -29,7 +29,7 @@ def test_every_batch_arrives_once_in_order(num_workers: int, checksum: bool) -> 
         assert take_numbered(run.ring) == list(range(9 * num_workers))
         run.ring.close()
         for sender in senders:
-            summary = sender.result(timeout=10)
+            summary = sender.result(timeout=60)
             assert (summary.batches, summary.end, summary.reconnects) == (9, "bye", 0)
             assert summary.bytes == 9 * SMALL.nbytes
 
@@ -39,7 +39,7 @@ def test_a_sender_that_computes_no_digests_is_taken() -> None:
         sender = run.start_sender(0, count=5, checksum=False)
         assert take_numbered(run.ring) == [0, 1, 2, 3, 4]
         run.ring.close()
-        assert sender.result(timeout=10).batches == 5
+        assert sender.result(timeout=60).batches == 5
 
 
 def test_fields_of_every_kind_arrive() -> None:
@@ -59,7 +59,7 @@ def test_finite_inputs_of_unequal_length_give_every_batch_once() -> None:
         expected = sorted(worker + 3 * seq for worker, length in enumerate(lengths) for seq in range(length))
         assert take_numbered(run.ring) == expected
         run.ring.close()
-        assert [sender.result(timeout=10).batches for sender in senders] == lengths
+        assert [sender.result(timeout=60).batches for sender in senders] == lengths
 
 
 @pytest.mark.parametrize("first_position", [1, 7, 8, 19])
@@ -117,7 +117,7 @@ def test_a_slow_consumer_holds_the_workers_at_the_size_of_the_ring() -> None:
 
     with Loopback(chunk_batches=1, chunks=4) as run:
         run.start(run.sender(0), make_batches)
-        assert asked_for[4].wait(timeout=10)
+        assert asked_for[4].wait(timeout=60)
         for seq in range(7):
             stats = run.ring.stats()
             assert stats.workers[0].received <= stats.released + 4
@@ -125,7 +125,7 @@ def test_a_slow_consumer_holds_the_workers_at_the_size_of_the_ring() -> None:
             span = run.ring.take(timeout_s=10)
             assert not asked_for[seq + 5].is_set()
             run.ring.release(span)
-            assert asked_for[seq + 5].wait(timeout=10)
+            assert asked_for[seq + 5].wait(timeout=60)
         # All slots fill up again, and from then on the worker waits.
         while run.ring.stats().workers[0].credit_wait_s == 0:
             assert run.ring.stats().workers[0].received <= 11
@@ -185,7 +185,7 @@ def test_the_end_of_a_finite_input_is_an_event_and_bye_follows() -> None:
         assert run.ring.stats().workers[0].phase is WorkerPhase.ENDED
         assert not sender.done()
         run.ring.close()
-        assert sender.result(timeout=10).end == "bye"
+        assert sender.result(timeout=60).end == "bye"
 
 
 def test_a_run_that_has_enough_says_bye_in_the_middle() -> None:
@@ -193,7 +193,7 @@ def test_a_run_that_has_enough_says_bye_in_the_middle() -> None:
         senders = [run.start_sender(worker, count=10**6) for worker in range(2)]
         assert take_numbered(run.ring, count=20) == list(range(20))
         run.ring.close()
-        assert [sender.result(timeout=10).end for sender in senders] == ["bye", "bye"]
+        assert [sender.result(timeout=60).end for sender in senders] == ["bye", "bye"]
         assert not [thread.name for thread in threading.enumerate() if "streaming-link" in thread.name]
 
 
@@ -203,7 +203,7 @@ def test_a_stopped_run_tells_the_workers_why() -> None:
         take_numbered(run.ring, count=3)
         run.ring.close("loss is NaN at step 3")
         run.ring.close("again")
-        summary = sender.result(timeout=10)
+        summary = sender.result(timeout=60)
         assert (summary.end, summary.stopped_reason) == ("stopped", "loss is NaN at step 3")
         with pytest.raises(RingClosedError, match="the input of job 'job' is closed: loss is NaN at step 3"):
             run.ring.take()
@@ -223,7 +223,7 @@ def test_closing_the_receiver_stops_its_runs_and_ends_its_threads() -> None:
         sender = run.start_sender(0, count=10**6)
         take_numbered(run.ring, count=1)
         run.receiver.close()
-        assert sender.result(timeout=10).stopped_reason == "the CS system is shutting down"
+        assert sender.result(timeout=60).stopped_reason == "the CS system is shutting down"
         assert not [
             t.name for t in threading.enumerate() if t.name.startswith(("streaming-link", "streaming-acc"))
         ]
@@ -243,12 +243,12 @@ def test_bye_reaches_a_worker_inside_its_input_function_without_delay() -> None:
     with Loopback() as run:
         sender = run.start(run.sender(0), make_batches)
         assert take_numbered(run.ring, count=1) == [0]
-        assert inside.wait(timeout=10)
+        assert inside.wait(timeout=60)
         # Returns once the worker has hung up, although the worker's program is still busy.
         run.ring.close()
         assert not sender.done()
         leave.set()
-        assert sender.result(timeout=10).end == "bye"
+        assert sender.result(timeout=60).end == "bye"
 
 
 def test_an_input_that_raises_after_the_end_of_the_run_is_no_failure() -> None:
@@ -263,10 +263,10 @@ def test_an_input_that_raises_after_the_end_of_the_run_is_no_failure() -> None:
     with Loopback() as run:
         sender = run.start(run.sender(0), make_batches)
         assert take_numbered(run.ring, count=1) == [0]
-        assert inside.wait(timeout=10)
+        assert inside.wait(timeout=60)
         run.ring.close()
         leave.set()
-        assert sender.result(timeout=10).end == "bye"
+        assert sender.result(timeout=60).end == "bye"
 
 
 def test_an_error_of_the_input_goes_unchanged_to_both_sides() -> None:
@@ -284,7 +284,7 @@ def test_an_error_of_the_input_goes_unchanged_to_both_sides() -> None:
         assert str(caught.value).endswith("): input failed: KeyError: 'record 17'")
         assert "in make_batches" in caught.value.detail
         assert caught.value.worker == 0
-        assert sender.exception(timeout=10) is error
+        assert sender.exception(timeout=60) is error
 
 
 def test_an_input_that_cannot_be_built_fails_the_run() -> None:
@@ -295,7 +295,7 @@ def test_an_input_that_cannot_be_built_fails_the_run() -> None:
         sender = run.start(run.sender(0), make_batches)
         with pytest.raises(WorkerFailedError, match="FileNotFoundError: no such directory: data"):
             run.ring.wait_primed(timeout_s=10)
-        assert isinstance(sender.exception(timeout=10), FileNotFoundError)
+        assert isinstance(sender.exception(timeout=60), FileNotFoundError)
 
 
 def test_a_short_last_batch_ends_the_run_with_the_cure() -> None:
@@ -312,7 +312,7 @@ def test_a_short_last_batch_ends_the_run_with_the_cure() -> None:
         with pytest.raises(
             BatchShapeError, match=r"batch 1 of worker 0: field 'image' has shape \(3, 3\), expected \(4, 3\)"
         ):
-            sender.result(timeout=10)
+            sender.result(timeout=60)
 
 
 def test_a_generator_is_closed_when_the_run_ends() -> None:
@@ -329,7 +329,7 @@ def test_a_generator_is_closed_when_the_run_ends() -> None:
         sender = run.start(run.sender(0), make_batches)
         take_numbered(run.ring, count=2)
         run.ring.close()
-        sender.result(timeout=10)
+        sender.result(timeout=60)
         assert closed.is_set()
 
 
@@ -339,7 +339,7 @@ def test_a_sender_can_be_stopped_from_its_own_process() -> None:
         future = run.start(sender, numbered_input(SMALL, 0, 1, 10**6))
         take_numbered(run.ring, count=2)
         sender.stop()
-        summary = future.result(timeout=10)
+        summary = future.result(timeout=60)
         assert (summary.end, summary.stopped_reason) == ("stopped", "stopped by this process")
         with pytest.raises(WorkerLostError):
             take_numbered(run.ring)
@@ -353,7 +353,7 @@ def test_a_sender_can_be_stopped_while_it_waits_for_a_run() -> None:
         future = run.start(sender, numbered_input(SMALL, 0, 1, 1))
         assert address
         sender.stop()
-        assert future.result(timeout=10).end == "stopped"
+        assert future.result(timeout=60).end == "stopped"
 
 
 def test_two_runs_of_different_jobs_share_the_port() -> None:

@@ -27,7 +27,7 @@ from cgc.manifest import (
 from cs_stream.receiver import Receiver
 from cs_system.client import SystemClient, parse_address
 from cs_system.engine import base
-from cs_system.errors import ArtifactRefusedError, WireFormatError
+from cs_system.errors import ArtifactRefusedError, SystemBugError, WireFormatError
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.executables import ExecutableStore
 from cs_system.server.offers import MAX_ARTIFACT_BYTES, Offer
@@ -238,3 +238,14 @@ def test_what_nobody_asked_for_and_what_is_too_long_is_refused_as_it_comes(store
 def test_a_list_that_is_none_is_refused_before_anything_is_sent(store, executables, kind, message):
     with pytest.raises(kind, match=message):
         Offer(replace(step_of(), executables=executables), "cs2", store)
+
+
+def test_a_bug_of_the_system_is_one_for_its_client_too(artifact, client, monkeypatch):
+    def broken(*arguments):
+        raise KeyError("planted")
+
+    monkeypatch.setattr("cs_system.server.service.step_from_wire", broken)
+    with client.reserve("job", "token") as reservation, pytest.raises(SystemBugError) as caught:
+        reservation.load(artifact)
+    assert caught.value.exit_code == 3
+    assert "internal error of the CS system: KeyError" in str(caught.value)

@@ -16,12 +16,12 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.verify import verify_module
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
-from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.record import to_array
-from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import TracedStep, trace
+from cstorch.tracing.values import to_array
 
 Step = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 """Gets the model and a batch; returns tensors without dimensions."""
@@ -101,12 +101,6 @@ def both_ways() -> Callable[..., BothWays]:
         return BothWays(values, state, run_compiled(copy.deepcopy(model), step, batches))
 
     return run
-
-
-@pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
-    with running_system(tmp_path_factory.mktemp("system")) as running:
-        yield running
 
 
 @pytest.fixture

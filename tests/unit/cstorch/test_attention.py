@@ -21,8 +21,10 @@ from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.record import to_array
-from cstorch.tracing.step import model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import trace
+from cstorch.tracing.values import to_array
+from models.gpt2.pytorch import model as gpt2
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 6, 8, 2
 Core = Callable[["Attention", torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -127,6 +129,18 @@ class Encoder(nn.Module):
         return found
 
 
+class Stacked(nn.Module):
+    """Queries, keys and values by heads as three parts of one tensor, as in the example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = gpt2.Attention(WIDTH, HEADS, 0.0)
+
+    def forward(self, x: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(x)
+        return found
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "lower triangle": lambda: Attention(_lower_triangle),
     "flags of later": lambda: Attention(_flags_of_later),
@@ -141,6 +155,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "layer": lambda: Multihead(),
     "layer without weights": lambda: Multihead(need_weights=False, is_causal=True),
     "encoder": lambda: Encoder(),
+    "stacked": lambda: Stacked(),
 }
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import cstorch
+from cgc.errors import GraphTypeError
 from cstorch.errors import (
     ClosureError,
     CompileCallError,
@@ -143,6 +144,38 @@ def test_a_loader_that_is_not_wrapped(model: nn.Module) -> None:
         DataExecutor(data())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got a list"):
         DataExecutor([1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "returned", "error", "text"),
+    [
+        (
+            torch.float64,
+            torch.float64,
+            GraphTypeError,
+            r"^1 tensor .*\n  aten\.mul\.Tensor: line .*bad_programs\.py:\d+",
+        ),
+        (
+            torch.float32,
+            torch.bfloat16,
+            StepError,
+            r"returns bfloat16\[\], expected the loss .*call \.float\(\)",
+        ),
+    ],
+)
+def test_a_loss_of_another_type(
+    model: nn.Module, dtype: torch.dtype, returned: torch.dtype, error: type[Exception], text: str
+) -> None:
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        loss = functional.cross_entropy(model(batch[0]) * torch.ones(3, dtype=dtype), batch[1])
+        loss.backward()
+        with torch.no_grad():
+            model.weight.sub_(model.weight.grad)
+        return loss.to(returned)
+
+    with pytest.raises(error, match=text):
+        list(map(step, DataLoader(data)))
 
 
 def test_a_batch_that_is_not_of_the_loop(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import cstorch
 from cs_runtime.errors import NonFiniteLossError
 from cs_system.testing import RunningSystem
 from csrun.roles import EXIT_REQUEUE
-from cstorch import config, start, step_count, streaming
+from cstorch import config, left_loops, start, step_count, streaming
 from cstorch.errors import (
     ClosureError,
     CompileCallError,
@@ -77,6 +78,12 @@ def train_step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tens
 def total(model: nn.Module) -> float:
     """A number that says what state a model has."""
     return float(sum(value.double().abs().sum() for value in model.state_dict().values()))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """What a run says of itself."""
+    found: dict[str, Any] = json.loads((folder / "run_summary.json").read_text())
+    return found
 
 
 def run(step: Callable[[Any], Any], loader: DataLoader) -> None:
@@ -268,13 +275,22 @@ def test_a_loop_that_is_left_early_keeps_the_state_where_it_may_be_read(
         if i == 10:
             break
     assert total(model) == pytest.approx(by_torch()[1][10], rel=1e-6)
-    assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "left"
-    for i, batch in enumerate(DataLoader(data, num_steps=STEPS), start=1):
-        step(batch)
-        if i == 3:
-            break
-    with pytest.raises(LoopLeftError, match="left its loop after step 3"):
+    assert summary(tmp_path)["status"] == "left"
+
+    def fail_behind_step_3() -> None:
+        for i, batch in enumerate(DataLoader(data, num_steps=STEPS), start=1):
+            step(batch)
+            if i == 3:
+                raise KeyError("no such record")
+
+    with pytest.raises(KeyError) as caught:
+        fail_behind_step_3()
+    with pytest.raises(LoopLeftError, match="left its loop after step 3") as another:
         total(model)
+    left_loops.tell(another.value)
+    assert summary(tmp_path)["status"] == "left"
+    left_loops.tell(caught.value)
+    assert (summary(tmp_path)["status"], summary(tmp_path)["error"]["type"]) == ("failed", "KeyError")
 
 
 def test_a_loop_runs_one_step_function_once_a_turn(configure: Configure) -> None:
@@ -431,6 +447,8 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
     [
         ({"compile_only": True, "validate_only": True}, "both True"),
         ({"checkpoint_steps": -1}, "checkpoint_steps is -1"),
+        ({"checkpoint_steps": "100"}, "checkpoint_steps is '100', expected a whole number"),
+        ({"mgmt_address": 9000}, "mgmt_address is 9000, expected 'IP:PORT'"),
         ({"num_csx": 2}, "num_csx is 2, expected 1"),
         ({"num_workers_per_csx": -1}, "num_workers_per_csx is -1"),
         ({"checkpoint_step": 5}, "got checkpoint_step, expected model_dir"),
@@ -439,6 +457,26 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
 def test_configurations_that_cannot_be_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigureError, match=text):
         cstorch.configure(**settings)
+
+
+def test_settings_have_the_defaults_of_the_document() -> None:
+    defaults = {
+        "model_dir": "./",
+        "compile_dir": "/opt/cerebras/cached_compile",
+        "compile_only": False,
+        "validate_only": False,
+        "checkpoint_steps": 0,
+        "num_csx": 1,
+        "max_wgt_servers": 24,
+        "mount_dirs": None,
+        "python_paths": None,
+        "transfer_processes": 5,
+        "num_workers_per_csx": 1,
+        "job_labels": None,
+        "max_act_per_csx": 1,
+    }
+    found = inspect.signature(cstorch.configure).parameters
+    assert {name: found[name].default for name in defaults} == defaults
 
 
 def test_what_a_command_line_left_open_means_the_defaults(
@@ -482,11 +520,12 @@ def test_steps_of_a_loop(settings: dict[str, int], steps: int) -> None:
     ("settings", "text"),
     [
         ({"num_steps": 3, "num_epochs": 1}, "one of the two ways"),
-        ({"num_steps": 0}, "num_steps is 0, expected 1 or more"),
-        ({"initial_step": -1}, "initial_step is -1, expected 0 or more"),
+        ({"num_steps": 0}, "num_steps is 0, expected a whole number of 1 or more"),
+        ({"num_steps": "3"}, "num_steps is '3', expected a whole number of 1 or more"),
+        ({"initial_step": -1}, "initial_step is -1, expected a whole number of 0 or more"),
     ],
 )
-def test_steps_that_cannot_be_are_refused(settings: dict[str, int], text: str) -> None:
+def test_steps_that_cannot_be_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         DataLoader(data, **settings)
 

@@ -22,7 +22,8 @@ import cerebras_pytorch.experimental
 import cstorch
 from cstorch.backends.csx import Settings
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.step import model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import trace
 from cstorch.utils.data import DataLoader, DistributedSampler, Range, Schedule, SyntheticDataset
 
 ROOT = Path(__file__).parents[3]

@@ -28,8 +28,9 @@ from cstorch.errors import ConfigureError, StepError
 from cstorch.optim import AdamW
 from cstorch.precision import half_dtype, mix_precision, name_half_dtype, precision_of
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.record import to_array
-from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import TracedStep, trace
+from cstorch.tracing.values import to_array
 
 VOCABULARY, LENGTH, WIDTH, BATCH, STEPS = 17, 8, 16, 8, 200
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from torch.utils.data import TensorDataset
 
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
+from csrun.roles import EXIT_REQUEUE
 from cstorch.metrics import AccuracyMetric
 from cstorch.runner import LossValueError, RunConfig, Runner, run
 from cstorch.runner.runner import newest_checkpoint
-from cstorch.runner.settings import NotOnCsError, StepsReachedError
+from cstorch.runner.settings import StepsReachedError
 from cstorch.testing import forget
 
 FEATURES, CLASSES, BATCH, EPOCH = 6, 4, 16, 8
@@ -116,7 +119,10 @@ def test_the_system_trains_as_the_cpu_and_a_stopped_run_goes_on(
     }
     assert json.loads(Path("cs/losses.json").read_text()) == {str(k): v for k, v in whole.losses.items()}
     assert yaml.safe_load(Path("cs/train/params_train.yaml").read_text())["model"] == {"hidden_size": 16}
-    assert json.loads(Path("cs/performance/performance.json").read_text())["total_samples"] == 12 * BATCH
+    performance = json.loads(Path("cs/performance/performance.json").read_text())
+    assert performance["total_samples"] == 12 * BATCH
+    assert 0 < performance["compile_time"] < 100
+    assert 0 < performance["programming_time"] < 100
 
 
 def test_a_run_in_two_parts_equals_one_bit_for_bit(system: RunningSystem) -> None:
@@ -218,6 +224,14 @@ def test_a_pretrained_checkpoint_gives_its_weights_and_the_newest_one_is_taken_b
     assert newest_checkpoint(Path("nowhere")) is None
 
 
+def test_the_command_line_says_how_long() -> None:
+    """Instead of what the file says about it."""
+    assert called("-m", "train", "--num_epochs=1", num_steps=3).global_step == EPOCH
+    assert (
+        called("-m", "train", "-o", "other", "--num_steps=3", num_epochs=1, max_steps=None).global_step == 3
+    )
+
+
 def test_batches_of_the_stream_are_kept() -> None:
     called("-m", "train", "--max_steps=3", save_stream_size=2)
     kept = sorted(Path("model_dir/stream/train/0").iterdir())
@@ -254,9 +268,67 @@ def test_configurations_that_cannot_be_are_refused(changes: dict[str, Any], text
         RunConfig.of({"runconfig": {**PARAMS["runconfig"], **changes}})
 
 
-def test_training_and_evaluating_at_once_is_for_a_cpu() -> None:
-    with pytest.raises(NotOnCsError, match="train_and_eval is asked for on the CS system"):
-        RunConfig.of({"runconfig": {**PARAMS["runconfig"], "mode": "train_and_eval", "cs_ip": "127.0.0.1"}})
+@pytest.mark.parametrize("flags", [(), ("--cs_ip",)], ids=["cpu", "cs"])
+def test_training_and_evaluating_take_turns_by_epoch(
+    system: RunningSystem, flags: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three epochs end with the same weights, and each evaluation counts its own batches alone."""
+    words = [f"{flag}={system.address}" for flag in flags]
+    epochs = {"max_steps": None, "num_epochs": 3, "steps_per_epoch": 4, "checkpoint_steps": 12}
+    whole = called("-m", "train", *words, "-o", "whole", runner=Without, **epochs)
+    made = called("-m", "train_and_eval", *words, "-o", "turns", runner=Without, **epochs)
+    assert made.global_step == 12
+    assert made.losses[12] == whole.losses[12]
+    ours, theirs = (torch.load(f"{name}/checkpoint_12.mdl")["model"] for name in ("turns", "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    told = [record.getMessage() for record in caplog.records if "Avg " in record.getMessage()]
+    assert len(told) == 6
+    network = Network(PARAMS)
+    network.load_state_dict(theirs)
+    network.eval()
+    losses = [network(batch).item() for batch in data_fn(PARAMS)]
+    assert told[-1] == f"Avg Eval. Loss = {sum(losses) / EPOCH:.6f}"
+    assert f"'accuracy': {round(float(network.accuracy), 6)}" in told[-2]
+
+
+def test_a_job_that_is_started_again_goes_on_from_its_own_checkpoint_to_its_own_end(
+    system: RunningSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`num_steps` counts from the first start, which a checkpoint of another run began."""
+    called("-m", "train", "-o", "first", checkpoint_steps=4)
+    pretrained = ("--checkpoint_path=first/checkpoint_4.mdl", f"--cs_ip={system.address}", "-o", "job")
+    monkeypatch.setenv("CSRUN_REQUEUE", "1")
+
+    class Asked(Runner):
+        """Is asked for a checkpoint behind step 8."""
+
+        def _log(self, loss: float) -> None:
+            super()._log(loss)
+            if self.global_step == 8:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    counted = {"max_steps": None, "num_steps": 12, "checkpoint_steps": 100}
+    with pytest.raises(SystemExit) as left:
+        called("-m", "train", *pretrained, runner=Asked, **counted)
+    assert left.value.code == EXIT_REQUEUE
+    assert [path.name for path in Path("job").glob("*.mdl")] == ["checkpoint_8.mdl"]
+    again = called("-m", "train", *pretrained, **counted)
+    assert (min(again.losses), again.global_step) == (12, 16)
+
+
+def test_gradients_of_several_steps_are_added_up_on_a_cpu() -> None:
+    """Two batches of 16, without clipping, are one of 32."""
+    plain = {"optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}}
+    called("-m", "train", "-o", "several", runner=Without, params=plain, max_steps=2, grad_accum_steps=2)
+    network = Network(PARAMS)
+    network.load_state_dict(torch.load("several/checkpoint_2.mdl")["model"])
+    torch.manual_seed(1)
+    alone = Network(PARAMS)
+    x, y = (torch.cat(parts) for parts in zip(*list(data_fn(PARAMS))[:2], strict=True))
+    nn.functional.cross_entropy(alone.layers[3](alone.layers[:2](x)), y).backward()
+    for parameter, trained in zip(alone.parameters(), network.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(trained, parameter - 0.1 * parameter.grad)
 
 
 @pytest.mark.parametrize(

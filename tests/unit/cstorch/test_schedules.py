@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cstorch.errors import ScheduleError, ScheduleFunctionError
-from cstorch.optim import lr_scheduler, weight_decay_scheduler
+from cstorch.optim import SGD, lr_scheduler, weight_decay_scheduler
 from cstorch.optim.scheduler import Scheduler
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.step import trace
@@ -205,7 +205,7 @@ def test_formulas_that_no_case_has() -> None:
 def test_a_program_s_own_schedule_says_a_closed_form() -> None:
     class Sawtooth(lr_scheduler.LRScheduler):
         def __init__(self, optimizer: Groups) -> None:
-            super().__init__(optimizer, total_iters=5)
+            super().__init__(optimizer)
 
         def _get_closed_form_lr(self) -> torch.Tensor:
             return torch.where(self.last_epoch % 3 == 2, 0.5, 0.25)
@@ -289,3 +289,14 @@ def test_loading_keeps_the_tensors_that_a_step_was_traced_with() -> None:
     other.step()
     assert schedule.get_last_lr() == [rate]
     assert [tensor.item() for tensor in before.values()] == [12, 12, 2]
+
+
+def test_a_loaded_schedule_writes_the_value_that_was_saved() -> None:
+    """The system may have rounded a cosine otherwise than this CPU, and a resumed run keeps its bits."""
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    optimizer = SGD(parameters, lr=1.0)
+    schedule = lr_scheduler.CosineDecayLR(optimizer, 0.3, 0.01, 50)
+    schedule.step()
+    rate = torch.nextafter(optimizer.param_groups[0]["lr"], torch.tensor(1.0))
+    schedule.load_state_dict({**schedule.state_dict(), "_last_value": [rate]})
+    assert optimizer.param_groups[0]["lr"] == rate

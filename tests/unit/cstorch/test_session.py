@@ -212,6 +212,44 @@ def test_declared_schedules_count_the_steps_of_their_optimizer(
     assert rates(*second, 2) == pytest.approx(expected[4:])
 
 
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_program_that_loads_its_optimizer_goes_on_bit_for_bit(
+    system: RunningSystem, make: Callable[..., torch.optim.Optimizer]
+) -> None:
+    """With a schedule, masks of dropout, and the input of the next step; the optimizer is PyTorch's own."""
+
+    def trained(saved: Any, steps: int) -> Any:
+        forget()
+        cbtorch.initialize(cs_ip=system.address)
+        cm.set_rng_state(5)
+        training = Training(make, lr=0.1)
+        training.model.add_module("4", nn.Dropout(0.3))
+        cbtorch.optim.lr_scheduler.CosineDecay(training.optimizer, 0.1, 0.001, 40)
+        if saved is not None:
+            training.model.load_state_dict(saved["model"])
+            training.optimizer.load_state_dict(saved["optimizer"])
+        losses: list[float] = []
+        note = cm.step_closure(lambda loss: losses.append(loss.item()))
+        cm.set_run_config(steps, 0, 1)
+        with cbtorch.Session(training.loader, "train"):
+            for batch in training.loader:
+                note(training.step(batch))
+        state = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+        return losses, cm.to_cpu(state)
+
+    whole, expected = trained(None, 7)
+    begun, saved = trained(None, 3)
+    ended, found = trained(saved, 4)
+    assert begun + ended == whole
+    assert all(torch.equal(x, expected["model"][name]) for name, x in found["model"].items())
+
+
+def test_an_optimizer_that_decides_in_python_is_refused(system: RunningSystem) -> None:
+    cbtorch.initialize(cs_ip=system.address)
+    with pytest.raises(OptimizerArgumentError, match=r"Adadelta decides in Python.*cbtorch\.optim\.Adadelta"):
+        Training(torch.optim.Adadelta)
+
+
 def test_a_body_that_changes_is_refused_with_its_line(training: Training) -> None:
     factors = iter(range(1, 9))
     with pytest.raises(SessionError, match=r"test_session\.py:\d+: aten\.mul.*lr_scheduler"):

@@ -13,7 +13,8 @@ from cstorch import amp, metrics, optim
 from cstorch.compiled import models
 from cstorch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import TracedStep, trace
 
 
 def traced(step: Callable[[torch.Tensor], object], *modules: nn.Module) -> TracedStep:

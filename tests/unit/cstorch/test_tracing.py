@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
 from cstorch.tracing.device import DeviceTensor, to_device
-from cstorch.tracing.step import TracedStep, model_state, move_to_device, trace
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import TracedStep, trace
 
 from .conftest import BothWays, run_compiled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from cs_system.testing import running_system
+from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, EstimatorSpec
 from estimator.errors import CallError
 
@@ -21,10 +21,9 @@ Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def cs_ip(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_system(tmp_path_factory.mktemp("system")) as system:
-        yield system.address
+@pytest.fixture
+def cs_ip(system: RunningSystem) -> str:
+    return system.address
 
 
 @pytest.fixture(autouse=True)

@@ -72,10 +72,10 @@ def test_what_git_cannot_bring_back_is_refused_unless_told(source: Path) -> None
 
 def test_a_file_that_has_changed_meanwhile_is_not_written(source: Path) -> None:
     files = shown(source)
-    source.write_bytes(b"# anew\n" + BEFORE)
+    source.write_bytes(b"# again\n" + BEFORE)
     with pytest.raises(CsrunError, match="has changed since it was read"):
         apply.write("us", files, yes=True, allow_dirty=False)
-    assert source.read_bytes() == b"# anew\n" + BEFORE
+    assert source.read_bytes() == b"# again\n" + BEFORE
 
 
 @pytest.mark.parametrize(("answer", "after"), [("y\n", AFTER), ("\n", BEFORE), ("", BEFORE)])

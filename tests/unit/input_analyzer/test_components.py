@@ -14,10 +14,10 @@ import tensorflow as tf
 import torch
 from torch.utils.data import DataLoader
 
-from input_analyzer.errors import ComponentError
 from input_analyzer.examine import examine
 from input_analyzer.measure.link import Order
 from input_analyzer.standalone import program_of, tensorflow_batches
+from input_rules.errors import ComponentError
 
 Named = namedtuple("Named", "x y")
 X = torch.zeros(4, 3)

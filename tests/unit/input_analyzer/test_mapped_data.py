@@ -71,7 +71,7 @@ def test_what_has_no_room_on_the_disk_is_a_constant(monkeypatch: pytest.MonkeyPa
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("input_analyzer.tf.mapped_data.replace_file", full)
     values = _values(np.int64) + 7
     graph, _ = in_graph(lambda: tf.data.Dataset.from_tensor_slices(values))
     assert graph.as_graph_def().ByteSize() > values.nbytes

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from input_analyzer.rate_model import Point, RateModel, fit, queueing_time
+from input_analyzer.rate_model import Point, RateModel, fit
 from input_rules.pace import Pace
+from input_rules.queueing import queueing_time
 
 times = st.floats(1e-7, 1e-2)
 contention = st.floats(0, 0.3)

@@ -30,7 +30,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
     reader.start()
     write(pipe, "text\n")
-    reader.join(10)
+    reader.join(60)
     assert got == ["text\n"]
     assert pipe.is_fifo()
 

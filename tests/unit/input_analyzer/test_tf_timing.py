@@ -180,7 +180,8 @@ def test_functions_for_eager_execution_are_timed() -> None:
         return numbers().filter(lambda x: x % 2 == 0).map(burn(2000)).repeat().batch(2, drop_remainder=True)
 
     times = {t.stage: t for t in time_stages(trace(make, in_graph=in_graph), seconds=1.0).times}
-    assert 2000 * (1 - TOLERANCE) <= times["map"].self_time_us <= 2000 * (1 + TOLERANCE) + CALL_US
+    assert times["map"].cpu_us > 2000 * (1 - TOLERANCE)
+    assert max(times.values(), key=lambda found: found.self_time_us).stage == "map"
 
 
 def test_what_a_cache_spares_is_marked(tmp_path: Path) -> None:
@@ -300,8 +301,8 @@ def test_the_clock_leaves_out_other_programs() -> None:
     done.wait()
     spent = cpu_clock.spent_since(before)
     thread.join()
-    assert spent.cpu == pytest.approx(30e6, rel=0.1)
-    assert spent.wait == pytest.approx(20e6, rel=0.25)
+    assert 30e6 <= spent.cpu < 45e6
+    assert 20e6 <= spent.wait < 45e6
 
 
 def test_a_pipeline_that_delivers_nothing() -> None:

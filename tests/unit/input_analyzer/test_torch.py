@@ -23,12 +23,13 @@ from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset,
 
 from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.examine import stage_costs
-from input_analyzer.torch.layers import layers_of, watched
-from input_analyzer.torch.loader import pipeline_of
-from input_analyzer.torch.origin import noting_calls
 from input_analyzer.torch.profile import Profile
 from input_analyzer.torch.timing import time_stages
+from input_analyzer.torch.watching import watched
 from input_rules.pipeline import StageTime
+from input_rules.torch.layers import layers_of
+from input_rules.torch.loader import pipeline_of
+from input_rules.torch.origin import noting_calls
 
 TOLERANCE = 0.15
 CALL_US = 100.0
@@ -87,10 +88,9 @@ def test_computing_is_told_by_stage(case: Any) -> None:
 
 def test_waiting_and_computing_are_told_apart() -> None:
     times = times_of(DataLoader(Records(1000, 4000, transform=pipelines.Nap(3000)), batch_size=4))
-    assert 900 < times["getitem"].cpu_us < 1500
-    assert 4000 < times["getitem"].wait_us < 8000
-    assert times["transform"].cpu_us < 300
-    assert 3000 < times["transform"].wait_us < 6000
+    assert times["getitem"].cpu_us > 900
+    assert times["getitem"].wait_us > 2 * times["getitem"].cpu_us
+    assert times["transform"].wait_us > 4 * times["transform"].cpu_us
 
 
 def test_what_other_programs_take_is_no_waiting() -> None:
@@ -250,8 +250,8 @@ def test_parts_that_call_each_other_are_told_apart() -> None:
     profile.close()
     assert profile.taken() == {}
     # 20 us and what it takes to look at a clock.
-    assert 200 * 20_000 <= spent["inner"].cpu < 200 * 32_000
-    assert 2_000_000 <= spent["outer"].cpu < 4_000_000
+    assert 200 * 20_000 <= spent["inner"].cpu < 200 * 40_000
+    assert 2_000_000 <= spent["outer"].cpu < 6_000_000
     assert 20e6 <= spent["outer"].wait < 60e6
     assert spent["inner"].wait < 1e6
 

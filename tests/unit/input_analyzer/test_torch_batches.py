@@ -20,17 +20,18 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from input_analyzer.errors import ComponentError
 from input_analyzer.examine import epoch_samples, examine
-from input_analyzer.measure.batches import SampleCount, Shapes
+from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import Order
 from input_analyzer.standalone import program_of
-from input_analyzer.torch.batch_parts import leaves_of
 from input_analyzer.torch.examine import examine as torch_examine
-from input_analyzer.torch.loader import pipeline_of
 from input_analyzer.torch.sharing import digest
+from input_rules.batches import SampleCount
+from input_rules.errors import ComponentError
 from input_rules.finding import Finding
 from input_rules.handover import InputProgram, Shard
+from input_rules.torch.batch_parts import leaves_of
+from input_rules.torch.loader import pipeline_of
 
 Named = namedtuple("Named", "x y")
 

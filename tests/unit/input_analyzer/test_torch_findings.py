@@ -30,13 +30,13 @@ from input_analyzer.measure.link import Order
 from input_analyzer.standalone import program_of, torch_batches
 from input_analyzer.torch.compare import compare
 from input_analyzer.torch.examine import examine
-from input_analyzer.torch.loader import pipeline_of
-from input_analyzer.torch.rules import find
-from input_analyzer.torch.rules.workers import wanted_workers
 from input_analyzer.torch.sharing import same_random_numbers
 from input_rules.finding import Finding
 from input_rules.handover import InputProgram, Shard
 from input_rules.rules.context import Context
+from input_rules.torch.loader import pipeline_of
+from input_rules.torch.rules import find
+from input_rules.torch.rules.workers import wanted_workers
 
 MIB = 1 << 20
 

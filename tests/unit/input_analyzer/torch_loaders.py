@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from input_analyzer.examine import Examination
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
-from input_analyzer.torch.loader import pipeline_of
-from input_analyzer.torch.rules import find
 from input_rules.finding import Finding
 from input_rules.handover import InputProgram, Shard
 from input_rules.pipeline import StageTime
 from input_rules.rules.context import Context
+from input_rules.torch.loader import pipeline_of
+from input_rules.torch.rules import find
 
 ALONE = Shard(1, 0)
 

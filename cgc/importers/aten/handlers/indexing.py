@@ -1,4 +1,4 @@
-"""Elements by index, and elements put where indices say."""
+"""Elements by index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import INTEGERS, shape_of
 from cgc.importers.aten.graph import Tensor
-from cgc.importers.aten.handlers.random import uniform
 from cgc.importers.aten.node import Handler, NodeContext, Table
 from cgc.importers.emit import Emitter, Shape, dtype_of
 from cgc.importers.faults import Kind, RefusedError
@@ -18,21 +17,6 @@ from cgc.importers.faults import Kind, RefusedError
 
 def _embedding(node: NodeContext) -> SSAValue:
     return node.emit.take(node.x("weight"), node.x("indices"), 0)
-
-
-def _embedding_backward(node: NodeContext) -> SSAValue:
-    """The gradients of each row summed; the padding row gets none."""
-    if node.arg("scale_grad_by_freq"):
-        raise RefusedError(Kind.USAGE, "scale_grad_by_freq is True, expected False")
-    e, grad, indices = node.emit, node.x("grad_output"), node.x("indices")
-    padding = node.arg("padding_idx", -1)
-    count = math.prod(shape_of(indices))
-    indices = e.reshape(indices, (count,))
-    if padding >= 0:
-        ignored = e.compare("EQ", indices, e.like(padding, indices))
-        indices = e.select(ignored, e.like(-1, indices), indices)
-    rows = e.reshape(grad, (count, *node.shape[1:]))
-    return e.emit(ops.ScatterNdOp(indices, rows, node.shape))
 
 
 def _index_select(node: NodeContext) -> SSAValue:
@@ -44,11 +28,11 @@ def _gather(node: NodeContext) -> SSAValue:
     e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
     if not shape_of(x):
         return e.reshape(x, node.shape)
-    flat, row = _flat_rows(e, shape_of(x), index, axis)
+    flat, row = flat_rows(e, shape_of(x), index, axis)
     return e.reshape(e.take(e.reshape(x, (-1, *row)), flat, 0), node.shape)
 
 
-def _flat_rows(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> tuple[SSAValue, Shape]:
+def flat_rows(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> tuple[SSAValue, Shape]:
     """Numbers of the rows that an index along an axis names, and the shape of a row.
 
     A row is what lies behind the last axis along which the index differs.
@@ -88,41 +72,10 @@ def _flat_index(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> SSAValu
     return e.add(scaled, e.compact(other.astype(np.int32)))
 
 
-def _scatter(kind: str | None = None) -> Handler:
-    """Elements put at, or added to, the places that an index along an axis names."""
-
-    def handler(node: NodeContext) -> SSAValue:
-        e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
-        shape, sizes = shape_of(x), shape_of(index)
-        if "src" in node.node.arguments:
-            source = e.slice(node.cast("src"), [0] * len(sizes), sizes, [1] * len(sizes))
-        else:
-            source = e.broadcast(node.cast("value"), sizes)
-        how = kind or _kind(node)
-        flat, row = _flat_rows(e, shape, index, axis)
-        table, rows = e.reshape(x, (-1, *row)), e.reshape(source, (-1, *row))
-        return e.reshape(e.emit(ops.ScatterOp(table, flat, rows, how)), shape)
-
-    return handler
-
-
-def _kind(node: NodeContext) -> str:
-    wanted, include = node.arg("reduce"), node.arg("include_self", True)
-    if wanted not in _KINDS or not include:
-        raise RefusedError(
-            Kind.USAGE,
-            f"reduce is {wanted!r} with include_self={include}, expected {', '.join(_KINDS)} with True",
-        )
-    return _KINDS[wanted]
-
-
-_KINDS = {"add": "ADD", "multiply": "MUL", "sum": "ADD", "prod": "MUL", "amax": "MAX", "amin": "MIN"}
-
-
 def _index(node: NodeContext) -> SSAValue:
     """`self[indices]`, where indices are integers of some of the axes; None takes a whole axis."""
     e, x = node.emit, node.x()
-    flat, axes, first = _places(node, shape_of(x))
+    flat, axes, first = places(node, shape_of(x))
     left = [i for i in range(len(shape_of(x))) if i not in axes]
     moved = e.transpose(x, [*axes, *left])
     kept = tuple(shape_of(x)[i] for i in left)
@@ -135,7 +88,7 @@ def _index(node: NodeContext) -> SSAValue:
     return e.transpose(found, order)
 
 
-def _places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[int], int]:
+def places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[int], int]:
     """Row numbers over the indexed axes, these axes, and how many axes come before the result of them."""
     e, given = node.emit, node.arg("indices")
     axes = [i for i, index in enumerate(given) if index is not None]
@@ -154,83 +107,6 @@ def _places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[i
     return total, axes, axes[0] if neighbours else 0
 
 
-def _index_put(node: NodeContext) -> SSAValue:
-    """`self[indices] = values`, or `+=` with `accumulate`."""
-    e, x, given = node.emit, node.x(), node.arg("indices")
-    shape = shape_of(x)
-    if len(given) == 1 and isinstance(given[0], Tensor) and given[0].dtype == "bool":
-        return _masked_put(node)
-    flat, axes, first = _places(node, shape)
-    left = [i for i in range(len(shape)) if i not in axes]
-    order = [*axes, *left]
-    kept = tuple(shape[i] for i in left)
-    rows = e.reshape(e.transpose(x, order), (math.prod(shape[i] for i in axes), *kept))
-    places = shape_of(flat)
-    wanted = (*kept[:first], *places, *kept[first:])
-    values = e.broadcast(node.cast("values"), wanted)
-    count = len(places)
-    front = [*range(first, first + count), *range(first), *range(first + count, len(wanted))]
-    values = e.reshape(e.transpose(values, front), (math.prod(places), *kept))
-    how = "ADD" if node.arg("accumulate") else "SET"
-    found = e.emit(ops.ScatterOp(rows, e.reshape(flat, (-1,)), values, how))
-    back = e.reshape(found, (*(shape[i] for i in axes), *kept))
-    return e.transpose(back, np.argsort(order).tolist())
-
-
-def _masked_put(node: NodeContext) -> SSAValue:
-    """One value wherever a mask holds."""
-    e, x = node.emit, node.x()
-    mask, values = node.value(node.arg("indices")[0]), node.cast("values")
-    if math.prod(shape_of(values)) != 1:
-        raise RefusedError(
-            Kind.SHAPE, "a mask takes as many values as it holds; use torch.where(mask, values, x) instead"
-        )
-    behind = len(shape_of(x)) - len(shape_of(mask))
-    mask = e.reshape(mask, (*shape_of(mask), *(1,) * behind))
-    value = e.reshape(values, ())
-    return e.select(mask, e.add(x, value) if node.arg("accumulate") else value, x)
-
-
-def _topk(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The largest first; the smallest are the largest of the negatives."""
-    e, x, axis, k = node.emit, node.x(), node.axis(), node.arg("k")
-    return ranked(e, x, axis, k, node.arg("largest", True))
-
-
-def _sort(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    e, x, axis = node.emit, node.x(), node.axis()
-    return ranked(e, x, axis, shape_of(x)[axis], node.arg("descending", False))
-
-
-def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[SSAValue, SSAValue]:
-    """The first k elements along an axis in order, and their positions as int64."""
-    rank = len(shape_of(x))
-    order = [i for i in range(rank) if i != axis] + [axis]
-    moved = e.transpose(x, order)
-    moved = moved if largest else e.unary(ops.NegOp, moved)
-    values, indices = e.emit_all(ops.TopKOp(moved, k))
-    values = values if largest else e.unary(ops.NegOp, values)
-    back = np.argsort(order).tolist()
-    return e.transpose(values, back), e.cast(e.transpose(indices, back), "int64")
-
-
-def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The k-th smallest along an axis, of the median the lower one of the middle; and its position."""
-    e, x, axis = node.emit, node.x(), node.axis()
-    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
-    k = node.arg("k", (ends[axis] + 1) // 2)
-    starts[axis], ends[axis] = k - 1, k
-    found = ranked(e, x, axis, k, largest=False)
-    values, places = (e.slice(part, starts, ends, [1] * len(ends)) for part in found)
-    return e.reshape(values, node.shape), e.reshape(places, node.shape)
-
-
-def _randperm(node: NodeContext) -> SSAValue:
-    """The order of as many random numbers."""
-    (size,) = node.shape
-    return node.emit.cast(ranked(node.emit, uniform(node, (size,)), 0, size, largest=True)[1], node.dtype)
-
-
 def _bucketize(values: str, boundaries: str) -> Handler:
     """How many boundaries of a rising row are below each value, or with `right` at most that."""
 
@@ -247,26 +123,11 @@ def _bucketize(values: str, boundaries: str) -> Handler:
 
 
 TABLE: Table = {
-    "aten.kthvalue.default": _kth,
-    "aten.median.dim": _kth,
-    "aten.randperm.default": _randperm,
     "aten.bucketize.Tensor": _bucketize("self", "boundaries"),
     "aten.searchsorted.Tensor": _bucketize("self", "sorted_sequence"),
     "aten.embedding.default": _embedding,
-    "aten.embedding_dense_backward.default": _embedding_backward,
     "aten.index_select.default": _index_select,
     "aten.gather.default": _gather,
-    "aten.scatter.src": _scatter("SET"),
-    "aten.scatter.value": _scatter("SET"),
-    "aten.scatter.reduce": _scatter(),
-    "aten.scatter.value_reduce": _scatter(),
-    "aten.scatter_reduce.two": _scatter(),
-    "aten.scatter_add.default": _scatter("ADD"),
     "aten.index.Tensor": _index,
     "aten._unsafe_index.Tensor": _index,
-    "aten.index_put.default": _index_put,
-    "aten._unsafe_index_put.default": _index_put,
-    "aten.topk.default": _topk,
-    "aten.sort.default": _sort,
-    "aten.sort.stable": _sort,
 }

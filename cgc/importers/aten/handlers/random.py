@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS
+from cgc.importers.aten.handlers.reduction import ranked
 from cgc.importers.aten.node import NodeContext, Table
 from cgc.importers.emit import Shape
 from cgc.importers.faults import Kind, RefusedError
@@ -103,6 +104,12 @@ def _float(node: NodeContext) -> str:
     return node.dtype
 
 
+def _randperm(node: NodeContext) -> SSAValue:
+    """The order of as many random numbers."""
+    (size,) = node.shape
+    return node.emit.cast(ranked(node.emit, uniform(node, (size,)), 0, size, largest=True)[1], node.dtype)
+
+
 TABLE: Table = {
     "aten.bernoulli.p": _bernoulli,
     "aten.bernoulli.default": _bernoulli_of,
@@ -119,4 +126,5 @@ TABLE: Table = {
     "aten.randint.low": _randint,
     "aten.randint_like.default": _randint,
     "aten.randint_like.low_dtype": _randint,
+    "aten.randperm.default": _randperm,
 }

@@ -1,14 +1,14 @@
-"""Sums, means, extrema, norms, running sums."""
+"""Sums, means, extrema, norms, running sums, ranks."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.aten.handlers.indexing import ranked
 from cgc.importers.aten.node import Handler, NodeContext, Table
 from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.faults import Kind, RefusedError
@@ -54,6 +54,40 @@ def _arg_extremum(kind: str) -> Handler:
         return e.reshape(_position(e, x, axis, kind), node.shape)
 
     return handler
+
+
+def _topk(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """The largest first; the smallest are the largest of the negatives."""
+    e, x, axis, k = node.emit, node.x(), node.axis(), node.arg("k")
+    return ranked(e, x, axis, k, node.arg("largest", True))
+
+
+def _sort(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    e, x, axis = node.emit, node.x(), node.axis()
+    return ranked(e, x, axis, shape_of(x)[axis], node.arg("descending", False))
+
+
+def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[SSAValue, SSAValue]:
+    """The first k elements along an axis in order, and their positions as int64."""
+    rank = len(shape_of(x))
+    order = [i for i in range(rank) if i != axis] + [axis]
+    moved = e.transpose(x, order)
+    moved = moved if largest else e.unary(ops.NegOp, moved)
+    values, indices = e.emit_all(ops.TopKOp(moved, k))
+    values = values if largest else e.unary(ops.NegOp, values)
+    back = np.argsort(order).tolist()
+    return e.transpose(values, back), e.cast(e.transpose(indices, back), "int64")
+
+
+def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """The k-th smallest along an axis, of the median the lower one of the middle; and its position."""
+    e, x, axis = node.emit, node.x(), node.axis()
+    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
+    k = node.arg("k", (ends[axis] + 1) // 2)
+    starts[axis], ends[axis] = k - 1, k
+    found = ranked(e, x, axis, k, largest=False)
+    values, places = (e.slice(part, starts, ends, [1] * len(ends)) for part in found)
+    return e.reshape(values, node.shape), e.reshape(places, node.shape)
 
 
 def _median(node: NodeContext) -> SSAValue:
@@ -157,4 +191,9 @@ TABLE: Table = {
     "aten.logsumexp.default": _logsumexp,
     "aten.cumsum.default": _scan(ops.CumSumOp),
     "aten.cumprod.default": _scan(ops.CumProdOp),
+    "aten.kthvalue.default": _kth,
+    "aten.median.dim": _kth,
+    "aten.topk.default": _topk,
+    "aten.sort.default": _sort,
+    "aten.sort.stable": _sort,
 }

@@ -1,4 +1,4 @@
-"""A trainer in the manner of release 1.9: a class over a backend and executors, train and eval in turns."""
+"""A trainer in the manner of release 1.9: a class over a backend and executors; train and eval alternate."""
 
 import argparse
 from pathlib import Path

@@ -240,6 +240,10 @@ builtin.module {
     %241 = cirh.RandomMultinomial %step, %x {num_samples = 4 : i64, global_seed = 7 : i64, op_seed = 3 : i64} : (tensor<i64>, tensor<2x3xf32>) -> tensor<2x4xi32>
     // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.AdamW %x, %y, %y, %s, %s, %s, %s, %s, %s, %y, %s {use_nesterov = false} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>, tensor<f32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
     %242, %243, %244 = cirh.AdamW %x, %y, %y, %s, %s, %s, %s, %s, %s, %y, %s {use_nesterov = false} : (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<2x3xf32>, tensor<f32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}} = cirh.KeyedRandomUniform %key, %step : (tensor<2xi32>, tensor<i64>) -> tensor<4xf32>
+    %245 = cirh.KeyedRandomUniform %key, %step : (tensor<2xi32>, tensor<i64>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.KeyedRandomNormal %key, %step : (tensor<2xi32>, tensor<i64>) -> tensor<4xf32>
+    %246 = cirh.KeyedRandomNormal %key, %step : (tensor<2xi32>, tensor<i64>) -> tensor<4xf32>
     func.return
   }
 }

@@ -22,7 +22,7 @@ builtin.module {
     func.return %1, %2 : tensor<6xf32>, tensor<6xf32>
   }
 
-  // A sum would run anew for every element that needs it.
+  // A sum would run again for every element that needs it.
   // CHECK-LABEL: func.func @reduction
   // CHECK: %[[SUM:.*]] = linalg.generic {{.*}}"reduction"
   // CHECK: linalg.generic {{.*}} ins(%{{.*}}, %[[SUM]] :

@@ -38,7 +38,7 @@ def placeholders(size: int = 16) -> tuple[Any, Any]:
 
 def dense(x: Any, units: int, name: str) -> Any:
     with tf1.variable_scope(name):
-        # Glorot's bound; a seed, because each test runs the initializer anew.
+        # Glorot's bound; a seed, because each test runs the initializer again.
         kernel = tf1.get_variable(
             "kernel", [x.shape[-1], units], initializer=tf1.glorot_uniform_initializer(seed=3)
         )

@@ -99,6 +99,14 @@ CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
     "RandomUniformOp": ((STEP,), lambda step: ops.RandomUniformOp(step, (8, 6), 1, 2)),
     "RandomNormalOp": ((STEP,), lambda step: ops.RandomNormalOp(step, (8, 6), 1, 2)),
     "RandomMultinomialOp": ((STEP, X), lambda step, x: ops.RandomMultinomialOp(step, x, 2, 1, 2)),
+    "KeyedRandomUniformOp": (
+        (((2,), "int32"), STEP),
+        lambda key, step: ops.KeyedRandomUniformOp(key, step, (8, 6)),
+    ),
+    "KeyedRandomNormalOp": (
+        (((2,), "int32"), STEP),
+        lambda key, step: ops.KeyedRandomNormalOp(key, step, (8, 6)),
+    ),
     "StatelessRandomUniformOp": ((((2,), "int32"),), lambda key: ops.StatelessRandomUniformOp(key, (8, 6))),
     "GradientDescentOp": ((X, SCALAR, X), ops.GradientDescentOp),
     "MomentumOp": ((X, X, SCALAR, X, SCALAR), ops.MomentumOp),

@@ -121,6 +121,14 @@ def test_numbers_of_a_seed_never_change(uniform):
     assert got.tolist() == [25741, 6798241, 6504479, 3072391]
 
 
+@pytest.mark.parametrize("seeded", [ops.RandomUniformOp, ops.RandomNormalOp])
+def test_a_hashed_key_draws_the_numbers_of_its_seeds(seeded, run_op):
+    key = np.asarray(counter_random.op_key(1234, -56), np.uint32).view(np.int32)
+    expected = run_op(lambda step: seeded(step, SHAPE, 1234, -56), np.int64(7))
+    got = run_op(lambda k, step: seeded(step, SHAPE, 1234, -56).keyed(k, step), key, np.int64(7))
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_keyed_numbers_depend_on_both_words(run_op):
     def draw(*key):
         return run_op(lambda k: ops.StatelessRandomUniformOp(k, SHAPE), np.int32(key))

@@ -114,7 +114,7 @@ def test_squeue_lines_become_jobs() -> None:
     assert (job.resources, job.licences, job.priority) == ("cs:1", "", 17)
 
 
-def test_a_start_that_is_reckoned_anew_is_no_news() -> None:
+def test_a_start_that_is_computed_again_is_no_news() -> None:
     sentence = "job 7 waits in partition all, place 1: it is next; nobody holds the CS system"
     later = [f"{sentence}; expected start 2026-11-20 10:00:0{second}" for second in (1, 2)]
     assert news(later[0]) == news(later[1]) == sentence

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
-from input_analyzer.torch.loader import pipeline_of
-from input_analyzer.torch.origin import noting_calls
-from input_analyzer.torch.rules import find
+from input_rules.finding import Finding
 from input_rules.handover import InputProgram, Shard
-from input_rules.inspection import Inspection
 from input_rules.rules.context import Context
+from input_rules.torch.loader import pipeline_of
+from input_rules.torch.origin import noting_calls
+from input_rules.torch.rules import find
 
 _NOT_COMPARED = "Whether the workers read different records shows cs_input_analyzer alone."
 
 
+@dataclass(frozen=True)
+class Inspection:
+    """What was found.
+
+    Attributes:
+        findings: The gravest first.
+        notes: What a reader must know beside, one sentence each.
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+
 def inspect(program: InputProgram, workers: int) -> Inspection:
-    """See `input_rules.inspection.inspect`."""
+    """Makes the input and looks at it, without timing it.
+
+    Args:
+        program: Its input function.
+        workers: Tasks that read it.
+    """
     with program.role(Shard(1, 0)), noting_calls():
         loader = program.build(Shard(1, 0))
         first = next(iter(loader), None)

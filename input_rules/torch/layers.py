@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-
-from input_analyzer.torch.profile import Profile
 
 MOST_LAYERS = 24
 """What lies deeper, or beside so many, counts for what it is called by."""
@@ -39,11 +37,11 @@ class Layer:
     op: str
     code: Any
     inputs: tuple[str, ...] = ()
-    hooks: list[_Hook] = field(default_factory=list)
+    hooks: list[Hook] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Hook:
+class Hook:
     """An object (or a function in an attribute, or in a list) whose calls are noticed."""
 
     target: Any
@@ -67,7 +65,7 @@ def layers_of(dataset: Any, batched: bool = False) -> tuple[Layer, ...]:
 def record_function(dataset: Any, batched: bool) -> Any:
     """The function of a dataset that makes records."""
     kind = type(dataset)
-    if _is_iterable(dataset):
+    if is_iterable(dataset):
         return kind.__iter__
     many = getattr(kind, "__getitems__", None) if batched else None
     return many or getattr(kind, "__getitem__", None)
@@ -89,7 +87,7 @@ class _Walk:
             if id(inner) not in self._seen and len(self.layers) < MOST_LAYERS:
                 inputs = self.inside(inner)
                 name, code = f"getitem.{type(inner).__name__}", record_function(inner, False)
-                own = self._add((type(inner), inputs), name, "getitem", code, inputs, _Hook(inner))
+                own = self._add((type(inner), inputs), name, "getitem", code, inputs, Hook(inner))
                 self._seen[id(inner)] = (own,)
             reads += self._seen.get(id(inner), ())
         before = tuple(dict.fromkeys(reads))
@@ -103,9 +101,9 @@ class _Walk:
         parts = _parts_of(function)
         for number, part in enumerate(parts):
             whole = part is function
-            hook = _Hook(part, owner, attribute) if whole else _Hook(part, parts, number)
+            hook = Hook(part, owner, attribute) if whole else Hook(part, parts, number)
             # A function is noticed in its place, an object wherever it is called from.
-            seen = id(part) if not _is_function(part) else (id(hook.owner), hook.place)
+            seen = id(part) if not is_function(part) else (id(hook.owner), hook.place)
             if seen in self._seen or len(self.layers) >= MOST_LAYERS:
                 before = self._seen.get(seen, before)
                 continue
@@ -122,7 +120,7 @@ class _Walk:
         op: str,
         code: Any,
         inputs: tuple[str, ...],
-        hook: _Hook,
+        hook: Hook,
     ) -> str:
         layer = self._by_key.get(key)
         if layer is None:
@@ -144,7 +142,8 @@ def is_pipe(dataset: Any) -> bool:
     return isinstance(dataset, IterDataPipe | MapDataPipe)
 
 
-def _is_iterable(dataset: Any) -> bool:
+def is_iterable(dataset: Any) -> bool:
+    """Whether a dataset gives records one after the other, without indices."""
     from torch.utils.data import IterableDataset
 
     return isinstance(dataset, IterableDataset)
@@ -186,88 +185,16 @@ def _parts_of(function: Any) -> list[Any]:
     return [function]
 
 
-def _is_function(thing: Any) -> bool:
+def is_function(thing: Any) -> bool:
+    """Whether something is called by itself, and not by a method of its class."""
     return inspect.isroutine(thing) or isinstance(thing, functools.partial)
 
 
 def _identity(part: Any) -> Any:
-    return getattr(part, "__code__", part) if _is_function(part) else type(part)
+    return getattr(part, "__code__", part) if is_function(part) else type(part)
 
 
 def _name(part: Any) -> str:
     while isinstance(part, functools.partial):
         part = part.func
     return str(getattr(part, "__name__", type(part).__name__))
-
-
-@contextmanager
-def watched(layers: tuple[Layer, ...], profile: Profile) -> Iterator[None]:
-    """While it is open, every call of a layer but the last is noticed by the profile.
-
-    Objects get a class derived from their own for so long, functions a wrapper in their place. What does not
-    let itself be changed so counts for what it is called by.
-    """
-    undo: list[Callable[[], None]] = []
-    try:
-        for layer in layers[:-1]:
-            for hook in layer.hooks:
-                with suppress(TypeError, AttributeError):
-                    undo.append(_watch(hook, layer, profile))
-        yield
-    finally:
-        for step in reversed(undo):
-            step()
-
-
-def _watch(hook: _Hook, layer: Layer, profile: Profile) -> Callable[[], None]:
-    target = hook.target
-    if _is_function(target):
-        return _replace(hook, _timed(target, layer.name, profile))
-    kind = type(target)
-    if layer.op == "transform":
-        methods = {"__call__": _timed(kind.__call__, layer.name, profile)}
-    elif _is_iterable(target):
-        methods = {"__iter__": _timed_steps(kind.__iter__, layer.name, profile)}
-    else:
-        names = [name for name in ("__getitem__", "__getitems__") if getattr(kind, name, None)]
-        methods = {name: _timed(getattr(kind, name), layer.name, profile) for name in names}
-    space = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__, **methods}
-    make: Any = type(kind)  # its metaclass
-    target.__class__ = make(kind.__name__, (kind,), space)
-    return functools.partial(setattr, target, "__class__", kind)
-
-
-def _replace(hook: _Hook, wrapper: Any) -> Callable[[], None]:
-    owner, place = hook.owner, hook.place
-    if isinstance(place, int):
-        owner[place] = wrapper
-        return functools.partial(owner.__setitem__, place, hook.target)
-    setattr(owner, str(place), wrapper)
-    return functools.partial(setattr, owner, str(place), hook.target)
-
-
-def _timed(function: Any, name: str, profile: Profile) -> Any:
-    @functools.wraps(function, assigned=("__name__", "__doc__"), updated=())
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        profile.enter(name)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            profile.leave()
-
-    return timed
-
-
-def _timed_steps(function: Any, name: str, profile: Profile) -> Any:
-    step = _timed(next, name, profile)
-
-    def steps(self: Any) -> Iterator[Any]:
-        records = iter(_timed(function, name, profile)(self))
-        while True:
-            try:
-                record = step(records)
-            except StopIteration:
-                return
-            yield record
-
-    return steps

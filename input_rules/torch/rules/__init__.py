@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from input_analyzer.torch.rules import loader, workers
 from input_rules import rules
 from input_rules.finding import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import Rule, types
 from input_rules.rules.context import Context
+from input_rules.torch.rules import loader, workers
 
 RULES: tuple[Rule, ...] = (*loader.RULES, *workers.RULES, *types.RULES)
 

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from input_analyzer.torch.rules.workers import about_loader
 from input_rules.finding import Finding, Severity
 from input_rules.pipeline import Pipeline
 from input_rules.rules.context import Context, finding, flag, number
 from input_rules.rules.expected_gains import not_speed, spared
+from input_rules.torch.rules.workers import about_loader
 
 _COLLATE_SHARE = 0.2  # of the time of all stages
 

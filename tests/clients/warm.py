@@ -1,10 +1,10 @@
 """Runs programs one after the other, each in a process of its own: `warm.py PROGRAMS.json LOGS`.
 
-Every process is forked from this one, which has imported what all programs import: seven families go through
-all their modes in the time of a few starts of TensorFlow. In a job the tasks begin each program together.
+Every process is forked from this one, which has imported what all programs import: many programs run in the
+time of a few starts of TensorFlow. In a job the tasks begin each program together.
 
-PROGRAMS.json has a list of {"name": ..., "words": [script, arguments...], "kill_at": text or null}. A program
-is killed where its chief has written that text; else it has to end with exit code 0.
+PROGRAMS.json lists {"name": ..., "words": [script, arguments...], "kill_at": text or null, "code": exit
+code}. A program is killed where its chief has written that text; else it has to end with that code.
 """
 
 import gc
@@ -16,12 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import tensorflow as tf
 
-import cgc.driver
 import estimator.on_cs
-from cgc.passes.pattern_files import STAGES, load_patterns
 
 TIMEOUT_S = 600.0
 POLL_S = 0.02
@@ -70,19 +67,32 @@ def run(words, log, kill_at):
     sys.exit()
 
 
+def load_compiler():
+    import jax
+
+    import cgc.driver
+    from cgc.passes.pattern_files import STAGES, load_patterns
+
+    assert all((cgc.driver, jax))
+    load_patterns([file for stage in STAGES for file in stage])
+
+
 def main(programs, folder):
     folder.mkdir(parents=True, exist_ok=True)
     own = task()[0]
-    assert all((cgc.driver, estimator.on_cs, jax, tf.keras.layers.Layer))
+    assert all((estimator.on_cs, tf.keras.layers.Layer))
     if own == "chief-0":
-        load_patterns([file for stage in STAGES for file in stage])
+        load_compiler()
     gc.freeze()  # else every forked process takes a second to end
     for program in programs:
         name, killed = program["name"], program["kill_at"] is not None
         meet(folder, name)
         log = folder / f"{name}.{own}.log"
         code = run(program["words"], log, program["kill_at"] if own == "chief-0" else None)
-        if code not in ((0,) if not killed else (-signal.SIGKILL,) if own == "chief-0" else (0, 1)):
+        expected = (program["code"],)
+        if killed:
+            expected = (-signal.SIGKILL,) if own == "chief-0" else (0, 1)
+        if code not in expected:
             sys.exit(f"{name} ended with {code}:\n{log.read_text(errors='replace')[-4000:]}")
         print(f"{name} done", flush=True)
 

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from input_analyzer.measure.batches import SampleCount, size_bytes
-from input_analyzer.torch.batch_parts import leaves_of
-from input_analyzer.torch.layers import Layer, layers_of
-from input_analyzer.torch.origin import line_of_call, made_order_itself, source_of
+from input_rules.batches import SampleCount, size_bytes
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
+from input_rules.torch.batch_parts import leaves_of
+from input_rules.torch.layers import Layer, layers_of
+from input_rules.torch.origin import line_of_call, made_order_itself, source_of
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"
 """Stages of every loader in pipeline order: indices, records, batches, and the processes that make them.

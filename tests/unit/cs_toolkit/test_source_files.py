@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cgc
-from cgc.importers.source import innermost_user_line
+from cs_toolkit.source_files import innermost_user_line
 
 
 @dataclass(frozen=True)

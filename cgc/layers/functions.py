@@ -1,0 +1,159 @@
+"""A part of a step as a function of its own: what it takes, what it gives, and its module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME
+from cgc.cirh.precision import HALF_FORMAT
+from cgc.cirh.random import KEY, SeededRandomOp
+from cgc.layers.graph import StepGraph
+from cgc.layers.labels import OP_SEED
+from cs_toolkit.step import MODEL_STATE
+
+
+@dataclass(frozen=True)
+class Function:
+    """A part of a step.
+
+    Attributes:
+        ops: in an order that follows from the results and what they read, not from the order of the program.
+        arguments: values that they read and do not make, in the order of their first use, weights first.
+        weights: how many of them are state that comes with a layer.
+        results: values that others want of them.
+    """
+
+    ops: tuple[int, ...]
+    arguments: tuple[int, ...]
+    weights: int
+    results: tuple[int, ...]
+
+
+def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterable[int]) -> Function:
+    """What computes some values from those that other parts make.
+
+    Args:
+        graph: the step.
+        is_inside: whether an op is computed in this part when somebody in it needs its results.
+        results: the values; one that is made elsewhere, or an argument, is passed through.
+    """
+    wanted = tuple(dict.fromkeys(results))
+    ops: dict[int, None] = {}
+    pending = [(value, False) for value in reversed(wanted)]
+    while pending:
+        value, is_ready = pending.pop()
+        producer = graph.producer.get(value)
+        if producer is None or producer in ops or not is_inside(producer):
+            continue
+        if is_ready:
+            ops[producer] = None
+        else:
+            pending.append((value, True))
+            pending += [(operand, False) for operand in reversed(graph.operands[producer])]
+    made = {value for op in ops for value in graph.results[op]}
+    read = (*(value for op in ops for value in graph.operands[op]), *wanted)
+    needed = [value for value in dict.fromkeys(read) if value not in made]
+    weights = [value for value in needed if value in graph.state and not graph.is_small(value)]
+    others = [value for value in needed if value not in weights]
+    return Function(tuple(ops), (*weights, *others), len(weights), wanted)
+
+
+def structure(
+    part: Function, graph: StepGraph, ops: Sequence[CirhOp], types: Sequence[Attribute]
+) -> Hashable:
+    """What a part computes, whatever its values are called: equal for copies of a layer.
+
+    Args:
+        part: the part.
+        graph: the step.
+        ops: of the step.
+        types: of the values of the step.
+    """
+    local: dict[int, int] = {value: index for index, value in enumerate(part.arguments)}
+    lines = []
+    for op in part.ops:
+        read = tuple(local[value] for value in graph.operands[op])
+        for value in graph.results[op]:
+            local[value] = len(local)
+        made = tuple(types[value] for value in graph.results[op])
+        lines.append((type(ops[op]), _shared_properties(ops[op]), read, made))
+    return (
+        tuple(types[value] for value in part.arguments),
+        tuple(lines),
+        tuple(local[value] for value in part.results),
+    )
+
+
+def random_ops(part: Function, ops: Sequence[CirhOp]) -> tuple[SeededRandomOp, ...]:
+    """The ops of a part whose keys are its last arguments."""
+    return tuple(op for index in part.ops if isinstance(op := ops[index], SeededRandomOp))
+
+
+def part_module(
+    part: Function, graph: StepGraph, ops: Sequence[CirhOp], values: Sequence[SSAValue], like: FuncOp
+) -> ModuleOp:
+    """The module of a part: weights are its state, other arguments its inputs; the keys come last.
+
+    Names are numbers, so that copies of a layer are equal.
+
+    Args:
+        part: the part.
+        graph: the step.
+        ops: of the step.
+        values: of the step.
+        like: the function of the step, whose precision and mode the part has.
+    """
+    keyed = random_ops(part, ops)
+    block = Block(arg_types=[*(values[v].type for v in part.arguments), *(KEY for _ in keyed)])
+    local: dict[int, SSAValue] = dict(zip(part.arguments, block.args, strict=False))
+    keys = iter(block.args[len(part.arguments) :])
+    for index in part.ops:
+        copy = _copied(ops[index], [local[value] for value in graph.operands[index]], keys)
+        block.add_op(copy)
+        local.update(zip(graph.results[index], copy.results, strict=True))
+    terminator = ReturnOp(*(local[value] for value in part.results))
+    block.add_op(terminator)
+    return _module(block, part.weights, terminator, like)
+
+
+def _shared_properties(op: CirhOp) -> tuple[tuple[str, Attribute], ...]:
+    is_seeded = isinstance(op, SeededRandomOp)
+    return tuple(
+        (name, value) for name, value in op.properties.items() if not (is_seeded and name == OP_SEED)
+    )
+
+
+def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
+    if isinstance(op, SeededRandomOp):
+        return op.keyed(next(keys), operands[0])
+    return type(op).create(
+        operands=operands,
+        result_types=[result.type for result in op.results],
+        properties=dict(op.properties),
+        attributes=dict(op.attributes),
+    )
+
+
+def _module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp) -> ModuleOp:
+    names = [(RESOURCE_NAME, f"{MODEL_STATE}{index}") for index in range(weights)]
+    names += [(INPUT_NAME, f"input_{index}") for index in range(len(block.args) - weights)]
+    arguments = [{key: StringAttr(name)} for key, name in names]
+    results = [{OUTPUT_NAME: StringAttr(f"output_{index}")} for index in range(len(terminator.operands))]
+    made = FuncOp(
+        "graph",
+        (block.arg_types, terminator.operand_types),
+        Region(block),
+        arg_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in arguments),
+        res_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in results),
+    )
+    for name in (MODE, HALF_FORMAT):
+        if name in like.attributes:
+            made.attributes[name] = like.attributes[name]
+    return ModuleOp([made])

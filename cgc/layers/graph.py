@@ -1,0 +1,131 @@
+"""A step as integers: what the cut asks of a module, without IR objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.facts import Order, Samples
+from cgc.cirh.types import dtype_name, element_count, tensor_of
+from cgc.kernels.program import Program
+from cs_toolkit.step import ITEM_BYTES, OPTIMIZER_STATE, device_dtype
+
+SCALAR_BYTES = 64
+"""Values up to this size go anywhere: schedules, loss scales, sums of a layer's squares."""
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """Ops and values by number: values are the arguments of the step, then the results of its ops in order.
+
+    Attributes:
+        operands: of every op, the values that it reads.
+        results: of every op, the values that it makes.
+        size_bytes: of every value.
+        inputs: the arguments that are tensors of the batch.
+        state: all other arguments.
+        optimizer_state: those of them that only updates read.
+        replacements: for each state argument that the step replaces, its new value.
+        outputs: the values that the step puts out.
+        forward: ops of the forward pass.
+        contractions: ops whose place is the wafer: products, gradients of layers, sums over samples.
+            Sums of the rows of a table are not: an update may do them, on fewer rows.
+    """
+
+    operands: Sequence[tuple[int, ...]]
+    results: Sequence[tuple[int, ...]]
+    size_bytes: Sequence[int]
+    inputs: frozenset[int]
+    state: frozenset[int]
+    optimizer_state: frozenset[int]
+    replacements: dict[int, int]
+    outputs: tuple[int, ...]
+    forward: frozenset[int]
+    contractions: frozenset[int]
+
+    @cached_property
+    def producer(self) -> dict[int, int]:
+        """The op that makes a value; arguments have none."""
+        return {value: op for op, made in enumerate(self.results) for value in made}
+
+    @cached_property
+    def users(self) -> dict[int, tuple[int, ...]]:
+        """The ops that read a value, ascending; a value that no op reads has no entry."""
+        found: dict[int, list[int]] = {}
+        for op, read in enumerate(self.operands):
+            for value in dict.fromkeys(read):
+                found.setdefault(value, []).append(op)
+        return {value: tuple(ops) for value, ops in found.items()}
+
+    def producers(self, op: int) -> tuple[int, ...]:
+        """The ops whose results an op reads."""
+        made = (self.producer[value] for value in self.operands[op] if value in self.producer)
+        return tuple(dict.fromkeys(made))
+
+    def readers(self, op: int) -> tuple[int, ...]:
+        """The ops that read a result of an op."""
+        return tuple(dict.fromkeys(user for value in self.results[op] for user in self.users.get(value, ())))
+
+    def is_small(self, value: int) -> bool:
+        """Whether a value may go anywhere."""
+        return self.size_bytes[value] <= SCALAR_BYTES
+
+    def ancestors(self, ops: Iterable[int]) -> frozenset[int]:
+        """The ops themselves and all that they depend on."""
+        return _closure(ops, self.producers)
+
+    def descendants(self, ops: Iterable[int]) -> frozenset[int]:
+        """The ops themselves and all that depend on them."""
+        return _closure(ops, self.readers)
+
+
+def _closure(ops: Iterable[int], near: Callable[[int], Iterable[int]]) -> frozenset[int]:
+    found: set[int] = set()
+    pending = list(ops)
+    while pending:
+        op = pending.pop()
+        if op not in found:
+            found.add(op)
+            pending += near(op)
+    return frozenset(found)
+
+
+def numbered_values(program: Program) -> list[SSAValue]:
+    """All values of a step in the order of their numbers in its graph."""
+    return [*program.state, *program.inputs, *(result for op in program.ops for result in op.results)]
+
+
+def step_graph(program: Program) -> StepGraph:
+    """The graph of a step; op *i* is `program.ops[i]`."""
+    values = numbered_values(program)
+    number = {value: index for index, value in enumerate(values)}
+    return StepGraph(
+        operands=[tuple(number[value] for value in op.operands) for op in program.ops],
+        results=[tuple(number[value] for value in op.results) for op in program.ops],
+        size_bytes=[value_bytes(value) for value in values],
+        inputs=frozenset(number[value] for value in program.inputs),
+        state=frozenset(number[value] for value in program.state),
+        optimizer_state=frozenset(
+            number[value] for value, name in program.state.items() if name.startswith(OPTIMIZER_STATE)
+        ),
+        replacements={number[old]: number[new] for old, new in program.replacements.items()},
+        outputs=tuple(number[value] for value in program.outputs),
+        forward=program.forward,
+        contractions=frozenset(index for index, op in enumerate(program.ops) if _is_contraction(op)),
+    )
+
+
+def value_bytes(value: SSAValue) -> int:
+    """Bytes of a value on the device."""
+    tensor = tensor_of(value)
+    return element_count(tensor) * ITEM_BYTES[device_dtype(dtype_name(tensor))]
+
+
+def _is_contraction(op: CirhOp) -> bool:
+    facts = op.FACTS
+    sums_samples = facts.samples in (Samples.FIRST, Samples.SUMMED) and facts.order is not Order.SCATTERS
+    return facts.product or facts.gradient_of is not None or sums_samples

@@ -1,0 +1,150 @@
+"""The calls of a step in layers, and the functions that they call; values are numbered as in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from xdsl.dialects.builtin import TensorType
+
+from cgc.cirh.types import dtype_name
+from cgc.kernels.program import Program
+from cgc.layers.cut import Cut
+from cgc.layers.functions import Function, function, random_ops, structure
+from cgc.layers.graph import numbered_values
+from cgc.layers.roles import Role
+from cgc.layers.update_plan import UpdateRound, update_plan
+from cgc.lowering.counter_random import op_key
+from cs_toolkit.schedule import Call, LayerCalls, Round, Schedule
+from cs_toolkit.step import TensorSpec
+
+
+@dataclass(frozen=True)
+class ScheduledStep:
+    """A step in layers.
+
+    Attributes:
+        schedule: the calls.
+        functions: what they call, each once, however many layers use it.
+    """
+
+    schedule: Schedule
+    functions: tuple[Function, ...]
+
+
+def schedule(
+    step: Cut,
+    program: Program,
+    recomputed: frozenset[int] = frozenset(),
+) -> ScheduledStep:
+    """The calls of a step.
+
+    Args:
+        step: the cut.
+        program: what was cut.
+        recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
+    """
+    return _Scheduler(step, program, recomputed).scheduled()
+
+
+class _Scheduler:
+    def __init__(self, step: Cut, program: Program, recomputed: frozenset[int]) -> None:
+        self._cut, self._graph, self._program, self._ops = step, step.graph, program, program.ops
+        self._types = [value.type for value in numbered_values(program)]
+        self._recomputed = recomputed
+        self._functions: list[Function] = []
+        self._known: dict[Hashable, int] = {}
+        self._plan = update_plan(step)
+        self._last = {*step.graph.outputs, *step.graph.replacements.values()}
+
+    def scheduled(self) -> ScheduledStep:
+        """All calls, and what they call."""
+        control = frozenset(op for op, role in enumerate(self._cut.roles) if role is Role.CONTROL)
+        before = self._call(control, self._results(control, control))
+        layers = tuple(self._layer(index) for index in range(len(self._cut.layers)))
+        rounds = tuple(self._round(plan) for plan in self._plan.rounds)
+        names = list(self._program.state.values())
+        graph = self._graph
+        plan = Schedule(
+            inputs=tuple(sorted(graph.inputs)),
+            state={name: number for number, name in enumerate(names)},
+            replacements=dict(graph.replacements),
+            outputs=graph.outputs,
+            values={},
+            before=before,
+            layers=layers,
+            rounds=rounds,
+        )
+        return ScheduledStep(replace(plan, values=self._values(plan)), tuple(self._functions))
+
+    def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
+        used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
+        used |= {*plan.inputs, *plan.state.values()}
+        return {
+            number: TensorSpec(str(number), dtype_name(tensor), tensor.get_shape())
+            for number in sorted(used)
+            if isinstance(tensor := self._types[number], TensorType)
+        }
+
+    def _layer(self, index: int) -> LayerCalls:
+        forward = frozenset(self._cut.layers[index].forward)
+        backward = frozenset(self._cut.layers[index].backward)
+        whole = forward | backward
+        update = self._call(self._large_updates, self._plan.states[index])
+        if index == len(self._cut.layers) - 1:
+            kept = (*self._results(whole, whole), *self._repeated_results())
+            return LayerCalls(self._call(whole, kept), None, update)
+        again = index in self._recomputed
+        return LayerCalls(
+            self._call(forward, self._results(forward, whole if again else forward)),
+            self._call(whole if again else backward, self._results(backward, whole if again else backward)),
+            update,
+        )
+
+    def _round(self, plan: UpdateRound) -> Round:
+        partial = [
+            self._call(self._large_updates | set(ops), self._results(frozenset(ops), frozenset(ops)))
+            for ops in plan.partial
+        ]
+        joined = frozenset(plan.joined)
+        return Round(tuple(partial), self._call(joined, self._results(joined, joined)))
+
+    @cached_property
+    def _large_updates(self) -> frozenset[int]:
+        graph = self._graph
+        return frozenset(
+            op
+            for op, role in enumerate(self._cut.roles)
+            if role is Role.UPDATE and not all(map(graph.is_small, graph.results[op]))
+        )
+
+    def _results(self, ops: frozenset[int], inside: frozenset[int]) -> list[int]:
+        """The values of some ops that others than those inside read, or that the step gives."""
+        return [
+            value
+            for op in sorted(ops)
+            for value in self._graph.results[op]
+            if value in self._last or not inside.issuperset(self._graph.users.get(value, ()))
+        ]
+
+    def _repeated_results(self) -> list[int]:
+        """What the step gives of values that no call makes: the last layer does."""
+        graph = self._graph
+        return [
+            value
+            for value in dict.fromkeys((*graph.outputs, *graph.replacements.values()))
+            if value not in graph.state
+            and ((made := graph.producer.get(value)) is None or self._cut.roles[made] is Role.REPEATED)
+        ]
+
+    def _call(self, inside: frozenset[int], results: Sequence[int]) -> Call | None:
+        if not results:
+            return None
+        part = function(self._graph, lambda op: op in inside or self._cut.roles[op] is Role.REPEATED, results)
+        shape = structure(part, self._graph, self._ops, self._types)
+        number = self._known.setdefault(shape, len(self._functions))
+        if number == len(self._functions):
+            self._functions.append(part)
+        keys = tuple(op_key(op.seed, op.op_seed) for op in random_ops(part, self._ops))
+        return Call(number, part.arguments, keys, part.results)

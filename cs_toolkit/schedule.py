@@ -1,0 +1,180 @@
+"""The order in which a step in layers is computed, and by which functions: compiler and system agree on it.
+
+A step runs `before`, the forward parts in order, the backward parts in the opposite order, then the rounds of
+the update and the update of each layer. Values go from one call to another by numbers; arguments of the step
+are values, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cs_toolkit.errors import ToolkitError
+from cs_toolkit.step import TensorSpec
+
+Key = tuple[int, int]
+
+_CURE = "compile the step again"
+
+
+class ScheduleError(ToolkitError):
+    """A text that is no schedule, or one that contradicts itself."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a function.
+
+    Attributes:
+        function: which one.
+        arguments: numbers of the values that go in.
+        keys: of the random ops in it, its last arguments, as pairs of unsigned 32-bit integers.
+        results: numbers of the values that come out.
+    """
+
+    function: int
+    arguments: tuple[int, ...]
+    keys: tuple[Key, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LayerCalls:
+    """The calls of one layer.
+
+    Attributes:
+        forward: its forward part, in the last layer its backward part as well; None where it gives nothing.
+        backward: None in the last layer, and where nothing is trained.
+        update: new values of its state, None where it has none.
+    """
+
+    forward: Call | None
+    backward: Call | None
+    update: Call | None
+
+
+@dataclass(frozen=True)
+class Round:
+    """Small values of the update that need all gradients, such as their norm.
+
+    Attributes:
+        partial: for each layer what its own gradients contribute, None where they do not.
+        joined: what follows from the contributions; None where nothing does.
+    """
+
+    partial: tuple[Call | None, ...]
+    joined: Call | None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A step in layers.
+
+    Attributes:
+        inputs: numbers of the tensors of a batch, in their order.
+        state: number of each state tensor, by its name.
+        replacements: for the number of each state tensor that the step replaces, that of its new value.
+        outputs: numbers of what the step gives, in the order of its interface.
+        values: name (the number), dtype and shape of every value that goes into a call or comes out of one.
+        before: small values of schedules and scales; None without any.
+        layers: in the order of the forward pass.
+        rounds: of the update, before any layer is updated.
+    """
+
+    inputs: tuple[int, ...]
+    state: dict[str, int]
+    replacements: dict[int, int]
+    outputs: tuple[int, ...]
+    values: dict[int, TensorSpec]
+    before: Call | None
+    layers: tuple[LayerCalls, ...]
+    rounds: tuple[Round, ...]
+
+    def wafer_calls(self) -> Iterator[Call]:
+        """What the wafer computes, in its order."""
+        yield from _present(layer.forward for layer in self.layers)
+        yield from _present(layer.backward for layer in reversed(self.layers))
+
+    def update_calls(self) -> Iterator[Call]:
+        """What MemoryX computes when all gradients have come, in its order."""
+        for step in self.rounds:
+            yield from _present((*step.partial, step.joined))
+        yield from _present(layer.update for layer in self.layers)
+
+    def calls(self) -> Iterator[Call]:
+        """All calls of a step in their order."""
+        yield from _present((self.before,))
+        yield from self.wafer_calls()
+        yield from self.update_calls()
+
+    def to_json(self) -> str:
+        """As text; equal schedules give equal texts."""
+        fields = asdict(self)
+        fields["values"] = {number: [spec.dtype, spec.shape] for number, spec in self.values.items()}
+        return json.dumps(fields, separators=(",", ":"))
+
+
+def schedule_from_json(text: str) -> Schedule:
+    """The inverse of `Schedule.to_json`.
+
+    Raises:
+        ScheduleError: the text is no schedule, or a call reads a value that nothing has made before it.
+    """
+    try:
+        schedule = _schedule(json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ScheduleError(
+            f"this is no schedule of a step in layers ({error!r}); compile the step again"
+        ) from error
+    _check(schedule)
+    return schedule
+
+
+def _present(calls: Any) -> Iterator[Call]:
+    return (call for call in calls if call is not None)
+
+
+def _schedule(fields: dict[str, Any]) -> Schedule:
+    return Schedule(
+        inputs=tuple(fields["inputs"]),
+        state=dict(fields["state"]),
+        replacements={int(old): new for old, new in fields["replacements"].items()},
+        outputs=tuple(fields["outputs"]),
+        values={
+            int(number): TensorSpec(number, dtype, tuple(shape))
+            for number, (dtype, shape) in fields["values"].items()
+        },
+        before=_call(fields["before"]),
+        layers=tuple(
+            LayerCalls(**{name: _call(call) for name, call in layer.items()}) for layer in fields["layers"]
+        ),
+        rounds=tuple(
+            Round(tuple(map(_call, step["partial"])), _call(step["joined"])) for step in fields["rounds"]
+        ),
+    )
+
+
+def _call(fields: dict[str, Any] | None) -> Call | None:
+    if fields is None:
+        return None
+    left_right = tuple((int(left), int(right)) for left, right in fields["keys"])
+    return Call(int(fields["function"]), tuple(fields["arguments"]), left_right, tuple(fields["results"]))
+
+
+def _check(schedule: Schedule) -> None:
+    known = {*schedule.inputs, *schedule.state.values()}
+    for call in schedule.calls():
+        missing = [number for number in call.arguments if number not in known]
+        if missing:
+            raise ScheduleError(
+                f"function {call.function} reads value {missing[0]} before it is made; compile the step again"
+            )
+        known |= set(call.results)
+    lost = {*schedule.outputs, *schedule.replacements.values()} - known
+    if lost:
+        raise ScheduleError(
+            f"no function makes value {min(lost)}, which the step gives; compile the step again"
+        )

@@ -1,0 +1,69 @@
+"""Values of a step as PyTorch's operations see them. Nothing here needs the compiler: workers load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from cgc.importers.aten import Tensor
+    from cstorch.tracing.record import Recording
+
+META = torch.device("meta")
+
+
+class Recorded(torch.Tensor):
+    """A value of the graph, as operations see it: sizes, strides and element type, no data."""
+
+    meta: torch.Tensor
+    value: Tensor
+    recording: Recording
+
+    @staticmethod
+    def __new__(cls, meta: torch.Tensor, value: Tensor, recording: Recording) -> Recorded:
+        """A value with the sizes of a meta tensor."""
+        made: Recorded = torch.Tensor._make_wrapper_subclass(
+            cls,
+            meta.shape,
+            strides=meta.stride(),
+            storage_offset=meta.storage_offset(),
+            dtype=meta.dtype,
+            device=META,
+        )
+        made.meta, made.value, made.recording = meta, value, recording
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        found = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Recorded)]
+        return found[0].recording.call(func, args, dict(kwargs or {}))
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"%{self.value.id}: {self.value.dtype}{list(self.value.shape)}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The numpy name of an element type."""
+    return str(dtype).removeprefix("torch.")
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The elements of a tensor of this CPU; bfloat16 with ml_dtypes' type."""
+    import ml_dtypes
+
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    return tensor.numpy().copy()

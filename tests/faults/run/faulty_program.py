@@ -1,0 +1,71 @@
+"""A user's program for fault tests, whose input misbehaves as FAULT in the environment says.
+
+Its front end is NumPy's: a job starts in a third of the time that one of `tensorflow_program.py` takes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from cs_runtime import logs
+from cs_runtime.events import StepEvents
+from cs_runtime.exits import report_errors
+from cs_runtime.settings import RunSettings
+from cs_runtime.training import train
+from cs_toolkit.step import TensorSpec
+
+sys.path[0] = str(Path(__file__).parents[2] / "unit" / "cs_runtime")
+from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402
+
+FAULT = os.environ.get("FAULT", "")
+ROLE = os.environ.get("CSRUN_ROLE", "chief") + os.environ.get("CSRUN_TASK_INDEX", "0")
+DIFFERS = FAULT == "differ" and ROLE == "worker1"
+
+
+class FaultyFrontEnd(NumpyFrontEnd):
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        records = 2 * BATCH if DIFFERS else BATCH
+        return tuple(replace(spec, shape=(records, *spec.shape[1:])) for spec in super().inputs())
+
+    def input_facts(self) -> Mapping[str, str]:
+        if DIFFERS:
+            time.sleep(3)  # a task that has not joined when the job ends could not say why in its log
+        return super().input_facts()
+
+    def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
+        for number, batch in enumerate(super().batches(skip), start=skip):
+            if FAULT == "die" and ROLE == "worker1" and number == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if FAULT == "asked early" and number == skip:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            if FAULT == "slow":
+                time.sleep(0.016)
+            yield batch
+
+
+@report_errors()
+def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
+    logs.set_up("numpy_program", "numpy")
+    limit = {"max_steps": "last_step", "steps": "steps"}[os.environ.get("LIMIT", "max_steps")]
+    settings = RunSettings(
+        "train",
+        Path(model_dir),
+        BATCH,
+        cs_ip=cs_ip,
+        save_every_steps=int(os.environ.get("SAVE_EVERY", "10")),
+        log_every_steps=10,
+        **{limit: int(max_steps)},
+    )
+    train(FaultyFrontEnd(settings.model_dir), settings, StepEvents(Scalars(), 10, BATCH))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

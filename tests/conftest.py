@@ -27,6 +27,11 @@ hypothesis.settings.load_profile("any machine")
 _home = TemporaryDirectory(prefix="csrun-tests-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _home.name
 
+# Hundreds of processes import the toolkit, and pytest rewrites every file of tests: all is compiled once,
+# also where an image says that Python keeps nothing it has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
 
 # Most programs of tests run for some steps: LLVM optimises nothing, and an older part of XLA writes fused

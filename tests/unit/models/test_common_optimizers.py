@@ -68,7 +68,8 @@ def train(common: dict[str, ModuleType], settings: dict[str, Any], steps: int) -
             session.run(tf1.global_variables_initializer())
             for _ in range(steps):
                 session.run(train_op, {inputs: INPUTS})
-            return {v.op.name: session.run(v) for v in tf1.global_variables()}
+            found: dict[str, np.ndarray] = session.run({v.op.name: v for v in tf1.global_variables()})
+            return found
 
 
 def clipped(gradients: dict[str, np.ndarray], norm: float) -> dict[str, np.ndarray]:

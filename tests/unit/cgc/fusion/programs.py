@@ -257,9 +257,14 @@ def before_and_after(module: ModuleOp) -> tuple[ModuleOp, ModuleOp]:
     """The module without fusion and with it."""
     plain = module.clone()
     run_pipeline(plain, "canonicalize,constant-fold,canonicalize,cse,dce", verify=True)
-    fused = module.clone()
-    run_pipeline(fused, verify=True)
-    return plain, fused
+    return plain, fused(module)
+
+
+def fused(module: ModuleOp) -> ModuleOp:
+    """A copy of the module that the passes have been through."""
+    copy = module.clone()
+    run_pipeline(copy, verify=True)
+    return copy
 
 
 def op_counts(module: ModuleOp) -> Counter[str]:

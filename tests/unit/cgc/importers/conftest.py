@@ -52,7 +52,7 @@ def run_session(
         for batch in batches
     ]
     variables = tf1.global_variables() + tf1.local_variables()
-    return Trace(found, {v.op.name: session.run(v) for v in variables})
+    return Trace(found, session.run({v.op.name: v for v in variables}))
 
 
 def run_compiled(
@@ -99,7 +99,7 @@ def both_ways(graph: tf.Graph) -> Callable[..., BothWays]:
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             variables = tf1.global_variables() + tf1.local_variables()
-            initial = {v.op.name: session.run(v) for v in variables}
+            initial = session.run({v.op.name: v for v in variables})
             plain = run_session(session, inputs, outputs, updates, batches)
         return BothWays(plain, run_compiled(imported, initial, batches), imported)
 

@@ -117,7 +117,7 @@ def test_rows_that_no_batch_names_keep_every_bit(name: str, graph: tf.Graph, com
     step = import_step(graph, inputs=[ids, y], outputs={"loss": loss}, updates=[update], mode="train", seed=1)
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
-        initial = {v.op.name: session.run(v) for v in tf1.global_variables()}
+        initial = session.run({v.op.name: v for v in tf1.global_variables()})
     final = compile_step(step, initial, word_batches(3)).variables
     for key in final:
         if key.startswith("table"):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from cstorch.errors import (
     LostWriteError,
@@ -29,6 +29,7 @@ from cstorch.errors import (
 )
 from cstorch.tracing.autocast import following_autocast
 from cstorch.tracing.composed import COMPOSED, composing
+from cstorch.tracing.modes import Mode
 from cstorch.tracing.places import user_line
 from cstorch.tracing.values import META, Recorded
 
@@ -214,7 +215,7 @@ def _indices(index: Any) -> Any:
     return torch.tensor(index) if isinstance(index, list) else index
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Mode):
     """Sees every operation of a step, also those that make a tensor on the device out of nothing."""
 
     def __init__(self, recording: Recording) -> None:
@@ -244,7 +245,7 @@ class Recorder(TorchDispatchMode):
         return pytree.tree_map_only(Recorded, lifted, found)
 
 
-class _HostFactories(TorchDispatchMode):
+class _HostFactories(Mode):
     """Outside of a step: what an operation is composed of makes its tensors on this CPU, not as META."""
 
     def __torch_dispatch__(

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor, unsupported
 from cstorch.errors import ValueNotThereError
 from cstorch.tracing.known import known_value
+from cstorch.tracing.modes import Mode
 from cstorch.tracing.places import Places, user_line
 from cstorch.tracing.values import META, Recorded, dtype_name, to_array
 
@@ -199,7 +199,7 @@ class Recording:
         return x if x is None or isinstance(x, bool | int | float | str) else str(x)
 
 
-class Factories(TorchDispatchMode):
+class Factories(Mode):
     """Records what makes tensors out of nothing on the device, while one operation is composed of others."""
 
     def __init__(self, recording: Recording) -> None:

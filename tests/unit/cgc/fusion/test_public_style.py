@@ -36,6 +36,9 @@ Block = Callable[[Any], Any]
 GRADIENT_ERROR = 5e-3
 """Of the largest element: sums of products in float16 are taken in another order, with roundings of 2^-11."""
 
+FLIPPED_ERROR = 0.05
+"""Of single elements: a unit near zero may be on for one and off for the other; processors round differently."""
+
 SMALLEST_GRADIENT = 1e-6
 """Times 0.1, as a first moment. Below, float16 has few bits; biases of keys have rounding errors alone."""
 
@@ -325,5 +328,6 @@ def test_a_step_computes_the_numbers_of_tensorflow(name: str) -> None:
     }
     for variable, got in moments.items():
         expected = one.after[variable]
-        largest = max(np.abs(expected).max(), SMALLEST_GRADIENT)
-        assert np.abs(got - expected).max() <= GRADIENT_ERROR * largest, variable
+        error = np.abs(got - expected) / max(np.abs(expected).max(), SMALLEST_GRADIENT)
+        assert np.quantile(error, 0.999) <= GRADIENT_ERROR, variable
+        assert error.max() <= FLIPPED_ERROR, variable

@@ -37,7 +37,7 @@ GRADIENT_ERROR = 5e-3
 """Of the largest element: sums of products in float16 are taken in another order, with roundings of 2^-11."""
 
 FLIPPED_ERROR = 0.05
-"""Of single elements: a unit near zero may be on for one and off for the other; processors round differently."""
+"""Of single elements: a unit near zero may be on for one and off for the other, as roundings differ."""
 
 SMALLEST_GRADIENT = 1e-6
 """Times 0.1, as a first moment. Below, float16 has few bits; biases of keys have rounding errors alone."""

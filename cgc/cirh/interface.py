@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region
 
 from cgc.cirh.types import checked_tensor, dtype_name
 from cgc.errors import InvalidModuleError, InvalidOpError
@@ -72,6 +72,22 @@ def graph_function(module: ModuleOp) -> FuncOp:
     if len(function.body.blocks) != 1 or function.get_return_op() is None:
         raise InvalidModuleError("func.func @graph: expected a body of one block that ends in func.return")
     return function
+
+
+def named_function(
+    block: Block,
+    terminator: ReturnOp,
+    arguments: Iterable[Mapping[str, Attribute]],
+    results: Iterable[Mapping[str, Attribute]],
+) -> FuncOp:
+    """`@graph` around a block that ends in `terminator`, with the attributes of its arguments and results."""
+    return FuncOp(
+        "graph",
+        (block.arg_types, terminator.operand_types),
+        Region(block),
+        arg_attrs=ArrayAttr(DictionaryAttr(dict(attributes)) for attributes in arguments),
+        res_attrs=ArrayAttr(DictionaryAttr(dict(attributes)) for attributes in results),
+    )
 
 
 def arguments_and_results(function: FuncOp) -> tuple[tuple[InterfaceValue, ...], tuple[InterfaceValue, ...]]:

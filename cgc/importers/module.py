@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Block, SSAValue
 
-from cgc.cirh.interface import ALIASING_OUTPUT, INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, SEED
+from cgc.cirh.interface import (
+    ALIASING_OUTPUT,
+    INPUT_NAME,
+    MODE,
+    OUTPUT_NAME,
+    RESOURCE_NAME,
+    SEED,
+    named_function,
+)
 from cgc.cirh.types import Tensor, tensor_type
 from cgc.errors import GraphImportError
 from cgc.importers.emit import Emitter, dtype_of, require_dtype
@@ -107,13 +115,7 @@ def step_module(
     arguments += [{INPUT_NAME: StringAttr(f"input_{i}")} for i in range(inputs)]
     results: list[dict[str, Attribute]] = [{} for _ in written]
     results += [{OUTPUT_NAME: StringAttr(f"output_{name}")} for name in outputs]
-    function = FuncOp(
-        "graph",
-        (block.arg_types, terminator.operand_types),
-        Region(block),
-        arg_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in arguments),
-        res_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in results),
-    )
+    function = named_function(block, terminator, arguments, results)
     function.attributes[MODE] = StringAttr(mode)
     function.attributes[SEED] = IntegerAttr(seed, i64)
     return ModuleOp([function])

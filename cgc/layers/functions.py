@@ -6,16 +6,16 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, SSAValue
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME
+from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, named_function
 from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.random import KEY, SeededRandomOp
 from cgc.layers.graph import StepGraph
-from cgc.layers.labels import OP_SEED
+from cgc.layers.labels import shared_properties
 from cs_toolkit.step import MODEL_STATE
 
 
@@ -83,7 +83,7 @@ def structure(
         for value in graph.results[op]:
             local[value] = len(local)
         made = tuple(types[value] for value in graph.results[op])
-        lines.append((type(ops[op]), _shared_properties(ops[op]), read, made))
+        lines.append((type(ops[op]), shared_properties(ops[op]), read, made))
     return (
         tuple(types[value] for value in part.arguments),
         tuple(lines),
@@ -123,13 +123,6 @@ def part_module(
     return _module(block, part.weights, terminator, like)
 
 
-def _shared_properties(op: CirhOp) -> tuple[tuple[str, Attribute], ...]:
-    is_seeded = isinstance(op, SeededRandomOp)
-    return tuple(
-        (name, value) for name, value in op.properties.items() if not (is_seeded and name == OP_SEED)
-    )
-
-
 def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
     if isinstance(op, SeededRandomOp):
         return op.keyed(next(keys), operands[0])
@@ -146,13 +139,7 @@ def _module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp) -> M
     names += [(INPUT_NAME, f"input_{index}") for index in range(len(block.args) - weights)]
     arguments = [{key: StringAttr(name)} for key, name in names]
     results = [{OUTPUT_NAME: StringAttr(f"output_{index}")} for index in range(len(terminator.operands))]
-    made = FuncOp(
-        "graph",
-        (block.arg_types, terminator.operand_types),
-        Region(block),
-        arg_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in arguments),
-        res_attrs=ArrayAttr(DictionaryAttr(attributes) for attributes in results),
-    )
+    made = named_function(block, terminator, arguments, results)
     for name in (MODE, HALF_FORMAT):
         if name in like.attributes:
             made.attributes[name] = like.attributes[name]

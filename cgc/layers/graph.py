@@ -74,6 +74,10 @@ class StepGraph:
         """Whether a value may go anywhere."""
         return self.size_bytes[value] <= SCALAR_BYTES
 
+    def makes_small(self, op: int) -> bool:
+        """Whether all results of an op may go anywhere."""
+        return all(map(self.is_small, self.results[op]))
+
     def ancestors(self, ops: Iterable[int]) -> frozenset[int]:
         """The ops themselves and all that they depend on."""
         return _closure(ops, self.producers)

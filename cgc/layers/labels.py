@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from cgc.cirh.base import CirhOp
+from xdsl.ir import Attribute
 
-OP_SEED = "op_seed"
-"""What tells the random numbers of two layers apart; a layer gets it as an argument."""
+from cgc.cirh.base import CirhOp
+from cgc.cirh.random import SeededRandomOp
+
+_OP_SEED = "op_seed"
+
+
+def shared_properties(op: CirhOp) -> tuple[tuple[str, Attribute], ...]:
+    """The attributes that copies of an op have in common: not its seed, which a layer gets as an argument."""
+    is_seeded = isinstance(op, SeededRandomOp)
+    return tuple(
+        (name, value) for name, value in op.properties.items() if not (is_seeded and name == _OP_SEED)
+    )
 
 
 def labels(ops: Sequence[CirhOp]) -> list[Hashable]:
@@ -15,7 +25,7 @@ def labels(ops: Sequence[CirhOp]) -> list[Hashable]:
     return [
         (
             type(op),
-            tuple((name, value) for name, value in op.properties.items() if name != OP_SEED),
+            shared_properties(op),
             tuple(operand.type for operand in op.operands),
             tuple(result.type for result in op.results),
         )

@@ -13,8 +13,10 @@ class Reads:
 
     def __init__(self, graph: StepGraph, found: Sequence[Role]) -> None:
         self._graph = graph
-        self._roles = found
         self._behind: dict[int, frozenset[int]] = {}
+        for op, role in enumerate(found):  # in order: what an op reads is known before it
+            if role is Role.REPEATED:
+                self._behind[op] = self.values(op)
 
     def values(self, op: int) -> frozenset[int]:
         """Arguments, and values of ops that are computed once."""
@@ -22,10 +24,8 @@ class Reads:
 
     def _sources(self, value: int) -> frozenset[int]:
         producer = self._graph.producer.get(value)
-        if producer is None or self._roles[producer] is not Role.REPEATED:
+        if producer is None or producer not in self._behind:
             return frozenset((value,))
-        if producer not in self._behind:
-            self._behind[producer] = self.values(producer)
         return self._behind[producer]
 
     def weights(self, op: int) -> frozenset[int]:

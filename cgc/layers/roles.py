@@ -62,7 +62,7 @@ def _fixed_updates(graph: StepGraph, depends: list[int]) -> frozenset[int]:
 
 
 def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int]) -> Role:
-    kinds, small = depends[op], all(map(graph.is_small, graph.results[op]))
+    kinds, small = depends[op], graph.makes_small(op)
     if (op in updated and kinds not in (0, _CONTROL)) or kinds & _OPTIMIZER:
         return Role.UPDATE
     if kinds == 0:

@@ -6,9 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from xdsl.dialects.builtin import TensorType
-
-from cgc.cirh.types import dtype_name
+from cgc.cirh.types import dtype_name, tensor_of
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
 from cgc.layers.functions import Function, function, random_ops, structure
@@ -51,7 +49,8 @@ def schedule(
 class _Scheduler:
     def __init__(self, step: Cut, program: Program, recomputed: frozenset[int]) -> None:
         self._cut, self._graph, self._program, self._ops = step, step.graph, program, program.ops
-        self._types = [value.type for value in numbered_values(program)]
+        self._numbered = numbered_values(program)
+        self._types = [value.type for value in self._numbered]
         self._recomputed = recomputed
         self._functions: list[Function] = []
         self._known: dict[Hashable, int] = {}
@@ -81,11 +80,11 @@ class _Scheduler:
     def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
         used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
         used |= {*plan.inputs, *plan.state.values()}
-        return {
-            number: TensorSpec(str(number), dtype_name(tensor), tensor.get_shape())
-            for number in sorted(used)
-            if isinstance(tensor := self._types[number], TensorType)
-        }
+        found = {}
+        for number in sorted(used):
+            tensor = tensor_of(self._numbered[number])
+            found[number] = TensorSpec(str(number), dtype_name(tensor), tensor.get_shape())
+        return found
 
     def _layer(self, index: int) -> LayerCalls:
         forward = frozenset(self._cut.layers[index].forward)
@@ -112,11 +111,10 @@ class _Scheduler:
 
     @cached_property
     def _large_updates(self) -> frozenset[int]:
-        graph = self._graph
         return frozenset(
             op
             for op, role in enumerate(self._cut.roles)
-            if role is Role.UPDATE and not all(map(graph.is_small, graph.results[op]))
+            if role is Role.UPDATE and not self._graph.makes_small(op)
         )
 
     def _results(self, ops: frozenset[int], inside: frozenset[int]) -> list[int]:

@@ -82,11 +82,11 @@ class _Planner:
         for op, role in enumerate(self._roles):
             if role is not Role.UPDATE:
                 continue
-            is_joined = self._is_small(op) and not self._reads_large(op)
+            is_joined = self._graph.makes_small(op) and not self._reads_large(op)
             ready[op] = max(
                 (self._ready(ready, near, is_joined) for near in self._graph.producers(op)), default=0
             )
-            if self._is_small(op):
+            if self._graph.makes_small(op):
                 found[op] = ready[op]
         return found
 
@@ -94,7 +94,7 @@ class _Planner:
         """The first round in which the results of an op can be read: a small one by others in the next."""
         if producer not in ready:
             return 0
-        return ready[producer] + (1 if self._is_small(producer) and not is_joined else 0)
+        return ready[producer] + (1 if self._graph.makes_small(producer) and not is_joined else 0)
 
     def _layer(self, op: int) -> int:
         """The layer whose gradients arrive last of those an op needs, else the first to read its state."""
@@ -132,12 +132,13 @@ class _Planner:
                 found.setdefault(value, self._made_in[op])
         return found
 
-    def _is_small(self, op: int) -> bool:
-        return all(map(self._graph.is_small, self._graph.results[op]))
-
     def _reads_large(self, op: int) -> bool:
         return not all(map(self._graph.is_small, self._graph.operands[op]))
 
     def _is_large_update(self, value: int) -> bool:
         producer = self._graph.producer.get(value)
-        return producer is not None and self._roles[producer] is Role.UPDATE and not self._is_small(producer)
+        return (
+            producer is not None
+            and self._roles[producer] is Role.UPDATE
+            and not self._graph.makes_small(producer)
+        )

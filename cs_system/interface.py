@@ -24,6 +24,7 @@ def step_to_wire(step: CompiledStep) -> pb.ArtifactOffer:
             )
             for executable in step.executables
         ],
+        schedule=step.schedule,
     )
 
 
@@ -43,6 +44,7 @@ def step_from_wire(offer: pb.ArtifactOffer) -> CompiledStep:
             )
             for executable in offer.executables
         ),
+        schedule=str(offer.schedule),
     )
 
 

@@ -16,8 +16,9 @@ Mode = Literal["train", "eval", "infer"]
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16", "cbfloat16"]
 """What activations and their gradients are computed in."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-Execution = Literal["pipelined"]
-"""How the CS system executes a step: all layers at once, each on its own part of the wafer."""
+Execution = Literal["pipelined", "weight_streaming"]
+"""How the CS system executes a step: all layers at once, each on its own part of the wafer; or one layer at a
+time on the whole wafer, whose weights come from MemoryX."""
 
 GLOBAL_STEP = "state.global_step"
 """The name of the counter of steps in the state."""
@@ -99,6 +100,8 @@ class CompiledStep:
         execution: the engine that it was compiled for; an `Execution`, or one that another version knows.
         interface: what goes into and comes out of the whole step.
         executables: what the engine runs, at least one; it knows their order and their names.
+        schedule: with weight streaming the order of the calls as text (`cs_toolkit.schedule`), else empty;
+            function *i* of it is executable *i*.
     """
 
     key: str
@@ -106,6 +109,7 @@ class CompiledStep:
     execution: str
     interface: StepInterface
     executables: tuple[Executable, ...]
+    schedule: str = ""
 
 
 class StepSource(Protocol):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cut_steps import CutStep, Run, cut_step, run_cut, run_whole
+from cut_steps import Run, cut_step, run_cut, run_whole
 from networks import Loss, Stack, Step, sgd_step
 from torch import nn
 from torch.nn import functional as F
 
 from cgc.layers.roles import Role
+from cgc.layers.streamed import StreamedStep
 
 VOCABULARY = 12
 
@@ -41,7 +42,7 @@ def whole(three_blocks: Step) -> Run:
     return run_whole(three_blocks.module, three_blocks.state, three_blocks.batches)
 
 
-def assert_same_numbers(step: Step, cut: CutStep, whole: Run | None = None) -> None:
+def assert_same_numbers(step: Step, cut: StreamedStep, whole: Run | None = None) -> None:
     outputs, state = whole or run_whole(step.module, step.state, step.batches)
     cut_outputs, cut_state = run_cut(cut, step.state, step.batches)
     for expected, got in zip(outputs, cut_outputs, strict=True):
@@ -72,7 +73,7 @@ def test_layers_may_be_computed_again_for_their_backward_part(three_blocks: Step
     again = cut_step(three_blocks.module, recomputed=every)
     graph = kept.cut.graph
 
-    def stash_bytes(step: CutStep) -> int:
+    def stash_bytes(step: StreamedStep) -> int:
         forwards = [layer.forward for layer in step.schedule.layers[:-1]]
         return sum(graph.size_bytes[value] for call in forwards if call for value in call.results)
 

@@ -231,7 +231,7 @@ class Reservation:
         if self._interface is None:
             raise WrongOrderError("put_state without an artifact; load comes first")
         arrays = {name: np.asarray(array) for name, array in state.items()}
-        faults = state_faults(self._interface, {n: (a.dtype.name, a.shape) for n, a in arrays.items()})
+        faults = state_faults(self._interface.state, {n: (a.dtype.name, a.shape) for n, a in arrays.items()})
         if faults:
             raise StateMismatchError.of(faults)
         self._call("PutState", (pb.StateChunk(tensors=group) for group in pack_tensors(arrays)))

@@ -1,9 +1,10 @@
-"""The command line: `cs_system serve` and `cs_system status`."""
+"""The command line: `cs_system serve`, `cs_system memoryx serve` and `cs_system status`."""
 
 from __future__ import annotations
 
 import json
 import logging
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -85,6 +86,16 @@ def main() -> None:
     metavar="SECONDS",
     help="How long a run waits for the next batch of a worker.",
 )
+@click.option(
+    "--memoryx",
+    metavar="HOST:PORT",
+    help="MemoryX for weight streaming.  [default: one of its own, for as long as it is needed]",
+)
+@click.option(
+    "--memoryx-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where a MemoryX of its own keeps weights and gradients.  [default: that of temporary files]",
+)
 def serve(
     host: str,
     port: int,
@@ -98,8 +109,11 @@ def serve(
     input_memory: int,
     reconnect_s: float,
     input_patience_s: float,
+    memoryx: str | None,
+    memoryx_dir: Path | None,
 ) -> None:
     """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once."""
+    from cs_system.memoryx.place import MemoryxPlace, memoryx_address
     from cs_system.server.executables import default_cache_dir
     from cs_system.server.logs import set_up_logs
     from cs_system.server.run import RunLimits
@@ -124,6 +138,10 @@ def serve(
                     fabric_json=loaded.model_dump_json(),
                     advertise=advertise,
                     limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s),
+                    memoryx=MemoryxPlace(
+                        None if memoryx is None else memoryx_address(memoryx),
+                        memoryx_dir or Path(tempfile.gettempdir()),
+                    ),
                 ),
                 host=host,
                 port=port,
@@ -138,6 +156,58 @@ def serve(
         _fail(error, error.exit_code)
     except KeyboardInterrupt:
         # Before the server has set up its own handling of signals.
+        code = 130
+    raise SystemExit(code)
+
+
+@main.group(name="memoryx")
+def memoryx_group() -> None:
+    """MemoryX: keeps the weights of a model that the wafer holds a layer at a time."""
+
+
+@memoryx_group.command(name="serve")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT + 2,
+    show_default=True,
+    help="Port, the one of `cs_system serve --memoryx`; 0: any free port.",
+)
+@click.option("--listen-fd", type=int, hidden=True, help="A socket that listens already.")
+@click.option(
+    "--memoryx-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where weights and gradients lie while a model trains.  [default: that of temporary files]",
+)
+@click.option("--threads", type=click.IntRange(1), help="Threads that compute.  [default: all CPUs]")
+@click.option("--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="For compiled functions.")
+def memoryx_serve(
+    host: str,
+    port: int,
+    listen_fd: int | None,
+    memoryx_dir: Path | None,
+    threads: int | None,
+    xla_cache: Path | None,
+) -> None:
+    """Run MemoryX until SIGTERM or Ctrl-C.
+
+    \b
+    Example, with state on a large disk:
+      cs_system memoryx serve --port=9002 --memoryx-dir=/scratch
+      cs_system serve --memoryx=127.0.0.1:9002
+    """
+    from cs_system.memoryx.serve import MemoryxOptions
+    from cs_system.memoryx.serve import serve as run_memoryx
+    from cs_system.server.logs import set_up_logs
+
+    set_up_logs()
+    directory = memoryx_dir or Path(tempfile.gettempdir())
+    try:
+        code = run_memoryx(MemoryxOptions(host, port, listen_fd, directory, threads, xla_cache))
+    except CsSystemError as error:
+        _fail(error, error.exit_code)
+    except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
 

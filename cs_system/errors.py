@@ -231,6 +231,26 @@ class DeviceMemoryError(CsSystemError):
     code = "out_of_memory"
 
 
+class MemoryxError(CsSystemError):
+    """MemoryX has gone, cannot be reached, or does not understand the wafer; the state there is lost."""
+
+    code = "memoryx_failed"
+
+
+class StorageFullError(CsSystemError):
+    """MemoryX has no room for state and gradients."""
+
+    code = "storage_full"
+
+    @classmethod
+    def of(cls, directory: object, wanted_bytes: int, free_bytes: int) -> StorageFullError:
+        """How much was asked for in a directory, and how much there is."""
+        return cls(
+            f"MemoryX needs {wanted_bytes:,} bytes in {directory}, where {free_bytes:,} are free; free some, "
+            "or name another directory with --memoryx-dir"
+        )
+
+
 class SystemBugError(CsSystemError):
     """The system's own code raised what it never should; its log has the traceback."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
@@ -54,9 +54,9 @@ def samples_per_step(interface: StepInterface) -> int:
     return shapes[0][0] if shapes and shapes[0] else 1
 
 
-def state_faults(interface: StepInterface, got: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
+def state_faults(specs: Sequence[TensorSpec], got: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
     """What is wrong with a state of the given (dtype, shape) by name; all of it at once."""
-    expected = {spec.name: (spec.dtype, spec.shape) for spec in interface.state}
+    expected = {spec.name: (spec.dtype, spec.shape) for spec in specs}
     faults = [f"'{name}' is missing" for name in expected if name not in got]
     faults += [f"'{name}' is not state of the program" for name in got if name not in expected]
     for name, (dtype, shape) in expected.items():

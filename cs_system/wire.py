@@ -83,12 +83,17 @@ class TensorAssembler:
 
     Args:
         accept: Called with (name, dtype, shape) before a tensor's memory is allocated; raises to refuse it.
+
+    Attributes:
+        complete_bytes: Of the tensors that `take` gives.
     """
 
     def __init__(self, accept: Callable[[str, str, tuple[int, ...]], None] | None = None) -> None:
         self._accept = accept
         self._tensors: dict[str, np.ndarray] = {}
+        self._names: set[str] = set()
         self._open: tuple[str, memoryview, int] | None = None
+        self.complete_bytes = 0
 
     def add(self, chunks: Iterable[pb.TensorChunk]) -> None:
         """Takes the chunks of one message.
@@ -105,12 +110,13 @@ class TensorAssembler:
                 )
             room[done:end] = chunk.data
             self._open = None if end == len(room) else (name, room, end)
+            self.complete_bytes += end if self._open is None else 0
 
     def _begin(self, chunk: pb.TensorChunk) -> tuple[str, memoryview, int]:
         name, shape = str(chunk.name), tuple(chunk.shape)
         if chunk.offset:
             raise WireFormatError(f"tensor '{name}' begins at byte {chunk.offset} instead of 0")
-        if name in self._tensors:
+        if name in self._names:
             raise WireFormatError(f"tensor '{name}' came twice")
         if any(size < 0 for size in shape):
             raise WireFormatError(f"tensor '{name}': shape {shape} has a negative dimension")
@@ -118,6 +124,7 @@ class TensorAssembler:
         if self._accept is not None:
             self._accept(name, str(chunk.dtype), shape)
         array = np.empty(math.prod(shape), dtype)
+        self._names.add(name)
         self._tensors[name] = array.reshape(shape)
         return name, array.view(np.uint8).data, 0
 
@@ -130,8 +137,18 @@ class TensorAssembler:
             )
         return name, room, done
 
+    def take(self) -> dict[str, np.ndarray]:
+        """The tensors that have arrived whole since the last call, by name, in the order of their arrival."""
+        coming = self._open[0] if self._open is not None else None
+        taken = {name: array for name, array in self._tensors.items() if name != coming}
+        self._tensors = {name: array for name, array in self._tensors.items() if name == coming}
+        self.complete_bytes = 0
+        if sys.byteorder == "big":
+            return {name: array.byteswap() for name, array in taken.items()}
+        return taken
+
     def finish(self) -> dict[str, np.ndarray]:
-        """The tensors by name, in the order of their arrival.
+        """The tensors that nobody has taken, by name, in the order of their arrival.
 
         Raises:
             WireFormatError: the last tensor is not complete.
@@ -139,6 +156,4 @@ class TensorAssembler:
         if self._open is not None:
             name, room, done = self._open
             raise WireFormatError(f"tensor '{name}' ended after {done} of {len(room)} bytes")
-        if sys.byteorder == "big":
-            return {name: array.byteswap() for name, array in self._tensors.items()}
-        return self._tensors
+        return self.take()

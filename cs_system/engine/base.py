@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from cs_system.errors import ArtifactRefusedError
+from cs_system.memoryx.place import MemoryxPlace
+from cs_toolkit.schedule import ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep, StepInterface
 
 
@@ -50,8 +52,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def has_state(self) -> bool:
-        """Whether there is a state to run on."""
+    def missing_state(self) -> Sequence[str]:
+        """The names of the state that has not come, or that a failed step lost; none: steps can run."""
         ...
 
     def program(self) -> float:
@@ -63,10 +65,13 @@ class Engine(Protocol):
         ...
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copies the whole state to the device.
+        """Copies some of the state to the device; steps can run when all of it has come.
+
+        Where all of it is there already, a new state begins.
 
         Raises:
-            StateMismatchError: names, dtypes or shapes are not those of the interface.
+            StateMismatchError: names, dtypes or shapes are not those of the interface, or an int64 value does
+                not fit into the 32 bits that the device computes in.
             DeviceMemoryError: the state does not fit.
         """
         ...
@@ -75,7 +80,7 @@ class Engine(Protocol):
         """Starts `count` steps on the batches from `offset` of a chunk; the caller does not wait for them.
 
         Raises:
-            WrongOrderError: there is no state.
+            WrongOrderError: there is no state, or not all of it.
         """
         ...
 
@@ -93,13 +98,16 @@ class Engine(Protocol):
         ...
 
 
-def make_engine(step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int) -> Engine:
+def make_engine(
+    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace
+) -> Engine:
     """The engine of an execution mode; imports JAX, which takes a second.
 
     Args:
         step: what to run, and how.
         data: bytes of its executables, by their names.
-        chunk_batches: batches stacked in a chunk.
+        chunk_batches: batches stacked in a chunk, at most.
+        memoryx: where weights are kept that stream to the device.
 
     Raises:
         ArtifactRefusedError: this system has no engine for the mode, or the engine wants other executables.
@@ -110,10 +118,12 @@ def make_engine(step: CompiledStep, data: Mapping[str, bytes], chunk_batches: in
             f"the artifact is compiled for execution {step.execution!r}, this system has "
             f"{', '.join(_ENGINES)}; compile it for one of them"
         )
-    return make(step, data, chunk_batches)
+    return make(step, data, chunk_batches, memoryx)
 
 
-def _pipelined(step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int) -> Engine:
+def _pipelined(
+    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace
+) -> Engine:
     names = [executable.name for executable in step.executables]
     if len(names) != 1 or step.executables[0].interface != step.interface:
         raise ArtifactRefusedError(
@@ -125,4 +135,26 @@ def _pipelined(step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int
     return PipelinedEngine(data[names[0]], step.interface, chunk_batches)
 
 
-_ENGINES: dict[str, Callable[[CompiledStep, Mapping[str, bytes], int], Engine]] = {"pipelined": _pipelined}
+def _weight_streaming(
+    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace
+) -> Engine:
+    try:
+        schedule = schedule_from_json(step.schedule)
+    except ScheduleError as error:
+        raise ArtifactRefusedError(f"artifact {step.key[:12]}: {error}") from error
+    wanted = (1 + max((call.function for call in schedule.calls()), default=-1), set(schedule.state))
+    if (len(step.executables), {spec.name for spec in step.interface.state}) != wanted:
+        raise ArtifactRefusedError(
+            f"artifact {step.key[:12]} has {len(step.executables)} executables and "
+            f"{len(step.interface.state)} state tensors, its schedule has {wanted[0]} and {len(wanted[1])}; "
+            "compile it again"
+        )
+    from cs_system.engine.streamed import StreamedEngine
+
+    return StreamedEngine(step, schedule, data, memoryx)
+
+
+_ENGINES: dict[str, Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxPlace], Engine]] = {
+    "pipelined": _pipelined,
+    "weight_streaming": _weight_streaming,
+}

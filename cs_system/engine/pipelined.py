@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,17 +17,10 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from cs_system.engine.device import as_device, check_state, device_errors, from_device, wanted_state
 from cs_system.engine.executable import load_step
 from cs_system.engine.setup import compiler_options, computing_threads
-from cs_system.errors import (
-    CsSystemError,
-    DeviceMemoryError,
-    ExecutionError,
-    ProgramError,
-    StateMismatchError,
-    WrongOrderError,
-)
-from cs_system.interface import state_faults
+from cs_system.errors import ExecutionError, ProgramError, WrongOrderError
 from cs_system.wire import dtype_named
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
@@ -65,11 +57,10 @@ class PipelinedSteps:
             ExecutionError: the device reported a failure.
             DeviceMemoryError: it had not enough memory.
         """
-        with _device_errors(ExecutionError, "running the steps"):
+        with device_errors(ExecutionError, "running the steps"):
             _block_until_ready((self._values, self._done))
-            # A copy: a view of device memory that lives on would keep the device from reusing it.
             return {
-                spec.name: np.asarray(value)[: self.count].astype(dtype_named(spec.dtype), copy=True)
+                spec.name: from_device(np.asarray(value)[: self.count], spec)
                 for spec, value in zip(self._specs, self._values, strict=True)
             }
 
@@ -89,6 +80,7 @@ class PipelinedEngine:
         self._executable = executable
         self._compiled: Any = None
         self._state: Values | None = None
+        self._coming: dict[str, Any] = {}
 
     def program(self) -> float:
         """Compiles the program for this device; done by the first `run` otherwise.
@@ -101,7 +93,7 @@ class PipelinedEngine:
         """
         started = time.monotonic()
         if self._compiled is None:
-            with _device_errors(ProgramError, "programming"):
+            with device_errors(ProgramError, "programming"):
                 self._compiled = self._compile(load_step(self._executable))
         return time.monotonic() - started
 
@@ -116,27 +108,25 @@ class PipelinedEngine:
         return lowered.compile(compiler_options=compiler_options(computing_threads()))
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copies the whole state to the device.
-
-        Raises:
-            StateMismatchError: names, dtypes or shapes are not those of the interface, or an int64 value does
-                not fit into the 32 bits that the device computes in.
-            DeviceMemoryError: the state does not fit.
-        """
-        faults = state_faults(self.interface, {n: (a.dtype.name, a.shape) for n, a in state.items()})
-        faults += (
-            [] if faults else [f for spec in self.interface.state for f in _narrowing_fault(spec, state)]
-        )
-        if faults:
-            raise StateMismatchError.of(faults)
+        """See `Engine`."""
+        check_state(self.interface, state)
         self._state = None
-        with _device_errors(ExecutionError, "loading the state"):
-            self._state = tuple(_to_device(state[spec.name], spec) for spec in self.interface.state)
+        with device_errors(ExecutionError, "loading the state"):
+            self._coming |= {
+                spec.name: _to_device(state[spec.name], spec)
+                for spec in self.interface.state
+                if spec.name in state
+            }
+        if len(self._coming) == len(self.interface.state):
+            self._state = tuple(self._coming[spec.name] for spec in self.interface.state)
+            self._coming = {}
 
     @property
-    def has_state(self) -> bool:
-        """Whether there is a state to run on."""
-        return self._state is not None
+    def missing_state(self) -> Sequence[str]:
+        """See `Engine`."""
+        if self._state is not None:
+            return []
+        return [spec.name for spec in self.interface.state if spec.name not in self._coming]
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PipelinedSteps:
         """Starts `count` steps on the batches from `offset` of a chunk; the host does not wait for them.
@@ -156,9 +146,9 @@ class PipelinedEngine:
             raise ValueError(f"batches {offset} to {offset + count} of a chunk of {self.chunk_batches}")
         self.program()
         state, self._state = self._state, None
-        with _device_errors(ExecutionError, "running the steps"):
+        with device_errors(ExecutionError, "running the steps"):
             inputs = tuple(
-                _input_to_device(array, spec)
+                jax.device_put(as_device(array, spec))
                 for array, spec in zip(chunk, self.interface.inputs, strict=True)
             )
             new_state, outputs, done = self._compiled(state, inputs, np.int32(offset), np.int32(count))
@@ -178,20 +168,15 @@ class PipelinedEngine:
         """
         if self._state is None:
             raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
-        wanted = [spec.name for spec in self.interface.state] if names is None else list(names)
-        have = {s.name: (s, v) for s, v in zip(self.interface.state, self._state, strict=True)}
-        unknown = [f"'{name}' is not state of the program" for name in wanted if name not in have]
-        if unknown:
-            raise StateMismatchError.of(unknown)
-        with _device_errors(ExecutionError, "reading the state"):
-            return {
-                name: np.asarray(have[name][1]).astype(dtype_named(have[name][0].dtype), copy=True)
-                for name in wanted
-            }
+        specs = wanted_state(self.interface, names)
+        values = {spec.name: value for spec, value in zip(self.interface.state, self._state, strict=True)}
+        with device_errors(ExecutionError, "reading the state"):
+            return {spec.name: from_device(np.asarray(values[spec.name]), spec) for spec in specs}
 
     def free(self) -> None:
         """Gives back the memory of the device."""
         self._state = None
+        self._coming = {}
         self._compiled = None
 
 
@@ -243,32 +228,3 @@ def _device_shapes(specs: Sequence[TensorSpec], stacked: int | None = None) -> V
 def _to_device(array: np.ndarray, spec: TensorSpec) -> Any:
     # device_put may keep using the memory of a numpy array, so it gets one that nobody else has.
     return jax.device_put(np.array(array, dtype_named(device_dtype(spec.dtype)), copy=True))
-
-
-def _input_to_device(array: np.ndarray, spec: TensorSpec) -> Any:
-    return jax.device_put(array.astype(dtype_named(device_dtype(spec.dtype)), copy=False))
-
-
-def _narrowing_fault(spec: TensorSpec, state: Mapping[str, np.ndarray]) -> Iterator[str]:
-    narrow = dtype_named(device_dtype(spec.dtype))
-    array = state[spec.name]
-    if narrow == array.dtype or not array.size or not np.issubdtype(narrow, np.integer):
-        return
-    limits = np.iinfo(narrow)
-    if array.min() < limits.min or array.max() > limits.max:
-        yield f"'{spec.name}' has values from {array.min()} to {array.max()}; the device computes in {narrow}"
-
-
-@contextmanager
-def _device_errors(kind: type[CsSystemError], doing: str) -> Iterator[None]:
-    try:
-        yield
-    except CsSystemError:
-        raise
-    except MemoryError as error:
-        raise DeviceMemoryError(f"out of memory while {doing}: {error}") from error
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        if "RESOURCE_EXHAUSTED" in message:
-            raise DeviceMemoryError(f"out of memory while {doing}: {message}") from error
-        raise kind(f"{doing} failed: {message}") from error

@@ -26,11 +26,13 @@ from cs_system.errors import (
     InputFailedError,
     InputMismatchError,
     InputRefusedError,
+    StateMismatchError,
     WorkerLostError,
     WrongOrderError,
 )
 from cs_system.identity import InputIdentity
 from cs_system.interface import samples_per_step
+from cs_system.memoryx.place import MemoryxPlace
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
 from cs_toolkit.step import CompiledStep
 
@@ -76,9 +78,18 @@ class Run:
         device: The executor with the one thread that uses the device.
         receiver: The data plane.
         limits: Of memory and patience.
+        memoryx: Where weights are kept that stream to the device.
     """
 
-    def __init__(self, job: str, token: str, device: Executor, receiver: Receiver, limits: RunLimits) -> None:
+    def __init__(
+        self,
+        job: str,
+        token: str,
+        device: Executor,
+        receiver: Receiver,
+        limits: RunLimits,
+        memoryx: MemoryxPlace,
+    ) -> None:
         self.job = job
         self.program: CompiledStep | None = None
         self.identity: InputIdentity | None = None
@@ -88,6 +99,7 @@ class Run:
         self._device = device
         self._receiver = receiver
         self._limits = limits
+        self._memoryx = memoryx
         self._log = logging.LoggerAdapter(logging.getLogger("cs_system.server"), {"job": job})
         self._engine: Engine | None = None
         self._chunks = 0
@@ -193,11 +205,36 @@ class Run:
         return seconds
 
     async def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copies the state to the device."""
+        """Copies some of the state to the device; `end_state` when all of it has come."""
         engine = self._loaded("put_state")
         await self._on_device("put_state", engine.put_state, state)
-        total = sum(array.nbytes for array in state.values())
+
+    def end_state(self) -> None:
+        """All of the state has been sent.
+
+        Raises:
+            StateMismatchError: some is missing.
+        """
+        engine = self._loaded("put_state")
+        if engine.missing_state:
+            raise StateMismatchError.of(f"'{name}' is missing" for name in engine.missing_state)
+        state = engine.interface.state
+        total = sum(spec.nbytes for spec in state)
         self._log.info("state loaded: %d tensors, %.1f MB", len(state), total / 1e6)
+
+    def state_groups(self, names: Sequence[str] | None, limit_bytes: int) -> list[list[str]]:
+        """Names of the state, or of some of it, in groups of about so many bytes; an unknown one alone."""
+        sizes = {spec.name: spec.nbytes for spec in self._loaded("fetch_state").interface.state}
+        groups: list[list[str]] = []
+        room = 0
+        for name in sizes if names is None else names:
+            size = sizes.get(name, 0)
+            if not groups or size > room:
+                groups.append([])
+                room = limit_bytes
+            groups[-1].append(name)
+            room -= size
+        return groups
 
     async def fetch_state(self, names: Sequence[str] | None) -> dict[str, np.ndarray]:
         """Copies the state, or some of it, from the device."""
@@ -269,7 +306,7 @@ class Run:
         engine, loop = self._loaded("run_steps"), self._loop
 
         def compute() -> bool:
-            if not engine.has_state:
+            if engine.missing_state:
                 raise WrongOrderError("run_steps without a state; put_state comes before the first step")
             return loop.run(steps, emit, stop)
 
@@ -310,7 +347,7 @@ class Run:
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        self._engine = make_engine(program, data, size.chunk_batches)
+        self._engine = make_engine(program, data, size.chunk_batches, self._memoryx)
         self._chunks = size.chunks
 
     def _free(self) -> None:

@@ -43,6 +43,8 @@ Handler = Callable[[Any, Context], Awaitable[Any]]
 SYSTEM_NAME = "CS system simulator"
 # Messages with outputs that may wait for a slow chief.
 _OUTPUTS_WAITING = 8
+# State of a larger model than fits into this process travels in parts.
+_STATE_BYTES = 64 << 20
 _WATCH_INTERVAL_S = 0.05
 _JOB_CHARS = 200
 
@@ -172,7 +174,10 @@ class Service:
         assembler = TensorAssembler(_state_check(run))
         async for chunk in requests:
             assembler.add(chunk.tensors)
+            if assembler.complete_bytes > _STATE_BYTES:
+                await run.put_state(assembler.take())
         await run.put_state(assembler.finish())
+        run.end_state()
         return pb.PutStateReply()
 
     async def _open_input(self, request: pb.OpenInputRequest, context: Context) -> pb.OpenInputReply:
@@ -242,9 +247,10 @@ class Service:
         return pb.PauseStepsReply()
 
     async def _fetch_state(self, request: pb.FetchStateRequest, context: Context) -> None:
-        state = await self._run(context).fetch_state(list(request.names) or None)
-        for group in pack_tensors(state):
-            await context.write(pb.StateChunk(tensors=group))
+        run = self._run(context)
+        for names in run.state_groups(list(request.names) or None, _STATE_BYTES):
+            for group in pack_tensors(await run.fetch_state(names)):
+                await context.write(pb.StateChunk(tensors=group))
 
     async def _stop_run(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         run = self._run(context)

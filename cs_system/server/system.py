@@ -20,6 +20,7 @@ from cs_system.errors import (
     clock_text,
 )
 from cs_system.identity import InputIdentity
+from cs_system.memoryx.place import MemoryxPlace
 from cs_system.server.executables import ExecutableStore
 from cs_system.server.reservations import ReservationBook, Ticket
 from cs_system.server.run import Run, RunLimits
@@ -39,12 +40,14 @@ class SystemOptions:
         fabric_json: The configuration itself.
         advertise: Host where workers reach the data plane; empty: the one they used for the control plane.
         limits: Of every run.
+        memoryx: Where weights are kept that stream to the device.
     """
 
     fabric: str
     fabric_json: str
     advertise: str = ""
     limits: RunLimits = field(default_factory=RunLimits)
+    memoryx: MemoryxPlace = field(default_factory=MemoryxPlace)
 
 
 class Changes:
@@ -125,7 +128,8 @@ class System:
             await on_queued(position, holder)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(change.wait(), STATUS_EVERY_S)
-        self.run = Run(ticket.job, ticket.token, self._device, self.receiver, self.options.limits)
+        options = self.options
+        self.run = Run(ticket.job, ticket.token, self._device, self.receiver, options.limits, options.memoryx)
         log.info("reserved", extra={"job": ticket.job})
 
     async def hold(self, ticket: Ticket) -> None:

@@ -16,6 +16,7 @@ from cs_system.errors import (
     StateMismatchError,
     WrongOrderError,
 )
+from cs_system.memoryx.place import MemoryxPlace
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 K = 4
@@ -128,11 +129,22 @@ def test_all_differences_of_a_state_are_told_at_once(engine, program):
     with pytest.raises(StateMismatchError) as refused:
         engine.put_state(state)
     assert str(refused.value).splitlines()[1:-1] == [
-        "  'state.optimizer.lr' is missing",
         "  'state.model.other' is not state of the program",
         "  'state.model.w' is float32[5, 1], expected float32[4, 1]",
         "  'state.global_step' is int32[], expected int64[]",
     ]
+
+
+def test_a_state_comes_in_parts(engine, program):
+    state = program.state(step=7)
+    first, *rest = state
+    engine.put_state({first: state[first]})
+    assert sorted(engine.missing_state) == sorted(rest)
+    with pytest.raises(WrongOrderError, match="put_state comes before the first step"):
+        engine.run(program.chunk(K), 0, 1)
+    engine.put_state({name: state[name] for name in rest})
+    assert not engine.missing_state
+    assert engine.fetch_state(["state.global_step"])["state.global_step"] == 7
 
 
 def test_a_count_beyond_32_bits_is_refused(engine, program):
@@ -218,8 +230,8 @@ def compiled_step(program, *names):
 def test_an_artifact_of_an_unknown_execution_mode_is_refused(program):
     step, data = compiled_step(program, "step")
     with pytest.raises(ArtifactRefusedError, match="execution 'other', this system has pipelined"):
-        make_engine(dataclasses.replace(step, execution="other"), data, K)
-    assert isinstance(make_engine(step, data, K), PipelinedEngine)
+        make_engine(dataclasses.replace(step, execution="other"), data, K, MemoryxPlace())
+    assert isinstance(make_engine(step, data, K, MemoryxPlace()), PipelinedEngine)
 
 
 def test_the_pipelined_engine_takes_exactly_one_executable(program):
@@ -228,9 +240,9 @@ def test_the_pipelined_engine_takes_exactly_one_executable(program):
         ArtifactRefusedError,
         match=r"has 2 executable\(s\) \(forward, backward\), execution 'pipelined' expects exactly one",
     ):
-        make_engine(two, data, K)
+        make_engine(two, data, K, MemoryxPlace())
     with pytest.raises(ArtifactRefusedError, match=r"has 0 executable\(s\) \(\)"):
-        make_engine(dataclasses.replace(two, executables=()), data, K)
+        make_engine(dataclasses.replace(two, executables=()), data, K, MemoryxPlace())
     part = dataclasses.replace(two.executables[0], interface=StepInterface((), (), (), ()))
     with pytest.raises(ArtifactRefusedError, match="with the interface of the whole step; compile it again"):
-        make_engine(dataclasses.replace(two, executables=(part,)), data, K)
+        make_engine(dataclasses.replace(two, executables=(part,)), data, K, MemoryxPlace())

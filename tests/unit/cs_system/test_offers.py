@@ -28,6 +28,7 @@ from cs_stream.receiver import Receiver
 from cs_system.client import SystemClient, parse_address
 from cs_system.engine import base
 from cs_system.errors import ArtifactRefusedError, SystemBugError, WireFormatError
+from cs_system.memoryx.place import MemoryxPlace
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.executables import ExecutableStore
 from cs_system.server.offers import MAX_ARTIFACT_BYTES, Offer
@@ -80,6 +81,7 @@ class Loaded:
     step: CompiledStep
     data: dict[str, bytes]
     chunk_batches: int
+    memoryx: MemoryxPlace
     interface: StepInterface = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,202 @@
+"""The engine for weight streaming: one layer at a time, with weights from MemoryX and gradients to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from cs_system.engine.device import as_device, check_state, device_errors, from_device, wanted_state
+from cs_system.engine.functions import Function, key_arrays
+from cs_system.errors import CsSystemError, ExecutionError, ProgramError, WrongOrderError
+from cs_system.memoryx.client import MemoryxClient
+from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.process import OwnMemoryx
+from cs_toolkit.schedule import Call, Schedule
+from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
+from cs_toolkit.traffic import traffic
+
+# JAX does not annotate it.
+_block_until_ready: Callable[[Any], Any] = jax.block_until_ready
+
+
+class StreamedSteps:
+    """A step that the wafer has been told to compute.
+
+    Args:
+        specs: Of the outputs.
+        values: Of those that the wafer computes; None for those that MemoryX does.
+        answers: Waits for these.
+    """
+
+    count = 1
+
+    def __init__(
+        self, specs: Sequence[TensorSpec], values: Sequence[Any], answers: Callable[[], list[np.ndarray]]
+    ) -> None:
+        self._specs, self._values, self._answers = specs, values, answers
+
+    def is_ready(self) -> bool:
+        """Whether the wafer has computed its outputs."""
+        return all(value.is_ready() for value in self._values if hasattr(value, "is_ready"))
+
+    def wait(self) -> dict[str, np.ndarray]:
+        """See `PendingSteps`."""
+        with device_errors(ExecutionError, "running the steps"):
+            answers = iter(self._answers())
+            return {
+                spec.name: from_device(np.asarray(next(answers) if value is None else value)[None], spec)
+                for spec, value in zip(self._specs, self._values, strict=True)
+            }
+
+
+class StreamedEngine:
+    """A step in layers on the device. Not thread-safe; needs no server.
+
+    Args:
+        step: What to run: executable *i* is function *i* of the schedule.
+        schedule: Of the step.
+        data: Bytes of its executables, by their names.
+        memoryx: Where weights and optimizer state are kept.
+    """
+
+    chunk_batches = 1
+
+    def __init__(
+        self, step: CompiledStep, schedule: Schedule, data: Mapping[str, bytes], memoryx: MemoryxPlace
+    ) -> None:
+        self.interface = step.interface
+        self._step, self._data, self._place = step, data, memoryx
+        self._schedule = schedule
+        self._traffic = traffic(self._schedule)
+        self._functions: dict[int, Function] | None = None
+        self._own: OwnMemoryx | None = None
+        self._memoryx: MemoryxClient | None = None
+        self._missing = [spec.name for spec in step.interface.state]
+
+    def program(self) -> float:
+        """See `Engine`."""
+        started = time.monotonic()
+        if self._functions is None:
+            # First, so that both sides compile their functions at the same time.
+            self._memoryx = self._connect()
+            with device_errors(ProgramError, "programming"):
+                self._functions = {
+                    number: Function(data, interface)
+                    for number, (data, interface) in self._executables(self._traffic.calls).items()
+                }
+            self._memoryx.wait_open()
+        return time.monotonic() - started
+
+    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `Engine`."""
+        check_state(self.interface, state)
+        self.program()
+        if not self._missing:
+            self._lose_state()
+        for spec in self.interface.state:
+            if spec.name in state:
+                array = as_device(np.asarray(state[spec.name]), spec)
+                self._client().put(self._schedule.state[spec.name], array)
+        self._missing = [name for name in self._missing if name not in state]
+
+    @property
+    def missing_state(self) -> Sequence[str]:
+        """See `Engine`."""
+        return self._missing
+
+    def _lose_state(self) -> None:
+        self._missing = [spec.name for spec in self.interface.state]
+
+    def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
+        """See `Engine`: the wafer computes a step, or `count` of them, one after the other."""
+        if self._missing:
+            raise WrongOrderError("there is no state on the system; put_state comes before the first step")
+        if offset or count != 1:
+            raise ValueError(f"batches {offset} to {offset + count} of a chunk of 1")
+        inputs = [as_device(array[0], spec) for array, spec in zip(chunk, self.interface.inputs, strict=True)]
+        try:
+            with device_errors(ExecutionError, "running the steps"):
+                return self._run(inputs)
+        except CsSystemError:
+            self._lose_state()
+            raise
+
+    def _run(self, inputs: list[np.ndarray]) -> StreamedSteps:
+        client, plan = self._client(), self._traffic
+        known: dict[int, Any] = dict(zip(self._schedule.inputs, inputs, strict=True))
+        client.begin([known[number] for number in plan.inputs])
+        before: Sequence[Any] = ()
+        for index, call in enumerate(plan.calls):
+            results = self._call(index, call, known)
+            # The device computes this call while the weights of the next one arrive in the other's memory.
+            _block_until_ready(before)
+            if index:
+                client.computed()
+            before = results
+        _block_until_ready(before)
+        client.computed()
+        outputs = [known.get(number) for number in self._schedule.outputs]
+        return StreamedSteps(self.interface.outputs, outputs, client.answers)
+
+    def _call(self, index: int, call: Call, known: dict[int, Any]) -> Sequence[Any]:
+        client, plan = self._client(), self._traffic
+        dropped = set(plan.dropped[index])
+        for number, array in zip(plan.to_wafer[index], client.weights(), strict=True):
+            known[number] = array if number in dropped else np.array(array)
+        assert self._functions is not None
+        arguments = [known[number] for number in call.arguments]
+        results = self._functions[call.function](arguments, key_arrays(call.keys))
+        known.update(zip(call.results, results, strict=True))
+        if plan.to_memory[index]:
+            going = [known[number] for number in plan.to_memory[index]]
+            client.results(index, lambda: [np.asarray(value) for value in going])
+        for number in dropped:
+            known.pop(number, None)
+        return results
+
+    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """See `Engine`."""
+        if self._missing:
+            raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
+        client = self._client()
+        return {
+            spec.name: from_device(client.get(self._schedule.state[spec.name]), spec)
+            for spec in wanted_state(self.interface, names)
+        }
+
+    def free(self) -> None:
+        """See `Engine`."""
+        self._lose_state()
+        self._functions = None
+        client, self._memoryx = self._memoryx, None
+        own, self._own = self._own, None
+        if client is not None:
+            client.close()
+        if own is not None:
+            own.close()
+
+    def _client(self) -> MemoryxClient:
+        assert self._memoryx is not None
+        return self._memoryx
+
+    def _connect(self) -> MemoryxClient:
+        address = self._place.address
+        if address is None:
+            self._own = OwnMemoryx(self._place)
+            address = self._own.address
+        client = MemoryxClient(address, self._schedule, self._traffic)
+        before = [] if self._schedule.before is None else [self._schedule.before]
+        client.open(self._executables([*before, *self._schedule.update_calls()]))
+        return client
+
+    def _executables(self, calls: Sequence[Call]) -> dict[int, tuple[bytes, StepInterface]]:
+        """Bytes and interface of the functions of some calls, by number."""
+        executables = self._step.executables
+        return {
+            number: (self._data[executables[number].name], executables[number].interface)
+            for number in dict.fromkeys(call.function for call in calls)
+        }

@@ -1,0 +1,189 @@
+"""The frames between the wafer and MemoryX: a header of 24 bytes, little-endian, and a payload.
+
+    offset  0  magic 'CSMX'
+            4  u8  version, 1
+            5  u8  type
+            6  u16 zero
+            8  u32 index: of a call in its step, or of a function
+           12  u32 zero
+           16  u64 nbytes of the payload
+
+    type      from     index     payload
+    OPEN      wafer    -         JSON: schedule, state, functions
+    FUNCTION  wafer    function  its executable
+    PUT       wafer    value     the tensor of a state
+    BEGIN     wafer    -         tensors of the batch that MemoryX needs
+    RESULTS   wafer    call      what goes to MemoryX after a call
+    GET       wafer    value     -
+    DONE      MemoryX  -         -               OPEN and its functions are understood
+    WEIGHTS   MemoryX  call      what comes to the wafer before a call
+    ANSWERS   MemoryX  -         what the step puts out of its update
+    STATE     MemoryX  value     the tensor of a state
+    FAILED    MemoryX  -         JSON: code and message of the error that ends the connection
+
+Tensors follow one another in the order of `cs_toolkit.traffic`, each padded to 64 bytes, so that a device
+reads them where they were received.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from cs_stream.sockets import receive_scattered, send_gathered
+from cs_system.errors import MemoryxError
+from cs_system.wire import dtype_named
+from cs_toolkit.step import TensorSpec, device_dtype
+
+ALIGNMENT = 64
+"""Bytes: arrays at such addresses are taken by XLA without a copy."""
+
+MAX_TEXT_BYTES = 64 << 20
+"""Of a JSON payload."""
+
+_MAGIC = b"CSMX"
+_VERSION = 1
+_FORMAT = struct.Struct("<4sBBHIIQ")
+_PADDING = bytes(ALIGNMENT)
+
+
+class FrameType(IntEnum):
+    """The type byte of a frame."""
+
+    OPEN = 1
+    FUNCTION = 2
+    PUT = 3
+    BEGIN = 4
+    RESULTS = 5
+    GET = 6
+    DONE = 7
+    WEIGHTS = 8
+    ANSWERS = 9
+    STATE = 10
+    FAILED = 11
+
+
+@dataclass(frozen=True)
+class Header:
+    """One frame's header; the fields are those of the module's table."""
+
+    type: FrameType
+    index: int
+    nbytes: int
+
+
+def padded(nbytes: int) -> int:
+    """Bytes with what follows them until the next tensor."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def send_frame(sock: socket.socket, kind: FrameType, index: int, payload: bytes | memoryview = b"") -> None:
+    """Sends a frame whose payload is no tensor.
+
+    Raises:
+        ConnectionError: the peer has gone, or takes nothing.
+    """
+    head = _FORMAT.pack(_MAGIC, _VERSION, kind, 0, index, 0, memoryview(payload).nbytes)
+    send_gathered(sock, [head, payload] if payload else [head])
+
+
+def send_tensors(sock: socket.socket, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
+    """Sends tensors of device dtypes, without a copy where they are contiguous.
+
+    Raises:
+        ConnectionError: the peer has gone, or takes nothing.
+    """
+    total = sum(padded(array.nbytes) for array in arrays)
+    parts: list[bytes | memoryview] = [_FORMAT.pack(_MAGIC, _VERSION, kind, 0, index, 0, total)]
+    for array in arrays:
+        if array.nbytes:
+            parts.append(raw_bytes(np.ascontiguousarray(array)))
+            parts.append(_PADDING[: padded(array.nbytes) - array.nbytes])
+    send_gathered(sock, [part for part in parts if len(part)])
+
+
+def receive_header(sock: socket.socket) -> Header:
+    """The next frame's header; its payload is still to be received.
+
+    Raises:
+        ConnectionError: the peer has gone.
+        MemoryxError: the peer speaks something else.
+    """
+    data = bytearray(_FORMAT.size)
+    receive_scattered(sock, [memoryview(data)])
+    magic, version, kind, _, index, _, nbytes = _FORMAT.unpack(data)
+    if magic != _MAGIC or version != _VERSION or kind not in FrameType.__members__.values():
+        raise MemoryxError(
+            f"got the bytes {bytes(data[:6])!r}, expected a frame of {_MAGIC.decode()}/{_VERSION}: the peer "
+            "is no part of a CS system, or one of another version of the toolkit"
+        )
+    return Header(FrameType(kind), index, nbytes)
+
+
+def receive_payload(sock: socket.socket, header: Header, limit: int) -> bytearray:
+    """The payload of a frame as bytes of their own.
+
+    Raises:
+        ConnectionError: the peer has gone.
+        MemoryxError: it is larger than `limit`.
+    """
+    if header.nbytes > limit:
+        raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected at most {limit:,}")
+    data = bytearray(header.nbytes)
+    if data:
+        receive_scattered(sock, [memoryview(data)])
+    return data
+
+
+def receive_tensors(sock: socket.socket, header: Header, arrays: Sequence[np.ndarray]) -> None:
+    """Receives the tensors of a frame into arrays that are contiguous.
+
+    Raises:
+        ConnectionError: the peer has gone.
+        MemoryxError: the frame has another size.
+    """
+    total = sum(padded(array.nbytes) for array in arrays)
+    if header.nbytes != total:
+        raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected {total:,}")
+    buffers = []
+    for array in arrays:
+        if array.nbytes:
+            buffers.append(raw_bytes(array))
+            buffers.append(memoryview(bytearray(padded(array.nbytes) - array.nbytes)))
+    receive_scattered(sock, [buffer for buffer in buffers if len(buffer)])
+
+
+def raw_bytes(array: np.ndarray) -> memoryview:
+    """The memory of a contiguous array, which may have no elements' type that Python knows."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def views(memory: np.ndarray, specs: Iterable[TensorSpec]) -> list[np.ndarray]:
+    """Arrays one after the other, each padded, in bytes that are aligned."""
+    found, offset = [], 0
+    for spec in specs:
+        dtype = dtype_named(device_dtype(spec.dtype))
+        size = math.prod(spec.shape) * dtype.itemsize
+        found.append(memory[offset : offset + size].view(dtype).reshape(spec.shape))
+        offset += padded(size)
+    return found
+
+
+def padded_bytes(specs: Iterable[TensorSpec]) -> int:
+    """The bytes that `views` of some tensors take."""
+    return sum(
+        padded(math.prod(spec.shape) * dtype_named(device_dtype(spec.dtype)).itemsize) for spec in specs
+    )
+
+
+def aligned_empty(nbytes: int) -> np.ndarray:
+    """Bytes at an address that is a multiple of 64."""
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes]

@@ -1,0 +1,106 @@
+"""What goes between the wafer and MemoryX in a step.
+
+It follows from the schedule, so both sides agree on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cs_toolkit.schedule import Call, Schedule
+from cs_toolkit.step import ITEM_BYTES, TensorSpec, device_dtype
+
+SMALL_BYTES = 64
+"""Values up to this size lie on every part of the system and stay on the wafer for a whole step."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Numbers of values, in the order in which they travel.
+
+    Attributes:
+        calls: what the wafer computes, in its order.
+        to_wafer: for each of these calls what comes from MemoryX before it.
+        to_memory: for each of them which of its results go to MemoryX.
+        inputs: tensors of the batch that MemoryX needs.
+        answers: what the step puts out of what MemoryX computes in the update.
+        dropped: for each call the values that the wafer needs no longer after it.
+    """
+
+    calls: tuple[Call, ...]
+    to_wafer: tuple[tuple[int, ...], ...]
+    to_memory: tuple[tuple[int, ...], ...]
+    inputs: tuple[int, ...]
+    answers: tuple[int, ...]
+    dropped: tuple[tuple[int, ...], ...]
+
+
+def traffic(schedule: Schedule) -> Traffic:
+    """The traffic of a step in layers."""
+    calls = tuple(schedule.wafer_calls())
+    inputs, state = set(schedule.inputs), set(schedule.state.values())
+    on_wafer = {value for call in calls for value in call.results} - inputs - state
+    update = list(schedule.update_calls())
+    updated = {value for call in update for value in call.results}
+    at_memory = {value for call in update for value in call.arguments} | set(schedule.replacements.values())
+    answers = tuple(value for value in dict.fromkeys(schedule.outputs) if value in updated)
+    to_wafer = _to_wafer(schedule, calls, inputs | on_wafer, set(answers))
+    return Traffic(
+        calls=calls,
+        to_wafer=to_wafer,
+        to_memory=tuple(_first(call.results, at_memory & on_wafer) for call in calls),
+        inputs=tuple(value for value in schedule.inputs if value in at_memory),
+        answers=answers,
+        dropped=_dropped(schedule, calls, to_wafer),
+    )
+
+
+def is_small(spec: TensorSpec) -> bool:
+    """Whether a value lies on every part of the system."""
+    return nbytes(spec) <= SMALL_BYTES
+
+
+def nbytes(spec: TensorSpec) -> int:
+    """Bytes of a value in the type that the device computes in."""
+    size = ITEM_BYTES[device_dtype(spec.dtype)]
+    for extent in spec.shape:
+        size *= extent
+    return size
+
+
+def _to_wafer(
+    schedule: Schedule, calls: Sequence[Call], there: set[int], answers: set[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Weights come with every call that reads them, small values and what is only put out once."""
+    kept: set[int] = set()
+    found = []
+    for index, call in enumerate(calls):
+        wanted = [value for value in call.arguments if value not in there]
+        if index == 0:
+            wanted += [value for value in schedule.outputs if value not in there | answers]
+        coming = tuple(dict.fromkeys(value for value in wanted if value not in kept))
+        kept |= {value for value in coming if is_small(schedule.values[value])} | set(schedule.outputs)
+        found.append(coming)
+    return tuple(found)
+
+
+def _dropped(
+    schedule: Schedule, calls: Sequence[Call], to_wafer: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    last: dict[int, int] = {}
+    for index, call in enumerate(calls):
+        last.update(dict.fromkeys((*call.arguments, *call.results), index))
+    kept = {*schedule.outputs, *schedule.inputs}
+    dropped: list[dict[int, None]] = [{} for _ in calls]
+    for value, index in last.items():
+        if value not in kept:
+            dropped[index][value] = None
+    for index, coming in enumerate(to_wafer):
+        weights = (value for value in coming if value not in kept and not is_small(schedule.values[value]))
+        dropped[index].update(dict.fromkeys(weights))
+    return tuple(tuple(values) for values in dropped)
+
+
+def _first(values: Iterable[int], wanted: set[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(value for value in values if value in wanted))

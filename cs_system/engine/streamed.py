@@ -73,7 +73,7 @@ class StreamedEngine:
         self._schedule = schedule
         self._traffic = traffic(self._schedule)
         self._functions: dict[int, Function] | None = None
-        self._own: OwnMemoryx | None = None
+        self.own_memoryx: OwnMemoryx | None = None
         self._memoryx: MemoryxClient | None = None
         self._missing = [spec.name for spec in step.interface.state]
 
@@ -173,7 +173,7 @@ class StreamedEngine:
         self._lose_state()
         self._functions = None
         client, self._memoryx = self._memoryx, None
-        own, self._own = self._own, None
+        own, self.own_memoryx = self.own_memoryx, None
         if client is not None:
             client.close()
         if own is not None:
@@ -186,8 +186,8 @@ class StreamedEngine:
     def _connect(self) -> MemoryxClient:
         address = self._place.address
         if address is None:
-            self._own = OwnMemoryx(self._place)
-            address = self._own.address
+            self.own_memoryx = OwnMemoryx(self._place)
+            address = self.own_memoryx.address
         client = MemoryxClient(address, self._schedule, self._traffic)
         before = [] if self._schedule.before is None else [self._schedule.before]
         client.open(self._executables([*before, *self._schedule.update_calls()]))

@@ -47,7 +47,7 @@ class Memory:
         return self.state.nbytes + self.arrived.nbytes
 
     def before(self) -> Values:
-        """The small values that a step begins with: state, and the schedules and scales that follow from it."""
+        """Small values that a step begins with: state, and the schedules and scales that follow from it."""
         known = {number: np.array(self.state[number]) for number in self.small}
         if self.schedule.before is not None:
             self._run(self.schedule.before, known)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "cgc" / "layers")]
+
+from streamed_steps import Streamed, running_memoryx, stack_of_three  # noqa: E402
+
+from cs_system.engine.streamed import StreamedEngine  # noqa: E402
+from cs_system.memoryx.place import MemoryxPlace  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def stack() -> Streamed:
+    """Of all tests: nothing changes it."""
+    return stack_of_three()
+
+
+@pytest.fixture(scope="session")
+def memoryx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """The address of a MemoryX that nobody breaks."""
+    with running_memoryx(tmp_path_factory.mktemp("memoryx")) as (_, address):
+        yield address
+
+
+@contextmanager
+def loaded(stack: Streamed, place: MemoryxPlace) -> Iterator[StreamedEngine]:
+    engine = stack.engine(place)
+    try:
+        engine.put_state(stack.state)
+        yield engine
+    finally:
+        engine.free()
+
+
+@pytest.fixture
+def engine(stack: Streamed, memoryx: tuple[str, int], tmp_path: Path) -> Iterator[StreamedEngine]:
+    """With a state."""
+    with loaded(stack, MemoryxPlace(memoryx, tmp_path)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def own(stack: Streamed, tmp_path: Path) -> Iterator[StreamedEngine]:
+    """With a state, and a MemoryX of its own."""
+    with loaded(stack, MemoryxPlace(None, tmp_path)) as engine:
+        yield engine

@@ -1,0 +1,82 @@
+"""Steps in layers, ready for an engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from cut_steps import Run, State, run_whole
+from networks import Stack, Step, sgd_step
+from torch import nn
+from torch.nn import functional as F
+
+from cgc.cirh.interface import step_interface
+from cgc.executable import export_step
+from cgc.layers.streamed import streamed_step
+from cs_system.engine.streamed import StreamedEngine
+from cs_system.memoryx.place import MemoryxPlace, memoryx_address
+from cs_toolkit.schedule import Schedule
+from cs_toolkit.step import CompiledStep, Executable
+
+VOCABULARY, STEPS = 12, 20
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A step in layers, ready for an engine; with a state, batches, and what the whole step makes of them."""
+
+    compiled: CompiledStep
+    schedule: Schedule
+    data: dict[str, bytes]
+    state: State
+    batches: list[list[np.ndarray]]
+    whole: Run
+
+    def engine(self, place: MemoryxPlace) -> StreamedEngine:
+        return StreamedEngine(self.compiled, self.schedule, self.data, place)
+
+
+def token_loss(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids).reshape(-1, VOCABULARY), labels.reshape(-1))
+
+
+def streamed(step: Step) -> Streamed:
+    layers, interface = streamed_step(step.module), step_interface(step.module)
+    executables, data = [], {}
+    for number, module in enumerate(layers.modules):
+        name, part = f"function_{number}", step_interface(module)
+        data[name] = export_step(module, part)
+        executables.append(Executable(name, part, "", len(data[name])))
+    compiled = CompiledStep(
+        "0" * 64, "cs2", "weight_streaming", interface, tuple(executables), layers.schedule.to_json()
+    )
+    state = {spec.name: step.state[spec.name].astype(spec.dtype) for spec in interface.state}
+    whole = run_whole(step.module, step.state, step.batches)
+    return Streamed(compiled, layers.schedule, data, state, step.batches, whole)
+
+
+def stack_of_three() -> Streamed:
+    """Three blocks with dropout between a table and a head that share it; gradients are clipped."""
+    torch.manual_seed(3)
+    batches = [tuple(torch.randint(0, VOCABULARY, (2, 4, 6))) for _ in range(STEPS)]
+    return streamed(sgd_step(Stack(3), token_loss, *batches))  # type: ignore[arg-type]
+
+
+@contextmanager
+def running_memoryx(directory: Path) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
+    """A process of MemoryX, and where it listens."""
+    command = [sys.executable, "-m", "cs_system", "memoryx", "serve", "--port=0"]
+    process = subprocess.Popen([*command, f"--memoryx-dir={directory}"], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        yield process, memoryx_address(line.partition("--memoryx=")[2].partition(",")[0])
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,101 @@
+"""The process of MemoryX: what it is told, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamed_steps import Streamed, running_memoryx
+
+from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
+from cs_system.memoryx.place import MemoryxPlace, memoryx_address
+from cs_system.memoryx.store import MappedTensors
+from cs_toolkit.step import TensorSpec
+
+SPECS = {
+    3: TensorSpec("3", "float32", (5, 7)),
+    4: TensorSpec("4", "int64", ()),
+    9: TensorSpec("9", "bool", (3,)),
+}
+
+
+@pytest.fixture
+def limited_files() -> Iterator[None]:
+    """No file of this process grows beyond 64 KiB, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_tensors_lie_where_a_device_reads_them_in_place(tmp_path: Path) -> None:
+    tensors = MappedTensors(tmp_path, SPECS)
+    tensors[3][...] = np.arange(35).reshape(5, 7)
+    tensors[4][...] = -1
+    tensors[9][...] = [True, False, True]
+    assert [tensors[number].ctypes.data % 64 for number in SPECS] == [0, 0, 0]
+    assert tensors[4].dtype == np.int32
+    assert tensors[3].sum() == 35 * 17
+    assert tensors[9].tolist() == [True, False, True]
+    assert 3 in tensors
+    assert 5 not in tensors
+
+
+def test_a_full_disk_is_told_before_the_first_step(tmp_path: Path, limited_files: None) -> None:
+    specs = {0: TensorSpec("0", "float32", (1 << 20,))}
+    with pytest.raises(StorageFullError, match=r"needs 4,194,304 bytes in .* --memoryx-dir"):
+        MappedTensors(tmp_path, specs)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(MemoryxError, match=r"cannot keep 320 bytes in .*/nowhere: No such file"):
+        MappedTensors(tmp_path / "nowhere", SPECS)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("10.0.0.5:9002", ("10.0.0.5", 9002)), ("[::1]:80", ("::1", 80)), ("node:1", ("node", 1))],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert memoryx_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["node", ":9002", "node:", "node:x", "node:0", "node:65536"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(BadOptionError, match="expected HOST:PORT"):
+        memoryx_address(text)
+
+
+def test_one_process_serves_one_model_after_the_other(stack: Streamed, tmp_path: Path) -> None:
+    with running_memoryx(tmp_path) as (process, address):
+        with socket.create_connection(address) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: memoryx\r\n\r\n")
+            assert b"expected a frame of CSMX/1" in stranger.recv(4096)
+        states = []
+        for _ in range(2):
+            engine = stack.engine(MemoryxPlace(address, tmp_path))
+            try:
+                engine.put_state(stack.state)
+                assert engine.own_memoryx is None
+                engine.dispatch([array[None] for array in stack.batches[0]], 0, 1).wait()
+                states.append({n: a.tobytes() for n, a in engine.fetch_state().items()})
+            finally:
+                engine.free()
+        assert states[0] == states[1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_directory_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cs_system", "memoryx", "serve", f"--memoryx-dir={tmp_path / 'nowhere'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "expected a directory that exists" in done.stderr

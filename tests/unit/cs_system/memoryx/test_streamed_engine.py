@@ -1,0 +1,104 @@
+"""A model in layers trains to the numbers of the whole step, with its state in another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamed_steps import Streamed
+
+from cs_system.engine.streamed import StreamedEngine
+from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
+from cs_system.memoryx.place import MemoryxPlace
+
+Outputs = list[dict[str, np.ndarray]]
+
+
+def train(engine: StreamedEngine, stack: Streamed, first: int = 0, last: int | None = None) -> Outputs:
+    """Two steps are under way at a time, as in the loop of the system."""
+    pending, outputs = [], []
+    for batch in stack.batches[first:last]:
+        pending.append(engine.dispatch([array[None] for array in batch], 0, 1))
+        if len(pending) == 2:
+            outputs.append(pending.pop(0).wait())
+    return outputs + [step.wait() for step in pending]
+
+
+def test_losses_and_weights_are_those_of_the_whole_step(engine: StreamedEngine, stack: Streamed) -> None:
+    outputs = train(engine, stack)
+    expected, expected_state = stack.whole
+    for got, want in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(got["output_0"], [want[0]], rtol=1e-6)
+    state = engine.fetch_state()
+    assert state.keys() == expected_state.keys()
+    assert state["state.global_step"] == len(stack.batches)
+    assert state["state.global_step"].dtype == np.int64
+    for name, value in expected_state.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_run_from_a_fetched_state_continues_bit_for_bit(
+    engine: StreamedEngine, stack: Streamed, memoryx: tuple[str, int], tmp_path: Path
+) -> None:
+    whole, expected = train(engine, stack), engine.fetch_state()
+    engine.put_state(stack.state)
+    first = train(engine, stack, 0, 7)
+    middle = engine.fetch_state()
+    second = stack.engine(MemoryxPlace(memoryx, tmp_path))
+    try:
+        second.put_state(middle)
+        rest, state = train(second, stack, 7), second.fetch_state()
+    finally:
+        second.free()
+    assert [o["output_0"].tobytes() for o in first + rest] == [o["output_0"].tobytes() for o in whole]
+    assert {n: a.tobytes() for n, a in state.items()} == {n: a.tobytes() for n, a in expected.items()}
+
+
+def test_some_of_the_state(engine: StreamedEngine) -> None:
+    assert list(engine.fetch_state(["state.global_step"])) == ["state.global_step"]
+    with pytest.raises(StateMismatchError, match=r"'state\.model\.nothing' is not state of the program"):
+        engine.fetch_state(["state.model.nothing"])
+
+
+def test_steps_need_all_of_the_state(stack: Streamed, engine: StreamedEngine) -> None:
+    engine.put_state({"state.global_step": stack.state["state.global_step"]})
+    assert "state.global_step" not in engine.missing_state
+    with pytest.raises(WrongOrderError, match="put_state comes before the first step"):
+        train(engine, stack, 0, 1)
+    with pytest.raises(WrongOrderError, match="none was put"):
+        engine.fetch_state()
+
+
+def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, stack: Streamed) -> None:
+    train(own, stack, 0, 2)
+    assert own.own_memoryx is not None
+    os.kill(own.own_memoryx.pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(
+        MemoryxError, match=r"MemoryX at 127\.0\.0\.1:\d+ has gone .* continues from its last"
+    ):
+        train(own, stack, 2)
+    assert time.monotonic() - began < 10
+    assert own.missing_state
+
+
+def test_nothing_is_left_of_memoryx(own: StreamedEngine, stack: Streamed, tmp_path: Path) -> None:
+    train(own, stack, 0, 1)
+    assert not list(tmp_path.iterdir())  # the file of the state has no name
+    process = own.own_memoryx
+    assert process is not None
+    own.free()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_no_memoryx_at_the_address(stack: Streamed, tmp_path: Path) -> None:
+    engine = stack.engine(MemoryxPlace(("127.0.0.1", 9), tmp_path))
+    with pytest.raises(
+        MemoryxError, match=r"no MemoryX answers at 127\.0\.0\.1:9: .*cs_system memoryx serve"
+    ):
+        engine.program()

@@ -26,6 +26,7 @@ from cgc.manifest import (
     FILES,
     FORMAT_VERSION,
     MANIFEST,
+    SCHEDULE,
     Estimates,
     FileEntry,
     Manifest,
@@ -67,7 +68,7 @@ class Artifact:
 
     @property
     def step(self) -> CompiledStep:
-        """What the CS system is told of the step."""
+        """What the CS system is told of the step; raises as `read` does."""
         manifest = self.manifest
         executables = []
         for entry in manifest.executables:
@@ -81,6 +82,7 @@ class Artifact:
             manifest.estimates.execution,
             self.interface,
             tuple(executables),
+            self.read(SCHEDULE).decode() if SCHEDULE in manifest.files else "",
         )
 
     def executable_bytes(self, name: str) -> bytes:
@@ -213,7 +215,7 @@ def publish(lock: DirectoryLock, manifest: Manifest, files: Mapping[str, bytes])
     Args:
         lock: of `artifact_lock` for the manifest's key.
         manifest: its `files` are `file_entries(files)`.
-        files: all of `cgc.manifest.FILES`, and the file of every executable.
+        files: all of `cgc.manifest.FILES` for its mode of execution, and the file of every executable.
 
     Raises:
         ArtifactWriteError: the disk is full, or permission is missing; nothing half-written is left.
@@ -267,7 +269,10 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise CorruptArtifactError(f"{where}: {place}: {first['msg']}, got {first['input']!r:.80}") from error
-    wanted = (*FILES, *(executable_file(entry.name) for entry in manifest.executables))
+    wanted = (
+        *FILES[manifest.estimates.execution],
+        *(executable_file(entry.name) for entry in manifest.executables),
+    )
     missing = [name for name in wanted if name not in manifest.files]
     if missing:
         raise CorruptArtifactError(f"{where}: files lacks {', '.join(missing)}")

@@ -1,25 +1,25 @@
 """The compiler from end to end: a module of CIRH in, an artifact directory out.
 
     check -> passes -> kernels -> placement -> performance model -> report
-                   \\-> executable (jax.export)                       -> artifact
+                   \\-> executables (jax.export)                      -> artifact
+
+What follows the passes depends on the mode of execution, see `cgc.execution`.
 
 A program that was compiled before is found by its key and not compiled again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 
 from cgc.artifact import (
     Artifact,
@@ -34,48 +34,24 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
-from cgc.cirh.interface import MODE, graph_function, step_interface
-from cgc.cirh.text import canonical_text, print_module
-from cgc.cirh.verify import verify_module
-from cgc.errors import CorruptArtifactError, InvalidModuleError, PlacementError
-from cgc.manifest import (
-    CIRH_TEXT,
-    DELTAT_ESTIMATE,
-    FORMAT_VERSION,
-    KERNELS_TEXT,
-    LAIR_TEXT,
-    PLAN,
-    REPORT_HTML,
-    REPORT_JSON,
-    REPORT_TEXT,
-    ExecutableEntry,
-    FabricName,
-    Interface,
-    Manifest,
-    PipelinedEstimates,
-    executable_file,
-)
+from cgc.cirh.interface import step_interface, step_mode
+from cgc.cirh.text import canonical_text
+from cgc.errors import CorruptArtifactError
+from cgc.execution.stages import Progress, Stages, rewritten
+from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.fabric import Fabric
-from cs_toolkit.step import Execution, Mode, Precision, StepInterface
+from cs_toolkit.step import Execution, Precision, StepInterface
 
 if TYPE_CHECKING:
+    from cgc.execution.compiled import Compiled
     from cgc.kernels import KernelGraph
     from cgc.publishing import DirectoryLock
-    from cgc.report import CompileReport
-
-Progress = Callable[[str, int, int], None]
-"""(stage that begins, stages done, stages in all); at the end once more with done == total."""
-
-KERNEL = "cs.kernel"
-"""Attribute of the ops in `kernels.mlir`: the name of the kernel that an op runs in."""
-
-_MODES: tuple[Mode, ...] = ("train", "eval", "infer")
-_WHOLE_STEP = "step"
-"""The name of the one executable of a step that is executed pipelined."""
+    from cgc.report import CompileReport, StreamedReport
 
 _VALIDATE_STAGES = 3
-_COMPILE_STAGES = 7
+_COMMON_STAGES = 3
+"""Of a compilation: checking and rewriting the graph at its begin, writing the artifact at its end."""
 
 
 class CompileOptions(BaseModel):
@@ -123,7 +99,7 @@ class CompileResult:
     reused: bool
     warnings: tuple[str, ...]
     seconds: float
-    report: CompileReport | None
+    report: CompileReport | StreamedReport | None
 
     @property
     def report_text(self) -> str:
@@ -151,11 +127,13 @@ def validate_step(
     Raises:
         CompileError: it cannot; the message names the op, its node and the user's line.
     """
+    from cgc.execution.pipelined import matched
+
     start = time.monotonic()
     if interface is None:
         step_interface(module)
-    stages = _Stages(_VALIDATE_STAGES, progress)
-    _, graph = _kernels_of(module, options, stages)
+    stages = Stages(_VALIDATE_STAGES, progress)
+    graph = matched(rewritten(module, options.pipeline, stages), stages)
     stages.finish()
     return ValidationResult(graph, time.monotonic() - start)
 
@@ -252,141 +230,47 @@ def _compile(
     key: str,
     lock: DirectoryLock,
     progress: Progress | None,
-) -> tuple[Artifact, CompileReport]:
-    from cgc.executable import export_step
-    from cgc.performance import with_streaming_rate
-    from cgc.placement import place
-    from cgc.report import compile_report
-
-    stages = _Stages(_COMPILE_STAGES, progress)
-    optimized, graph = _kernels_of(module, options, stages)
-    with stages.stage("Placing kernels"):
-        try:
-            placement = place(graph, fabric)
-        except PlacementError as error:
-            raise with_streaming_rate(error, graph) from None
-    with stages.stage("Estimating performance"):
-        report = compile_report(graph, placement, fabric)
-    with stages.stage("Exporting the executable"):
-        executable = export_step(optimized, interface)
+) -> tuple[Artifact, CompileReport | StreamedReport]:
+    stages, compiled = _compiled(module, interface, options, fabric, progress)
     with stages.stage("Writing the artifact"):
-        files = _files(optimized, graph, report, executable)
-        artifact = publish(lock, _manifest(key, _mode(optimized), options, interface, report, files), files)
+        files = compiled.files()
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            tool_version=tool_version(),
+            key=key,
+            mode=step_mode(module),
+            precision=options.precision,
+            batch_size=compiled.batch_size,
+            interface=Interface.from_step(interface),
+            executables=compiled.entries(),
+            fabric=FabricName(name=fabric.name, processing_elements=fabric.processing_elements),
+            estimates=compiled.estimates,
+            versions=tool_versions(),
+            files=file_entries(files),
+        )
+        artifact = publish(lock, manifest, files)
     stages.finish()
-    return artifact, report
+    return artifact, compiled.report
 
 
-def _kernels_of(module: ModuleOp, options: CompileOptions, stages: _Stages) -> tuple[ModuleOp, KernelGraph]:
-    """(a rewritten copy of the module, its kernels)."""
-    from cgc.kernels import match_kernels
-    from cgc.passes.pipeline import run_pipeline, verification_wanted
-
-    with stages.stage("Checking the graph"):
-        # Ops check themselves where they are made and where they are parsed.
-        if verification_wanted():
-            verify_module(module)
-        _mode(module)
-    with stages.stage("Rewriting the graph"):
-        optimized = module.clone()
-        run_pipeline(optimized, options.pipeline)
-    with stages.stage("Matching kernels"):
-        return optimized, match_kernels(optimized)
-
-
-def _files(
-    module: ModuleOp, graph: KernelGraph, report: CompileReport, executable: bytes
-) -> dict[str, bytes]:
-    from cgc.kernels.nests.generated import lair_text
-    from cgc.report import plan_json, render_html, render_text, report_json
-
-    deltat = report.performance.overall.deltat_cycles
-    texts = {
-        CIRH_TEXT: print_module(module),
-        KERNELS_TEXT: kernels_text(module, graph),
-        LAIR_TEXT: lair_text(module, graph),
-        PLAN: plan_json(report),
-        DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
-        REPORT_TEXT: render_text(report),
-        REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
-        REPORT_HTML: render_html(report),
-    }
-    return {**{name: text.encode() for name, text in texts.items()}, executable_file(_WHOLE_STEP): executable}
-
-
-def _manifest(
-    key: str,
-    mode: Mode,
-    options: CompileOptions,
+def _compiled(
+    module: ModuleOp,
     interface: StepInterface,
-    report: CompileReport,
-    files: dict[str, bytes],
-) -> Manifest:
-    overall, fabric, whole = report.performance.overall, report.fabric, Interface.from_step(interface)
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        tool_version=tool_version(),
-        key=key,
-        mode=mode,
-        precision=options.precision,
-        batch_size=report.batch_size,
-        interface=whole,
-        executables=[ExecutableEntry(name=_WHOLE_STEP, interface=whole)],
-        fabric=FabricName(name=fabric.name, processing_elements=fabric.processing_elements),
-        estimates=PipelinedEstimates(
-            execution=options.execution,
-            deltat_cycles=overall.deltat_cycles,
-            samples_per_s=overall.samples_per_s,
-            active_pes=overall.active_pes,
-            total_utilization=report.placement.total_utilization,
-        ),
-        versions=tool_versions(),
-        files=file_entries(files),
-    )
+    options: CompileOptions,
+    fabric: Fabric,
+    progress: Progress | None,
+) -> tuple[Stages, Compiled]:
+    """What the mode of execution makes of the step, and the stages so far: all but the last."""
+    match options.execution:
+        case "pipelined":
+            from cgc.execution import pipelined
 
+            stages = Stages(_COMMON_STAGES + pipelined.STAGES, progress)
+            optimized = rewritten(module, options.pipeline, stages)
+            return stages, pipelined.compile_pipelined(optimized, interface, fabric, stages)
+        case "weight_streaming":
+            from cgc.execution import weight_streaming
 
-def kernels_text(module: ModuleOp, graph: KernelGraph) -> str:
-    """The module with the name of its kernel on every op (`cs.kernel`); a valid module like any other."""
-    body = list(graph_function(module).body.block.ops)
-    # On the module itself for as long as it takes to print it: a copy takes as long as the text.
-    for kernel in graph.kernels:
-        name = StringAttr(kernel.name)
-        for index in kernel.op_indices:
-            body[index].attributes[KERNEL] = name
-    try:
-        return print_module(module)
-    finally:
-        for op in body:
-            op.attributes.pop(KERNEL, None)
-
-
-def _mode(module: ModuleOp) -> Mode:
-    attribute = graph_function(module).attributes.get(MODE)
-    text = attribute.data if isinstance(attribute, StringAttr) else None
-    for mode in _MODES:
-        if mode == text:
-            return mode
-    raise InvalidModuleError(f"func.func @graph: {MODE} is {attribute}, expected one of {', '.join(_MODES)}")
-
-
-class _Stages:
-    """Counts the stages of a compilation for whoever shows them."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._total = total
-        self._done = 0
-        self._progress = progress
-
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Announces a stage, and counts it when it has succeeded."""
-        self._tell(name)
-        yield
-        self._done += 1
-
-    def finish(self) -> None:
-        """Announces the end."""
-        self._tell("Completed")
-
-    def _tell(self, name: str) -> None:
-        if self._progress is not None:
-            self._progress(name, self._done, self._total)
+            stages = Stages(_COMMON_STAGES + weight_streaming.STAGES, progress)
+            optimized = rewritten(module, options.pipeline, stages)
+            return stages, weight_streaming.compile_streamed(optimized, fabric, stages)

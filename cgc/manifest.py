@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from cs_toolkit.step import Mode, Precision, StepInterface, TensorSpec
+from cs_toolkit.step import Execution, Mode, Precision, StepInterface, TensorSpec
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Grows when a file of the artifact changes its meaning; an artifact of another version is compiled again."""
 
 MANIFEST = "manifest.json"
@@ -20,18 +21,22 @@ DELTAT_ESTIMATE = "deltat_estimate.json"
 REPORT_TEXT = "compile_report.txt"
 REPORT_JSON = "compile_report.json"
 REPORT_HTML = "compile_report.html"
+SCHEDULE = "schedule.json"
 
-FILES = (
-    CIRH_TEXT,
-    KERNELS_TEXT,
-    LAIR_TEXT,
-    PLAN,
-    DELTAT_ESTIMATE,
-    REPORT_TEXT,
-    REPORT_JSON,
-    REPORT_HTML,
-)
-"""What every artifact consists of, beside the manifest and its executables."""
+FILES: Mapping[Execution, tuple[str, ...]] = {
+    "pipelined": (
+        CIRH_TEXT,
+        KERNELS_TEXT,
+        LAIR_TEXT,
+        PLAN,
+        DELTAT_ESTIMATE,
+        REPORT_TEXT,
+        REPORT_JSON,
+        REPORT_HTML,
+    ),
+    "weight_streaming": (CIRH_TEXT, SCHEDULE, REPORT_TEXT, REPORT_JSON),
+}
+"""What an artifact of each execution mode consists of, beside the manifest and its executables."""
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 FileName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -133,7 +138,27 @@ class PipelinedEstimates(_WaferEstimates):
     deltat_cycles: int = Field(gt=0)
 
 
-Estimates = PipelinedEstimates
+Bound = Literal["compute", "latency", "weight bandwidth", "activation memory", "update"]
+"""What keeps a step with weight streaming from being faster."""
+
+
+class StreamedEstimates(_WaferEstimates):
+    """Those of a step with one layer at a time on the wafer; PEs are those of the largest layer.
+
+    Attributes:
+        execution: tells the estimates of one mode from those of another.
+        layers: that follow each other.
+        step_s: seconds of a step.
+        bound_by: what takes most of them.
+    """
+
+    execution: Literal["weight_streaming"] = "weight_streaming"
+    layers: int = Field(gt=0)
+    step_s: float = Field(gt=0)
+    bound_by: Bound
+
+
+Estimates = Annotated[PipelinedEstimates | StreamedEstimates, Field(discriminator="execution")]
 """Estimates of any execution mode, told apart by `execution`; what one mode alone has is read by `match`."""
 
 

@@ -55,11 +55,13 @@ def performance_json(
 
 def _deltat_cycles(estimates: Estimates) -> int | None:
     """Cycles between two samples, where the mode of execution has such a thing."""
-    from cgc.manifest import PipelinedEstimates
+    from cgc.manifest import PipelinedEstimates, StreamedEstimates
 
     match estimates:
         case PipelinedEstimates():
             return estimates.deltat_cycles
+        case StreamedEstimates():
+            return None
 
 
 def fabric_json(

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, get_args
 from cs_toolkit.errors import ToolkitError
 
 Mode = Literal["train", "eval", "infer"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16", "cbfloat16"]
 """What activations and their gradients are computed in."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -16,7 +16,9 @@ from cs_toolkit.step import (
     GLOBAL_STEP,
     METRIC_STATE,
     MODEL_STATE,
+    MODES,
     OPTIMIZER_STATE,
+    Mode,
     StepInterface,
     TensorSpec,
 )
@@ -143,6 +145,20 @@ def step_interface(module: ModuleOp) -> StepInterface:
     return StepInterface(
         tuple(inputs), tuple(state), tuple(outputs), tuple(s.name for s in state if s.name in updated)
     )
+
+
+def step_mode(module: ModuleOp) -> Mode:
+    """What a step is for, as `cs.mode` says.
+
+    Raises:
+        InvalidModuleError: it says something else, or nothing.
+    """
+    attribute = graph_function(module).attributes.get(MODE)
+    text = attribute.data if isinstance(attribute, StringAttr) else None
+    for mode in MODES:
+        if mode == text:
+            return mode
+    raise InvalidModuleError(f"func.func @graph: {MODE} is {attribute}, expected one of {', '.join(MODES)}")
 
 
 def alias_of(argument: InterfaceValue) -> int | None:

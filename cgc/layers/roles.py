@@ -25,6 +25,7 @@ class Role(Enum):
     """At MemoryX, when gradients have come."""
 
 
+_BEFORE_LAYERS = (Role.REPEATED, Role.CONTROL)
 _CONTROL, _WEIGHT, _DATA, _OPTIMIZER = 1, 2, 4, 8
 
 
@@ -32,7 +33,11 @@ def roles(graph: StepGraph) -> list[Role]:
     """The role of every op."""
     depends = dependencies(graph)
     updated = update_side(graph, _fixed_updates(graph, depends))
-    return [_role(graph, op, depends, updated) for op in range(len(graph.operands))]
+    found: list[Role] = []
+    for op in range(len(graph.operands)):
+        is_early = all(found[producer] in _BEFORE_LAYERS for producer in graph.producers(op))
+        found.append(_role(graph, op, depends, updated, is_early))
+    return found
 
 
 def dependencies(graph: StepGraph) -> list[int]:
@@ -61,13 +66,13 @@ def _fixed_updates(graph: StepGraph, depends: list[int]) -> frozenset[int]:
     return frozenset(op for op, kinds in enumerate(depends) if kinds & _OPTIMIZER)
 
 
-def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int]) -> Role:
+def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int], is_early: bool) -> Role:
     kinds, small = depends[op], graph.makes_small(op)
     if (op in updated and kinds not in (0, _CONTROL)) or kinds & _OPTIMIZER:
         return Role.UPDATE
     if kinds == 0:
         return Role.REPEATED
-    if kinds == _CONTROL and small:
+    if kinds == _CONTROL and small and is_early:
         return Role.CONTROL
     flows = bool(kinds & _DATA and kinds & (_WEIGHT | _CONTROL))
     if op not in graph.forward:

@@ -4,6 +4,7 @@ from cgc.report.data import plan_json, report_json
 from cgc.report.limit import Limit, Reason
 from cgc.report.model import CompileReport, KernelReport, compile_report
 from cgc.report.page import render_html
+from cgc.report.streamed import StreamedReport, render_streamed_text, streamed_report_json
 from cgc.report.text import kernel_list_text, render_text, verdict
 
 __all__ = [
@@ -11,11 +12,14 @@ __all__ = [
     "KernelReport",
     "Limit",
     "Reason",
+    "StreamedReport",
     "compile_report",
     "kernel_list_text",
     "plan_json",
     "render_html",
+    "render_streamed_text",
     "render_text",
     "report_json",
+    "streamed_report_json",
     "verdict",
 ]

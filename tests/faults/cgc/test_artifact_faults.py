@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[3]
 KEY = "ab" * 32
 SPEC = TensorSpec("state.model.w", "float32", (2,))
 EXECUTABLES = ("forward", "backward")
-CONTENTS = (*FILES, *(f"{name}.jaxexport" for name in EXECUTABLES))
+CONTENTS = (*FILES["pipelined"], *(f"{name}.jaxexport" for name in EXECUTABLES))
 
 
 def contents(size=100):

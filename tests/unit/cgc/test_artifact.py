@@ -47,7 +47,7 @@ EXECUTABLES = {
     "step": INTERFACE,
     "aside": StepInterface(INTERFACE.inputs[:1], INTERFACE.state[:1], (), ()),
 }
-CONTENTS = (*FILES, "step.jaxexport", "aside.jaxexport")
+CONTENTS = (*FILES["pipelined"], "step.jaxexport", "aside.jaxexport")
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What the compiler makes of a rewritten step for each mode of execution."""

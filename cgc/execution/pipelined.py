@@ -1,0 +1,113 @@
+"""A step whose layers are on the wafer at once: one executable, its kernels side by side."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+from cgc.cirh.interface import graph_function
+from cgc.cirh.text import print_module
+from cgc.errors import PlacementError
+from cgc.executable import export_step
+from cgc.execution.compiled import Compiled, Part
+from cgc.kernels import KernelGraph, match_kernels
+from cgc.kernels.nests.generated import lair_text
+from cgc.manifest import (
+    CIRH_TEXT,
+    DELTAT_ESTIMATE,
+    KERNELS_TEXT,
+    LAIR_TEXT,
+    PLAN,
+    REPORT_HTML,
+    REPORT_JSON,
+    REPORT_TEXT,
+    PipelinedEstimates,
+)
+from cgc.performance import with_streaming_rate
+from cgc.placement import place
+from cgc.report import CompileReport, compile_report, plan_json, render_html, render_text, report_json
+
+if TYPE_CHECKING:
+    from cgc.execution.stages import Stages
+    from cs_toolkit.fabric import Fabric
+    from cs_toolkit.step import StepInterface
+
+STAGES = 5
+"""Of `compile_pipelined`."""
+
+KERNEL = "cs.kernel"
+"""Attribute of the ops in `kernels.mlir`: the name of the kernel that an op runs in."""
+
+_WHOLE_STEP = "step"
+"""The name of the one executable."""
+
+
+def matched(module: ModuleOp, stages: Stages) -> KernelGraph:
+    """The kernels of a rewritten step; one stage."""
+    with stages.stage("Matching kernels"):
+        return match_kernels(module)
+
+
+def compile_pipelined(module: ModuleOp, interface: StepInterface, fabric: Fabric, stages: Stages) -> Compiled:
+    """Compiles a rewritten step.
+
+    Args:
+        module: the step.
+        interface: of the step.
+        fabric: what to place the kernels on.
+        stages: of the compilation.
+
+    Raises:
+        CompileError: the step cannot be executed or placed.
+    """
+    graph = matched(module, stages)
+    with stages.stage("Placing kernels"):
+        try:
+            placement = place(graph, fabric)
+        except PlacementError as error:
+            raise with_streaming_rate(error, graph) from None
+    with stages.stage("Estimating performance"):
+        report = compile_report(graph, placement, fabric)
+    with stages.stage("Exporting the executable"):
+        executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
+    with stages.stage("Writing the report"):
+        texts = _texts(module, graph, report)
+    overall = report.performance.overall
+    estimates = PipelinedEstimates(
+        deltat_cycles=overall.deltat_cycles,
+        samples_per_s=overall.samples_per_s,
+        active_pes=overall.active_pes,
+        total_utilization=placement.total_utilization,
+    )
+    return Compiled(report.batch_size, (executable,), texts, estimates, report)
+
+
+def _texts(module: ModuleOp, graph: KernelGraph, report: CompileReport) -> dict[str, str]:
+    deltat = report.performance.overall.deltat_cycles
+    return {
+        CIRH_TEXT: print_module(module),
+        KERNELS_TEXT: kernels_text(module, graph),
+        LAIR_TEXT: lair_text(module, graph),
+        PLAN: plan_json(report),
+        DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
+        REPORT_TEXT: render_text(report),
+        REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
+        REPORT_HTML: render_html(report),
+    }
+
+
+def kernels_text(module: ModuleOp, graph: KernelGraph) -> str:
+    """The module with the name of its kernel on every op (`cs.kernel`); a valid module like any other."""
+    body = list(graph_function(module).body.block.ops)
+    # On the module itself for as long as it takes to print it: a copy takes as long as the text.
+    for kernel in graph.kernels:
+        name = StringAttr(kernel.name)
+        for index in kernel.op_indices:
+            body[index].attributes[KERNEL] = name
+    try:
+        return print_module(module)
+    finally:
+        for op in body:
+            op.attributes.pop(KERNEL, None)

@@ -115,7 +115,7 @@ def compile_for(
 
 
 def _options(settings: RunSettings) -> CompileOptions:
-    return CompileOptions(precision=settings.precision)
+    return CompileOptions(precision=settings.precision, execution=settings.execution)
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:

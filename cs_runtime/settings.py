@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cs_toolkit.step import Precision
+from cs_toolkit.step import Execution, Precision
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """The user's word for a run, as the command lines of programs take it."""
 InputPosition = Literal["toolkit", "program"]
 """Who leaves out the batches that earlier runs have used, in a training that continues."""
+
+
+EXECUTION_VARIABLE = "CSRUN_EXECUTION"
+"""How `python-ws` tells programs that say nothing themselves to be executed by weight streaming."""
+
+
+def default_execution() -> Execution:
+    """The execution of a program that names none."""
+    return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "pipelined"
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,7 @@ class RunSettings:
         log_every_steps: A progress line whenever the global step is a multiple of it.
         batch_size: Samples in one batch.
         precision: What activations and their gradients are computed in.
+        execution: How the CS system executes a step.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
@@ -49,6 +60,7 @@ class RunSettings:
     log_every_steps: int | None = 100
     seed: int | None = None
     precision: Precision = "float32"
+    execution: Execution = "pipelined"
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 

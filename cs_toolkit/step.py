@@ -21,6 +21,8 @@ Execution = Literal["pipelined", "weight_streaming"]
 """How the CS system executes a step: all layers at once, each on its own part of the wafer; or one layer at a
 time on the whole wafer, whose weights come from MemoryX."""
 
+EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
+
 GLOBAL_STEP = "state.global_step"
 """The name of the counter of steps in the state."""
 MODEL_STATE, OPTIMIZER_STATE, METRIC_STATE = "state.model.", "state.optimizer.", "state.metric."

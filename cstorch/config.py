@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+from cs_runtime.errors import suggestion
+from cs_runtime.settings import default_execution
+from cs_toolkit.step import EXECUTIONS, Execution
 from cstorch.errors import ConfigureError
 
 
@@ -25,6 +28,7 @@ class Configuration:
     num_csx: int = 1
     num_workers_per_csx: int = 1
     fabric: str = "cs2"
+    execution: Execution = field(default_factory=default_execution)
     run_dir: Path | None = None
     """Where the files of a run go; `model_dir` when None."""
 
@@ -37,6 +41,11 @@ class Configuration:
             raise ConfigureError(f"mgmt_address is {self.mgmt_address!r}, expected 'IP:PORT'")
         if self.compile_only and self.validate_only:
             raise ConfigureError("compile_only and validate_only are both True, expected at most one of them")
+        if self.execution not in EXECUTIONS:
+            near = suggestion(str(self.execution), EXECUTIONS)
+            raise ConfigureError(
+                f"execution is {self.execution!r}, expected one of {', '.join(EXECUTIONS)}{near}"
+            )
         if self.num_csx != 1:
             raise ConfigureError(
                 f"num_csx is {self.num_csx}, expected 1: a program runs on one CS system; several share "
@@ -70,6 +79,7 @@ def configure(
     transfer_processes: int | None = 5,
     job_labels: Sequence[str] | None = None,
     max_act_per_csx: int | None = 1,
+    execution: Execution | None = None,
     **appliance: Any,
 ) -> None:
     """Configures the run. Call it before the model is made, once in a process.
@@ -93,6 +103,9 @@ def configure(
         transfer_processes: The state travels in one stream.
         job_labels: KEY=VALUE of the job.
         max_act_per_csx: Activations stay on the CS system.
+        execution: How the CS system executes a step: "pipelined", all layers at once, or
+            "weight_streaming", one after the other with weights from MemoryX. When None, "weight_streaming"
+            under `python-ws`, else "pipelined".
         appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 
@@ -111,6 +124,7 @@ def configure(
             mgmt_address,
             1 if num_csx is None else num_csx,
             num_workers_per_csx or 1,
+            execution=execution or default_execution(),
         ),
         "configure()",
     )
@@ -206,6 +220,6 @@ def _require_known(appliance: dict[str, Any]) -> None:
     if unknown:
         raise ConfigureError(
             f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
-            "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, or settings "
-            f"of the appliance, which have no effect: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
+            "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, execution, "
+            f"or what has no effect, of the appliance: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
         )

@@ -242,4 +242,5 @@ def settings_of(loader: DataLoader, command: Command, steps: int | None = None) 
         steps=steps,
         seed=config.seed,
         fabric=config.fabric,
+        execution=config.execution,
     )

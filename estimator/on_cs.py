@@ -186,6 +186,7 @@ class CsBackend:
             log_every_steps=config.log_step_count_steps,
             seed=config.tf_random_seed,
             precision=config.precision,
+            execution=config.execution,
             input_position=setup.input_position,
             params=plain(setup.params),
         )

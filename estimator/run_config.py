@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, get_args
 
 from cs_runtime import tasks
-from cs_runtime.settings import InputPosition
-from cs_toolkit.step import PRECISIONS
+from cs_runtime.settings import InputPosition, default_execution
+from cs_toolkit.step import EXECUTIONS, PRECISIONS
 from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
@@ -36,6 +36,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "cs_config": None,
     "stack_params": None,
     "precision": "float32",
+    "execution": "pipelined",
     "input_position": None,
 }
 INPUT_POSITIONS = get_args(InputPosition)
@@ -129,6 +130,9 @@ class CSRunConfig(RunConfig):
             `mixed_float16`, `mixed_bfloat16` or `cbfloat16`; master weights, optimizer, losses and statistics
             stay float32. When None,
             `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
+        execution: How the CS system executes a step: `pipelined`, all layers at once, or `weight_streaming`,
+            one after the other, with weights from MemoryX. When None, `weight_streaming` under `python-ws`,
+            else `pipelined`.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -144,6 +148,7 @@ class CSRunConfig(RunConfig):
         cs_config: Any = None,
         stack_params: Any = None,
         precision: str | None = None,
+        execution: str | None = None,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -153,6 +158,7 @@ class CSRunConfig(RunConfig):
             cs_config=cs_config,
             stack_params=stack_params,
             precision=_default_precision(cs_config) if precision is None else precision,
+            execution=default_execution() if execution is None else execution,
             input_position=input_position,
             **fields,
         )
@@ -206,3 +212,7 @@ def _check(values: Mapping[str, Any]) -> None:
     if precision not in PRECISIONS:
         near = suggestion(str(precision), PRECISIONS)
         raise CallError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")
+    execution = values.get("execution", "pipelined")
+    if execution not in EXECUTIONS:
+        near = suggestion(str(execution), EXECUTIONS)
+        raise CallError(f"execution must be one of {', '.join(EXECUTIONS)} or None, got {execution!r}{near}")

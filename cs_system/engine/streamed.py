@@ -28,28 +28,33 @@ class StreamedSteps:
 
     Args:
         specs: Of the outputs.
-        values: Of those that the wafer computes; None for those that MemoryX does.
-        answers: Waits for these.
+        numbers: Of the outputs in the schedule.
+        values: By number, of those that are on the wafer.
+        answers: Waits for the others, and gives them by number.
     """
 
     count = 1
 
     def __init__(
-        self, specs: Sequence[TensorSpec], values: Sequence[Any], answers: Callable[[], list[np.ndarray]]
+        self,
+        specs: Sequence[TensorSpec],
+        numbers: Sequence[int],
+        values: Mapping[int, Any],
+        answers: Callable[[], dict[int, np.ndarray]],
     ) -> None:
-        self._specs, self._values, self._answers = specs, values, answers
+        self._specs, self._numbers, self._values, self._answers = specs, numbers, values, answers
 
     def is_ready(self) -> bool:
         """Whether the wafer has computed its outputs."""
-        return all(value.is_ready() for value in self._values if hasattr(value, "is_ready"))
+        return all(value.is_ready() for value in self._values.values() if hasattr(value, "is_ready"))
 
     def wait(self) -> dict[str, np.ndarray]:
         """See `PendingSteps`."""
         with device_errors(ExecutionError, "running the steps"):
-            answers = iter(self._answers())
+            values = {**self._values, **self._answers()}
             return {
-                spec.name: from_device(np.asarray(next(answers) if value is None else value)[None], spec)
-                for spec, value in zip(self._specs, self._values, strict=True)
+                spec.name: from_device(np.asarray(values[number])[None], spec)
+                for spec, number in zip(self._specs, self._numbers, strict=True)
             }
 
 
@@ -139,8 +144,9 @@ class StreamedEngine:
             before = results
         _block_until_ready(before)
         client.computed()
-        outputs = [known.get(number) for number in self._schedule.outputs]
-        return StreamedSteps(self.interface.outputs, outputs, client.answers)
+        numbers = self._schedule.outputs
+        values = {number: known[number] for number in numbers if number in known}
+        return StreamedSteps(self.interface.outputs, numbers, values, client.answers)
 
     def _call(self, index: int, call: Call, known: dict[int, Any]) -> Sequence[Any]:
         client, plan = self._client(), self._traffic

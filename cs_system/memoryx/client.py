@@ -157,13 +157,14 @@ class MemoryxClient:
         """Sends what a call has computed for MemoryX, once the device has done it."""
         self._queue(FrameType.RESULTS, call, results)
 
-    def answers(self) -> Arrays:
-        """What the oldest step without answers puts out of its update, in the order of the traffic.
+    def answers(self) -> dict[int, np.ndarray]:
+        """What the oldest step without answers puts out of its update, by number.
 
         Raises:
             CsSystemError: MemoryX has gone or failed.
         """
-        return self._result(self._answered) if self._traffic.answers else []
+        numbers = self._traffic.answers
+        return dict(zip(numbers, self._result(self._answered), strict=True)) if numbers else {}
 
     def close(self) -> None:
         """Hangs up: MemoryX forgets the model."""

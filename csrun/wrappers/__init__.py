@@ -6,7 +6,8 @@
   `cs_compat/torch` in its import path, the names that programs for CS systems import;
 * `python-pt`: the same with `cs_compat/torch/pt_modules`, a name of PyTorch programs that other libraries
   take another branch for;
-* `python-ws`: of the original stack, for weight streaming. It says what to use.
+* `python-ws`: the same as `python`, and programs that do not say how they are executed are by weight
+  streaming.
 
 The wrappers alone put the modules into the import path. So they are found by no other interpreter, by none
 outside the launchers, and not where the toolkit has been installed by pip: what is in `modules` is importable

@@ -22,6 +22,7 @@ from cstorch.runner.settings import RunConfig
 from cstorch.session import initialize
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
+from cstorch.session.environment import choose_execution
 from cstorch.start import take_requests
 
 __all__ = ["LossValueError", "Model", "RunConfig", "Runner", "run"]
@@ -80,6 +81,8 @@ def _start(config: RunConfig) -> None:
             compile_dir=config.compile_dir,
             compile_only=config.only_compiled,
         )
+        if config.execution is not None:
+            choose_execution(config.execution)
         cm.set_target_num_replicas(-1 if config.multireplica else config.num_replicas)
     else:
         initialize(service_workdir=workdir)

@@ -10,7 +10,14 @@ from typing import Any
 import yaml
 
 from cs_runtime.errors import CallError
+from cs_toolkit.step import Execution
 
+EXECUTION_NAMES: Mapping[str, Execution] = {
+    "pipelined": "pipelined",
+    "pipeline": "pipelined",
+    "weight_streaming": "weight_streaming",
+}
+"""How programs name executions on the command line."""
 MODES = ("train", "eval", "train_and_eval")
 
 Params = dict[str, Any]
@@ -23,7 +30,16 @@ _OF_THE_APPLIANCE: Mapping[str, Any] = {
     "num_wgt_servers": 12,
     "debug_args_path": None,
 }
-_NOT_RUN_CONFIG = ("params", "cpu", "config", "mount_dirs", "python_paths", *_OF_THE_APPLIANCE)
+_NOT_RUN_CONFIG = (
+    "params",
+    "cpu",
+    "target",
+    "execution",
+    "config",
+    "mount_dirs",
+    "python_paths",
+    *_OF_THE_APPLIANCE,
+)
 
 
 def parse(
@@ -43,6 +59,8 @@ def parse(
     own = [action.dest for parent in parents for action in parent._actions if action.dest != "help"]
     parser = argparse.ArgumentParser(parents=parents, conflict_handler="resolve")
     add = parser.add_argument
+    add("target", nargs="?", choices=("CSX", "CPU"), help="CPU: this CPU, whatever the parameters say")
+    add("execution", nargs="?", choices=EXECUTION_NAMES, help="how the CS system executes a step")
     add("-p", "--params", required=True, type=Path, help="YAML file with the parameters")
     add("-m", "--mode", required=True, choices=MODES)
     add("-cs", "--cs_ip", help="address of the CS system: IP or IP:PORT; this CPU without it")
@@ -103,7 +121,9 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
     for name, value in vars(args).items():
         if name not in (*_NOT_RUN_CONFIG, *own) and value not in (None, False):
             run[name] = str(value) if isinstance(value, Path) else value
-    if args.cpu:
+    if args.execution is not None:
+        run["execution"] = EXECUTION_NAMES[args.execution]
+    if args.cpu or args.target == "CPU":
         run["cs_ip"] = None
     params["runconfig"] = run
     params["flags"] = {name: getattr(args, name) for name in own}

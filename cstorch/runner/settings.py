@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import CallError, suggestion
+from cs_toolkit.step import EXECUTIONS, Execution
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -47,6 +48,7 @@ class RunConfig:
         grad_accum_steps: steps whose gradients are added up; 1 on the CS system.
         appliance: refused.
         multireplica: accepted; a simulated system runs one replica.
+        execution: "pipelined" or "weight_streaming", see `cstorch.configure`.
     """
 
     model_dir: Path
@@ -78,6 +80,7 @@ class RunConfig:
     grad_accum_steps: int = 1
     appliance: bool = False
     multireplica: bool = False
+    execution: Execution | None = None
 
     @property
     def on_cs(self) -> bool:
@@ -169,6 +172,11 @@ class RunConfig:
             )
 
     def _check_place(self) -> None:
+        if self.execution is not None and self.execution not in EXECUTIONS:
+            raise CallError(
+                f"runconfig: execution is {self.execution!r}, expected one of "
+                f"{', '.join(EXECUTIONS)}{suggestion(self.execution, EXECUTIONS)}"
+            )
         if self.compile_only and self.validate_only:
             raise CallError("compile_only and validate_only are both given, expected one of them")
         if self.appliance:

@@ -6,7 +6,9 @@ import atexit
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cs_runtime.settings import default_execution
 from cs_runtime.tasks import current
+from cs_toolkit.step import Execution
 from cstorch.backends import on_cpu
 from cstorch.config import Configuration, change_configuration, is_configured, keep_configuration
 from cstorch.errors import ConfigureError
@@ -23,13 +25,13 @@ class Environment:
     Attributes:
         service_workdir: for files of the run; a program's `model_dir` in most cases.
         compile_dir: for artifacts of the compiler; `service_workdir` when None.
-        weight_streaming_mode: False: layers stay on the CS system, a pipeline.
+        weight_streaming_mode: whether `python-ws` runs this process: programs ask before they say more.
         appliance: False: a CS system is reached by its address.
     """
 
     service_workdir: str = field(default_factory=lambda: str(Path.cwd()))
     compile_dir: str | None = None
-    weight_streaming_mode: bool = False
+    weight_streaming_mode: bool = field(default_factory=lambda: default_execution() == "weight_streaming")
     appliance: bool = False
 
 
@@ -110,6 +112,11 @@ def is_initialized() -> bool:
 def choose_seed(seed: int) -> None:
     """Of random operations on the system."""
     change_configuration(seed=seed)
+
+
+def choose_execution(execution: Execution) -> None:
+    """How the CS system executes a step."""
+    change_configuration(execution=execution)
 
 
 def is_streamer() -> bool:

@@ -124,8 +124,6 @@ def make_estimator(
     from estimator import CerebrasEstimator, CSRunConfig, WarmStartSettings
 
     fields = {key: value for key, value in params["runconfig"].items() if key not in _NOT_RUN_CONFIG}
-    if fields["precision"] is None:
-        del fields["precision"]
     config = CSRunConfig(cs_ip=args.cs_ip, device_fn=args.device and f"/device:{args.device}", **fields)
     warm_start = None
     if args.checkpoint_path is not None and args.mode in ("train", "train_and_eval"):

@@ -38,13 +38,18 @@ def digits_input_fn() -> tf.data.Dataset:
 
 
 def estimator(
-    model_module: Any, model_dir: Path, system: RunningSystem | None, dropout: float
+    model_module: Any,
+    model_dir: Path,
+    system: RunningSystem | None,
+    dropout: float,
+    execution: str | None = None,
 ) -> CerebrasEstimator:
     config = CSRunConfig(
         cs_ip=None if system is None else system.address,
         tf_random_seed=SEED,
         save_summary_steps=1,
         save_checkpoints_steps=1000,
+        execution=execution,
     )
     return CerebrasEstimator(model_module.model_fn, model_dir, config=config, params=params(dropout))
 
@@ -147,3 +152,23 @@ def test_evaluate_and_predict_on_the_system_equal_those_on_the_cpu(
     for ours, theirs in zip(from_system, from_cpu, strict=True):
         np.testing.assert_allclose(ours["probabilities"], theirs["probabilities"], rtol=1e-4, atol=1e-6)
         assert ours["classes"] == theirs["classes"]
+
+
+def test_weight_streaming_equals_the_pipelined_program_and_continues_it(
+    system: RunningSystem, model_module: Any, tmp_path: Path, logged_losses: Losses
+) -> None:
+    for name in ("pipelined", "weight_streaming"):
+        made = estimator(model_module, tmp_path / name, system, dropout=0.2, execution=name)
+        made.train(digits_input_fn, max_steps=20)
+    expected, got = logged_losses(tmp_path / "pipelined"), logged_losses(tmp_path / "weight_streaming")
+    np.testing.assert_allclose(list(got.values()), list(expected.values()), rtol=1e-6)
+    variables = checkpoint(tmp_path / "pipelined", 20)
+    for name, value in checkpoint(tmp_path / "weight_streaming", 20).items():
+        np.testing.assert_allclose(value, variables[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+    for name, other in (("pipelined", "weight_streaming"), ("weight_streaming", "pipelined")):
+        made = estimator(model_module, tmp_path / name, system, dropout=0.2, execution=other)
+        made.train(digits_input_fn, max_steps=25)
+    after = [list(logged_losses(tmp_path / name).values()) for name in ("pipelined", "weight_streaming")]
+    np.testing.assert_allclose(after[0][20:], after[1][20:], rtol=1e-6)
+    assert len(after[0]) == 25

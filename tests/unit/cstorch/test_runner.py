@@ -135,6 +135,19 @@ def test_a_run_in_two_parts_equals_one_bit_for_bit(system: RunningSystem) -> Non
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_weight_streaming_goes_on_where_the_pipeline_has_stopped(system: RunningSystem) -> None:
+    """Adam, a schedule, clipping and a dynamic loss scale, in layers: the state is the same."""
+    on_cs = ("-m", "train", f"--cs_ip={system.address}")
+    whole = called(*on_cs, "-o", "whole", log_steps=1)
+    called(*on_cs, "-o", "mixed", log_steps=1, max_steps=6)
+    rest = called("CSX", "weight_streaming", *on_cs, "-o", "mixed", log_steps=1)
+    assert rest.losses == pytest.approx({step: whole.losses[step] for step in range(7, 13)}, rel=1e-6)
+    back = called("CSX", "pipeline", *on_cs, "-o", "mixed", log_steps=1, max_steps=14)
+    assert sorted(back.losses) == [13, 14]
+    report = json.loads(Path("mixed/run_summary.json").read_text())
+    assert report["status"] == "completed"
+
+
 def test_an_evaluation_equals_a_direct_computation(
     system: RunningSystem, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -354,6 +367,10 @@ def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None
     assert "-p/--params" in capsys.readouterr().err
     with pytest.raises(CallError, match="cannot read the parameter file"):
         run(Network, argv=["-m", "train", "-p", "nothing.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        run(Network, argv=["CSX", "weight-streaming", "-m", "train", "-p", "nothing.yaml"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'weight-streaming'" in capsys.readouterr().err
     Path("list.yaml").write_text("[1]")
     with pytest.raises(CallError, match="holds a list"):
         run(Network, argv=["-m", "train", "-p", "list.yaml"])

@@ -13,8 +13,8 @@ def hint(error: ModuleNotFoundError) -> str:
     name = error.name or ""
     if _is_below(name, _WEIGHT_STREAMING):
         return (
-            f"weight streaming is not there, so there is no module '{name}'; "
-            "expected a layer-pipelined program"
+            f"the module '{name}' belongs to weight streaming; run the program with python-ws in the place "
+            "of python"
         )
     if _is_below(name, _PYTORCH):
         return (

@@ -44,7 +44,7 @@ ENDINGS = {
         "error: KeyError: 'no such file'",
         True,
     ),
-    "streaming": ("127.0.0.1:1", "import tfwse", 1, "weight streaming is not there", True),
+    "streaming": ("127.0.0.1:1", "import tfwse", 1, "run the program with python-ws", True),
 }
 """By name address and body of a program, its exit code, what its last line has, and is there a traceback?"""
 
@@ -170,11 +170,24 @@ def test_the_wrapper_by_itself_says_what_it_needs() -> None:
     assert "CSRUN_PYTHON is not set; expected" in result.stderr
 
 
-def test_weight_streaming_says_what_to_use(command: Command) -> None:
-    refused = command("csrun_cpu", "python-ws", "run.py")
-    assert refused.returncode == 2
-    assert "python-ws: weight streaming" in refused.stderr
-    assert "'python'" in refused.stderr
+def test_python_ws_chooses_weight_streaming(command: Command) -> None:
+    code = (
+        "import importlib.util as u; from cs_runtime.settings import default_execution; "
+        "print(u.find_spec('tfwse') is not None, default_execution())"
+    )
+    assert command("csrun_cpu", "python-ws", "-c", code).stdout == "True weight_streaming\n"
+    assert command("csrun_cpu", "python", "-c", code).stdout == "False pipelined\n"
+
+
+def test_the_estimator_for_weight_streaming(command: Command) -> None:
+    code = (
+        "import tfwse; from cerebras.tf.ws.cs_estimator_ws import CerebrasEstimator; "
+        "from cerebras.tf.run_config import CSRunConfig; "
+        "config = CSRunConfig(execution='pipelined'); "
+        "made = CerebrasEstimator(lambda features, labels, mode, params: None, 'model_dir', config); "
+        "print(made.config.execution)"
+    )
+    assert command("csrun_cpu", "python-ws", "-c", code).stdout == "weight_streaming\n"
 
 
 def test_python_pt_has_the_names_of_pytorch_programs_beside_the_others(command: Command) -> None:

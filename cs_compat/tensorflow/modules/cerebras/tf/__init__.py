@@ -1,1 +1,6 @@
 """TensorFlow programs."""
+
+from pkgutil import extend_path
+
+# The names of weight streaming lie in another folder.
+__path__ = extend_path(__path__, __name__)

@@ -1,0 +1,1 @@
+"""TensorFlow programs with weight streaming."""

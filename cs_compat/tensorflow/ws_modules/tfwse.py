@@ -1,0 +1,1 @@
+"""Programs that find this name, which `python-ws` alone has, take their branch for weight streaming."""

@@ -18,7 +18,7 @@ import numpy as np
 from cs_runtime import logs
 from cs_runtime.events import StepEvents
 from cs_runtime.exits import report_errors
-from cs_runtime.settings import RunSettings
+from cs_runtime.settings import RunSettings, default_execution
 from cs_runtime.training import train
 from cs_toolkit.step import TensorSpec
 
@@ -63,6 +63,7 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         save_every_steps=int(os.environ.get("SAVE_EVERY", "10")),
         log_every_steps=10,
         **{limit: int(max_steps)},
+        execution=default_execution(),
     )
     train(FaultyFrontEnd(settings.model_dir), settings, StepEvents(Scalars(), 10, BATCH))
 

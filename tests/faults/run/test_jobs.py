@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cs_runtime.settings import EXECUTION_VARIABLE
 from cs_system.client import SystemClient, parse_address
 from cs_system.testing import RunningSystem
 
@@ -133,10 +134,44 @@ def test_killed_job_continues_bit_for_bit(system: RunningSystem, tmp_path: Path)
 
     code, output = finish(launch(system, broken, 60))
     assert code == 0, output
+    assert_equal_bit_for_bit(whole, broken)
+
+
+def test_a_job_whose_memoryx_was_killed_continues_bit_for_bit(system: RunningSystem, tmp_path: Path) -> None:
+    streamed = {EXECUTION_VARIABLE: "weight_streaming"}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    code, output = finish(launch(system, whole, 60, **streamed))
+    assert code == 0, output
+
+    job = launch(system, broken, 1_000_000, FAULT="slow", **streamed)
+    wait_for_log(broken, "saved step 20$", job)
+    (memoryx,) = children(system.process.pid)
+    os.kill(memoryx, signal.SIGKILL)
+    killed_s = time.monotonic()
+    code, output = finish(job)
+    assert code == 1, output
+    assert time.monotonic() - killed_s < 10
+    assert re.search(r"MemoryX at \S+ has gone .* a training continues from its last checkpoint", output)
+    wait_idle(system)
+    assert not children(system.process.pid)
+
+    code, output = finish(launch(system, broken, 60, **streamed))
+    assert code == 0, output
+    assert_equal_bit_for_bit(whole, broken)
+
+
+def assert_equal_bit_for_bit(whole: Path, broken: Path) -> None:
     expected, got = checkpoint(whole), checkpoint(broken)
     assert expected["state.global_step"] == 60
     for name, value in expected.items():
         assert got[name].tobytes() == value.tobytes(), name
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -6,96 +6,62 @@ while the one before is computed; one sends results when the device has computed
 
 from __future__ import annotations
 
-import json
 import queue
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from cs_stream.sockets import shut_down, tune
-from cs_system.errors import CsSystemError, ExecutionError, MemoryxError, from_wire
+from cs_stream.sockets import shut_down
+from cs_system.errors import CsSystemError, ExecutionError
 from cs_system.memoryx.frames import (
-    MAX_TEXT_BYTES,
     FrameType,
     Header,
     aligned_empty,
     padded_bytes,
     receive_header,
-    receive_payload,
     receive_tensors,
     send_frame,
     send_tensors,
     views,
 )
 from cs_system.memoryx.messages import Opening
+from cs_system.memoryx.weights import Arrays, Arriving, WeightStream
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import StepInterface, TensorSpec
 from cs_toolkit.traffic import Traffic
 
-SLOTS = 2
-"""Calls whose weights are on the wafer: one computes, one arrives."""
-
 _WAITING = 8
 """Frames that wait to be sent."""
 
-_CONNECT_TIMEOUT_S = 10.0
-
-Arrays = list[np.ndarray]
 Results = Callable[[], Arrays]
 """Waits for the device and gives what it has computed."""
-_Arriving = queue.SimpleQueue[Arrays | CsSystemError]
 
 
-class MemoryxClient:
-    """A connection to MemoryX.
-
-    Args:
-        address: Host and port.
-        schedule: Of the step.
-        traffic: Of the schedule.
-
-    Raises:
-        MemoryxError: nobody answers there.
-    """
+class MemoryxClient(WeightStream):
+    """A wafer that opens a model, begins steps, and sends what they compute; see `WeightStream`."""
 
     def __init__(self, address: tuple[str, int], schedule: Schedule, traffic: Traffic) -> None:
-        self._name = f"{address[0]}:{address[1]}"
-        self._schedule, self._traffic = schedule, traffic
-        try:
-            self._sock = socket.create_connection(address, _CONNECT_TIMEOUT_S)
-        except OSError as error:
-            raise MemoryxError(
-                f"no MemoryX answers at {self._name}: {error.strerror or error}; check --memoryx, and that "
-                "it runs (`cs_system memoryx serve`)"
-            ) from error
-        tune(self._sock)
-        specs = schedule.values
-        coming = [[specs[number] for number in numbers] for numbers in traffic.to_wafer]
-        slot_bytes = max(map(padded_bytes, coming), default=0)
-        slots = [aligned_empty(slot_bytes) for _ in range(SLOTS)]
-        self._weights = [[views(slot, specs) for specs in coming] for slot in slots]
-        self._slot = 0
-        self._room = threading.Semaphore(SLOTS)
-        self._arrived: _Arriving = queue.SimpleQueue()
-        self._answered: _Arriving = queue.SimpleQueue()
-        self._states: _Arriving = queue.SimpleQueue()
+        super().__init__(address, schedule, traffic)
+        self._answered: Arriving = queue.SimpleQueue()
+        self._states: Arriving = queue.SimpleQueue()
         # Bounded: state on its way to MemoryX may be larger than this machine's memory.
         self._to_send: queue.Queue[tuple[FrameType, int, Results] | None] = queue.Queue(_WAITING)
-        self._failure: CsSystemError | None = None
-        self._threads: list[threading.Thread] = []
 
-    def open(self, functions: Mapping[int, tuple[bytes, StepInterface]]) -> None:
+    def open(
+        self, functions: Mapping[int, tuple[bytes, StepInterface]], token: str = "", listeners: int = 0
+    ) -> None:
         """Sends the model; `wait_open` waits until it is understood.
 
         Args:
             functions: Bytes and interface of what MemoryX computes, by number.
+            token: By which other wafers join.
+            listeners: How many of them.
 
         Raises:
             MemoryxError: MemoryX has gone.
         """
-        opening = Opening(self._schedule, {number: interface for number, (_, interface) in functions.items()})
+        interfaces = {number: interface for number, (_, interface) in functions.items()}
+        opening = Opening(self._schedule, interfaces, token, listeners)
         try:
             send_frame(self._sock, FrameType.OPEN, 0, opening.to_json())
             for number, (data, _) in functions.items():
@@ -114,10 +80,8 @@ class MemoryxClient:
             self._expect(FrameType.DONE)
         except ConnectionError as error:
             raise self._gone(error) from error
-        for body, name in ((self._receive, "weights"), (self._send, "gradients")):
-            thread = threading.Thread(target=body, name=f"memoryx {name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._start("weights", self._receive)
+        self._start("gradients", self._send)
 
     # State, between steps
 
@@ -141,18 +105,6 @@ class MemoryxClient:
         """Begins a step: its first weights come."""
         self._queue(FrameType.BEGIN, 0, lambda: inputs)
 
-    def weights(self) -> Arrays:
-        """What comes before the next call; the arrays are there until `computed` says that they may go.
-
-        Raises:
-            CsSystemError: MemoryX has gone or failed.
-        """
-        return self._result(self._arrived)
-
-    def computed(self) -> None:
-        """The oldest call whose weights are here has read them."""
-        self._room.release()
-
     def results(self, call: int, results: Results) -> None:
         """Sends what a call has computed for MemoryX, once the device has done it."""
         self._queue(FrameType.RESULTS, call, results)
@@ -168,38 +120,20 @@ class MemoryxClient:
 
     def close(self) -> None:
         """Hangs up: MemoryX forgets the model."""
-        self._failure = self._failure or MemoryxError("the connection to MemoryX is closed")
         shut_down(self._sock)
         self._to_send.put(None)
-        for _ in range(SLOTS):
-            self._room.release()
-        for thread in self._threads:
-            thread.join()
-        self._sock.close()
+        super().close()
 
     # The threads
 
-    def _receive(self) -> None:
-        try:
-            while True:
-                self._take(receive_header(self._sock))
-        except (ConnectionError, CsSystemError) as error:
-            self._fail(error if isinstance(error, CsSystemError) else self._gone(error))
-
     def _take(self, header: Header) -> None:
         specs = self._schedule.values
-        if header.type is FrameType.WEIGHTS:
-            self._room.acquire()
-            arrays = self._weights[self._slot][header.index]
-            self._slot = (self._slot + 1) % SLOTS
-            receive_tensors(self._sock, header, arrays)
-            self._arrived.put(arrays)
-        elif header.type is FrameType.ANSWERS:
+        if header.type is FrameType.ANSWERS:
             self._answered.put(self._fresh(header, [specs[number] for number in self._traffic.answers]))
         elif header.type is FrameType.STATE:
             self._states.put(self._fresh(header, [specs[header.index]]))
         else:
-            raise self._refusal(header)
+            super()._take(header)
 
     def _fresh(self, header: Header, specs: Sequence[TensorSpec]) -> Arrays:
         arrays = views(aligned_empty(padded_bytes(specs)), specs)
@@ -226,31 +160,12 @@ class MemoryxClient:
             raise self._failure
         self._to_send.put((kind, index, arrays))
 
-    def _result(self, arrived: _Arriving) -> Arrays:
-        found = arrived.get()
-        if isinstance(found, CsSystemError):
-            arrived.put(found)  # for whoever asks again
-            raise found
-        return found
-
     def _expect(self, kind: FrameType) -> None:
         header = receive_header(self._sock)
         if header.type is not kind:
             raise self._refusal(header)
 
-    def _refusal(self, header: Header) -> CsSystemError:
-        if header.type is not FrameType.FAILED:
-            return MemoryxError(f"MemoryX at {self._name} sent {header.type.name}, which a wafer sends")
-        fields = json.loads(receive_payload(self._sock, header, MAX_TEXT_BYTES))
-        return from_wire(fields["code"], fields["message"], {})
-
-    def _gone(self, error: ConnectionError) -> MemoryxError:
-        return MemoryxError(
-            f"MemoryX at {self._name} has gone ({error}); the state is lost, start the job again: a training "
-            "continues from its last checkpoint"
-        )
-
     def _fail(self, error: CsSystemError) -> None:
-        self._failure = self._failure or error
-        for arrived in (self._arrived, self._answered, self._states):
-            arrived.put(self._failure)
+        super()._fail(error)
+        for arrived in (self._answered, self._states):
+            arrived.put(self._failure or error)

@@ -15,6 +15,7 @@
     BEGIN     wafer    -         tensors of the batch that MemoryX needs
     RESULTS   wafer    call      what goes to MemoryX after a call
     GET       wafer    value     -
+    JOIN      wafer    -         the token of a group whose weights it gets, too
     DONE      MemoryX  -         -               OPEN and its functions are understood
     WEIGHTS   MemoryX  call      what comes to the wafer before a call
     ANSWERS   MemoryX  -         what the step puts out of its update
@@ -67,6 +68,7 @@ class FrameType(IntEnum):
     ANSWERS = 9
     STATE = 10
     FAILED = 11
+    JOIN = 12
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,14 @@ class Opening:
         schedule: of its step.
         functions: of those that MemoryX computes, by number, what goes in and out; their bytes follow in
             this order.
+        token: by which other wafers join, that get the same weights; empty without any.
+        listeners: how many other wafers.
     """
 
     schedule: Schedule
     functions: dict[int, StepInterface]
+    token: str = ""
+    listeners: int = 0
 
     def to_json(self) -> bytes:
         """As text."""
@@ -31,7 +35,8 @@ class Opening:
             number: [_to_json(interface.state), _to_json(interface.inputs), _to_json(interface.outputs)]
             for number, interface in self.functions.items()
         }
-        return json.dumps({"schedule": self.schedule.to_json(), "functions": functions}).encode()
+        fields = {"schedule": self.schedule.to_json(), "functions": functions}
+        return json.dumps({**fields, "token": self.token, "listeners": self.listeners}).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Opening:
@@ -46,7 +51,8 @@ class Opening:
                 int(number): StepInterface(_from_json(inputs), _from_json(state), _from_json(outputs), ())
                 for number, (state, inputs, outputs) in fields["functions"].items()
             }
-            return cls(schedule_from_json(fields["schedule"]), functions)
+            schedule = schedule_from_json(fields["schedule"])
+            return cls(schedule, functions, str(fields["token"]), int(fields["listeners"]))
         except (ValueError, TypeError, KeyError, ToolkitError) as error:
             raise MemoryxError(f"the wafer told no model that MemoryX understands: {error!r}") from error
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from cs_stream.sockets import name_of, tune
 from cs_system.engine import setup
 from cs_system.errors import BadOptionError, PortInUseError
-from cs_system.memoryx.server import Connection
+from cs_system.memoryx.server import Connection, Groups
 
 log = logging.getLogger("cs_system.memoryx")
 
@@ -58,7 +58,7 @@ def serve(options: MemoryxOptions) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # in all threads that follow
     listener = _listen(options)
     setup.start_device(options.xla_cache)
-    threading.Thread(target=_accept, args=(listener, options.directory), daemon=True).start()
+    threading.Thread(target=_accept, args=(listener, options.directory, Groups()), daemon=True).start()
     if options.listen_fd is None:
         place = name_of(listener.getsockname())
         log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
@@ -77,15 +77,15 @@ def _listen(options: MemoryxOptions) -> socket.socket:
         raise PortInUseError.at(options.host, options.port, "--port", error.strerror or str(error)) from error
 
 
-def _accept(listener: socket.socket, directory: Path) -> None:
+def _accept(listener: socket.socket, directory: Path, groups: Groups) -> None:
     while True:
         sock, address = listener.accept()
         tune(sock)
         log.info("wafer at %s", name_of(address))
-        threading.Thread(target=_serve, args=(sock, directory), daemon=True).start()
+        threading.Thread(target=_serve, args=(sock, directory, groups), daemon=True).start()
 
 
-def _serve(sock: socket.socket, directory: Path) -> None:
+def _serve(sock: socket.socket, directory: Path, groups: Groups) -> None:
     with sock:
-        Connection(sock, directory).serve()
+        Connection(sock, directory, groups).serve()
     log.info("the wafer has hung up")

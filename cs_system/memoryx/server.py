@@ -39,7 +39,42 @@ from cs_toolkit.traffic import traffic
 
 log = logging.getLogger("cs_system.memoryx")
 
+MAX_TOKEN_BYTES = 256
 _MAX_FUNCTION_BYTES = 2 << 30
+_JOIN_TIMEOUT_S = 120.0
+
+
+class Groups:
+    """Wafers that get the weights of a model that another one has opened."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._joined: dict[bytes, list[socket.socket]] = {}
+
+    def join(self, token: bytes, sock: socket.socket) -> None:
+        """Hands a connection over, and returns when the wafer has hung up."""
+        with self._changed:
+            self._joined.setdefault(token, []).append(sock)
+            self._changed.notify_all()
+        with contextlib.suppress(ConnectionError):
+            receive_header(sock)  # a listener says nothing more
+        with self._changed:
+            self._joined.pop(token, None)
+
+    def wait(self, token: bytes, count: int) -> list[socket.socket]:
+        """The connections of a group.
+
+        Raises:
+            MemoryxError: some do not come.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._joined.get(token, ())) >= count, _JOIN_TIMEOUT_S):
+                came = 1 + len(self._joined.get(token, ()))
+                raise MemoryxError(
+                    f"{came} of {count + 1} CS systems came to MemoryX within {_JOIN_TIMEOUT_S:g} s; look at "
+                    "the logs of the others"
+                )
+            return list(self._joined[token])
 
 
 @dataclass
@@ -65,11 +100,14 @@ class Connection:
     Args:
         sock: Connected, and closed by the caller.
         directory: Where state and gradients lie.
+        groups: Where other wafers of its group come to.
     """
 
-    def __init__(self, sock: socket.socket, directory: Path) -> None:
+    def __init__(self, sock: socket.socket, directory: Path, groups: Groups) -> None:
         self._sock = sock
         self._directory = directory
+        self._groups = groups
+        self._listeners: list[socket.socket] = []
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._has_ended = False
@@ -85,7 +123,10 @@ class Connection:
         self._guarded(self._serve)
 
     def _serve(self) -> None:
-        self._memory = self._open()
+        memory = self._open()
+        if memory is None:
+            return
+        self._memory = memory
         threads = [
             threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True)
             for name, body in (("streamer", self._stream), ("updater", self._update))
@@ -96,8 +137,11 @@ class Connection:
         for thread in threads:
             thread.join()
 
-    def _open(self) -> Memory:
+    def _open(self) -> Memory | None:
         header = receive_header(self._sock)
+        if header.type is FrameType.JOIN:
+            self._groups.join(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)), self._sock)
+            return None
         opening = Opening.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
         functions = {}
         for number, interface in opening.functions.items():
@@ -112,6 +156,8 @@ class Connection:
             memory.nbytes / 1e6,
             self._directory,
         )
+        if opening.listeners:
+            self._listeners = self._groups.wait(opening.token.encode(), opening.listeners)
         send_frame(self._sock, FrameType.DONE, 0)
         return memory
 
@@ -138,8 +184,10 @@ class Connection:
             step.known.update(memory.before())
             for call, numbers in enumerate(memory.traffic.to_wafer):
                 self._wait_for(numbers, step.number - 1)
+                arrays = memory.weights(call, step.known)
+                for listener in self._listeners:
+                    send_tensors(listener, FrameType.WEIGHTS, call, arrays)
                 with self._sending:
-                    arrays = memory.weights(call, step.known)
                     send_tensors(self._sock, FrameType.WEIGHTS, call, arrays)
             step.streamed.set()
 
@@ -219,7 +267,8 @@ class Connection:
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
-        shut_down(self._sock)
+        for sock in (self._sock, *self._listeners):
+            shut_down(sock)
         if self._begun is not None:
             self._begun.streamed.set()
         self._to_stream.put(None)

@@ -104,6 +104,11 @@ class Schedule:
             yield from _present((*step.partial, step.joined))
         yield from _present(layer.update for layer in self.layers)
 
+    def memory_calls(self) -> Iterator[Call]:
+        """All that MemoryX computes, in its order."""
+        yield from _present((self.before,))
+        yield from self.update_calls()
+
     def calls(self) -> Iterator[Call]:
         """All calls of a step in their order."""
         yield from _present((self.before,))

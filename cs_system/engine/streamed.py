@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from cs_system.engine.device import as_device, check_state, device_errors, from_device, wanted_state
-from cs_system.engine.functions import Function, key_arrays
+from cs_system.engine.functions import Executables, OneDevice
+from cs_system.engine.layers import Layers
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, WrongOrderError
 from cs_system.memoryx.client import MemoryxClient
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
 from cs_toolkit.schedule import Call, Schedule
-from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
+from cs_toolkit.step import CompiledStep, TensorSpec
 from cs_toolkit.traffic import traffic
-
-# JAX does not annotate it.
-_block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 
 
 class StreamedSteps:
@@ -77,7 +74,7 @@ class StreamedEngine:
         self._step, self._data, self._place = step, data, memoryx
         self._schedule = schedule
         self._traffic = traffic(self._schedule)
-        self._functions: dict[int, Function] | None = None
+        self._layers: Layers | None = None
         self.own_memoryx: OwnMemoryx | None = None
         self._memoryx: MemoryxClient | None = None
         self._missing = [spec.name for spec in step.interface.state]
@@ -85,14 +82,12 @@ class StreamedEngine:
     def program(self) -> float:
         """See `Engine`."""
         started = time.monotonic()
-        if self._functions is None:
+        if self._layers is None:
             # First, so that both sides compile their functions at the same time.
             self._memoryx = self._connect()
             with device_errors(ProgramError, "programming"):
-                self._functions = {
-                    number: Function(data, interface)
-                    for number, (data, interface) in self._executables(self._traffic.calls).items()
-                }
+                executables = executables_of(self._step, self._data, self._traffic.calls)
+                self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
             self._memoryx.wait_open()
         return time.monotonic() - started
 
@@ -131,38 +126,11 @@ class StreamedEngine:
             raise
 
     def _run(self, inputs: list[np.ndarray]) -> StreamedSteps:
-        client, plan = self._client(), self._traffic
-        known: dict[int, Any] = dict(zip(self._schedule.inputs, inputs, strict=True))
-        client.begin([known[number] for number in plan.inputs])
-        before: Sequence[Any] = ()
-        for index, call in enumerate(plan.calls):
-            results = self._call(index, call, known)
-            # The device computes this call while the weights of the next one arrive in the other's memory.
-            _block_until_ready(before)
-            if index:
-                client.computed()
-            before = results
-        _block_until_ready(before)
-        client.computed()
-        numbers = self._schedule.outputs
-        values = {number: known[number] for number in numbers if number in known}
-        return StreamedSteps(self.interface.outputs, numbers, values, client.answers)
-
-    def _call(self, index: int, call: Call, known: dict[int, Any]) -> Sequence[Any]:
-        client, plan = self._client(), self._traffic
-        dropped = set(plan.dropped[index])
-        for number, array in zip(plan.to_wafer[index], client.weights(), strict=True):
-            known[number] = array if number in dropped else np.array(array)
-        assert self._functions is not None
-        arguments = [known[number] for number in call.arguments]
-        results = self._functions[call.function](arguments, key_arrays(call.keys))
-        known.update(zip(call.results, results, strict=True))
-        if plan.to_memory[index]:
-            going = [known[number] for number in plan.to_memory[index]]
-            client.results(index, lambda: [np.asarray(value) for value in going])
-        for number in dropped:
-            known.pop(number, None)
-        return results
+        client, plan = self._client(), self._schedule
+        assert self._layers is not None
+        batch = dict(zip(plan.inputs, inputs, strict=True))
+        values = self._layers.run(inputs, [batch[number] for number in self._traffic.inputs], client)
+        return StreamedSteps(self.interface.outputs, plan.outputs, values, client.answers)
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """See `Engine`."""
@@ -177,7 +145,7 @@ class StreamedEngine:
     def free(self) -> None:
         """See `Engine`."""
         self._lose_state()
-        self._functions = None
+        self._layers = None
         client, self._memoryx = self._memoryx, None
         own, self.own_memoryx = self.own_memoryx, None
         if client is not None:
@@ -195,14 +163,14 @@ class StreamedEngine:
             self.own_memoryx = OwnMemoryx(self._place)
             address = self.own_memoryx.address
         client = MemoryxClient(address, self._schedule, self._traffic)
-        before = [] if self._schedule.before is None else [self._schedule.before]
-        client.open(self._executables([*before, *self._schedule.update_calls()]))
+        client.open(executables_of(self._step, self._data, self._schedule.memory_calls()))
         return client
 
-    def _executables(self, calls: Sequence[Call]) -> dict[int, tuple[bytes, StepInterface]]:
-        """Bytes and interface of the functions of some calls, by number."""
-        executables = self._step.executables
-        return {
-            number: (self._data[executables[number].name], executables[number].interface)
-            for number in dict.fromkeys(call.function for call in calls)
-        }
+
+def executables_of(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Call]) -> Executables:
+    """Bytes and interface of the functions of some calls, by number; executable *i* is function *i*."""
+    numbers = dict.fromkeys(call.function for call in calls)
+    return {
+        number: (data[step.executables[number].name], step.executables[number].interface)
+        for number in numbers
+    }

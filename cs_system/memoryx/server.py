@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from cs_stream.sockets import PeerGoneError, shut_down
-from cs_system.engine.functions import Function
+from cs_system.engine.functions import Function, OneDevice
 from cs_system.errors import CsSystemError, MemoryxError, SystemBugError
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
@@ -147,7 +147,7 @@ class Connection:
         for number, interface in opening.functions.items():
             header = receive_header(self._sock)
             data = receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)
-            functions[number] = Function(bytes(data), interface)
+            functions[number] = Function(bytes(data), interface, OneDevice())
         memory = Memory(opening.schedule, traffic(opening.schedule), functions, self._directory)
         self._version = dict.fromkeys(opening.schedule.replacements, 0)
         log.info(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cs_system.engine.functions import Function, key_arrays
+from cs_system.engine.functions import Function
 from cs_system.memoryx.store import MappedTensors
 from cs_toolkit.schedule import Call, Schedule
 from cs_toolkit.traffic import Traffic, is_small
@@ -99,7 +99,7 @@ class Memory:
     def _run(self, call: Call, known: Values) -> None:
         function = self._functions[call.function]
         arguments = [self._value(number, known) for number in call.arguments]
-        results = function(arguments, key_arrays(call.keys))
+        results = function(arguments, call.keys)
         # Waits for the call, whose arguments are memory that changes.
         known.update(zip(call.results, map(np.asarray, results), strict=True))
 

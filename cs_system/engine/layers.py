@@ -1,0 +1,102 @@
+"""The wafer's part of a step in layers: call by call, with weights that come and results that go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from cs_system.engine.functions import Devices, Executables, PlacedCalls
+from cs_toolkit.schedule import Schedule
+from cs_toolkit.traffic import Traffic
+
+# JAX does not annotate it.
+_block_until_ready: Callable[[Any], Any] = jax.block_until_ready
+
+Arrays = list[np.ndarray]
+
+
+class Stream(Protocol):
+    """The connection to MemoryX, as a step needs it."""
+
+    def begin(self, inputs: Arrays) -> None:
+        """Begins a step: its first weights come."""
+        ...
+
+    def weights(self) -> Arrays:
+        """What comes before the next call; the arrays are there until `computed`."""
+        ...
+
+    def computed(self) -> None:
+        """The oldest call whose weights are here has read them."""
+        ...
+
+    def results(self, call: int, results: Callable[[], Arrays]) -> None:
+        """Sends what a call has computed for MemoryX, once the device has done it."""
+        ...
+
+
+class Layers:
+    """The wafer's calls, compiled.
+
+    Args:
+        schedule: Of the step.
+        traffic: Of the schedule.
+        executables: Of its functions.
+        devices: That compute.
+        places: Sharding of the tensors of a batch by number, where they are cut.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        traffic: Traffic,
+        executables: Executables,
+        devices: Devices,
+        places: Mapping[int, Any],
+    ) -> None:
+        self._schedule, self._traffic = schedule, traffic
+        leaving = {number for numbers in traffic.to_memory for number in numbers}
+        whole = frozenset(leaving | set(schedule.outputs))
+        self._calls = PlacedCalls(traffic.calls, executables, devices, places, whole)
+
+    def run(self, inputs: Sequence[Any], for_memory: Arrays, stream: Stream) -> dict[int, Any]:
+        """Computes a step.
+
+        Args:
+            inputs: A batch in the order of the schedule; arrays, or values of the device.
+            for_memory: Those tensors of the batch that go to MemoryX, whole.
+            stream: To MemoryX.
+
+        Returns:
+            The outputs of the step that the wafer has, by number.
+        """
+        known: dict[int, Any] = dict(zip(self._schedule.inputs, inputs, strict=True))
+        stream.begin(for_memory)
+        before: Sequence[Any] = ()
+        for index in range(len(self._traffic.calls)):
+            results = self._call(index, known, stream)
+            # The device computes this call while the weights of the next one arrive in the other's memory.
+            _block_until_ready(before)
+            if index:
+                stream.computed()
+            before = results
+        _block_until_ready(before)
+        stream.computed()
+        return {number: known[number] for number in self._schedule.outputs if number in known}
+
+    def _call(self, index: int, known: dict[int, Any], stream: Stream) -> Sequence[Any]:
+        plan = self._traffic
+        call, dropped = plan.calls[index], set(plan.dropped[index])
+        for number, array in zip(plan.to_wafer[index], stream.weights(), strict=True):
+            known[number] = array if number in dropped else np.array(array)
+        results = self._calls[index]([known[number] for number in call.arguments], call.keys)
+        known.update(zip(call.results, results, strict=True))
+        if plan.to_memory[index]:
+            going = [known[number] for number in plan.to_memory[index]]
+            stream.results(index, lambda: [np.asarray(value) for value in going])
+        for number in dropped:
+            known.pop(number, None)
+        return results

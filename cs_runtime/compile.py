@@ -10,7 +10,7 @@ from typing import Any
 from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
 from cgc.manifest import REPORT_HTML, REPORT_TEXT
 from cs_runtime import files, summaries
-from cs_runtime.errors import ModelDirError
+from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.failures import noted_failures
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import FrontEnd, StepProgram
@@ -25,19 +25,46 @@ log = logging.getLogger("cs_runtime")
 
 @dataclass(frozen=True)
 class Target:
-    """The fabric that a program is compiled for, and the system that has it when one was named."""
+    """The fabric that a program is compiled for, the system when one was named, and how many wafers of it."""
 
     fabric: Fabric
     system: dict[str, Any] | None = None
+    num_csx: int = 1
 
 
 def target_of(settings: RunSettings) -> Target:
     """The fabric of the system at `cs_ip`, else the one that the settings name."""
+    _check_share(settings)
     if settings.cs_ip is None:
         return Target(load_fabric(settings.fabric))
     with SystemClient(parse_address(settings.cs_ip)) as client:
         info = client.info()
-    return Target(Fabric.model_validate(info.fabric_spec), {"name": info.name, "version": info.version})
+    if settings.num_csx > info.num_csx:
+        raise CallError(
+            f"num_csx is {settings.num_csx}, the CS system at {info.address} has {info.num_csx}; ask for "
+            f"fewer, or start it with `cs_system serve --num-csx={settings.num_csx}`"
+        )
+    fabric = Fabric.model_validate(info.fabric_spec)
+    return Target(fabric, {"name": info.name, "version": info.version}, settings.num_csx)
+
+
+def _check_share(settings: RunSettings) -> None:
+    """Whether so many wafers can share a batch.
+
+    Raises:
+        CallError: they cannot.
+    """
+    count = settings.num_csx
+    if count > 1 and settings.execution != "weight_streaming":
+        raise CallError(
+            f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
+            "a batch by weight streaming; say execution: weight_streaming, too"
+        )
+    if settings.batch_size % count:
+        raise CallError(
+            f"a batch of {settings.batch_size} samples cannot be shared equally by {count} CS systems; "
+            f"choose a batch size that {count} divides, or another num_csx"
+        )
 
 
 @seldom_searched()

@@ -43,6 +43,7 @@ class RunSettings:
         batch_size: Samples in one batch.
         precision: What activations and their gradients are computed in.
         execution: How the CS system executes a step.
+        num_csx: Wafers of the CS system that share a batch.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
@@ -61,6 +62,7 @@ class RunSettings:
     seed: int | None = None
     precision: Precision = "float32"
     execution: Execution = "pipelined"
+    num_csx: int = 1
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 

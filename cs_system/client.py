@@ -195,14 +195,21 @@ class Reservation:
         self._steps: StepStream | None = None
         self._closed = False
 
-    def load(self, source: StepSource) -> None:
+    def load(self, source: StepSource, num_csx: int = 1) -> None:
         """Gives the system a compiled program; sends those of its executables that the system has not.
 
+        Args:
+            source: The program.
+            num_csx: Wafers of the system that are to share a batch.
+
         Raises:
-            ArtifactRefusedError: it is for another fabric or another engine, too large, or arrived damaged.
+            ArtifactRefusedError: it is for another fabric or another engine, too large, or arrived damaged;
+                or the wafers cannot share its batch.
         """
         step = source.step
-        needed = self._call("OfferArtifact", step_to_wire(step)).needed
+        offer = step_to_wire(step)
+        offer.num_csx = num_csx
+        needed = self._call("OfferArtifact", offer).needed
         if needed:
             names = {executable.sha256: executable.name for executable in step.executables}
             # Read before the call: gRPC hides what an iterator of requests raises.

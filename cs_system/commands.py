@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -87,6 +88,13 @@ def main() -> None:
     help="How long a run waits for the next batch of a worker.",
 )
 @click.option(
+    "--num-csx",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="CS systems of the group, which can share the batch of a program with weight streaming.",
+)
+@click.option(
     "--memoryx",
     metavar="HOST:PORT",
     help="MemoryX for weight streaming.  [default: one of its own, for as long as it is needed]",
@@ -109,6 +117,7 @@ def serve(
     input_memory: int,
     reconnect_s: float,
     input_patience_s: float,
+    num_csx: int,
     memoryx: str | None,
     memoryx_dir: Path | None,
 ) -> None:
@@ -142,6 +151,7 @@ def serve(
                         None if memoryx is None else memoryx_address(memoryx),
                         memoryx_dir or Path(tempfile.gettempdir()),
                     ),
+                    num_csx=num_csx,
                 ),
                 host=host,
                 port=port,
@@ -210,6 +220,25 @@ def memoryx_serve(
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
+
+
+@main.command(hidden=True)
+@click.option("--leader", required=True, help="Where the CS system waits for its wafers.")
+@click.option("--rank", type=int, required=True)
+def wafer(leader: str, rank: int) -> None:
+    """One wafer of a group; a CS system starts it."""
+    from cs_system.engine import setup
+    from cs_system.memoryx.place import memoryx_address
+    from cs_system.server.logs import set_up_logs
+
+    set_up_logs()
+    setup.limit_threads(None)
+    from cs_system.swarmx.member import serve as serve_wafer
+
+    code = serve_wafer(memoryx_address(leader), os.environ["CS_WAFER_TOKEN"], rank)
+    logging.shutdown()
+    # Threads of XLA may wait for a wafer that has gone.
+    os._exit(code)
 
 
 def _fail(error: Exception, exit_code: int) -> NoReturn:

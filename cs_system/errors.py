@@ -237,6 +237,20 @@ class MemoryxError(CsSystemError):
     code = "memoryx_failed"
 
 
+class WaferLostError(CsSystemError):
+    """One of the CS systems of a group has gone; the state is lost."""
+
+    code = "wafer_lost"
+
+    @classmethod
+    def of(cls, rank: int, count: int) -> WaferLostError:
+        """The number of the system in its group, from 0."""
+        return cls(
+            f"CS system {rank + 1} of {count} has gone; the state is lost, start the job again: a training "
+            "continues from its last checkpoint"
+        )
+
+
 class StorageFullError(CsSystemError):
     """MemoryX has no room for state and gradients."""
 

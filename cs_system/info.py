@@ -68,6 +68,7 @@ class SystemInfo:
         data_address: Where workers reach it.
         run: None when it is idle.
         waiting_jobs: Jobs in the queue.
+        num_csx: Wafers that can share a batch.
     """
 
     name: str
@@ -81,6 +82,7 @@ class SystemInfo:
     waiting_jobs: int
     run: RunInfo | None
     limits: Limits
+    num_csx: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with the names of the attributes."""
@@ -103,6 +105,7 @@ def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
         limits=Limits(
             message.limits.message_bytes, message.limits.artifact_bytes, message.limits.input_memory_bytes
         ),
+        num_csx=message.num_csx or 1,
     )
 
 

@@ -46,10 +46,12 @@ class Configuration:
             raise ConfigureError(
                 f"execution is {self.execution!r}, expected one of {', '.join(EXECUTIONS)}{near}"
             )
-        if self.num_csx != 1:
+        if self.num_csx < 1:
+            raise ConfigureError(f"num_csx is {self.num_csx}, expected 1 or more")
+        if self.num_csx > 1 and self.execution != "weight_streaming":
             raise ConfigureError(
-                f"num_csx is {self.num_csx}, expected 1: a program runs on one CS system; several share "
-                "the work only where weights are streamed, which is not there yet"
+                f"num_csx is {self.num_csx} with execution {self.execution!r}, expected 1: several CS "
+                "systems share a batch by weight streaming; say execution='weight_streaming', too"
             )
         if self.num_workers_per_csx < 1:
             raise ConfigureError(f"num_workers_per_csx is {self.num_workers_per_csx}, expected 1 or more")
@@ -94,7 +96,7 @@ def configure(
         checkpoint_steps: The state can be read after every so many steps, beside the first and the last.
         seed: Of `torch.manual_seed` and of random operations on the system.
         mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
-        num_csx: Number of CS systems; 1.
+        num_csx: CS systems of a group that share a batch by weight streaming.
         num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
             leaves the choice to the toolkit: 1.
         max_wgt_servers: Of the original's appliance, without effect; so are the following ones.

@@ -187,6 +187,7 @@ class CsBackend:
             seed=config.tf_random_seed,
             precision=config.precision,
             execution=config.execution,
+            num_csx=config.num_csx,
             input_position=setup.input_position,
             params=plain(setup.params),
         )

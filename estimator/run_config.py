@@ -37,6 +37,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "stack_params": None,
     "precision": "float32",
     "execution": "pipelined",
+    "num_csx": 1,
     "input_position": None,
 }
 INPUT_POSITIONS = get_args(InputPosition)
@@ -133,6 +134,7 @@ class CSRunConfig(RunConfig):
         execution: How the CS system executes a step: `pipelined`, all layers at once, or `weight_streaming`,
             one after the other, with weights from MemoryX. When None, `weight_streaming` under `python-ws`,
             else `pipelined`.
+        num_csx: CS systems of a group that share a batch by weight streaming.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -149,6 +151,7 @@ class CSRunConfig(RunConfig):
         stack_params: Any = None,
         precision: str | None = None,
         execution: str | None = None,
+        num_csx: int = 1,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -159,6 +162,7 @@ class CSRunConfig(RunConfig):
             stack_params=stack_params,
             precision=_default_precision(cs_config) if precision is None else precision,
             execution=default_execution() if execution is None else execution,
+            num_csx=num_csx,
             input_position=input_position,
             **fields,
         )
@@ -212,6 +216,9 @@ def _check(values: Mapping[str, Any]) -> None:
     if precision not in PRECISIONS:
         near = suggestion(str(precision), PRECISIONS)
         raise CallError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")
+    num_csx = values.get("num_csx", 1)
+    if not isinstance(num_csx, int) or isinstance(num_csx, bool) or num_csx < 1:
+        raise CallError(f"num_csx must be a whole number >= 1, got {num_csx!r}")
     execution = values.get("execution", "pipelined")
     if execution not in EXECUTIONS:
         near = suggestion(str(execution), EXECUTIONS)

@@ -99,7 +99,11 @@ class Engine(Protocol):
 
 
 def make_engine(
-    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace
+    step: CompiledStep,
+    data: Mapping[str, bytes],
+    chunk_batches: int,
+    memoryx: MemoryxPlace,
+    num_csx: int = 1,
 ) -> Engine:
     """The engine of an execution mode; imports JAX, which takes a second.
 
@@ -108,6 +112,7 @@ def make_engine(
         data: bytes of its executables, by their names.
         chunk_batches: batches stacked in a chunk, at most.
         memoryx: where weights are kept that stream to the device.
+        num_csx: wafers that share a batch.
 
     Raises:
         ArtifactRefusedError: this system has no engine for the mode, or the engine wants other executables.
@@ -118,12 +123,17 @@ def make_engine(
             f"the artifact is compiled for execution {step.execution!r}, this system has "
             f"{', '.join(_ENGINES)}; compile it for one of them"
         )
-    return make(step, data, chunk_batches, memoryx)
+    return make(step, data, chunk_batches, memoryx, num_csx)
 
 
 def _pipelined(
-    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace
+    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace, num_csx: int
 ) -> Engine:
+    if num_csx != 1:
+        raise ArtifactRefusedError(
+            f"num_csx is {num_csx} for execution 'pipelined', expected 1: a wafer holds the whole model; "
+            "several share a batch by weight streaming (execution: weight_streaming)"
+        )
     names = [executable.name for executable in step.executables]
     if len(names) != 1 or step.executables[0].interface != step.interface:
         raise ArtifactRefusedError(
@@ -136,7 +146,7 @@ def _pipelined(
 
 
 def _weight_streaming(
-    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace
+    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace, num_csx: int
 ) -> Engine:
     try:
         schedule = schedule_from_json(step.schedule)
@@ -149,12 +159,16 @@ def _weight_streaming(
             f"{len(step.interface.state)} state tensors, its schedule has {wanted[0]} and {len(wanted[1])}; "
             "compile it again"
         )
+    if num_csx != 1:
+        from cs_system.swarmx.group import GroupEngine
+
+        return GroupEngine(step, schedule, data, memoryx, num_csx)
     from cs_system.engine.streamed import StreamedEngine
 
     return StreamedEngine(step, schedule, data, memoryx)
 
 
-_ENGINES: dict[str, Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxPlace], Engine]] = {
+_ENGINES: dict[str, Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxPlace, int], Engine]] = {
     "pipelined": _pipelined,
     "weight_streaming": _weight_streaming,
 }

@@ -19,6 +19,7 @@ class Offer:
         step: As the client has told it.
         fabric: Name of the system's fabric.
         store: What was sent before; keeps what comes.
+        num_csx: Wafers that are to share a batch.
 
     Raises:
         ArtifactRefusedError: the step is for another fabric or too large, or its executables are no list of
@@ -26,9 +27,10 @@ class Offer:
         WireFormatError: a digest is none.
     """
 
-    def __init__(self, step: CompiledStep, fabric: str, store: ExecutableStore) -> None:
+    def __init__(self, step: CompiledStep, fabric: str, store: ExecutableStore, num_csx: int = 1) -> None:
         _check(step, fabric)
         self.step = step
+        self.num_csx = num_csx
         self._store = store
         self._executables = {executable.sha256: executable for executable in step.executables}
         self._here: dict[str, bytes] = {}

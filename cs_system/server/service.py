@@ -95,6 +95,7 @@ class Service:
             state=system.state(),
             fabric=system.options.fabric,
             fabric_json=system.options.fabric_json,
+            num_csx=system.options.num_csx,
             data_host=system.options.advertise,
             data_port=system.receiver.address[1],
             uptime_s=time.monotonic() - system.started_s,
@@ -145,12 +146,14 @@ class Service:
     async def _offer_artifact(self, request: pb.ArtifactOffer, context: Context) -> pb.ArtifactAnswer:
         run = self._run(context)
         system = self._system
-        offer = Offer(step_from_wire(request), system.options.fabric, system.executables)
+        offer = Offer(
+            step_from_wire(request), system.options.fabric, system.executables, request.num_csx or 1
+        )
         needed = await asyncio.to_thread(offer.look_up)
         if needed:
             self._offers[_reservation(context)] = offer
         else:
-            await run.load(offer.step, offer.data())
+            await run.load(offer.step, offer.data(), offer.num_csx)
         return pb.ArtifactAnswer(needed=needed)
 
     async def _upload_artifact(
@@ -163,7 +166,7 @@ class Service:
         async for chunk in requests:
             offer.add(chunk.sha256, chunk.data)
         await asyncio.to_thread(offer.complete)
-        await run.load(offer.step, offer.data())
+        await run.load(offer.step, offer.data(), offer.num_csx)
         return pb.ArtifactAnswer()
 
     async def _program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:

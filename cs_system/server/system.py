@@ -41,6 +41,7 @@ class SystemOptions:
         advertise: Host where workers reach the data plane; empty: the one they used for the control plane.
         limits: Of every run.
         memoryx: Where weights are kept that stream to the device.
+        num_csx: Wafers that can share a batch.
     """
 
     fabric: str
@@ -48,6 +49,7 @@ class SystemOptions:
     advertise: str = ""
     limits: RunLimits = field(default_factory=RunLimits)
     memoryx: MemoryxPlace = field(default_factory=MemoryxPlace)
+    num_csx: int = 1
 
 
 class Changes:

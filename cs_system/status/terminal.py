@@ -13,6 +13,8 @@ def render(info: SystemInfo, now_s: float) -> str:
         ("toolkit", f"{info.version}, fabric {info.fabric}, up {duration_text(info.uptime_s)}"),
         ("state", info.state),
     ]
+    if info.num_csx > 1:
+        rows.insert(1, ("wafers", str(info.num_csx)))
     if info.run is not None:
         rows += _run_rows(info.run, now_s)
     if info.waiting_jobs:

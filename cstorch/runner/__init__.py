@@ -14,6 +14,7 @@ from cs_runtime import exits, logs
 from cs_runtime.errors import CallError
 from cs_runtime.files import write_text
 from cs_runtime.params import text_of
+from cs_runtime.settings import default_execution
 from cstorch import left_loops
 from cstorch.runner import flags
 from cstorch.runner.model import Model
@@ -81,8 +82,7 @@ def _start(config: RunConfig) -> None:
             compile_dir=config.compile_dir,
             compile_only=config.only_compiled,
         )
-        if config.execution is not None:
-            choose_execution(config.execution)
+        choose_execution(config.execution or default_execution(), config.num_csx)
         cm.set_target_num_replicas(-1 if config.multireplica else config.num_replicas)
     else:
         initialize(service_workdir=workdir)

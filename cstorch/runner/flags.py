@@ -26,7 +26,6 @@ ExtraParsers = Callable[[], argparse.ArgumentParser | Iterable[argparse.Argument
 _OF_THE_APPLIANCE: Mapping[str, Any] = {
     "credentials_path": None,
     "mgmt_address": "cluster-server.cerebras.com:443",
-    "num_csx": 1,
     "num_wgt_servers": 12,
     "debug_args_path": None,
 }
@@ -80,6 +79,7 @@ def parse(
     add("--max_steps", type=int, help="train up to this global step")
     add("--eval_steps", type=int, help="batches to evaluate")
     add("--seed", type=int)
+    add("--num_csx", type=int, help="CS systems of a group that share a batch, with weight streaming")
     add("--appliance", action="store_true", help="of later releases; refused")
     for name, default in _OF_THE_APPLIANCE.items():
         add(

@@ -49,6 +49,7 @@ class RunConfig:
         appliance: refused.
         multireplica: accepted; a simulated system runs one replica.
         execution: "pipelined" or "weight_streaming", see `cstorch.configure`.
+        num_csx: CS systems of a group that share a batch.
     """
 
     model_dir: Path
@@ -81,6 +82,7 @@ class RunConfig:
     appliance: bool = False
     multireplica: bool = False
     execution: Execution | None = None
+    num_csx: int = 1
 
     @property
     def on_cs(self) -> bool:
@@ -146,6 +148,7 @@ class RunConfig:
             "steps_per_epoch",
             "eval_steps",
             "grad_accum_steps",
+            "num_csx",
         )
         limits = {**dict.fromkeys(positive, 1), **dict.fromkeys(_COUNTS, 0)}
         for name, least in limits.items():

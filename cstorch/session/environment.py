@@ -114,9 +114,9 @@ def choose_seed(seed: int) -> None:
     change_configuration(seed=seed)
 
 
-def choose_execution(execution: Execution) -> None:
-    """How the CS system executes a step."""
-    change_configuration(execution=execution)
+def choose_execution(execution: Execution, num_csx: int) -> None:
+    """How the CS system executes a step, and how many systems share a batch."""
+    change_configuration(execution=execution, num_csx=num_csx)
 
 
 def is_streamer() -> bool:

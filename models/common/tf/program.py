@@ -82,6 +82,7 @@ class Program:
         add("--steps", type=int, help="train so many steps more")
         add("--max_steps", type=int, help="train to this global step")
         add("--eval_steps", type=int, help="batches to evaluate or predict; all when 0 or left out")
+        add("--num_csx", type=int, help="CS systems of a group that share a batch, with weight streaming")
         add("--validate_only", action="store_true", help="check that the model compiles, and stop")
         add("--compile_only", action="store_true", help="compile, and stop")
         add("--data_dir", help=self.data_help)
@@ -107,6 +108,8 @@ class Program:
             run.update(steps=args.steps, max_steps=None)
         if args.max_steps is not None:
             run.update(steps=None, max_steps=args.max_steps)
+        if args.num_csx is not None:
+            run["num_csx"] = args.num_csx
         if args.eval_steps is not None:
             run["eval_steps"] = args.eval_steps
         if run["eval_steps"] is not None and run["eval_steps"] <= 0:

@@ -1,0 +1,50 @@
+"""The devices of a group of wafers, one process each, as XLA sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+_AXIS = "csx"
+
+_PartitionSpec: Callable[..., Any] = PartitionSpec
+_initialize: Callable[..., None] = jax.distributed.initialize
+_from_parts: Callable[..., Any] = jax.make_array_from_single_device_arrays
+_devices: Callable[[], Any] = jax.devices
+_local_devices: Callable[[], Any] = jax.local_devices
+
+
+class GroupDevices:
+    """See `cs_system.engine.functions.Devices`: the sums over the batch are XLA's, in an order that stays.
+
+    Args:
+        coordinator: HOST:PORT where the processes of the group meet; the first one listens there.
+        count: Of wafers.
+        rank: Of this one, from 0.
+    """
+
+    def __init__(self, coordinator: str, count: int, rank: int) -> None:
+        settings: Any = jax.config
+        settings.update("jax_cpu_collectives_implementation", "gloo")
+        _initialize(coordinator, count, rank)
+        mesh = Mesh(np.array(_devices()), (_AXIS,))
+        self.whole: Any = NamedSharding(mesh, _PartitionSpec())
+        self.by_sample: Any = NamedSharding(mesh, _PartitionSpec(_AXIS))
+        (self._device,) = _local_devices()
+
+    def put(self, array: np.ndarray) -> Any:
+        """A value that is the same on all."""
+        return _from_parts(array.shape, self.whole, [jax.device_put(array, self._device)])
+
+    def put_share(self, share: np.ndarray, shape: tuple[int, ...]) -> Any:
+        """A value of which each wafer has the samples of its own.
+
+        Args:
+            share: Those of this one.
+            shape: Of all.
+        """
+        return _from_parts(shape, self.by_sample, [jax.device_put(share, self._device)])

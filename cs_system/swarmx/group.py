@@ -1,0 +1,328 @@
+"""The engine of a group of wafers: each is a process that computes its share of the batch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cs_stream.sockets import shut_down, tune
+from cs_system.engine.device import as_device, check_state, from_device, wanted_state
+from cs_system.errors import (
+    ArtifactRefusedError,
+    CsSystemError,
+    ExecutionError,
+    ProgramError,
+    WaferLostError,
+    WrongOrderError,
+    from_wire,
+)
+from cs_system.interface import samples_per_step
+from cs_system.memoryx.frames import (
+    MAX_TEXT_BYTES,
+    FrameType,
+    Header,
+    aligned_empty,
+    padded_bytes,
+    receive_header,
+    receive_payload,
+    receive_tensors,
+    send_frame,
+    send_tensors,
+    views,
+)
+from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.process import OwnMemoryx
+from cs_system.swarmx.orders import Order, cut_inputs
+from cs_toolkit.schedule import Schedule
+from cs_toolkit.step import CompiledStep, TensorSpec
+from cs_toolkit.traffic import traffic
+
+_START_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 5.0
+_CAUSE_S = 0.5
+"""The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
+
+Arrays = list[np.ndarray]
+_Arriving = queue.SimpleQueue[Arrays | CsSystemError]
+
+
+class GroupSteps:
+    """A step that the wafers have been told to compute; see `PendingSteps`."""
+
+    count = 1
+
+    def __init__(self, engine: GroupEngine) -> None:
+        self._engine = engine
+
+    def is_ready(self) -> bool:
+        """Whether its outputs are here."""
+        return self._engine.has_outputs
+
+    def wait(self) -> dict[str, np.ndarray]:
+        """See `PendingSteps`."""
+        return self._engine.outputs()
+
+
+class GroupEngine:
+    """A step in layers on several wafers; see `Engine`.
+
+    Args:
+        step: What to run.
+        schedule: Of the step.
+        data: Bytes of its executables, by their names.
+        memoryx: Where weights and optimizer state are kept.
+        count: Of wafers.
+
+    Raises:
+        ArtifactRefusedError: the batch cannot be shared equally.
+    """
+
+    chunk_batches = 1
+
+    def __init__(
+        self,
+        step: CompiledStep,
+        schedule: Schedule,
+        data: Mapping[str, bytes],
+        memoryx: MemoryxPlace,
+        count: int,
+    ) -> None:
+        samples = samples_per_step(step.interface)
+        if samples % count:
+            raise ArtifactRefusedError(
+                f"a batch of {samples} samples cannot be shared equally by {count} CS systems; choose a "
+                f"batch size that {count} divides, or another num_csx"
+            )
+        self.interface = step.interface
+        self._step, self._schedule, self._data, self._place = step, schedule, data, memoryx
+        self._count = count
+        self._cut = cut_inputs(step)
+        self._for_memory = traffic(schedule).inputs
+        self._missing = [spec.name for spec in step.interface.state]
+        self._own: OwnMemoryx | None = None
+        self.wafers: list[subprocess.Popen[bytes]] = []
+        self._socks: list[socket.socket] = []
+        self._failures: queue.SimpleQueue[tuple[int, CsSystemError]] = queue.SimpleQueue()
+        self._states: _Arriving = queue.SimpleQueue()
+        self._outputs: _Arriving = queue.SimpleQueue()
+
+    def program(self) -> float:
+        """See `Engine`."""
+        started = time.monotonic()
+        if not self._socks:
+            try:
+                self._start()
+            except BaseException:
+                self.free()
+                raise
+        return time.monotonic() - started
+
+    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `Engine`."""
+        check_state(self.interface, state)
+        self.program()
+        if not self._missing:
+            self._lose_state()
+        for spec in self.interface.state:
+            if spec.name in state:
+                array = as_device(np.asarray(state[spec.name]), spec)
+                self._send(0, FrameType.PUT, self._schedule.state[spec.name], [array])
+        self._missing = [name for name in self._missing if name not in state]
+
+    @property
+    def missing_state(self) -> Sequence[str]:
+        """See `Engine`."""
+        return self._missing
+
+    def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> GroupSteps:
+        """See `Engine`."""
+        if self._missing:
+            raise WrongOrderError("there is no state on the system; put_state comes before the first step")
+        if offset or count != 1:
+            raise ValueError(f"batches {offset} to {offset + count} of a chunk of 1")
+        inputs = [as_device(array[0], spec) for array, spec in zip(chunk, self.interface.inputs, strict=True)]
+        by_number = dict(zip(self._schedule.inputs, inputs, strict=True))
+        for rank in range(self._count):
+            shares = [
+                array[len(array) // self._count * rank :][: len(array) // self._count] if is_cut else array
+                for array, is_cut in zip(inputs, self._cut, strict=True)
+            ]
+            whole = [by_number[number] for number in self._for_memory] if rank == 0 else []
+            self._send(rank, FrameType.BEGIN, 0, [*shares, *whole])
+        return GroupSteps(self)
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether those of the oldest step are here."""
+        return not self._outputs.empty()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Waits for those of the oldest step."""
+        numbers = dict.fromkeys(self._schedule.outputs)
+        values = dict(zip(numbers, self._result(self._outputs), strict=True)) if numbers else {}
+        return {
+            spec.name: from_device(values[number][None], spec)
+            for spec, number in zip(self.interface.outputs, self._schedule.outputs, strict=True)
+        }
+
+    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """See `Engine`."""
+        if self._missing:
+            raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
+        return {
+            spec.name: from_device(self._state(spec), spec) for spec in wanted_state(self.interface, names)
+        }
+
+    def free(self) -> None:
+        """See `Engine`."""
+        self._lose_state()
+        # The first one last: the others would take its end for a fault.
+        for group in (slice(1, None), slice(0, 1)):
+            for sock in self._socks[group]:
+                shut_down(sock)
+            for process in self.wafers[group]:
+                _end(process)
+        for sock in self._socks:
+            sock.close()
+        self._socks, self.wafers = [], []
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()
+
+    # Inside
+
+    def _start(self) -> None:
+        address = self._place.address
+        if address is None:
+            self._own = OwnMemoryx(self._place)
+            address = self._own.address
+        token = secrets.token_hex(16)
+        with socket.create_server(("127.0.0.1", 0), backlog=self._count) as listener:
+            listener.settimeout(_START_TIMEOUT_S)
+            host, port = listener.getsockname()
+            self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
+            self._socks = self._accepted(listener, token)
+        coordinator = f"127.0.0.1:{_free_port()}"
+        for rank, sock in enumerate(self._socks):
+            order = Order(rank, self._count, coordinator, address, token)
+            send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
+            for number, executable in enumerate(self._step.executables):
+                send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
+        ready: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for rank in range(self._count):
+            threading.Thread(target=self._receive, args=(rank, ready), daemon=True).start()
+        for _ in range(self._count):
+            if ready.get() < 0:
+                raise self._cause()
+
+    def _accepted(self, listener: socket.socket, token: str) -> list[socket.socket]:
+        found: dict[int, socket.socket] = {}
+        while len(found) < self._count:
+            try:
+                sock, _ = listener.accept()
+            except TimeoutError:
+                raise ProgramError(
+                    f"{len(found)} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
+                    "the log of the CS system"
+                ) from None
+            tune(sock)
+            header = receive_header(sock)
+            if bytes(receive_payload(sock, header, MAX_TEXT_BYTES)) == token.encode():
+                found[header.index] = sock
+        return [found[rank] for rank in range(self._count)]
+
+    def _receive(self, rank: int, ready: queue.SimpleQueue[int]) -> None:
+        sock, values = self._socks[rank], self._schedule.values
+        outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
+        try:
+            while True:
+                header = receive_header(sock)
+                if header.type is FrameType.DONE:
+                    ready.put(rank)
+                elif header.type is FrameType.STATE:
+                    self._states.put(_received(sock, header, [values[header.index]]))
+                elif header.type is FrameType.ANSWERS:
+                    self._outputs.put(_received(sock, header, outputs))
+                else:
+                    fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
+                    raise from_wire(fields["code"], fields["message"], {})
+        except CsSystemError as error:
+            self._failures.put((rank, error))
+        except ConnectionError:
+            self._failures.put((rank, WaferLostError.of(rank, self._count)))
+        ready.put(-1)
+        failure = self._cause()
+        for waiting in (self._states, self._outputs):
+            waiting.put(failure)
+
+    def _cause(self) -> CsSystemError:
+        """The first failure; the death of a wafer before what it has done to others."""
+        deadline = time.monotonic() + _CAUSE_S
+        found: list[tuple[int, CsSystemError]] = []
+        with contextlib.suppress(queue.Empty):
+            while not any(isinstance(error, WaferLostError) for _, error in found):
+                found.append(self._failures.get(timeout=max(0.0, deadline - time.monotonic())))
+        for item in found:
+            self._failures.put(item)  # for whoever asks next
+        errors = [error for _, error in found] or [ExecutionError("the wafers do not answer")]
+        return next((error for error in errors if isinstance(error, WaferLostError)), errors[0])
+
+    def _send(self, rank: int, kind: FrameType, index: int, arrays: Arrays) -> None:
+        try:
+            send_tensors(self._socks[rank], kind, index, arrays)
+        except ConnectionError:
+            self._lose_state()
+            raise self._cause() from None
+
+    def _state(self, spec: TensorSpec) -> np.ndarray:
+        self._send(0, FrameType.GET, self._schedule.state[spec.name], [])
+        (array,) = self._result(self._states)
+        return array
+
+    def _result(self, arrived: _Arriving) -> Arrays:
+        found = arrived.get()
+        if isinstance(found, CsSystemError):
+            arrived.put(found)  # for whoever asks again
+            self._lose_state()
+            raise found
+        return found
+
+    def _lose_state(self) -> None:
+        self._missing = [spec.name for spec in self.interface.state]
+
+
+def _received(sock: socket.socket, header: Header, specs: Sequence[TensorSpec]) -> Arrays:
+    arrays = views(aligned_empty(padded_bytes(specs)), specs)
+    receive_tensors(sock, header, arrays)
+    return arrays
+
+
+def _wafer(leader: str, token: str, rank: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "cs_system", "wafer", f"--leader={leader}", f"--rank={rank}"]
+    # Not on the command line, which every user of the machine sees.
+    environment = {**os.environ, "CS_WAFER_TOKEN": token}
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

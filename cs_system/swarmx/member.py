@@ -1,0 +1,176 @@
+"""The process of one wafer of a group: it computes its share of every batch as the CS system tells it to."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+
+from cs_stream.sockets import shut_down, tune
+from cs_system.engine.device import device_errors
+from cs_system.engine.layers import Layers
+from cs_system.engine.streamed import executables_of
+from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
+from cs_system.memoryx.client import MemoryxClient
+from cs_system.memoryx.frames import (
+    MAX_TEXT_BYTES,
+    FrameType,
+    Header,
+    aligned_empty,
+    padded_bytes,
+    receive_header,
+    receive_payload,
+    receive_tensors,
+    send_frame,
+    send_tensors,
+    views,
+)
+from cs_system.memoryx.weights import Listener
+from cs_system.swarmx.devices import GroupDevices
+from cs_system.swarmx.orders import Order, cut_inputs
+from cs_toolkit.schedule import schedule_from_json
+from cs_toolkit.step import TensorSpec
+from cs_toolkit.traffic import traffic
+
+_MAX_EXECUTABLE_BYTES = 2 << 30
+
+
+def serve(address: tuple[str, int], token: str, rank: int) -> int:
+    """Serves a CS system until it hangs up; returns the exit code.
+
+    Args:
+        address: Host and port where the system waits for its wafers.
+        token: Its secret.
+        rank: Of this wafer in its group.
+    """
+    with socket.create_connection(address) as sock:
+        tune(sock)
+        send_frame(sock, FrameType.JOIN, rank, token.encode())
+        try:
+            _Wafer(sock).serve()
+        except Exception as error:
+            return _fail(sock, error)
+    return 0
+
+
+def _fail(sock: socket.socket, error: Exception) -> int:
+    """Tells the CS system, where it still listens, and hangs up; the exit code of the process."""
+    if isinstance(error, ConnectionError):
+        return 0
+    if not isinstance(error, CsSystemError):
+        error = SystemBugError(f"internal error of a wafer: {type(error).__name__}: {error}")
+    text = json.dumps({"code": error.code, "message": str(error)}).encode()
+    try:
+        send_frame(sock, FrameType.FAILED, 0, text)
+        shut_down(sock)
+    except ConnectionError:
+        return 0
+    return error.exit_code
+
+
+class _Wafer:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        header = receive_header(sock)
+        self._order, self._step = Order.from_bytes(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
+        self._data = {}
+        for executable in self._step.executables:
+            header = receive_header(sock)
+            self._data[executable.name] = bytes(receive_payload(sock, header, _MAX_EXECUTABLE_BYTES))
+        self._schedule = schedule_from_json(self._step.schedule)
+        self._traffic = traffic(self._schedule)
+        self._stream = self._connect()
+        self._layers = self._compile()
+        self._outputs: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
+
+    def serve(self) -> None:
+        """Computes until the system hangs up.
+
+        Raises:
+            ConnectionError: it has.
+            CsSystemError: the device or MemoryX failed.
+        """
+        if isinstance(self._stream, MemoryxClient):
+            self._stream.wait_open()
+            threading.Thread(target=self._answer, daemon=True).start()
+        send_frame(self._sock, FrameType.DONE, 0)
+        while True:
+            header = receive_header(self._sock)
+            if header.type is FrameType.PUT:
+                self._take_state(header)
+            elif header.type is FrameType.GET:
+                self._give_state(header)
+            else:
+                self._run_step(header)
+
+    def _connect(self) -> MemoryxClient | Listener:
+        order = self._order
+        if order.rank:
+            listener = Listener(order.memoryx, self._schedule, self._traffic)
+            listener.join(order.token)
+            return listener
+        client = MemoryxClient(order.memoryx, self._schedule, self._traffic)
+        functions = executables_of(self._step, self._data, self._schedule.memory_calls())
+        client.open(functions, order.token, order.count - 1)
+        return client
+
+    def _compile(self) -> Layers:
+        order = self._order
+        with device_errors(ProgramError, "programming"):
+            self._devices = GroupDevices(order.coordinator, order.count, order.rank)
+            cut = zip(self._schedule.inputs, cut_inputs(self._step), strict=True)
+            places = {number: self._devices.by_sample for number, is_cut in cut if is_cut}
+            executables = executables_of(self._step, self._data, self._traffic.calls)
+            return Layers(self._schedule, self._traffic, executables, self._devices, places)
+
+    # State goes through the first wafer
+
+    def _take_state(self, header: Header) -> None:
+        assert isinstance(self._stream, MemoryxClient)
+        (array,) = self._received(header, [self._schedule.values[header.index]])
+        self._stream.put(header.index, array)
+
+    def _give_state(self, header: Header) -> None:
+        assert isinstance(self._stream, MemoryxClient)
+        send_tensors(self._sock, FrameType.STATE, header.index, [self._stream.get(header.index)])
+
+    # Steps
+
+    def _run_step(self, header: Header) -> None:
+        schedule, count = self._schedule, self._order.count
+        specs = [schedule.values[number] for number in schedule.inputs]
+        cut = cut_inputs(self._step)
+        shares = [_share(spec, count) if is_cut else spec for spec, is_cut in zip(specs, cut, strict=True)]
+        for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._order.rank else []
+        arrays = self._received(header, [*shares, *for_memory])
+        inputs = [
+            self._devices.put_share(array, spec.shape) if is_cut else array
+            for array, spec, is_cut in zip(arrays, specs, cut, strict=False)
+        ]
+        with device_errors(ExecutionError, "running the steps"):
+            values = self._layers.run(inputs, arrays[len(specs) :], self._stream)
+        if not self._order.rank:
+            self._outputs.put(values)
+
+    def _answer(self) -> None:
+        """Sends the outputs of steps, in their order."""
+        try:
+            while True:
+                found = {**self._outputs.get(), **self._stream.answers()}
+                arrays = [np.asarray(found[number]) for number in dict.fromkeys(self._schedule.outputs)]
+                send_tensors(self._sock, FrameType.ANSWERS, 0, arrays)
+        except Exception as error:
+            _fail(self._sock, error)
+
+    def _received(self, header: Header, specs: list[TensorSpec]) -> list[np.ndarray]:
+        arrays = views(aligned_empty(padded_bytes(specs)), specs)
+        receive_tensors(self._sock, header, arrays)
+        return arrays
+
+
+def _share(spec: TensorSpec, count: int) -> TensorSpec:
+    return TensorSpec(spec.name, spec.dtype, (spec.shape[0] // count, *spec.shape[1:]))

@@ -21,6 +21,7 @@ from benchmarks import (
     streaming_throughput,
     torch_examples,
     torch_step_time,
+    weight_streaming,
 )
 from benchmarks.harness import Row, machine, table
 
@@ -42,21 +43,22 @@ def streaming_rows() -> list[Row]:
     ]
 
 
-GROUPS: tuple[Callable[[], list[Row]], ...] = (
-    launcher.rows,
-    commands.rows,
-    slurm_launch.rows,
-    step_time.rows,  # first of those that use TensorFlow: it sets the threads
-    compile_time.rows,
-    placement.rows,
-    checkpoints.rows,
-    torch_step_time.rows,
-    torch_examples.rows,
-    streaming_rows,
-    fc_mnist.engine_rows,
-    fc_mnist.end_to_end_rows,
-    input_analysis.rows,
-)
+GROUPS: dict[str, Callable[[], list[Row]]] = {
+    "launcher": launcher.rows,
+    "commands": commands.rows,
+    "slurm": slurm_launch.rows,
+    "step_time": step_time.rows,  # first of those that use TensorFlow: it sets the threads
+    "compile_time": compile_time.rows,
+    "placement": placement.rows,
+    "checkpoints": checkpoints.rows,
+    "torch_step_time": torch_step_time.rows,
+    "torch_examples": torch_examples.rows,
+    "weight_streaming": weight_streaming.rows,
+    "data_plane": streaming_rows,
+    "engine": fc_mnist.engine_rows,
+    "jobs": fc_mnist.end_to_end_rows,
+    "input_analysis": input_analysis.rows,
+}
 
 TEXT = """# Benchmarks
 
@@ -102,6 +104,9 @@ disturbs both sides alike. Absolute figures are of this machine:
 * *PyTorch, loss behind the training*: example programs as a user types them, `--mode=train` and
   `--mode=eval`, on a CS system on the same cores. The loss is that of an evaluation on data that no training
   sees.
+* *weight streaming*: GPTs of width 512 and growing depth, a process of its own for each measurement: time of
+  a step from the first call to its last output, and the largest resident memory of the wafer's process,
+  against the pipelined execution of the same step. MemoryX is another process on the same cores.
 * *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads, shuffles and
   batches its data in the workers and streams it to a CS system, all on the same cores; the contenders get
   their batches from memory for nothing. Steps per second of the training loop, checkpoints included.
@@ -120,15 +125,40 @@ disturbs both sides alike. Absolute figures are of this machine:
 
 def main() -> None:
     """Entry point."""
-    argparse.ArgumentParser("python -m benchmarks", description=__doc__).parse_args()
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser.add_argument("group", nargs="*", help=f"one of {', '.join(GROUPS)}; all by default")
+    wanted = parser.parse_args().group
+    if unknown := sorted(set(wanted) - GROUPS.keys()):
+        parser.error(f"no group {', '.join(unknown)}; expected some of {', '.join(GROUPS)}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     rows: list[Row] = []
-    for group in GROUPS:
-        rows += group()
-        print(table(rows).splitlines()[-1], flush=True)
+    for name, group in GROUPS.items():
+        if not wanted or name in wanted:
+            rows += group()
+            print(table(rows).splitlines()[-1], flush=True)
     print(f"\n{machine()}\n\n{table(rows)}")
-    PAGE.write_text(TEXT.format(machine=machine(), table=table(rows)), encoding="utf-8")
-    print(f"\n{performance_model.run()}")
+    before = PAGE.read_text(encoding="utf-8") if wanted else ""
+    PAGE.write_text(TEXT.format(machine=machine(), table=updated(before, rows)), encoding="utf-8")
+    if not wanted:
+        print(f"\n{performance_model.run()}")
+
+
+def updated(page: str, rows: list[Row]) -> str:
+    """The table with new rows: those of the page with the same names are replaced, others follow at its end.
+
+    Args:
+        page: as it was written before; empty for none.
+        rows: what was measured now.
+    """
+    measured = table(rows).splitlines()
+    old = [line for line in page.splitlines() if line.startswith("|")]
+    known, new = set(map(_name, old)), {_name(line): line for line in measured}
+    kept = [new.get(_name(line), line) for line in old]
+    return "\n".join(kept + [line for line in measured if _name(line) not in known])
+
+
+def _name(line: str) -> str:
+    return line.split("|")[1].strip()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -213,9 +213,13 @@ class GroupEngine:
             host, port = listener.getsockname()
             self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
             self._socks = self._accepted(listener, token)
-        coordinator = f"127.0.0.1:{_free_port()}"
+        with _held_port() as port:
+            self._order(f"127.0.0.1:{port}", address, token)
+
+    def _order(self, coordinator: str, memoryx: tuple[str, int], token: str) -> None:
+        """Tells the wafers what to compute, and waits until they can."""
         for rank, sock in enumerate(self._socks):
-            order = Order(rank, self._count, coordinator, address, token)
+            order = Order(rank, self._count, coordinator, memoryx, token)
             send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
             for number, executable in enumerate(self._step.executables):
                 send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
@@ -315,9 +319,13 @@ def _wafer(leader: str, token: str, rank: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def _held_port() -> Iterator[int]:
+    """A free port that nobody but the first wafer's coordinator, which shares ports, takes in the body."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -82,6 +82,7 @@ class Loaded:
     data: dict[str, bytes]
     chunk_batches: int
     memoryx: MemoryxPlace
+    num_csx: int
     interface: StepInterface = field(init=False)
 
     def __post_init__(self) -> None:

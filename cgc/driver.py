@@ -233,7 +233,7 @@ def _compile(
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
     stages, compiled = _compiled(module, interface, options, fabric, progress)
     with stages.stage("Writing the artifact"):
-        files = compiled.files()
+        files, used = compiled.files(), fabric.for_execution(options.execution)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             tool_version=tool_version(),
@@ -243,7 +243,7 @@ def _compile(
             batch_size=compiled.batch_size,
             interface=Interface.from_step(interface),
             executables=compiled.entries(),
-            fabric=FabricName(name=fabric.name, processing_elements=fabric.processing_elements),
+            fabric=FabricName(name=used.name, processing_elements=used.processing_elements),
             estimates=compiled.estimates,
             versions=tool_versions(),
             files=file_entries(files),

@@ -148,12 +148,16 @@ class StreamedEstimates(_WaferEstimates):
     Attributes:
         execution: tells the estimates of one mode from those of another.
         layers: that follow each other.
+        recomputed_layers: of them those whose backward part computes the forward part again.
+        micro_batches: in which a batch goes through the layers.
         step_s: seconds of a step.
         bound_by: what takes most of them.
     """
 
     execution: Literal["weight_streaming"] = "weight_streaming"
     layers: int = Field(gt=0)
+    recomputed_layers: int = Field(ge=0)
+    micro_batches: int = Field(gt=0)
     step_s: float = Field(gt=0)
     bound_by: Bound
 

@@ -37,6 +37,7 @@ def performance_json(
     `samples_per_sec` is measured on this system, in `total_time` seconds. `fabric_utilization` is a fraction,
     of `fabric_cores`, which are all cores of the fabric. Values that a mode does not know are null.
     """
+    fabric = _used(fabric, estimates)
     return {
         "total_samples": total_samples,
         "total_time": total_time_s,
@@ -45,12 +46,15 @@ def performance_json(
         "delta_t": None if estimates is None else _deltat_cycles(estimates),
         "Frequency": fabric.clock_hz,
         "fabric_cores": fabric.processing_elements,
-        "fabric_utilization": None
-        if estimates is None
-        else estimates.active_pes / fabric.processing_elements,
+        "fabric_utilization": None if estimates is None else estimates.total_utilization,
         "compile_time": compile_time_s,
         "programming_time": programming_time_s,
     }
+
+
+def _used(fabric: Fabric, estimates: Estimates | None) -> Fabric:
+    """The PEs that the mode of execution has."""
+    return fabric if estimates is None else fabric.for_execution(estimates.execution)
 
 
 def _deltat_cycles(estimates: Estimates) -> int | None:
@@ -68,6 +72,7 @@ def fabric_json(
     fabric: Fabric, estimates: Estimates | None, system: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Contents of `fabric.json`: the fabric that the program is compiled for, and the system that has it."""
+    fabric = _used(fabric, estimates)
     return {
         **fabric.model_dump(mode="json"),
         "processing_elements": fabric.processing_elements,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cs_toolkit import config_file
 from cs_toolkit.errors import UsageError
 from cs_toolkit.loader import ConfigError, load_model
+from cs_toolkit.step import Execution
 
 Count = Annotated[int, Field(gt=0)]
 
@@ -31,7 +32,9 @@ class Fabric(BaseModel):
         macs_per_pe_per_cycle: 16-bit multiply-adds of one PE in a cycle.
         data_bits_per_wavelet: payload that a link carries in a cycle.
         io_links: Ethernet links to the hosts.
-        io_link_bits_per_s: rate of one of them.
+        io_link_bits_per_s: rate of one of them, in each direction.
+        streaming_width: PEs in x for one layer at a time, where these are more than a pipeline of layers has.
+        streaming_height: the same in y.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,11 +48,30 @@ class Fabric(BaseModel):
     data_bits_per_wavelet: Count
     io_links: Count
     io_link_bits_per_s: float = Field(gt=0, allow_inf_nan=False)
+    streaming_width: Count | None = None
+    streaming_height: Count | None = None
 
     @property
     def processing_elements(self) -> int:
         """All PEs, the 100 % of "Active PEs"."""
         return self.width * self.height
+
+    @property
+    def memory_bytes(self) -> int:
+        """SRAM of all PEs."""
+        return self.processing_elements * self.memory_per_pe_bytes
+
+    @property
+    def io_bytes_per_s(self) -> float:
+        """What the host links carry, in each direction."""
+        return self.io_links * self.io_link_bits_per_s / 8
+
+    def for_execution(self, execution: Execution) -> Fabric:
+        """The PEs that a mode of execution has: a layer at a time has those of a whole wafer."""
+        if execution == "pipelined":
+            return self
+        size = {"width": self.streaming_width or self.width, "height": self.streaming_height or self.height}
+        return self.model_copy(update=size)
 
     def input_cycles(self, size_bytes: int) -> int:
         """Cycles that the host links need for `size_bytes`, at least 1."""

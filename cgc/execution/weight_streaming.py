@@ -9,11 +9,12 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.text import print_module
 from cgc.executable import export_step
 from cgc.execution.compiled import Compiled, Part
-from cgc.kernels import match_kernels
+from cgc.layers.recompute import fitting_step
 from cgc.layers.streamed import streamed_step
 from cgc.manifest import CIRH_TEXT, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
-from cgc.performance import streaming_estimate
-from cgc.report import StreamedReport, render_streamed_text, streamed_report_json
+from cgc.performance.layer_costs import layer_costs, placed_layers
+from cgc.performance.layers import activation_room
+from cgc.report import StreamedReport, render_streamed_text, streamed_report, streamed_report_json
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cgc.execution.stages import Stages
     from cs_toolkit.fabric import Fabric
 
-STAGES = 4
+STAGES = 5
 """Of `compile_streamed`."""
 
 
@@ -36,18 +37,15 @@ def compile_streamed(module: ModuleOp, fabric: Fabric, stages: Stages) -> Compil
     Raises:
         CompileError: the step cannot be executed.
     """
+    wafer = fabric.for_execution("weight_streaming")
     with stages.stage("Cutting the step into layers"):
         step = streamed_step(module)
+    with stages.stage("Placing layers"):
+        layers = placed_layers(step, wafer)
+        room = activation_room(layer_costs(layers, step, frozenset()), wafer)
+        step, recomputed = fitting_step(step, room)
     with stages.stage("Estimating performance"):
-        graph = match_kernels(step.module)
-        rate = streaming_estimate(graph)
-        report = StreamedReport(
-            fabric,
-            graph.batch_size,
-            layers=len(step.schedule.layers),
-            step_s=graph.batch_size / rate.samples_per_s,
-            bound_by="compute" if rate.compute_s > rate.latency_s else "latency",
-        )
+        report = streamed_report(step, layers, recomputed, wafer)
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
     with stages.stage("Writing the report"):
@@ -57,15 +55,21 @@ def compile_streamed(module: ModuleOp, fabric: Fabric, stages: Stages) -> Compil
             REPORT_TEXT: render_streamed_text(report),
             REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
         }
-    estimates = StreamedEstimates(
+    return Compiled(report.batch_size, parts, texts, _estimates(report), report)
+
+
+def _estimates(report: StreamedReport) -> StreamedEstimates:
+    performance = report.performance
+    return StreamedEstimates(
         samples_per_s=report.samples_per_s,
-        active_pes=fabric.processing_elements,
-        total_utilization=1.0,
-        layers=report.layers,
-        step_s=report.step_s,
-        bound_by=report.bound_by,
+        active_pes=report.active_pes,
+        total_utilization=report.active_pes / report.fabric.processing_elements,
+        layers=len(report.layers),
+        recomputed_layers=len(report.recomputed),
+        micro_batches=performance.micro_batches,
+        step_s=performance.step_s,
+        bound_by=performance.bound_by,
     )
-    return Compiled(graph.batch_size, parts, texts, estimates, report)
 
 
 def _part(index: int, module: ModuleOp) -> Part:

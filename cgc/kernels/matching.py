@@ -13,15 +13,16 @@ from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.kernels.naming import kernel_names
 from cgc.kernels.nests.groups import generate_all
 from cgc.kernels.nests.schedule import GeneratedKernel
-from cgc.kernels.program import Program, elements
+from cgc.kernels.program import PartOfStep, Program, elements
 from cgc.kernels.sizing import edge_values, parameters, samples_in_flight
 
 
-def match_kernels(module: ModuleOp) -> KernelGraph:
+def match_kernels(module: ModuleOp, part: PartOfStep | None = None) -> KernelGraph:
     """Gives every op of a step to exactly one kernel.
 
     Args:
         module: a verified module with one function `@graph`.
+        part: of a module that is a part of a step, what it does not tell by itself.
 
     Returns:
         Kernels in data-flow order (by their first op), with the streams between them.
@@ -30,7 +31,7 @@ def match_kernels(module: ModuleOp) -> KernelGraph:
         InvalidModuleError: the module has no function `@graph`.
         KernelGraphError: an op of another dialect, or a step without ops.
     """
-    program = Program(module)
+    program = Program(module, part)
     if not program.ops:
         raise KernelGraphError(
             "func.func @graph has no ops, expected at least one: the step returns its arguments as they are"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -41,6 +42,22 @@ PRODUCTS = ops_where(lambda op: op.FACTS.product)
 """Ops whose multiplications the formulas of their kernels count."""
 
 
+@dataclass(frozen=True)
+class PartOfStep:
+    """What a part of a step does not tell by itself.
+
+    Attributes:
+        batch_size: samples of the step.
+        forward: positions of its ops of the forward pass.
+        gradients: for the position of a state argument that of the result which is its gradient; what is
+            made of it, the update, is another part.
+    """
+
+    batch_size: int
+    forward: frozenset[int]
+    gradients: Mapping[int, int]
+
+
 class Program:
     """The ops of `@graph` in order, with indices in place of IR objects.
 
@@ -50,10 +67,11 @@ class Program:
         batch_size: samples of a step: the commonest leading dimension of the batch inputs, 1 without any.
         input_bytes_per_sample: of all batch inputs, rounded up.
         state: names of the state arguments.
-        replacements: for each state argument that the step replaces, the value that replaces it.
+        replacements: for each state argument that the step replaces, the value that replaces it; in a part of
+            a step its gradient.
     """
 
-    def __init__(self, module: ModuleOp) -> None:
+    def __init__(self, module: ModuleOp, part: PartOfStep | None = None) -> None:
         function = graph_function(module)
         arguments, results = arguments_and_results(function)
         block = function.body.block
@@ -76,10 +94,13 @@ class Program:
                 batch.append(argument.spec(f"input_{len(batch)}"))
             if alias is not None:
                 self.replacements[value] = returned[alias]
+        if part is not None:
+            self.replacements = {block.args[at]: returned[made] for at, made in part.gradients.items()}
         names = [result.text(OUTPUT_NAME) for result in results]
         self.outputs = [value for value, name in zip(returned, names, strict=True) if name is not None]
         self._losses = [value for value, name in zip(returned, names, strict=True) if name == LOSS]
-        self.batch_size = _batch_size(self.inputs)
+        self._part = part
+        self.batch_size = _batch_size(self.inputs) if part is None else part.batch_size
         self.input_bytes_per_sample = -(-device_bytes(tuple(batch)) // self.batch_size)
         self._users: dict[SSAValue, list[int]] = {}
         self._position: dict[Operation, int] = {op: index for index, op in enumerate(self.ops)}
@@ -142,6 +163,8 @@ class Program:
 
         Other outputs count with what no parameter is updated by: accuracies do, norms of gradients do not.
         """
+        if self._part is not None:
+            return self._part.forward
         if self.mode != "train" or not self.outputs:
             return frozenset(range(len(self.ops)))
         if not self._losses:

@@ -23,6 +23,7 @@ class StreamedStep:
 
     Attributes:
         module: what was cut: the step with norms of its own for each tensor.
+        program: the same, as the compiler reads it.
         cut: of the module.
         schedule: the calls.
         functions: what they call, by number.
@@ -30,6 +31,7 @@ class StreamedStep:
     """
 
     module: ModuleOp
+    program: Program
     cut: Cut
     schedule: Schedule
     functions: tuple[Function, ...]
@@ -46,9 +48,16 @@ def streamed_step(module: ModuleOp, recomputed: frozenset[int] = frozenset()) ->
     copy = module.clone()
     split_norms(copy)
     program = Program(copy)
-    graph = step_graph(program)
-    found = cut(graph, labels(program.ops))
+    return _scheduled(copy, program, cut(step_graph(program), labels(program.ops)), recomputed)
+
+
+def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
+    """The same cut with other layers recomputed, see `streamed_step`."""
+    return _scheduled(step.module, step.program, step.cut, recomputed)
+
+
+def _scheduled(module: ModuleOp, program: Program, found: Cut, recomputed: frozenset[int]) -> StreamedStep:
     scheduled = schedule(found, program, recomputed)
-    values, like = numbered_values(program), graph_function(copy)
-    modules = tuple(part_module(part, graph, program.ops, values, like) for part in scheduled.functions)
-    return StreamedStep(copy, found, scheduled.schedule, scheduled.functions, modules)
+    values, like = numbered_values(program), graph_function(module)
+    modules = tuple(part_module(part, found.graph, program.ops, values, like) for part in scheduled.functions)
+    return StreamedStep(module, program, found, scheduled.schedule, scheduled.functions, modules)

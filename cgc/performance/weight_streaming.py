@@ -30,15 +30,11 @@ class StreamingEstimate:
 
     Attributes:
         samples_per_s: on one CS-2.
-        compute_s: seconds of a step in which products are computed.
-        latency_s: seconds of a step in which one layer follows another.
         flop_per_sample: of all matrix products, forward and backward.
         layers: kernels with weights that stream through one after the other.
     """
 
     samples_per_s: float
-    compute_s: float
-    latency_s: float
     flop_per_sample: float
     layers: int
 
@@ -47,10 +43,8 @@ def streaming_estimate(graph: KernelGraph) -> StreamingEstimate:
     """Estimates a graph; its batch is one micro-batch."""
     flop = sum(kernel_flop(kernel) for kernel in graph.kernels)
     layers = sum(FAMILIES[kernel.family].has_weights for kernel in graph.kernels)
-    latency_s = layers * LAYER_S / _KERNELS_PER_LAYER
-    compute_s = flop * graph.batch_size / FLOP_PER_S
-    step_s = max(latency_s + compute_s, 1e-12)
-    return StreamingEstimate(graph.batch_size / step_s, compute_s, latency_s, flop, layers)
+    step_s = layers * LAYER_S / _KERNELS_PER_LAYER + flop * graph.batch_size / FLOP_PER_S
+    return StreamingEstimate(graph.batch_size / max(step_s, 1e-12), flop, layers)
 
 
 _KERNELS_PER_LAYER = 3

@@ -4,7 +4,7 @@ from cgc.report.data import plan_json, report_json
 from cgc.report.limit import Limit, Reason
 from cgc.report.model import CompileReport, KernelReport, compile_report
 from cgc.report.page import render_html
-from cgc.report.streamed import StreamedReport, render_streamed_text, streamed_report_json
+from cgc.report.streamed import StreamedReport, render_streamed_text, streamed_report, streamed_report_json
 from cgc.report.text import kernel_list_text, render_text, verdict
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "render_streamed_text",
     "render_text",
     "report_json",
+    "streamed_report",
     "streamed_report_json",
     "verdict",
 ]

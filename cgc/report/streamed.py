@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cgc.manifest import Bound
+from cgc.layers.streamed import StreamedStep
+from cgc.layers.traffic import LayerTraffic, peak_bytes
+from cgc.performance.layer_costs import PlacedLayer, layer_costs
+from cgc.performance.layers import LayerTime, StreamedPerformance, streamed_performance
 from cs_toolkit.fabric import Fabric
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One layer.
+
+    Attributes:
+        placed: its name, and how it lies on the wafer.
+        traffic: bytes that come and go in a pass.
+        time: seconds in a step.
+        recomputed: its backward part computes the forward part again.
+    """
+
+    placed: PlacedLayer
+    traffic: LayerTraffic
+    time: LayerTime
+    recomputed: bool
 
 
 @dataclass(frozen=True)
@@ -14,23 +35,57 @@ class StreamedReport:
     """What the report shows, unrounded.
 
     Attributes:
-        fabric: what was compiled for.
+        fabric: the whole wafer.
         batch_size: samples of a step.
-        layers: that follow each other.
-        step_s: seconds of a step.
-        bound_by: what takes most of them.
+        layers: in the order of the forward pass.
+        performance: estimates of time on the wafer.
     """
 
     fabric: Fabric
     batch_size: int
-    layers: int
-    step_s: float
-    bound_by: Bound
+    layers: tuple[LayerReport, ...]
+    performance: StreamedPerformance
 
     @property
     def samples_per_s(self) -> float:
         """The rate on the wafer."""
-        return self.batch_size / self.step_s
+        return self.batch_size / self.performance.step_s
+
+    @property
+    def active_pes(self) -> int:
+        """PEs of the layer that takes the most."""
+        return max(layer.placed.plan.active_pes for layer in self.layers)
+
+    @property
+    def recomputed(self) -> list[LayerReport]:
+        """Layers whose backward part computes the forward part again."""
+        return [layer for layer in self.layers if layer.recomputed]
+
+
+def streamed_report(
+    step: StreamedStep, placed: Sequence[PlacedLayer], recomputed: frozenset[int], fabric: Fabric
+) -> StreamedReport:
+    """Collects a step in layers and its estimates.
+
+    Args:
+        step: the step.
+        placed: its layers.
+        recomputed: those of them whose backward part computes the forward part again.
+        fabric: the whole wafer.
+    """
+    costs = layer_costs(placed, step, recomputed)
+    performance = streamed_performance(
+        costs,
+        step.program.batch_size,
+        peak_bytes(step.schedule),
+        joined_update=any(one.joined for one in step.schedule.rounds),
+        fabric=fabric,
+    )
+    layers = tuple(
+        LayerReport(layer, cost.traffic, time, index in recomputed)
+        for index, (layer, cost, time) in enumerate(zip(placed, costs, performance.layers, strict=True))
+    )
+    return StreamedReport(fabric, step.program.batch_size, layers, performance)
 
 
 def render_streamed_text(report: StreamedReport) -> str:
@@ -40,8 +95,8 @@ def render_streamed_text(report: StreamedReport) -> str:
         "Estimated Overall Performance\n"
         "-------------------------------\n"
         f"Samples/s:                                     {report.samples_per_s:.1f}\n"
-        f"\nWeight streaming: {report.layers:,} layers, {report.step_s:.3g} s a step of "
-        f"{report.batch_size:,} samples; bound by {report.bound_by}.\n"
+        f"\nWeight streaming: {len(report.layers):,} layers, {report.performance.step_s:.3g} s a step of "
+        f"{report.batch_size:,} samples; bound by {report.performance.bound_by}.\n"
         f"All figures are estimates of time on the wafer ({fabric.name}, {fabric.processing_elements:,} PEs, "
         f"{fabric.clock_hz / 1e6:.0f} MHz), not of the simulator.\n"
     )
@@ -56,8 +111,8 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
         "batch_size": report.batch_size,
         "overall": {
             "samples_per_s": report.samples_per_s,
-            "step_s": report.step_s,
-            "layers": report.layers,
-            "bound_by": report.bound_by,
+            "step_s": report.performance.step_s,
+            "layers": len(report.layers),
+            "bound_by": report.performance.bound_by,
         },
     }

@@ -1,0 +1,81 @@
+"""What moves in a step of layers, and what waits on the wafer: bytes, from the schedule alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cgc.layers.graph import SCALAR_BYTES
+from cs_toolkit.schedule import Call, Schedule
+from cs_toolkit.step import device_bytes
+
+
+@dataclass(frozen=True)
+class LayerTraffic:
+    """Bytes of one layer in a step.
+
+    Attributes:
+        weights: that come to the wafer for the forward part.
+        backward_weights: that come again for the backward part.
+        gradients: that leave the wafer.
+        stash: activations that the forward part leaves for a backward part.
+        update: state and gradients that the update of the layer reads and writes.
+    """
+
+    weights: int
+    backward_weights: int
+    gradients: int
+    stash: int
+    update: int
+
+
+def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
+    """The traffic of every layer, in the order of the forward pass."""
+    state = frozenset(schedule.state.values())
+    size = value_sizes(schedule)
+    backward = {value for layer in schedule.layers if layer.backward for value in layer.backward.arguments}
+    updated = {value for call in schedule.update_calls() for value in call.arguments}
+
+    def total(values: Iterable[int]) -> int:
+        return sum(size[value] for value in values if size[value] > SCALAR_BYTES)
+
+    found = []
+    for layer in schedule.layers:
+        computed = [call for call in (layer.forward, layer.backward) if call]
+        made = {value for call in computed for value in call.results}
+        found.append(
+            LayerTraffic(
+                weights=total(_arguments(layer.forward) & state),
+                backward_weights=total(_arguments(layer.backward) & state),
+                gradients=total(made & updated),
+                stash=total((set(layer.forward.results) & backward) if layer.forward else ()),
+                update=total((*_arguments(layer.update), *(layer.update.results if layer.update else ()))),
+            )
+        )
+    return tuple(found)
+
+
+def peak_bytes(schedule: Schedule) -> int:
+    """The most bytes of activations that are on the wafer at once: made by a call, wanted by a later one."""
+    size, calls = value_sizes(schedule), list(schedule.wafer_calls())
+    last = {value: index for index, call in enumerate(calls) for value in call.arguments}
+    state = frozenset(schedule.state.values())
+    leaving: dict[int, list[int]] = {}
+    live = peak = 0
+    for index, call in enumerate(calls):
+        for value in call.results:
+            if last.get(value, -1) > index and value not in state:
+                live += size[value]
+                leaving.setdefault(last[value], []).append(value)
+        peak = max(peak, live)
+        live -= sum(size[value] for value in leaving.pop(index, ()))
+    return peak
+
+
+def _arguments(call: Call | None) -> frozenset[int]:
+    return frozenset(call.arguments) if call else frozenset()
+
+
+def value_sizes(schedule: Schedule) -> dict[int, int]:
+    """Bytes of every value on the device."""
+    return {number: device_bytes((spec,)) for number, spec in schedule.values.items()}

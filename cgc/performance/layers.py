@@ -1,0 +1,228 @@
+"""Time of a step with weight streaming: while a layer computes, the weights of the next one come.
+
+    pass = fetch_1 + sum(max(compute_l + latency, fetch_{l+1}, gradients out_{l-1}))
+
+A batch whose activations are more than the wafer holds goes through as several micro-batches, and the weights
+come again for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cgc.layers.traffic import LayerTraffic
+from cgc.manifest import Bound
+from cgc.performance.weight_streaming import LAYER_S
+from cs_toolkit.fabric import Fabric
+
+PART_S = LAYER_S / 2
+"""Latency of one part of a layer; the published figure has the forward and the backward part in it."""
+
+UPDATE_BYTES_PER_S = 22 * 204.8e9
+"""Of MemoryX: 22 weight servers, as published logs list them, with the memory of an EPYC 7713 (eight channels
+DDR4-3200), the processor of Andromeda's servers. What a server does with it was not published."""
+
+_MORE_MICRO_BATCHES = 8
+"""Than the least: smaller ones may be shared better by the copies of a layer."""
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What a layer needs.
+
+    Attributes:
+        forward_cycles: of a sample in one copy of the layer.
+        backward_cycles: the same of the backward part, 0 without one.
+        copies: of the layer on the wafer, which share the samples.
+        held_bytes: memory that the kernels take.
+        traffic: bytes that come and go.
+    """
+
+    forward_cycles: float
+    backward_cycles: float
+    copies: int
+    held_bytes: int
+    traffic: LayerTraffic
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Seconds of a layer in a step, over all micro-batches.
+
+    Attributes:
+        compute_s: both parts.
+        latency_s: both parts.
+        exposed_s: transfers during them that they do not hide; of the first layer the begin as well.
+    """
+
+    compute_s: float
+    latency_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True)
+class StreamedPerformance:
+    """Estimates of a step.
+
+    Attributes:
+        layers: in the order of the forward pass.
+        micro_batch_size: samples that go through the layers together.
+        micro_batches: of a step.
+        activation_bytes: the most that wait on the wafer, of the whole batch.
+        activation_room_bytes: what the wafer has for them.
+        parts: seconds of a step by what they are for; they sum up to `step_s`.
+    """
+
+    layers: tuple[LayerTime, ...]
+    micro_batch_size: int
+    micro_batches: int
+    activation_bytes: int
+    activation_room_bytes: int
+    parts: dict[Bound, float]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return sum(self.parts.values())
+
+    @property
+    def bound_by(self) -> Bound:
+        """What takes most of a step."""
+        return max(self.parts, key=lambda part: self.parts[part])
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One part of a layer on the wafer, for one micro-batch."""
+
+    layer: int
+    compute_s: float
+    latency_s: float
+    fetch_s: float
+    out_s: float
+
+    @property
+    def busy_s(self) -> float:
+        return self.compute_s + self.latency_s
+
+
+def streamed_performance(
+    layers: Sequence[LayerCost], batch_size: int, peak_bytes: int, *, joined_update: bool, fabric: Fabric
+) -> StreamedPerformance:
+    """Estimates a step.
+
+    Args:
+        layers: in the order of the forward pass.
+        batch_size: samples of the step.
+        peak_bytes: the most bytes of activations at once, of the whole batch.
+        joined_update: no weight is updated before all gradients have come, as with their global norm.
+        fabric: the whole wafer.
+    """
+    room = activation_room(layers, fabric)
+    least = _least_micro_batches(batch_size, peak_bytes, room)
+    counts = range(least, min(batch_size, least + _MORE_MICRO_BATCHES) + 1) if least > 1 else (1,)
+    found = (
+        _performance(
+            layers, batch_size, count, (peak_bytes, room), joined_update=joined_update, fabric=fabric
+        )
+        for count in counts
+    )
+    return min(found, key=lambda performance: performance.step_s)
+
+
+def _performance(
+    layers: Sequence[LayerCost],
+    batch_size: int,
+    count: int,
+    memory: tuple[int, int],
+    *,
+    joined_update: bool,
+    fabric: Fabric,
+) -> StreamedPerformance:
+    """The estimate for a number of micro-batches; `memory` is the need and the room of activations."""
+    micro_batch = math.ceil(batch_size / count)
+    passes = _passes(layers, micro_batch, fabric)
+    exposed = _exposed(passes)
+    first_fetch = passes[0].fetch_s
+    compute, latency, waits = ([0.0] * len(layers) for _ in range(3))
+    waits[0] = first_fetch
+    for one, wait in zip(passes, exposed, strict=True):
+        compute[one.layer] += count * one.compute_s
+        latency[one.layer] += count * one.latency_s
+        waits[one.layer] += count * wait
+    once = sum(one.latency_s for one in passes) + sum(exposed)
+    parts: dict[Bound, float] = {
+        "compute": sum(compute),
+        "latency": sum(one.latency_s for one in passes),
+        "weight bandwidth": sum(exposed) + first_fetch,
+        "activation memory": (count - 1) * once,
+        "update": _update_s(layers, passes, joined_update=joined_update),
+    }
+    return StreamedPerformance(
+        tuple(map(LayerTime, compute, latency, waits)), micro_batch, count, *memory, parts
+    )
+
+
+def activation_room(layers: Sequence[LayerCost], fabric: Fabric) -> int:
+    """Bytes of the wafer beside the layer that computes and the weights of the one that comes."""
+    taken = max(layer.held_bytes + layer.copies * layer.traffic.weights for layer in layers)
+    return max(0, fabric.memory_bytes - taken)
+
+
+def _least_micro_batches(batch_size: int, peak_bytes: int, room: int) -> int:
+    if peak_bytes <= room:
+        return 1
+    return math.ceil(batch_size / max(1, math.floor(batch_size * room / peak_bytes)))
+
+
+def _passes(layers: Sequence[LayerCost], samples: int, fabric: Fabric) -> list[_Pass]:
+    """All parts in the order in which they run; the last layer's run at once."""
+    link = fabric.io_bytes_per_s
+
+    def part(index: int, cycles: float, latency_s: float, fetched: int, out: int) -> _Pass:
+        turns = math.ceil(samples / layers[index].copies)
+        return _Pass(index, turns * cycles / fabric.clock_hz, latency_s, fetched / link, out / link)
+
+    last = len(layers) - 1
+    forward = [
+        part(index, layer.forward_cycles, PART_S, layer.traffic.weights, 0)
+        for index, layer in enumerate(layers[:last])
+    ]
+    end = layers[last]
+    both = PART_S * (2 if end.backward_cycles else 1)
+    cycles = end.forward_cycles + end.backward_cycles
+    turn = part(last, cycles, both, end.traffic.weights, end.traffic.gradients)
+    backward = [
+        part(index, layer.backward_cycles, PART_S, layer.traffic.backward_weights, layer.traffic.gradients)
+        for index, layer in reversed(list(enumerate(layers[:last])))
+        if layer.backward_cycles
+    ]
+    return [*forward, turn, *backward]
+
+
+def _exposed(passes: Sequence[_Pass]) -> list[float]:
+    """For each part the seconds that the weights of the next one, or gradients before it, take longer."""
+    fetched = [one.fetch_s for one in passes[1:]] + [0.0]
+    leaving = [0.0] + [one.out_s for one in passes[:-1]]
+    return [
+        max(0.0, max(fetch, out) - one.busy_s)
+        for one, fetch, out in zip(passes, fetched, leaving, strict=True)
+    ]
+
+
+def _update_s(layers: Sequence[LayerCost], passes: Sequence[_Pass], *, joined_update: bool) -> float:
+    """Seconds of the update that neither the backward pass nor the next forward pass hides."""
+    seconds = [layer.traffic.update / UPDATE_BYTES_PER_S for layer in layers]
+    if joined_update:
+        forward = [one.busy_s for one in passes[: len(layers)]]
+        waits = (max(0.0, after - busy) for busy, (_, after) in zip(forward, pairwise(seconds), strict=False))
+        return passes[-1].out_s + seconds[0] + sum(waits)
+    done = now = 0.0
+    for one in passes:
+        now += one.busy_s
+        if one.out_s:
+            done = max(done, now + one.out_s) + seconds[one.layer]
+    return max(0.0, done - now)

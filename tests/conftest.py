@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,10 @@ from cs_system.testing import RunningSystem, running_system
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
+
+# What frameworks and thousands of tests leave in a worker stays until it ends: Python would search millions
+# of objects for garbage again and again, for a sixth of all the time of the tests.
+gc.set_threshold(100_000, 50, 50)
 
 # Neither the settings nor the list of jobs of whoever runs the tests.
 _home = TemporaryDirectory(prefix="csrun-tests-")

@@ -150,6 +150,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_sessionfinish() -> None:
+    """Python then ends without the seconds in which it frees all objects of a worker one by one."""
+    gc.freeze()
+
+
 def _is_long(file: Path) -> bool:
     return file.relative_to(Path(__file__).parent).as_posix().startswith(LONG)
 

@@ -39,10 +39,14 @@ sys.dont_write_bytecode = False
 
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
 
-# Most programs of tests run for some steps: LLVM optimises nothing, and an older part of XLA writes fused
-# loops, which compiles a step in a quarter of the time. Numbers are equal but for rounding. `make demo` and
-# the benchmarks run what users run.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=0")
+# Most programs of tests run for some steps: LLVM optimises nothing and gets a program in one piece, and an
+# older part of XLA writes fused loops, which compiles a step in a sixth of the time. Numbers are equal but
+# for rounding. `make demo` and the benchmarks run what users run.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    " --xla_cpu_use_fusion_emitters=0",
+)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so, and processes of tests would inherit it: Ctrl-C could not be tested.

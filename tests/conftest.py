@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,10 @@ from cs_system.testing import RunningSystem, running_system
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
+# What frameworks and thousands of tests leave in a worker stays until it ends: Python would search millions
+# of objects for garbage again and again, for a sixth of all the time of the tests.
+gc.set_threshold(100_000, 50, 50)
+
 # Neither the settings nor the list of jobs of whoever runs the tests.
 _home = TemporaryDirectory(prefix="csrun-tests-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _home.name
@@ -34,10 +39,14 @@ sys.dont_write_bytecode = False
 
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
 
-# Most programs of tests run for some steps: LLVM optimises nothing, and an older part of XLA writes fused
-# loops, which compiles a step in a quarter of the time. Numbers are equal but for rounding. `make demo` and
-# the benchmarks run what users run.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=0")
+# Most programs of tests run for some steps: LLVM optimises nothing and gets a program in one piece, and an
+# older part of XLA writes fused loops, which compiles a step in a sixth of the time. Numbers are equal but
+# for rounding. `make demo` and the benchmarks run what users run.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    " --xla_cpu_use_fusion_emitters=0",
+)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so, and processes of tests would inherit it: Ctrl-C could not be tested.
@@ -143,6 +152,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return "torch" not in item.path.name, not _is_long(item.path), -sizes[group], group
 
     items.sort(key=place)
+
+
+def pytest_sessionfinish() -> None:
+    """Python then ends without the seconds in which it frees all objects of a worker one by one."""
+    gc.freeze()
 
 
 def _is_long(file: Path) -> bool:

@@ -196,7 +196,7 @@ for index in range(1_000_000):
 def test_cpu_time_is_that_of_reading_alone(tmp_path: Path) -> None:
     # Loading the program, which takes longer in the second copy, and building the input do not count.
     body = """
-spin(0.5)
+spin(0.3)
 while True:
     spin(0.02)
     pace(0.02)
@@ -209,7 +209,7 @@ def spin(seconds):
         pass
 
 if os.environ["CSRUN_TASK_INDEX"] == "1":
-    spin(1.5)
+    spin(0.6)
 """
     found, _ = measure(tmp_path, body, Plan(1, (1, 2)), head=head)
     for one in found:

@@ -21,6 +21,7 @@ from input_analyzer import cpu_clock
 from input_analyzer.bottleneck import bottleneck_of
 from input_analyzer.errors import InputEndedError
 from input_analyzer.examine import stage_costs
+from input_analyzer.tf import timing as tf_timing
 from input_analyzer.tf.counting import count
 from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.timing import time_stages
@@ -132,6 +133,12 @@ TRUTH: dict[Callable[[Path], Any], tuple[dict[str, float], str]] = {
 """By pipeline: microseconds of a stage for a sample, and the bottleneck."""
 
 
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements of a tenth of the usual length, for tests that need no exact times."""
+    monkeypatch.setattr(tf_timing, "CHUNK_S", tf_timing.CHUNK_S / 10)
+
+
 @pytest.mark.soak  # true on a machine that does little else
 @pytest.mark.parametrize("make", TRUTH, ids=lambda make: make.__name__)
 def test_stage_times_are_true(make: Callable[[Path], Any], tmp_path: Path) -> None:
@@ -175,17 +182,19 @@ def test_a_busy_machine_adds_no_waiting() -> None:
             other.wait()
 
 
+@pytest.mark.usefixtures("short_chunks")
 def test_functions_for_eager_execution_are_timed() -> None:
     def make() -> Any:
         return numbers().filter(lambda x: x % 2 == 0).map(burn(2000)).repeat().batch(2, drop_remainder=True)
 
-    times = {t.stage: t for t in time_stages(trace(make, in_graph=in_graph), seconds=1.0).times}
+    times = {t.stage: t for t in time_stages(trace(make, in_graph=in_graph), seconds=0.5).times}
     assert times["map"].cpu_us > 2000 * (1 - TOLERANCE)
     assert max(times.values(), key=lambda found: found.self_time_us).stage == "map"
 
 
+@pytest.mark.usefixtures("short_chunks")
 def test_what_a_cache_spares_is_marked(tmp_path: Path) -> None:
-    times = {t.stage: t for t in time_stages(trace(lambda: cached(tmp_path)), seconds=1.0).times}
+    times = {t.stage: t for t in time_stages(trace(lambda: cached(tmp_path)), seconds=0.1).times}
     assert {name: found.once for name, found in times.items()} == {
         "range": True,
         "map": True,
@@ -197,7 +206,7 @@ def test_what_a_cache_spares_is_marked(tmp_path: Path) -> None:
 
 
 def test_elements_of_stages_are_counted(tmp_path: Path) -> None:
-    counts = count(trace(lambda: filtered(tmp_path)), 2.0)
+    counts = count(trace(lambda: filtered(tmp_path)), 1.0)
     assert counts.per_sample["map"] == pytest.approx(4.0, rel=0.1)
     assert counts.per_sample["map_2"] == pytest.approx(1.0)
     assert counts.per_sample["batch"] == pytest.approx(0.5)
@@ -215,17 +224,19 @@ def test_errors_of_the_pipeline_are_its_own() -> None:
         time_stages(trace(make), seconds=0.5)
 
 
+@pytest.mark.usefixtures("short_chunks")
 def test_tables_of_the_input_function_are_there() -> None:
     def make() -> Any:
         keys = tf.lookup.KeyValueTensorInitializer(np.arange(10), np.arange(10) * 2)
         table = tf.lookup.StaticHashTable(keys, -1)
         return numbers(10).map(table.lookup).repeat().batch(2, drop_remainder=True)
 
-    times = {t.stage: t for t in time_stages(trace(make), seconds=0.5).times}
+    times = {t.stage: t for t in time_stages(trace(make), seconds=0.1).times}
     assert times["map"].self_time_us > 0
 
 
 @pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.usefixtures("short_chunks")
 def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
     def looped(x: Any) -> Any:
         value = tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v + 1), [0, x])[1]
@@ -234,10 +245,11 @@ def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
     def make() -> Any:
         return numbers().map(looped).map(burn(1000)).repeat().batch(2, drop_remainder=True)
 
-    timing = time_stages(trace(make, in_graph=in_graph if eager else called), seconds=0.5)
+    timing = time_stages(trace(make, in_graph=in_graph if eager else called), seconds=0.1)
     assert {"map", "map_2"} <= {time.stage for time in timing.times}
 
 
+@pytest.mark.usefixtures("short_chunks")
 def test_what_lets_each_element_pass_once_is_timed_round_by_round() -> None:
     def make() -> Any:
         return tf.data.Dataset.range(3000).unique().map(burn(50)).repeat().batch(10, drop_remainder=True)
@@ -248,6 +260,7 @@ def test_what_lets_each_element_pass_once_is_timed_round_by_round() -> None:
     assert 0 < times["unique"].self_time_us < times["map"].self_time_us
 
 
+@pytest.mark.usefixtures("short_chunks")
 def test_what_remembers_in_python_that_nothing_more_passes_is_left_untimed() -> None:
     def make() -> Any:
         seen: set[int] = set()
@@ -265,6 +278,7 @@ def test_what_remembers_in_python_that_nothing_more_passes_is_left_untimed() -> 
     assert "filter" not in {found.stage for found in timing.times}
 
 
+@pytest.mark.usefixtures("short_chunks")
 def test_records_that_end_with_zeros_stay_whole(tmp_path: Path) -> None:
     path = str(tmp_path / "data.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
@@ -275,7 +289,7 @@ def test_records_that_end_with_zeros_stay_whole(tmp_path: Path) -> None:
         decoded = tf.data.TFRecordDataset(path).map(lambda x: tf.io.decode_raw(x, tf.int64)[0])
         return decoded.repeat().batch(2, drop_remainder=True)
 
-    assert "map" in {time.stage for time in time_stages(trace(make), seconds=0.5).times}
+    assert "map" in {time.stage for time in time_stages(trace(make), seconds=0.1).times}
 
 
 def test_the_clock_leaves_out_other_programs() -> None:

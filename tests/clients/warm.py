@@ -1,21 +1,27 @@
 """Runs programs one after the other, each in a process of its own: `warm.py PROGRAMS.json LOGS`.
 
 Every process is forked from this one, which has imported what all programs import: many programs run in the
-time of a few starts of TensorFlow. In a job the tasks begin each program together.
+time of a few starts of TensorFlow. What AutoGraph has converted for one program it need not convert for the
+next. In a job the tasks begin each program together.
 
 PROGRAMS.json lists {"name": ..., "words": [script, arguments...], "kill_at": text or null, "code": exit
 code}. A program is killed where its chief has written that text; else it has to end with that code.
 """
 
+import atexit
 import gc
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import sys
+import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
+import conversions
 import tensorflow as tf
 
 import estimator.on_cs
@@ -53,27 +59,65 @@ def meet(folder, name):
 def run(words, log, kill_at):
     """Exit code of a program whose output goes into a file; in the forked process this does not return."""
     child = os.fork()
-    if child:
-        if kill_at is not None:
-            wait_for(lambda: log.exists() and kill_at in log.read_text(), kill_at)
-            os.kill(child, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not child:
+        become(words, log)
+    if kill_at is not None:
+        wait_for(lambda: log.exists() and kill_at in log.read_text(), kill_at)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def become(words, log):
     with log.open("wb") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
     sys.argv = words
     sys.path[0] = str(Path(words[0]).parent)
-    runpy.run_path(words[0], run_name="__main__")
-    sys.exit()
+    end(program_code(words[0]))
+
+
+def program_code(script):
+    """Exit code of a script that runs as a program; as in Python, errors and messages go to stderr."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as error:
+        if isinstance(error.code, int | None):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def end(code):
+    """Ends this process as Python ends, but takes no modules apart.
+
+    They are shared with the process it was forked from: to touch them copies every page, 0.2 s of a CPU.
+    """
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def load(*packages):
+    """Imports all modules of some packages but those for PyTorch; else every program would."""
+    for name in packages:
+        for module in pkgutil.walk_packages(import_module(name).__path__, f"{name}."):
+            if not {"aten", "torch"} & set(module.name.split(".")):
+                import_module(module.name)
 
 
 def load_compiler():
     import jax
 
-    import cgc.driver
     from cgc.passes.pattern_files import STAGES, load_patterns
 
-    assert all((cgc.driver, jax))
+    assert jax
+    load("cgc")
     load_patterns([file for stage in STAGES for file in stage])
 
 
@@ -81,6 +125,8 @@ def main(programs, folder):
     folder.mkdir(parents=True, exist_ok=True)
     own = task()[0]
     assert all((estimator.on_cs, tf.keras.layers.Layer))
+    load("cs_runtime", "estimator", "input_rules")
+    conversions.keep_in(folder.parent / "conversions")
     if own == "chief-0":
         load_compiler()
     gc.freeze()  # else every forked process takes a second to end

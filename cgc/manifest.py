@@ -34,7 +34,7 @@ FILES: Mapping[Execution, tuple[str, ...]] = {
         REPORT_JSON,
         REPORT_HTML,
     ),
-    "weight_streaming": (CIRH_TEXT, SCHEDULE, REPORT_TEXT, REPORT_JSON),
+    "weight_streaming": (CIRH_TEXT, SCHEDULE, REPORT_TEXT, REPORT_JSON, REPORT_HTML),
 }
 """What an artifact of each execution mode consists of, beside the manifest and its executables."""
 

@@ -11,10 +11,16 @@ from cgc.executable import export_step
 from cgc.execution.compiled import Compiled, Part
 from cgc.layers.recompute import fitting_step
 from cgc.layers.streamed import streamed_step
-from cgc.manifest import CIRH_TEXT, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
+from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
 from cgc.performance.layer_costs import layer_costs, placed_layers
 from cgc.performance.layers import activation_room
-from cgc.report import StreamedReport, render_streamed_text, streamed_report, streamed_report_json
+from cgc.report import (
+    StreamedReport,
+    render_streamed_html,
+    render_streamed_text,
+    streamed_report,
+    streamed_report_json,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -54,6 +60,7 @@ def compile_streamed(module: ModuleOp, fabric: Fabric, stages: Stages) -> Compil
             SCHEDULE: step.schedule.to_json(),
             REPORT_TEXT: render_streamed_text(report),
             REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
+            REPORT_HTML: render_streamed_html(report),
         }
     return Compiled(report.batch_size, parts, texts, _estimates(report), report)
 

@@ -41,17 +41,14 @@ from cgc.execution.stages import Progress, Stages, rewritten
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.fabric import Fabric
-from cs_toolkit.step import Execution, Precision, StepInterface
+from cs_toolkit.step import ExecutionChoice, Precision, StepInterface
 
 if TYPE_CHECKING:
-    from cgc.execution.compiled import Compiled
     from cgc.kernels import KernelGraph
     from cgc.publishing import DirectoryLock
     from cgc.report import CompileReport, StreamedReport
 
 _VALIDATE_STAGES = 3
-_COMMON_STAGES = 3
-"""Of a compilation: checking and rewriting the graph at its begin, writing the artifact at its end."""
 
 
 class CompileOptions(BaseModel):
@@ -60,14 +57,15 @@ class CompileOptions(BaseModel):
     Attributes:
         passes: the rewrites and their options, see `cgc.passes.pipeline`.
         precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
-        execution: how the CS system executes the step.
+        execution: how the CS system executes the step; auto is pipelined where the step fits the wafer, else
+            weight streaming.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     passes: str = DEFAULT_PIPELINE
     precision: Precision = "float32"
-    execution: Execution = "pipelined"
+    execution: ExecutionChoice = "pipelined"
 
     @property
     def pipeline(self) -> str:
@@ -100,6 +98,11 @@ class CompileResult:
     warnings: tuple[str, ...]
     seconds: float
     report: CompileReport | StreamedReport | None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """For the user: why the step is executed as it is, where that was left to the compiler."""
+        return tuple(self.artifact.manifest.notices)
 
     @property
     def report_text(self) -> str:
@@ -231,9 +234,11 @@ def _compile(
     lock: DirectoryLock,
     progress: Progress | None,
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
-    stages, compiled = _compiled(module, interface, options, fabric, progress)
+    from cgc.execution.choice import compile_for
+
+    stages, compiled = compile_for(options.execution, module, options.pipeline, interface, fabric, progress)
     with stages.stage("Writing the artifact"):
-        files, used = compiled.files(), fabric.for_execution(options.execution)
+        files, used = compiled.files(), fabric.for_execution(compiled.estimates.execution)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             tool_version=tool_version(),
@@ -245,32 +250,10 @@ def _compile(
             executables=compiled.entries(),
             fabric=FabricName(name=used.name, processing_elements=used.processing_elements),
             estimates=compiled.estimates,
+            notices=list(compiled.report.notices),
             versions=tool_versions(),
             files=file_entries(files),
         )
         artifact = publish(lock, manifest, files)
     stages.finish()
     return artifact, compiled.report
-
-
-def _compiled(
-    module: ModuleOp,
-    interface: StepInterface,
-    options: CompileOptions,
-    fabric: Fabric,
-    progress: Progress | None,
-) -> tuple[Stages, Compiled]:
-    """What the mode of execution makes of the step, and the stages so far: all but the last."""
-    match options.execution:
-        case "pipelined":
-            from cgc.execution import pipelined
-
-            stages = Stages(_COMMON_STAGES + pipelined.STAGES, progress)
-            optimized = rewritten(module, options.pipeline, stages)
-            return stages, pipelined.compile_pipelined(optimized, interface, fabric, stages)
-        case "weight_streaming":
-            from cgc.execution import weight_streaming
-
-            stages = Stages(_COMMON_STAGES + weight_streaming.STAGES, progress)
-            optimized = rewritten(module, options.pipeline, stages)
-            return stages, weight_streaming.compile_streamed(optimized, fabric, stages)

@@ -34,7 +34,7 @@ FILES: Mapping[Execution, tuple[str, ...]] = {
         REPORT_JSON,
         REPORT_HTML,
     ),
-    "weight_streaming": (CIRH_TEXT, SCHEDULE, REPORT_TEXT, REPORT_JSON),
+    "weight_streaming": (CIRH_TEXT, SCHEDULE, REPORT_TEXT, REPORT_JSON, REPORT_HTML),
 }
 """What an artifact of each execution mode consists of, beside the manifest and its executables."""
 
@@ -182,6 +182,7 @@ class Manifest(_Frozen):
         key: the 64 hex digits of the directory's name.
         interface: of the whole step.
         executables: what the step was compiled to, in the order that its mode of execution wants.
+        notices: for the user, why the step is executed so; empty where nothing was left to the compiler.
         files: every other file of the artifact by name.
         versions: of python, jax, jaxlib and xdsl at the time of compilation.
     """
@@ -196,6 +197,7 @@ class Manifest(_Frozen):
     executables: list[ExecutableEntry] = Field(min_length=1)
     fabric: FabricName
     estimates: Estimates
+    notices: list[str] = []
     versions: dict[str, str]
     files: dict[FileName, FileEntry]
 

@@ -135,6 +135,8 @@ def compile_for(
         )
     for warning in result.warnings:
         log.warning("%s", warning)
+    for notice in result.notices:
+        log.info("%s", notice)
     if result.reused:
         log.info("Cached compilation found for this model configuration")
     log.info("=============== Cerebras Compilation Completed ===============")

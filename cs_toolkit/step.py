@@ -20,6 +20,8 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Execution = Literal["pipelined", "weight_streaming"]
 """How the CS system executes a step: all layers at once, each on its own part of the wafer; or one layer at a
 time on the whole wafer, whose weights come from MemoryX."""
+ExecutionChoice = Literal["auto"] | Execution
+"""What a user may ask for; auto is pipelined where the step fits the wafer, else weight streaming."""
 
 EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
 

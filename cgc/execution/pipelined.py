@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cgc.cirh.interface import graph_function
 from cgc.cirh.text import print_module
-from cgc.errors import PlacementError
 from cgc.executable import export_step
 from cgc.execution.compiled import Compiled, Part
 from cgc.kernels import KernelGraph, match_kernels
@@ -25,17 +25,17 @@ from cgc.manifest import (
     REPORT_TEXT,
     PipelinedEstimates,
 )
-from cgc.performance import with_streaming_rate
 from cgc.placement import place
 from cgc.report import CompileReport, compile_report, plan_json, render_html, render_text, report_json
 
 if TYPE_CHECKING:
     from cgc.execution.stages import Stages
+    from cgc.placement import Placement
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import StepInterface
 
 STAGES = 5
-"""Of `compile_pipelined`."""
+"""Of this mode: `matched`, `placed`, `compile_pipelined`."""
 
 KERNEL = "cs.kernel"
 """Attribute of the ops in `kernels.mlir`: the name of the kernel that an op runs in."""
@@ -50,26 +50,37 @@ def matched(module: ModuleOp, stages: Stages) -> KernelGraph:
         return match_kernels(module)
 
 
-def compile_pipelined(module: ModuleOp, interface: StepInterface, fabric: Fabric, stages: Stages) -> Compiled:
-    """Compiles a rewritten step.
+def placed(graph: KernelGraph, fabric: Fabric, stages: Stages) -> Placement:
+    """Places the kernels; one stage. Raises PlacementError."""
+    with stages.stage("Placing kernels"):
+        return place(graph, fabric)
+
+
+def compile_pipelined(
+    module: ModuleOp,
+    interface: StepInterface,
+    graph: KernelGraph,
+    placement: Placement,
+    fabric: Fabric,
+    stages: Stages,
+    notices: tuple[str, ...] = (),
+) -> Compiled:
+    """Compiles a rewritten step whose kernels are placed; three stages.
 
     Args:
         module: the step.
         interface: of the step.
-        fabric: what to place the kernels on.
+        graph: its kernels.
+        placement: of the kernels.
+        fabric: what they are placed on.
         stages: of the compilation.
+        notices: for the report, why the step is executed so.
 
     Raises:
-        CompileError: the step cannot be executed or placed.
+        CompileError: the step cannot be executed.
     """
-    graph = matched(module, stages)
-    with stages.stage("Placing kernels"):
-        try:
-            placement = place(graph, fabric)
-        except PlacementError as error:
-            raise with_streaming_rate(error, graph) from None
     with stages.stage("Estimating performance"):
-        report = compile_report(graph, placement, fabric)
+        report = replace(compile_report(graph, placement, fabric), notices=notices)
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
     with stages.stage("Writing the report"):

@@ -12,8 +12,11 @@ from cgc.cirh.verify import verify_module
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+COMMON_STAGES = 3
+"""Of every compilation: checking and rewriting the graph at its begin, writing the artifact at its end."""
+
 Progress = Callable[[str, int, int], None]
-"""(stage that begins, stages done, stages in all); at the end once more with done == total."""
+"""(stage that begins, stages done, stages in all as far as known); at the end once more, all done."""
 
 
 class Stages:
@@ -30,6 +33,10 @@ class Stages:
         self._tell(name)
         yield
         self._done += 1
+
+    def expect(self, more: int) -> None:
+        """Says how many stages are to come after all."""
+        self._total = self._done + more
 
     def finish(self) -> None:
         """Announces the end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cgc.cirh.interface import step_interface
@@ -11,10 +12,16 @@ from cgc.executable import export_step
 from cgc.execution.compiled import Compiled, Part
 from cgc.layers.recompute import fitting_step
 from cgc.layers.streamed import streamed_step
-from cgc.manifest import CIRH_TEXT, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
+from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
 from cgc.performance.layer_costs import layer_costs, placed_layers
 from cgc.performance.layers import activation_room
-from cgc.report import StreamedReport, render_streamed_text, streamed_report, streamed_report_json
+from cgc.report import (
+    StreamedReport,
+    render_streamed_html,
+    render_streamed_text,
+    streamed_report,
+    streamed_report_json,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -26,15 +33,19 @@ STAGES = 5
 """Of `compile_streamed`."""
 
 
-def compile_streamed(module: ModuleOp, fabric: Fabric, stages: Stages) -> Compiled:
+def compile_streamed(
+    module: ModuleOp, fabric: Fabric, stages: Stages, notices: tuple[str, ...] = ()
+) -> Compiled:
     """Compiles a rewritten step; function *i* of the schedule is executable *i*.
 
     Args:
         module: the step.
         fabric: the wafer that holds a layer at a time.
         stages: of the compilation.
+        notices: for the report, why the step is executed so.
 
     Raises:
+        PlacementError: a layer does not fit on the wafer by itself.
         CompileError: the step cannot be executed.
     """
     wafer = fabric.for_execution("weight_streaming")
@@ -45,7 +56,7 @@ def compile_streamed(module: ModuleOp, fabric: Fabric, stages: Stages) -> Compil
         room = activation_room(layer_costs(layers, step, frozenset()), wafer)
         step, recomputed = fitting_step(step, room)
     with stages.stage("Estimating performance"):
-        report = streamed_report(step, layers, recomputed, wafer)
+        report = replace(streamed_report(step, layers, recomputed, wafer), notices=notices)
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
     with stages.stage("Writing the report"):
@@ -54,6 +65,7 @@ def compile_streamed(module: ModuleOp, fabric: Fabric, stages: Stages) -> Compil
             SCHEDULE: step.schedule.to_json(),
             REPORT_TEXT: render_streamed_text(report),
             REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
+            REPORT_HTML: render_streamed_html(report),
         }
     return Compiled(report.batch_size, parts, texts, _estimates(report), report)
 

@@ -64,9 +64,9 @@ def with_streaming_rate(error: PlacementError, graph: KernelGraph) -> PlacementE
     rate = streaming_estimate(graph).samples_per_s
     shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
     return PlacementError(
-        f"{error}. Weight streaming, a mode of CS systems that is not simulated here, holds one layer at a "
-        f"time and would run it at about {shown} samples/s (batch {graph.batch_size}, one CS-2, measured "
-        "systems differ by 25%)",
+        f"{error}. Weight streaming holds one layer at a time and would run it at about {shown} samples/s "
+        f"(batch {graph.batch_size}, one CS-2, measured systems differ by 25%): compile it with execution "
+        "weight_streaming, or auto",
         error.shortage,
         error.kernel,
         error.source,

@@ -4,7 +4,10 @@ from cgc.report.data import plan_json, report_json
 from cgc.report.limit import Limit, Reason
 from cgc.report.model import CompileReport, KernelReport, compile_report
 from cgc.report.page import render_html
-from cgc.report.streamed import StreamedReport, render_streamed_text, streamed_report, streamed_report_json
+from cgc.report.streamed import StreamedReport, streamed_report
+from cgc.report.streamed_data import streamed_report_json
+from cgc.report.streamed_page import render_streamed_html
+from cgc.report.streamed_text import render_streamed_text
 from cgc.report.text import kernel_list_text, render_text, verdict
 
 __all__ = [
@@ -17,6 +20,7 @@ __all__ = [
     "kernel_list_text",
     "plan_json",
     "render_html",
+    "render_streamed_html",
     "render_streamed_text",
     "render_text",
     "report_json",

@@ -16,7 +16,8 @@ def report_json(report: CompileReport) -> dict[str, Any]:
     Keys: `fabric`, `clock_hz`, `batch_size`, `overall` (figures), `kernels` (figures plus name, family,
     generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
     rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel, limit, reason,
-    deltat_cycles, remedies: what would lift the limit).
+    deltat_cycles, remedies: what would lift the limit), `notices` (why the step is executed
+    so, where that was left to the compiler).
     """
     performance = report.performance
     return {
@@ -33,6 +34,7 @@ def report_json(report: CompileReport) -> dict[str, Any]:
             "deltat_cycles": performance.overall.deltat_cycles,
             "remedies": list(report.remedies),
         },
+        **({"notices": list(report.notices)} if report.notices else {}),
     }
 
 

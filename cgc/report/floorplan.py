@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cgc.kernels.families.control import FAMILY as CONTROL
 from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
 from cgc.report.labels import Box, Label, place_labels
-from cgc.report.model import CompileReport, KernelReport
+from cgc.report.model import KernelReport
 from cs_toolkit.fabric import Fabric
 
 BINS = 10
@@ -158,7 +159,31 @@ def used_window(rects: Sequence[Rect], fabric: Fabric, width_px: float) -> Windo
     return Window(x, y, wide, tall, (width_px - _MARGIN_LEFT - _MARGIN) / wide)
 
 
-def overview(report: CompileReport, window: Window, enlarged: Window) -> Floorplan:
+class Drawn(Protocol):
+    """What a drawing shows."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """The PEs that there are."""
+        ...
+
+    @property
+    def kernels(self) -> Sequence[KernelReport]:
+        """In data-flow order."""
+        ...
+
+    @property
+    def edges(self) -> Sequence[Edge]:
+        """What streams between them."""
+        ...
+
+    @property
+    def bottleneck(self) -> KernelReport | None:
+        """The one that bounds the speed."""
+        ...
+
+
+def overview(report: Drawn, window: Window, enlarged: Window) -> Floorplan:
     """The whole fabric with its kernels and the frame of the part that is enlarged beside it."""
     return Floorplan(
         window,
@@ -169,7 +194,7 @@ def overview(report: CompileReport, window: Window, enlarged: Window) -> Floorpl
     )
 
 
-def detail(report: CompileReport, window: Window) -> Floorplan:
+def detail(report: Drawn, window: Window) -> Floorplan:
     """A part of the fabric with kernels, labels and streams."""
     tiles = _tiles(report, window)
     names = [row.kernel.name for row in report.kernels]
@@ -189,7 +214,7 @@ def utilization_bin(percent: float) -> int:
     return min(BINS - 1, int(percent * BINS / 100))
 
 
-def _tiles(report: CompileReport, window: Window) -> tuple[Tile, ...]:
+def _tiles(report: Drawn, window: Window) -> tuple[Tile, ...]:
     return tuple(
         Tile(
             index,

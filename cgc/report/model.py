@@ -38,6 +38,7 @@ class CompileReport:
         performance: estimates of time on the wafer.
         limit: what keeps the pipeline from being faster.
         remedies: sentences on what would lift it.
+        notices: sentences on why the step is executed so.
     """
 
     fabric: Fabric
@@ -49,6 +50,7 @@ class CompileReport:
     performance: Performance
     limit: Limit
     remedies: tuple[str, ...]
+    notices: tuple[str, ...] = ()
 
     @cached_property
     def bottleneck(self) -> KernelReport | None:

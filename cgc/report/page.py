@@ -34,9 +34,9 @@ def render_html(report: CompileReport) -> str:
     Everything that comes from the user's program is escaped. A content security policy refuses every network
     access and every script but the page's own.
     """
-    script = _asset("compile_report.js")
+    script = asset("compile_report.js")
     return (
-        _environment()
+        page_environment()
         .get_template("compile_report.html.j2")
         .render(
             report=report,
@@ -48,7 +48,7 @@ def render_html(report: CompileReport) -> str:
             dense=_DENSE,
             sources=_common_folder([row.kernel.source for row in report.kernels]),
             definitions=DEFINITIONS,
-            style=Markup(_asset("base.css") + "\n" + _asset("compile_report.css")),
+            style=Markup(asset("base.css") + "\n" + asset("compile_report.css")),
             script=Markup(script),
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             Reason=Reason,
@@ -60,9 +60,10 @@ def render_html(report: CompileReport) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """The templates of reports, with their filters; everything is escaped."""
     environment = Environment(
-        loader=FunctionLoader(_asset),
+        loader=FunctionLoader(asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -79,7 +80,8 @@ def _environment() -> Environment:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file beside this one."""
     return resources.files("cgc.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 

@@ -1,10 +1,9 @@
-"""The compile report of a step with one layer at a time on the wafer."""
+"""The result object of the compile report of a step with one layer at a time on the wafer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cgc.layers.streamed import StreamedStep
 from cgc.layers.traffic import LayerTraffic, peak_bytes
@@ -39,17 +38,29 @@ class StreamedReport:
         batch_size: samples of a step.
         layers: in the order of the forward pass.
         performance: estimates of time on the wafer.
+        notices: sentences on why the step is executed so.
     """
 
     fabric: Fabric
     batch_size: int
     layers: tuple[LayerReport, ...]
     performance: StreamedPerformance
+    notices: tuple[str, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
         """The rate on the wafer."""
         return self.batch_size / self.performance.step_s
+
+    @property
+    def most_exposed(self) -> LayerReport:
+        """The layer with the most transfer that compute does not hide."""
+        return max(self.layers, key=lambda layer: layer.time.exposed_s)
+
+    @property
+    def slowest(self) -> LayerReport:
+        """The layer that computes the longest."""
+        return max(self.layers, key=lambda layer: layer.time.compute_s)
 
     @property
     def active_pes(self) -> int:
@@ -86,33 +97,3 @@ def streamed_report(
         for index, (layer, cost, time) in enumerate(zip(placed, costs, performance.layers, strict=True))
     )
     return StreamedReport(fabric, step.program.batch_size, layers, performance)
-
-
-def render_streamed_text(report: StreamedReport) -> str:
-    """The report for people."""
-    fabric = report.fabric
-    return (
-        "Estimated Overall Performance\n"
-        "-------------------------------\n"
-        f"Samples/s:                                     {report.samples_per_s:.1f}\n"
-        f"\nWeight streaming: {len(report.layers):,} layers, {report.performance.step_s:.3g} s a step of "
-        f"{report.batch_size:,} samples; bound by {report.performance.bound_by}.\n"
-        f"All figures are estimates of time on the wafer ({fabric.name}, {fabric.processing_elements:,} PEs, "
-        f"{fabric.clock_hz / 1e6:.0f} MHz), not of the simulator.\n"
-    )
-
-
-def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
-    """All figures unrounded, as a JSON value."""
-    return {
-        "fabric": report.fabric.name,
-        "estimate_of": "time on the wafer, not of the simulator",
-        "execution": "weight_streaming",
-        "batch_size": report.batch_size,
-        "overall": {
-            "samples_per_s": report.samples_per_s,
-            "step_s": report.performance.step_s,
-            "layers": len(report.layers),
-            "bound_by": report.performance.bound_by,
-        },
-    }

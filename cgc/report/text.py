@@ -32,7 +32,7 @@ def render_text(report: CompileReport) -> str:
     """
     parts = [_head(report.performance.overall), _kernel_table(report)]
     parts += _loops([row.kernel for row in report.kernels])
-    parts += [verdict(report), _remedies(report), _notes(report)]
+    parts += [verdict(report), _remedies(report), *report.notices, _notes(report)]
     return "\n\n".join(parts) + "\n"
 
 

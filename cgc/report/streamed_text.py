@@ -1,0 +1,126 @@
+"""The report of a step with one layer at a time, for people: `compile_report.txt`."""
+
+from __future__ import annotations
+
+from cgc.report.streamed import LayerReport, StreamedReport
+from cgc.report.tables import table
+
+_LABEL_WIDTH = 47
+_COLUMNS = (
+    "Layer",
+    "Compute ms",
+    "Weights MB",
+    "Exposed transfer ms",
+    "Activations MB",
+    "Copies",
+    "Active PEs",
+)
+
+
+def render_streamed_text(report: StreamedReport) -> str:
+    """The text of `compile_report.txt`: head, where a step's time goes, a table by layer, verdict, notes."""
+    words = "\n".join([streamed_verdict(report), *report.notices])
+    parts = [_head(report), _time(report), _layers(report), words, _notes(report)]
+    return "\n\n".join(parts) + "\n"
+
+
+def streamed_verdict(report: StreamedReport) -> str:
+    """What bounds the rate, with figures, and what would lift that."""
+    performance = report.performance
+    share = 100 * performance.parts[performance.bound_by] / performance.step_s
+    step = f"{1e3 * performance.step_s:.3g} ms"
+    start = f"Verdict: {performance.bound_by} bounds the rate: {share:.0f}% of a step of {step}"
+    match performance.bound_by:
+        case "compute":
+            return f"{start}; layer {report.slowest.placed.name} computes the longest."
+        case "latency":
+            return (
+                f"{start} is the start of {len(report.layers):,} layers, whatever the batch; "
+                "a larger batch makes it count less."
+            )
+        case "weight bandwidth":
+            layer, link = report.most_exposed.placed.name, report.fabric.io_bytes_per_s / 1e9
+            return (
+                f"{start} are transfers at {link:.0f} GB/s that compute does not hide, most of them in layer "
+                f"{layer}; a larger batch hides more."
+            )
+        case "activation memory":
+            return (
+                f"{start} goes to passes beyond the first: activations of a batch take "
+                f"{_mb(performance.activation_bytes)} MB, the wafer has room for "
+                f"{_mb(performance.activation_room_bytes)} MB, so a batch goes through in "
+                f"{performance.micro_batches:,}; 16-bit activations take less."
+            )
+        case "update":
+            return f"{start} is the update of the weights at MemoryX; a larger batch makes it count less."
+
+
+def _head(report: StreamedReport) -> str:
+    performance, fabric = report.performance, report.fabric
+    values = (
+        ("Samples/s", f"{report.samples_per_s:.1f}"),
+        ("Execution", "weight streaming"),
+        ("Layers", f"{len(report.layers):,}"),
+        ("Batch", f"{report.batch_size:,} in {performance.micro_batches:,} micro-batch(es)"),
+        ("Recomputed layers", f"{len(report.recomputed):,}"),
+        ("Active PEs", f"{100 * report.active_pes / fabric.processing_elements:.0f}%"),
+    )
+    lines = [f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in values]
+    return "\n".join(["Estimated Overall Performance", "-" * 31, *lines])
+
+
+def _time(report: StreamedReport) -> str:
+    performance = report.performance
+    seconds: dict[str, float] = {**dict(performance.parts.items()), "step": performance.step_s}
+    rows = [
+        (part, f"{1e3 * spent:.3f}", f"{100 * spent / performance.step_s:.1f}%")
+        for part, spent in seconds.items()
+    ]
+    return table(("Time of a step", "ms", "Share"), rows)
+
+
+def _layers(report: StreamedReport) -> str:
+    rows = [_row(layer) for layer in report.layers]
+    time, traffic = [layer.time for layer in report.layers], [layer.traffic for layer in report.layers]
+    rows.append(
+        (
+            "all",
+            f"{1e3 * sum(one.compute_s for one in time):.3f}",
+            _mb(sum(one.weights for one in traffic)),
+            f"{1e3 * sum(one.exposed_s for one in time):.3f}",
+            _mb(report.performance.activation_bytes),
+            "",
+            str(report.active_pes),
+        )
+    )
+    return table(_COLUMNS, rows)
+
+
+def _row(layer: LayerReport) -> tuple[str, ...]:
+    plan = layer.placed.plan
+    return (
+        layer.placed.name + (" (recomputed)" if layer.recomputed else ""),
+        f"{1e3 * layer.time.compute_s:.3f}",
+        _mb(layer.traffic.weights),
+        f"{1e3 * layer.time.exposed_s:.3f}",
+        _mb(layer.traffic.stash),
+        str(plan.copies.count if plan.copies else 0),
+        str(plan.active_pes),
+    )
+
+
+def _notes(report: StreamedReport) -> str:
+    fabric = report.fabric
+    return (
+        f"All figures are estimates of time on the wafer ({fabric.name}, {fabric.processing_elements:,} PEs, "
+        f"{fabric.clock_hz / 1e6:.0f} MHz), not of the simulator.\n"
+        "Compute: forward and backward part of the layer, all samples of a step.\n"
+        "Weights: what comes to the wafer for the forward part; much comes again for the backward part.\n"
+        "Exposed transfer: weights and gradients that compute does not hide.\n"
+        "Activations: what waits for the backward pass; all: the most at once.\n"
+        "Copies: of the layer side by side on the wafer; each computes samples of its own."
+    )
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f}"

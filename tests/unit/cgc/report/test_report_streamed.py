@@ -1,0 +1,138 @@
+"""The report of a step with one layer at a time: text, JSON and page tell one story."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from cgc.kernels import Edge, Kernel, KernelGraph
+from cgc.kernels.families import FAMILIES
+from cgc.layers.traffic import LayerTraffic
+from cgc.manifest import Bound
+from cgc.performance.layer_costs import LayerPlan, PlacedLayer
+from cgc.performance.layers import LayerCost, streamed_performance
+from cgc.placement.copies import place_copies
+from cgc.report import render_streamed_html, render_streamed_text, streamed_report_json
+from cgc.report.streamed import LayerReport, StreamedReport
+from cgc.report.streamed_text import streamed_verdict
+from cs_toolkit.fabric import load_fabric
+
+WAFER = load_fabric("cs2").for_execution("weight_streaming")
+HOSTILE = "<b>block</b>"
+TRAFFIC = LayerTraffic(weights=3_000_000, backward_weights=3_000_000, gradients=3_000_000, stash=2, update=9)
+
+
+def plan(number: int) -> LayerPlan:
+    sizes = {"rows": 16, "inputs": 256, "outputs": 256, "passes": 3, "element_bytes": 2, "batch": 64}
+    parameters = {**dict.fromkeys(FAMILIES["fully_connected"].parameters, 0), **sizes}
+    kernels = [
+        Kernel(name, "fully_connected", parameters, source="model.py:1")
+        for name in (f"fc<{number}>", "other")
+    ]
+    edges = (Edge(kernels[0].name, "other", 256),)
+    graph = KernelGraph(tuple(kernels), edges, batch_size=64)
+    copies = place_copies(graph, WAFER)
+    return LayerPlan(number, graph, copies, copies.cycles / 3, copies.cycles * 2 / 3)
+
+
+@pytest.fixture(scope="module")
+def report() -> StreamedReport:
+    """Four layers of two kinds; the second one is computed again, the last one computes nothing."""
+    first, second, empty = plan(0), plan(1), LayerPlan(2, None, None, 0.0, 0.0)
+    placed = [
+        PlacedLayer(name, kind)
+        for name, kind in (("embedding", first), (HOSTILE, second), ("block 2", second), ("end", empty))
+    ]
+    costs = [
+        LayerCost(
+            layer.plan.forward_cycles,
+            layer.plan.backward_cycles,
+            layer.plan.copies.count if layer.plan.copies else 1,
+            0,
+            TRAFFIC,
+        )
+        for layer in placed
+    ]
+    performance = streamed_performance(costs, 64, 1000, joined_update=False, fabric=WAFER)
+    layers = tuple(
+        LayerReport(layer, TRAFFIC, time, index == 1)
+        for index, (layer, time) in enumerate(zip(placed, performance.layers, strict=True))
+    )
+    return StreamedReport(WAFER, 64, layers, performance, ("a reason & its figures",))
+
+
+def test_the_text_has_a_row_for_each_layer_and_says_what_bounds_the_rate(report: StreamedReport) -> None:
+    text = render_streamed_text(report)
+    assert text.startswith("Estimated Overall Performance\n-------------------------------\nSamples/s:")
+    assert f"{report.samples_per_s:.1f}" in text
+    (row,) = (line for line in text.splitlines() if line.startswith(f"| {HOSTILE} (recomputed)"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    compute, weights, exposed, activations, copies, pes = cells[1:]
+    layer = report.layers[1]
+    assert float(compute) == pytest.approx(1e3 * layer.time.compute_s, abs=1e-3)
+    assert (weights, activations) == ("3.0", "0.0")
+    assert float(exposed) == pytest.approx(1e3 * layer.time.exposed_s, abs=1e-3)
+    assert layer.placed.plan.copies is not None
+    assert (copies, pes) == (str(layer.placed.plan.copies.count), str(layer.placed.plan.active_pes))
+    assert "Verdict: latency bounds the rate" in text
+    assert "a reason & its figures" in text
+    assert "estimates of time on the wafer (cs2, 745,500 PEs" in text
+
+
+def test_the_same_figures_for_programs(report: StreamedReport) -> None:
+    found = streamed_report_json(report)
+    overall = found["overall"]
+    assert overall["samples_per_s"] == report.samples_per_s == pytest.approx(64 / overall["step_s"])
+    assert sum(overall["seconds"].values()) == pytest.approx(overall["step_s"])
+    assert overall["bound_by"] == max(overall["seconds"], key=overall["seconds"].get)
+    assert [layer["name"] for layer in found["layers"]] == ["embedding", HOSTILE, "block 2", "end"]
+    assert [layer["kind"] for layer in found["layers"]] == [0, 1, 1, 2]
+    assert [layer["recomputed"] for layer in found["layers"]] == [False, True, False, False]
+    assert sum(layer["compute_s"] for layer in found["layers"]) == pytest.approx(
+        overall["seconds"]["compute"]
+    )
+    assert [kind["kind"] for kind in found["kinds"]] == [0, 1]
+    assert {"x", "y", "width", "height"} == set(found["kinds"][0]["kernels"][0]["rectangle"])
+
+
+def test_the_page_draws_a_kind_of_layer_once_and_links_every_layer_to_it(report: StreamedReport) -> None:
+    page = render_streamed_html(report)
+    assert page == render_streamed_html(report)
+    assert re.findall(r'<article class="layer" id="kind-(\d)"', page) == ["0", "1", "2"]
+    assert re.findall(r'<th scope="row"><a href="#kind-(\d)"', page) == ["0", "1", "1", "2"]
+    copies = report.layers[0].placed.plan.copies
+    assert copies is not None
+    assert page.count('href="#copy-0"') == copies.count - 1
+    assert "Nothing is computed here." in page
+    assert "a reason &amp; its figures" in page
+
+
+def test_names_of_the_program_are_escaped_and_nothing_is_loaded(report: StreamedReport) -> None:
+    page = render_streamed_html(report)
+    assert HOSTILE not in page
+    assert HOSTILE in unescape(page).replace("<wbr>", "")
+    assert "<script" not in page
+    assert "default-src 'none'" in page
+    assert not re.findall(r'(?:src|href)="(?!#)', page)
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        ("compute", "layer embedding computes the longest"),
+        ("latency", "the start of 4 layers"),
+        ("weight bandwidth", "at 150 GB/s that compute does not hide"),
+        ("activation memory", "the wafer has room for"),
+        ("update", "the update of the weights at MemoryX"),
+    ],
+)
+def test_the_verdict_has_the_figures_of_what_bounds_the_rate(
+    report: StreamedReport, bound: Bound, said: str
+) -> None:
+    parts = {**dict.fromkeys(report.performance.parts, 0.25), bound: 1.0}
+    found = streamed_verdict(replace(report, performance=replace(report.performance, parts=parts)))
+    assert found.startswith(f"Verdict: {bound} bounds the rate: 50% of a step of 2e+03 ms")
+    assert said in found

@@ -1,0 +1,82 @@
+"""Which mode of execution a step is compiled for, and what the user is told of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cgc.cirh.text import parse_module
+from cgc.driver import CompileOptions, compile_step
+from cgc.errors import PlacementError
+from cs_toolkit.fabric import load_fabric
+
+STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
+FABRIC = load_fabric("cs2")
+CROWDED = FABRIC.model_copy(update={"width": 3, "height": 3})
+"""Too small for all layers together; a layer at a time has the whole wafer all the same."""
+TINY = CROWDED.model_copy(update={"streaming_width": 2, "streaming_height": 1})
+AUTO = CompileOptions(execution="auto")
+
+
+@pytest.fixture
+def module():
+    return parse_module(STEP.read_text(), str(STEP))
+
+
+def told(result):
+    """The notice, which stands in the result, in all forms of the report and in the artifact."""
+    (notice,) = result.notices
+    artifact = result.artifact
+    assert notice in result.report_text
+    assert json.loads(artifact.read("compile_report.json"))["notices"] == [notice]
+    assert "execution auto" in artifact.read("compile_report.html").decode()
+    return notice
+
+
+def test_auto_is_pipelined_where_the_step_fits(module, tmp_path):
+    result = compile_step(module, tmp_path, AUTO, FABRIC)
+    assert result.artifact.step.execution == "pipelined"
+    pes = result.artifact.estimates.active_pes
+    assert f"pipelined, because all layers fit the wafer together: they take {pes:,} of 307,840" in told(
+        result
+    )
+
+
+def test_auto_streams_weights_where_it_does_not_and_says_by_how_much(module, tmp_path):
+    stages = []
+    result = compile_step(module, tmp_path, AUTO, CROWDED, lambda *stage: stages.append(stage))
+    assert result.artifact.step.execution == "weight_streaming"
+    assert result.artifact.step.schedule
+    notice = told(result)
+    assert "weight streaming, because the layers do not fit the wafer together" in notice
+    assert "take at least 90 PEs, available are 9; the largest is " in notice
+    assert stages[-1][0] == "Completed"
+    assert stages[-1][1] == stages[-1][2]
+    assert result.artifact.manifest.fabric.processing_elements == 745_500
+
+
+def test_what_fits_in_no_mode_is_an_error_of_both(module, tmp_path):
+    with pytest.raises(
+        PlacementError, match=r"fits in no mode .* Weight streaming: layer .* Pipelined: .*3 x 3"
+    ):
+        compile_step(module, tmp_path, AUTO, TINY)
+    assert not list(tmp_path.glob("cs_*"))
+
+
+def test_what_was_asked_for_is_in_the_key_and_told_again_when_it_is_found(module, tmp_path):
+    auto = compile_step(module, tmp_path, AUTO, CROWDED)
+    again = compile_step(module, tmp_path, AUTO, CROWDED)
+    asked = compile_step(module, tmp_path, CompileOptions(execution="weight_streaming"), CROWDED)
+    assert again.reused
+    assert again.notices == auto.notices
+    assert not asked.reused
+    assert asked.notices == ()
+    assert asked.artifact.key != auto.artifact.key
+    assert asked.artifact.step.schedule == auto.artifact.step.schedule
+
+
+def test_a_user_who_wants_a_pipeline_that_does_not_fit_is_told_of_the_other_mode(module, tmp_path):
+    with pytest.raises(PlacementError, match=r"compile it with execution weight_streaming, or auto$"):
+        compile_step(module, tmp_path, CompileOptions(), CROWDED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,60 @@ class Training:
     functions: Any
 
 
+class WarmJob:
+    """Lists of programs for one job of `warm.py`, whose tasks import TensorFlow once for all of them.
+
+    Attributes:
+        folder: For lists and logs; it is made here.
+        command: What the tasks run, by a launcher.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.command = "python", str(WARM), str(folder)
+        self.folder = folder
+        self._lists: list[Path] = []
+
+    def add(
+        self,
+        programs: Mapping[str, Sequence[str]],
+        kill_at: Mapping[str, str] | None = None,
+        codes: Mapping[str, int] | None = None,
+    ) -> Path:
+        """Adds a list; where its logs will be.
+
+        Args:
+            programs: Name -> script and arguments; none of them end the job.
+            kill_at: Name -> what a chief writes when it is killed.
+            codes: Name -> exit code, where that is not 0.
+        """
+        kills, ends = kill_at or {}, codes or {}
+        content = [
+            {"name": name, "words": list(words), "kill_at": kills.get(name), "code": ends.get(name, 0)}
+            for name, words in programs.items()
+        ]
+        number = len(self._lists)
+        file = self.folder / f"programs_{number}.json"
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(content))
+        new.replace(file)
+        self._lists.append(file)
+        return self.folder / f"logs_{number}"
+
+    @staticmethod
+    def logs(folder: Path, programs: Iterable[str]) -> Logs:
+        """What programs of a list have written."""
+        return {
+            name: {path.name.split(".")[1]: path.read_text() for path in folder.glob(f"{name}.*.log")}
+            for name in programs
+        }
+
+
+@pytest.fixture(scope="session")
+def warm_job() -> type[WarmJob]:
+    return WarmJob
+
+
 @pytest.fixture(scope="session")
 def run_programs() -> Callable[..., Logs]:
     """Runs programs one after the other, as if each had a start of its own; TensorFlow is imported once."""
@@ -54,7 +108,6 @@ def _run_programs(
     directory: Path,
     programs: Mapping[str, Sequence[str]],
     *,
-    kill_at: Mapping[str, str] | None = None,
     codes: Mapping[str, int] | None = None,
 ) -> Logs:
     """What `warm.py` does with a list of programs.
@@ -64,23 +117,14 @@ def _run_programs(
         launcher: Its words, in front of those of a program.
         directory: For lists and logs of programs.
         programs: Name -> script and arguments.
-        kill_at: Name -> what a chief writes when it is killed.
         codes: Name -> exit code, where that is not 0.
     """
-    number = len(list(directory.glob("programs_*.json")))
-    file, logs = directory / f"programs_{number}.json", directory / f"logs_{number}"
-    kills, ends = kill_at or {}, codes or {}
-    content = [
-        {"name": name, "words": list(words), "kill_at": kills.get(name), "code": ends.get(name, 0)}
-        for name, words in programs.items()
-    ]
-    file.write_text(json.dumps(content))
-    done = launch(*launcher, "python", str(WARM), str(file), str(logs))
+    job = WarmJob(directory / f"job_{len(list(directory.glob('job_*')))}")
+    logs = job.add(programs, codes=codes)
+    job.add({})
+    done = launch(*launcher, *job.command)
     assert done.returncode == 0, f"{done.stdout[-8000:]}{done.stderr or ''}"
-    return {
-        name: {path.name.split(".")[1]: path.read_text() for path in logs.glob(f"{name}.*.log")}
-        for name in programs
-    }
+    return WarmJob.logs(logs, programs)
 
 
 @pytest.fixture(scope="session")

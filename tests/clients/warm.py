@@ -1,11 +1,14 @@
-"""Runs programs one after the other, each in a process of its own: `warm.py PROGRAMS.json LOGS`.
+"""Runs programs one after the other, each in a process of its own: `warm.py FOLDER`.
 
 Every process is forked from this one, which has imported what all programs import: many programs run in the
 time of a few starts of TensorFlow. What AutoGraph has converted for one program it need not convert for the
 next. In a job the tasks begin each program together.
 
-PROGRAMS.json lists {"name": ..., "words": [script, arguments...], "kill_at": text or null, "code": exit
-code}. A program is killed where its chief has written that text; else it has to end with that code.
+Lists of programs lie in the folder, programs_0.json, programs_1.json and so on, or come there later; one
+without programs is the last. Output of the first list goes into logs_0, where `done` is written behind it.
+
+A list has {"name": ..., "words": [script, arguments...], "kill_at": text or null, "code": exit code}. A
+program is killed where its chief has written that text; else it has to end with that code.
 """
 
 import atexit
@@ -19,6 +22,7 @@ import sys
 import threading
 import time
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 
 import conversions
@@ -27,6 +31,7 @@ import tensorflow as tf
 import estimator.on_cs
 
 TIMEOUT_S = 600.0
+LIST_TIMEOUT_S = 3600.0
 POLL_S = 0.02
 
 
@@ -39,11 +44,11 @@ def task():
     return f"{config['task']['type']}-{config['task']['index']}", names
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + TIMEOUT_S
+def wait_for(condition, what, timeout_s=TIMEOUT_S):
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            sys.exit(f"{task()[0]} has waited {TIMEOUT_S:g} s for {what}")
+            sys.exit(f"{task()[0]} has waited {timeout_s:g} s for {what}")
         time.sleep(POLL_S)
 
 
@@ -121,8 +126,7 @@ def load_compiler():
     load_patterns([file for stage in STAGES for file in stage])
 
 
-def main(programs, folder):
-    folder.mkdir(parents=True, exist_ok=True)
+def main(folder):
     own = task()[0]
     assert all((estimator.on_cs, tf.keras.layers.Layer))
     load("cs_runtime", "estimator", "input_rules")
@@ -130,18 +134,36 @@ def main(programs, folder):
     if own == "chief-0":
         load_compiler()
     gc.freeze()  # else every forked process takes a second to end
-    for program in programs:
-        name, killed = program["name"], program["kill_at"] is not None
-        meet(folder, name)
-        log = folder / f"{name}.{own}.log"
-        code = run(program["words"], log, program["kill_at"] if own == "chief-0" else None)
-        expected = (program["code"],)
-        if killed:
-            expected = (-signal.SIGKILL,) if own == "chief-0" else (0, 1)
-        if code not in expected:
-            sys.exit(f"{name} ended with {code}:\n{log.read_text(errors='replace')[-4000:]}")
-        print(f"{name} done", flush=True)
+    for number in count():
+        file, logs = folder / f"programs_{number}.json", folder / f"logs_{number}"
+        wait_for(file.exists, file.name, LIST_TIMEOUT_S)
+        programs = json.loads(file.read_text())
+        if not programs:
+            return
+        logs.mkdir(exist_ok=True)
+        for program in programs:
+            run_together(program, own, logs)
+        meet(logs, "the end")
+        (logs / "done").touch()
+
+
+def run_together(program, own, logs):
+    """Runs a program when all tasks have come to it.
+
+    Raises:
+        SystemExit: it has ended with another code than it should.
+    """
+    name, killed = program["name"], program["kill_at"] is not None
+    meet(logs, name)
+    log = logs / f"{name}.{own}.log"
+    code = run(program["words"], log, program["kill_at"] if own == "chief-0" else None)
+    expected = (program["code"],)
+    if killed:
+        expected = (-signal.SIGKILL,) if own == "chief-0" else (0, 1)
+    if code not in expected:
+        sys.exit(f"{name} ended with {code}:\n{log.read_text(errors='replace')[-4000:]}")
+    print(f"{name} done", flush=True)
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

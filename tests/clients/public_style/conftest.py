@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,41 @@ FOREIGN = (
     "CGC_VERIFY",  # between passes the compiler is verified by its own tests
 )
 TIMEOUT_S = 800.0
+POLL_S = 0.05
 
-RunPrograms = Callable[..., dict[str, dict[str, str]]]
+
+@dataclass
+class RunningJob:
+    """A job that runs lists of programs.
+
+    Attributes:
+        lists: Takes the lists: a `WarmJob`.
+        process: The launcher.
+        output: Its output.
+    """
+
+    lists: Any
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def run(
+        self, programs: dict[str, list[str]], kill_at: dict[str, str] | None
+    ) -> dict[str, dict[str, str]]:
+        """What the tasks of the programs have written."""
+        logs = self.lists.add(programs, kill_at)
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (logs / "done").exists():
+            assert self.process.poll() is None, self.output.read_text()[-8000:]
+            assert time.monotonic() < deadline
+            time.sleep(POLL_S)
+        return self.lists.logs(logs, programs)
+
+    def end(self) -> None:
+        self.lists.add({})
+        try:
+            assert self.process.wait(TIMEOUT_S) == 0, self.output.read_text()[-8000:]
+        finally:
+            self.process.kill()
 
 
 @dataclass
@@ -31,13 +66,15 @@ class Workshop:
     Attributes:
         directory: The directory.
         system: The CS system.
-        run_programs: The fixture of that name.
+        warm_job: The fixture of that name.
+        jobs: A job for each number of tasks, begun when it is needed.
         logs: What the chief of a program wrote, by the name of the start.
     """
 
     directory: Path
     system: RunningSystem
-    run_programs: RunPrograms
+    warm_job: Any
+    jobs: dict[int, RunningJob] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
 
     def parameters(self, family: str, name: str = "params", **changes: dict[str, Any]) -> str:
@@ -74,27 +111,34 @@ class Workshop:
             tasks: Chief and workers of each; 1 runs them by `csrun_cpu`.
             kill_at: Name -> what a chief writes when it is killed; all others have to succeed.
         """
-        launcher = ["csrun_cpu"] if tasks == 1 else ["csrun_wse", f"--tasks-per-node={tasks}"]
-        logs = self.run_programs(self.launch, launcher, self.directory, programs, kill_at=kill_at)
+        if tasks not in self.jobs:
+            launcher = ["csrun_cpu"] if tasks == 1 else ["csrun_wse", f"--tasks-per-node={tasks}"]
+            lists = self.warm_job(self.directory / f"job_of_{tasks}")
+            self.jobs[tasks] = self.launch(lists, [*launcher, *lists.command])
+        logs = self.jobs[tasks].run(programs, kill_at)
         self.logs |= {name: log["chief-0"] for name, log in logs.items()}
 
-    def launch(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def launch(self, lists: Any, words: Sequence[str]) -> RunningJob:
         """A launcher with its words, in an environment without traces of the one around the tests."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        return subprocess.run(
-            [str(ROOT / "bin" / words[0]), *words[1:]],
-            cwd=self.directory,
-            env={**clean, "XDG_CONFIG_HOME": str(self.directory)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        output = self.directory / f"{lists.folder.name}.txt"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [str(ROOT / "bin" / words[0]), *words[1:]],
+                cwd=self.directory,
+                env={**clean, "XDG_CONFIG_HOME": str(self.directory)},
+                stdout=file,
+                stderr=file,
+            )
+        return RunningJob(lists, process, output)
 
 
 @pytest.fixture(scope="module")
 def workshop(
-    system: RunningSystem, run_programs: RunPrograms, tmp_path_factory: pytest.TempPathFactory
-) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("workshop"), system, run_programs)
+    system: RunningSystem, warm_job: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workshop]:
+    made = Workshop(tmp_path_factory.mktemp("workshop"), system, warm_job)
+    yield made
+    with ExitStack() as ends:
+        for job in made.jobs.values():
+            ends.callback(job.end)

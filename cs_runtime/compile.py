@@ -19,6 +19,7 @@ from cs_runtime.terminal import shortened, show
 from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
+from cs_toolkit.step import ExecutionChoice
 
 log = logging.getLogger("cs_runtime")
 
@@ -55,7 +56,7 @@ def _check_share(settings: RunSettings) -> None:
         CallError: they cannot.
     """
     count = settings.num_csx
-    if count > 1 and settings.execution != "weight_streaming":
+    if count > 1 and settings.execution == "pipelined":
         raise CallError(
             f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
             "a batch by weight streaming; say execution: weight_streaming, too"
@@ -144,7 +145,9 @@ def compile_for(
 
 
 def _options(settings: RunSettings) -> CompileOptions:
-    return CompileOptions(precision=settings.precision, execution=settings.execution)
+    shares = settings.num_csx > 1 and settings.execution == "auto"
+    execution: ExecutionChoice = "weight_streaming" if shares else settings.execution
+    return CompileOptions(precision=settings.precision, execution=execution)
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:

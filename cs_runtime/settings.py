@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cs_toolkit.step import Execution, Precision
+from cs_toolkit.step import Execution, ExecutionChoice, Precision
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """The user's word for a run, as the command lines of programs take it."""
@@ -61,7 +61,7 @@ class RunSettings:
     log_every_steps: int | None = 100
     seed: int | None = None
     precision: Precision = "float32"
-    execution: Execution = "pipelined"
+    execution: ExecutionChoice = "pipelined"
     num_csx: int = 1
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)

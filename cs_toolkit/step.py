@@ -22,8 +22,7 @@ Execution = Literal["pipelined", "weight_streaming"]
 time on the whole wafer, whose weights come from MemoryX."""
 ExecutionChoice = Literal["auto"] | Execution
 """What a user may ask for; auto is pipelined where the step fits the wafer, else weight streaming."""
-
-EXECUTIONS: tuple[Execution, ...] = get_args(Execution)
+EXECUTION_CHOICES: tuple[ExecutionChoice, ...] = ("auto", *get_args(Execution))
 
 GLOBAL_STEP = "state.global_step"
 """The name of the counter of steps in the state."""

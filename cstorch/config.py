@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 from cs_runtime.errors import suggestion
 from cs_runtime.settings import default_execution
-from cs_toolkit.step import EXECUTIONS, Execution
+from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 from cstorch.errors import ConfigureError
 
 
@@ -28,7 +28,7 @@ class Configuration:
     num_csx: int = 1
     num_workers_per_csx: int = 1
     fabric: str = "cs2"
-    execution: Execution = field(default_factory=default_execution)
+    execution: ExecutionChoice = field(default_factory=default_execution)
     run_dir: Path | None = None
     """Where the files of a run go; `model_dir` when None."""
 
@@ -41,14 +41,14 @@ class Configuration:
             raise ConfigureError(f"mgmt_address is {self.mgmt_address!r}, expected 'IP:PORT'")
         if self.compile_only and self.validate_only:
             raise ConfigureError("compile_only and validate_only are both True, expected at most one of them")
-        if self.execution not in EXECUTIONS:
-            near = suggestion(str(self.execution), EXECUTIONS)
+        if self.execution not in EXECUTION_CHOICES:
+            near = suggestion(str(self.execution), EXECUTION_CHOICES)
             raise ConfigureError(
-                f"execution is {self.execution!r}, expected one of {', '.join(EXECUTIONS)}{near}"
+                f"execution is {self.execution!r}, expected one of {', '.join(EXECUTION_CHOICES)}{near}"
             )
         if self.num_csx < 1:
             raise ConfigureError(f"num_csx is {self.num_csx}, expected 1 or more")
-        if self.num_csx > 1 and self.execution != "weight_streaming":
+        if self.num_csx > 1 and self.execution == "pipelined":
             raise ConfigureError(
                 f"num_csx is {self.num_csx} with execution {self.execution!r}, expected 1: several CS "
                 "systems share a batch by weight streaming; say execution='weight_streaming', too"
@@ -81,7 +81,7 @@ def configure(
     transfer_processes: int | None = 5,
     job_labels: Sequence[str] | None = None,
     max_act_per_csx: int | None = 1,
-    execution: Execution | None = None,
+    execution: ExecutionChoice | None = None,
     **appliance: Any,
 ) -> None:
     """Configures the run. Call it before the model is made, once in a process.
@@ -105,9 +105,9 @@ def configure(
         transfer_processes: The state travels in one stream.
         job_labels: KEY=VALUE of the job.
         max_act_per_csx: Activations stay on the CS system.
-        execution: How the CS system executes a step: "pipelined", all layers at once, or
-            "weight_streaming", one after the other with weights from MemoryX. When None, "weight_streaming"
-            under `python-ws`, else "pipelined".
+        execution: How the CS system executes a step: "pipelined", all layers at once; "weight_streaming", one
+            after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer. When
+            None, "weight_streaming" under `python-ws`, else "pipelined".
         appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from cs_runtime import tasks
 from cs_runtime.settings import InputPosition, default_execution
-from cs_toolkit.step import EXECUTIONS, PRECISIONS
+from cs_toolkit.step import EXECUTION_CHOICES, PRECISIONS
 from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
@@ -131,9 +131,9 @@ class CSRunConfig(RunConfig):
             `mixed_float16`, `mixed_bfloat16` or `cbfloat16`; master weights, optimizer, losses and statistics
             stay float32. When None,
             `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
-        execution: How the CS system executes a step: `pipelined`, all layers at once, or `weight_streaming`,
-            one after the other, with weights from MemoryX. When None, `weight_streaming` under `python-ws`,
-            else `pipelined`.
+        execution: How the CS system executes a step: `pipelined`, all layers at once; `weight_streaming`, one
+            after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer. When
+            None, `weight_streaming` under `python-ws`, else `pipelined`.
         num_csx: CS systems of a group that share a batch by weight streaming.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
@@ -220,6 +220,8 @@ def _check(values: Mapping[str, Any]) -> None:
     if not isinstance(num_csx, int) or isinstance(num_csx, bool) or num_csx < 1:
         raise CallError(f"num_csx must be a whole number >= 1, got {num_csx!r}")
     execution = values.get("execution", "pipelined")
-    if execution not in EXECUTIONS:
-        near = suggestion(str(execution), EXECUTIONS)
-        raise CallError(f"execution must be one of {', '.join(EXECUTIONS)} or None, got {execution!r}{near}")
+    if execution not in EXECUTION_CHOICES:
+        near = suggestion(str(execution), EXECUTION_CHOICES)
+        raise CallError(
+            f"execution must be one of {', '.join(EXECUTION_CHOICES)} or None, got {execution!r}{near}"
+        )

@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from cs_runtime.errors import CallError
-from cs_toolkit.step import Execution
+from cs_toolkit.step import ExecutionChoice
 
-EXECUTION_NAMES: Mapping[str, Execution] = {
+EXECUTION_NAMES: Mapping[str, ExecutionChoice] = {
+    "auto": "auto",
     "pipelined": "pipelined",
     "pipeline": "pipelined",
     "weight_streaming": "weight_streaming",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import CallError, suggestion
-from cs_toolkit.step import EXECUTIONS, Execution
+from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -48,7 +48,7 @@ class RunConfig:
         grad_accum_steps: steps whose gradients are added up; 1 on the CS system.
         appliance: refused.
         multireplica: accepted; a simulated system runs one replica.
-        execution: "pipelined" or "weight_streaming", see `cstorch.configure`.
+        execution: "auto", "pipelined" or "weight_streaming", see `cstorch.configure`.
         num_csx: CS systems of a group that share a batch.
     """
 
@@ -81,7 +81,7 @@ class RunConfig:
     grad_accum_steps: int = 1
     appliance: bool = False
     multireplica: bool = False
-    execution: Execution | None = None
+    execution: ExecutionChoice | None = None
     num_csx: int = 1
 
     @property
@@ -175,10 +175,10 @@ class RunConfig:
             )
 
     def _check_place(self) -> None:
-        if self.execution is not None and self.execution not in EXECUTIONS:
+        if self.execution is not None and self.execution not in EXECUTION_CHOICES:
             raise CallError(
                 f"runconfig: execution is {self.execution!r}, expected one of "
-                f"{', '.join(EXECUTIONS)}{suggestion(self.execution, EXECUTIONS)}"
+                f"{', '.join(EXECUTION_CHOICES)}{suggestion(self.execution, EXECUTION_CHOICES)}"
             )
         if self.compile_only and self.validate_only:
             raise CallError("compile_only and validate_only are both given, expected one of them")

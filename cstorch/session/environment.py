@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cs_runtime.settings import default_execution
 from cs_runtime.tasks import current
-from cs_toolkit.step import Execution
+from cs_toolkit.step import ExecutionChoice
 from cstorch.backends import on_cpu
 from cstorch.config import Configuration, change_configuration, is_configured, keep_configuration
 from cstorch.errors import ConfigureError
@@ -114,7 +114,7 @@ def choose_seed(seed: int) -> None:
     change_configuration(seed=seed)
 
 
-def choose_execution(execution: Execution, num_csx: int) -> None:
+def choose_execution(execution: ExecutionChoice, num_csx: int) -> None:
     """How the CS system executes a step, and how many systems share a batch."""
     change_configuration(execution=execution, num_csx=num_csx)
 

@@ -123,7 +123,7 @@ class Run(Group):
     keep_checkpoint_max: int | None = 5
     tf_random_seed: int | None = 1
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16", "cbfloat16"] | None = None
-    execution: Literal["pipelined", "weight_streaming"] | None = None
+    execution: Literal["auto", "pipelined", "weight_streaming"] | None = None
     num_csx: Count = 1
 
 

@@ -25,7 +25,6 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 
-import conversions
 import tensorflow as tf
 
 import estimator.on_cs
@@ -130,7 +129,6 @@ def main(folder):
     own = task()[0]
     assert all((estimator.on_cs, tf.keras.layers.Layer))
     load("cs_runtime", "estimator", "input_rules")
-    conversions.keep_in(folder.parent / "conversions")
     if own == "chief-0":
         load_compiler()
     gc.freeze()  # else every forked process takes a second to end

@@ -219,7 +219,7 @@ def memoryx_serve(
         _fail(error, error.exit_code)
     except KeyboardInterrupt:
         code = 130
-    raise SystemExit(code)
+    _end_process(code)
 
 
 @main.command(hidden=True)
@@ -235,9 +235,12 @@ def wafer(leader: str, rank: int) -> None:
     setup.limit_threads(None)
     from cs_system.swarmx.member import serve as serve_wafer
 
-    code = serve_wafer(memoryx_address(leader), os.environ["CS_WAFER_TOKEN"], rank)
+    _end_process(serve_wafer(memoryx_address(leader), os.environ["CS_WAFER_TOKEN"], rank))
+
+
+def _end_process(code: int) -> NoReturn:
+    """Ends at once: threads that still wait, in XLA too, would abort a Python that takes itself apart."""
     logging.shutdown()
-    # Threads of XLA may wait for a wafer that has gone.
     os._exit(code)
 
 

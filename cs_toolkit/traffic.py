@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cs_toolkit.schedule import Call, Schedule
-from cs_toolkit.step import ITEM_BYTES, TensorSpec, device_dtype
+from cs_toolkit.step import TensorSpec, device_bytes
 
 SMALL_BYTES = 64
-"""Values up to this size lie on every part of the system and stay on the wafer for a whole step."""
+"""Values up to this size go anywhere, and stay on the wafer for a whole step: schedules, loss scales, sums of
+a layer's squares."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,7 @@ def traffic(schedule: Schedule) -> Traffic:
 
 def is_small(spec: TensorSpec) -> bool:
     """Whether a value lies on every part of the system."""
-    return nbytes(spec) <= SMALL_BYTES
-
-
-def nbytes(spec: TensorSpec) -> int:
-    """Bytes of a value in the type that the device computes in."""
-    size = ITEM_BYTES[device_dtype(spec.dtype)]
-    for extent in spec.shape:
-        size *= extent
-    return size
+    return device_bytes((spec,)) <= SMALL_BYTES
 
 
 def _to_wafer(

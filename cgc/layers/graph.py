@@ -13,9 +13,7 @@ from cgc.cirh.facts import Order, Samples
 from cgc.cirh.types import dtype_name, element_count, tensor_of
 from cgc.kernels.program import Program
 from cs_toolkit.step import ITEM_BYTES, OPTIMIZER_STATE, device_dtype
-
-SCALAR_BYTES = 64
-"""Values up to this size go anywhere: schedules, loss scales, sums of a layer's squares."""
+from cs_toolkit.traffic import SMALL_BYTES
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class StepGraph:
 
     def is_small(self, value: int) -> bool:
         """Whether a value may go anywhere."""
-        return self.size_bytes[value] <= SCALAR_BYTES
+        return self.size_bytes[value] <= SMALL_BYTES
 
     def makes_small(self, op: int) -> bool:
         """Whether all results of an op may go anywhere."""

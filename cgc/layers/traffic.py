@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cgc.layers.graph import SCALAR_BYTES
 from cs_toolkit.schedule import Call, Schedule
 from cs_toolkit.step import device_bytes
+from cs_toolkit.traffic import SMALL_BYTES
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
     updated = {value for call in schedule.update_calls() for value in call.arguments}
 
     def total(values: Iterable[int]) -> int:
-        return sum(size[value] for value in values if size[value] > SCALAR_BYTES)
+        return sum(size[value] for value in values if size[value] > SMALL_BYTES)
 
     found = []
     for layer in schedule.layers:

@@ -7,7 +7,7 @@ while the one before is computed; one sends results when the device has computed
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,18 +16,15 @@ from cs_system.errors import CsSystemError, ExecutionError
 from cs_system.memoryx.frames import (
     FrameType,
     Header,
-    aligned_empty,
-    padded_bytes,
+    receive_fresh,
     receive_header,
-    receive_tensors,
     send_frame,
     send_tensors,
-    views,
 )
 from cs_system.memoryx.messages import Opening
 from cs_system.memoryx.weights import Arrays, Arriving, WeightStream
 from cs_toolkit.schedule import Schedule
-from cs_toolkit.step import StepInterface, TensorSpec
+from cs_toolkit.step import StepInterface
 from cs_toolkit.traffic import Traffic
 
 _WAITING = 8
@@ -129,16 +126,13 @@ class MemoryxClient(WeightStream):
     def _take(self, header: Header) -> None:
         specs = self._schedule.values
         if header.type is FrameType.ANSWERS:
-            self._answered.put(self._fresh(header, [specs[number] for number in self._traffic.answers]))
+            self._answered.put(
+                receive_fresh(self._sock, header, [specs[number] for number in self._traffic.answers])
+            )
         elif header.type is FrameType.STATE:
-            self._states.put(self._fresh(header, [specs[header.index]]))
+            self._states.put(receive_fresh(self._sock, header, [specs[header.index]]))
         else:
             super()._take(header)
-
-    def _fresh(self, header: Header, specs: Sequence[TensorSpec]) -> Arrays:
-        arrays = views(aligned_empty(padded_bytes(specs)), specs)
-        receive_tensors(self._sock, header, arrays)
-        return arrays
 
     def _send(self) -> None:
         while (item := self._to_send.get()) is not None:

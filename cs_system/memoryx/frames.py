@@ -161,6 +161,13 @@ def receive_tensors(sock: socket.socket, header: Header, arrays: Sequence[np.nda
     receive_scattered(sock, [buffer for buffer in buffers if len(buffer)])
 
 
+def receive_fresh(sock: socket.socket, header: Header, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """Receives the tensors of a frame into memory of their own; raises as `receive_tensors`."""
+    arrays = views(aligned_empty(padded_bytes(specs)), specs)
+    receive_tensors(sock, header, arrays)
+    return arrays
+
+
 def raw_bytes(array: np.ndarray) -> memoryview:
     """The memory of a contiguous array, which may have no elements' type that Python knows."""
     return array.reshape(-1).view(np.uint8).data

@@ -31,15 +31,11 @@ from cs_system.interface import samples_per_step
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
     FrameType,
-    Header,
-    aligned_empty,
-    padded_bytes,
+    receive_fresh,
     receive_header,
     receive_payload,
-    receive_tensors,
     send_frame,
     send_tensors,
-    views,
 )
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
@@ -255,9 +251,9 @@ class GroupEngine:
                 if header.type is FrameType.DONE:
                     ready.put(rank)
                 elif header.type is FrameType.STATE:
-                    self._states.put(_received(sock, header, [values[header.index]]))
+                    self._states.put(receive_fresh(sock, header, [values[header.index]]))
                 elif header.type is FrameType.ANSWERS:
-                    self._outputs.put(_received(sock, header, outputs))
+                    self._outputs.put(receive_fresh(sock, header, outputs))
                 else:
                     fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
                     raise from_wire(fields["code"], fields["message"], {})
@@ -304,12 +300,6 @@ class GroupEngine:
 
     def _lose_state(self) -> None:
         self._missing = [spec.name for spec in self.interface.state]
-
-
-def _received(sock: socket.socket, header: Header, specs: Sequence[TensorSpec]) -> Arrays:
-    arrays = views(aligned_empty(padded_bytes(specs)), specs)
-    receive_tensors(sock, header, arrays)
-    return arrays
 
 
 def _wafer(leader: str, token: str, rank: int) -> subprocess.Popen[bytes]:

@@ -20,14 +20,11 @@ from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
     FrameType,
     Header,
-    aligned_empty,
-    padded_bytes,
+    receive_fresh,
     receive_header,
     receive_payload,
-    receive_tensors,
     send_frame,
     send_tensors,
-    views,
 )
 from cs_system.memoryx.weights import Listener
 from cs_system.swarmx.devices import GroupDevices
@@ -131,7 +128,7 @@ class _Wafer:
 
     def _take_state(self, header: Header) -> None:
         assert isinstance(self._stream, MemoryxClient)
-        (array,) = self._received(header, [self._schedule.values[header.index]])
+        (array,) = receive_fresh(self._sock, header, [self._schedule.values[header.index]])
         self._stream.put(header.index, array)
 
     def _give_state(self, header: Header) -> None:
@@ -146,7 +143,7 @@ class _Wafer:
         cut = cut_inputs(self._step)
         shares = [_share(spec, count) if is_cut else spec for spec, is_cut in zip(specs, cut, strict=True)]
         for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._order.rank else []
-        arrays = self._received(header, [*shares, *for_memory])
+        arrays = receive_fresh(self._sock, header, [*shares, *for_memory])
         inputs = [
             self._devices.put_share(array, spec.shape) if is_cut else array
             for array, spec, is_cut in zip(arrays, specs, cut, strict=False)
@@ -165,11 +162,6 @@ class _Wafer:
                 send_tensors(self._sock, FrameType.ANSWERS, 0, arrays)
         except Exception as error:
             _fail(self._sock, error)
-
-    def _received(self, header: Header, specs: list[TensorSpec]) -> list[np.ndarray]:
-        arrays = views(aligned_empty(padded_bytes(specs)), specs)
-        receive_tensors(self._sock, header, arrays)
-        return arrays
 
 
 def _share(spec: TensorSpec, count: int) -> TensorSpec:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cs_system.engine.device import as_device, check_state, device_errors, from_device, wanted_state
+from cs_system.engine.device import device_errors, from_device
 from cs_system.engine.functions import Executables, OneDevice
+from cs_system.engine.layered import LayeredEngine
 from cs_system.engine.layers import Layers
-from cs_system.errors import CsSystemError, ExecutionError, ProgramError, WrongOrderError
+from cs_system.errors import CsSystemError, ExecutionError, ProgramError
 from cs_system.memoryx.client import MemoryxClient
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
@@ -55,7 +56,7 @@ class StreamedSteps:
             }
 
 
-class StreamedEngine:
+class StreamedEngine(LayeredEngine):
     """A step in layers on the device. Not thread-safe; needs no server.
 
     Args:
@@ -65,19 +66,15 @@ class StreamedEngine:
         memoryx: Where weights and optimizer state are kept.
     """
 
-    chunk_batches = 1
-
     def __init__(
         self, step: CompiledStep, schedule: Schedule, data: Mapping[str, bytes], memoryx: MemoryxPlace
     ) -> None:
-        self.interface = step.interface
+        super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
-        self._schedule = schedule
-        self._traffic = traffic(self._schedule)
+        self._traffic = traffic(schedule)
         self._layers: Layers | None = None
         self.own_memoryx: OwnMemoryx | None = None
         self._memoryx: MemoryxClient | None = None
-        self._missing = [spec.name for spec in step.interface.state]
 
     def program(self) -> float:
         """See `Engine`."""
@@ -91,33 +88,9 @@ class StreamedEngine:
             self._memoryx.wait_open()
         return time.monotonic() - started
 
-    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Engine`."""
-        check_state(self.interface, state)
-        self.program()
-        if not self._missing:
-            self._lose_state()
-        for spec in self.interface.state:
-            if spec.name in state:
-                array = as_device(np.asarray(state[spec.name]), spec)
-                self._client().put(self._schedule.state[spec.name], array)
-        self._missing = [name for name in self._missing if name not in state]
-
-    @property
-    def missing_state(self) -> Sequence[str]:
-        """See `Engine`."""
-        return self._missing
-
-    def _lose_state(self) -> None:
-        self._missing = [spec.name for spec in self.interface.state]
-
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
-        """See `Engine`: the wafer computes a step, or `count` of them, one after the other."""
-        if self._missing:
-            raise WrongOrderError("there is no state on the system; put_state comes before the first step")
-        if offset or count != 1:
-            raise ValueError(f"batches {offset} to {offset + count} of a chunk of 1")
-        inputs = [as_device(array[0], spec) for array, spec in zip(chunk, self.interface.inputs, strict=True)]
+        """See `Engine`; returns when the wafer has computed its calls."""
+        inputs = self._batch(chunk, offset, count)
         try:
             with device_errors(ExecutionError, "running the steps"):
                 return self._run(inputs)
@@ -132,16 +105,6 @@ class StreamedEngine:
         values = self._layers.run(inputs, [batch[number] for number in self._traffic.inputs], client)
         return StreamedSteps(self.interface.outputs, plan.outputs, values, client.answers)
 
-    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """See `Engine`."""
-        if self._missing:
-            raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
-        client = self._client()
-        return {
-            spec.name: from_device(client.get(self._schedule.state[spec.name]), spec)
-            for spec in wanted_state(self.interface, names)
-        }
-
     def free(self) -> None:
         """See `Engine`."""
         self._lose_state()
@@ -152,6 +115,12 @@ class StreamedEngine:
             client.close()
         if own is not None:
             own.close()
+
+    def _put(self, number: int, array: np.ndarray) -> None:
+        self._client().put(number, array)
+
+    def _get(self, number: int) -> np.ndarray:
+        return self._client().get(number)
 
     def _client(self) -> MemoryxClient:
         assert self._memoryx is not None

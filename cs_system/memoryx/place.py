@@ -16,12 +16,10 @@ class MemoryxPlace:
     Attributes:
         address: Of one that runs; None: the system starts its own.
         directory: Where that one keeps state and gradients.
-        xla_cache: Where it keeps compiled functions; None: nowhere.
     """
 
     address: tuple[str, int] | None = None
     directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
-    xla_cache: Path | None = None
 
 
 def memoryx_address(text: str) -> tuple[str, int]:

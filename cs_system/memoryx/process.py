@@ -33,7 +33,6 @@ class OwnMemoryx:
                 "serve",
                 f"--listen-fd={descriptor}",
                 f"--memoryx-dir={place.directory}",
-                *([f"--xla-cache={place.xla_cache}"] if place.xla_cache else []),
             ]
             self._process = subprocess.Popen(
                 command,

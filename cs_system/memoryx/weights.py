@@ -6,7 +6,7 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -92,8 +92,8 @@ class WeightStream:
             thread.join()
         self._sock.close()
 
-    def _start(self, name: str, body: object) -> None:
-        thread = threading.Thread(target=body, name=f"memoryx {name}", daemon=True)  # type: ignore[arg-type]
+    def _start(self, name: str, body: Callable[[], None]) -> None:
+        thread = threading.Thread(target=body, name=f"memoryx {name}", daemon=True)
         thread.start()
         self._threads.append(thread)
 

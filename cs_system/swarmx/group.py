@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from cs_stream.sockets import shut_down, tune
-from cs_system.engine.device import as_device, check_state, from_device, wanted_state
+from cs_system.engine.device import from_device
+from cs_system.engine.layered import LayeredEngine
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
     ExecutionError,
     ProgramError,
     WaferLostError,
-    WrongOrderError,
     from_wire,
 )
 from cs_system.interface import samples_per_step
@@ -41,7 +41,7 @@ from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
 from cs_system.swarmx.orders import Order, cut_inputs
 from cs_toolkit.schedule import Schedule
-from cs_toolkit.step import CompiledStep, TensorSpec
+from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic
 
 _START_TIMEOUT_S = 60.0
@@ -70,7 +70,7 @@ class GroupSteps:
         return self._engine.outputs()
 
 
-class GroupEngine:
+class GroupEngine(LayeredEngine):
     """A step in layers on several wafers; see `Engine`.
 
     Args:
@@ -83,8 +83,6 @@ class GroupEngine:
     Raises:
         ArtifactRefusedError: the batch cannot be shared equally.
     """
-
-    chunk_batches = 1
 
     def __init__(
         self,
@@ -100,12 +98,11 @@ class GroupEngine:
                 f"a batch of {samples} samples cannot be shared equally by {count} CS systems; choose a "
                 f"batch size that {count} divides, or another num_csx"
             )
-        self.interface = step.interface
-        self._step, self._schedule, self._data, self._place = step, schedule, data, memoryx
+        super().__init__(step.interface, schedule)
+        self._step, self._data, self._place = step, data, memoryx
         self._count = count
         self._cut = cut_inputs(step)
         self._for_memory = traffic(schedule).inputs
-        self._missing = [spec.name for spec in step.interface.state]
         self._own: OwnMemoryx | None = None
         self.wafers: list[subprocess.Popen[bytes]] = []
         self._socks: list[socket.socket] = []
@@ -124,30 +121,9 @@ class GroupEngine:
                 raise
         return time.monotonic() - started
 
-    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Engine`."""
-        check_state(self.interface, state)
-        self.program()
-        if not self._missing:
-            self._lose_state()
-        for spec in self.interface.state:
-            if spec.name in state:
-                array = as_device(np.asarray(state[spec.name]), spec)
-                self._send(0, FrameType.PUT, self._schedule.state[spec.name], [array])
-        self._missing = [name for name in self._missing if name not in state]
-
-    @property
-    def missing_state(self) -> Sequence[str]:
-        """See `Engine`."""
-        return self._missing
-
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> GroupSteps:
         """See `Engine`."""
-        if self._missing:
-            raise WrongOrderError("there is no state on the system; put_state comes before the first step")
-        if offset or count != 1:
-            raise ValueError(f"batches {offset} to {offset + count} of a chunk of 1")
-        inputs = [as_device(array[0], spec) for array, spec in zip(chunk, self.interface.inputs, strict=True)]
+        inputs = self._batch(chunk, offset, count)
         by_number = dict(zip(self._schedule.inputs, inputs, strict=True))
         for rank in range(self._count):
             shares = [
@@ -170,14 +146,6 @@ class GroupEngine:
         return {
             spec.name: from_device(values[number][None], spec)
             for spec, number in zip(self.interface.outputs, self._schedule.outputs, strict=True)
-        }
-
-    def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """See `Engine`."""
-        if self._missing:
-            raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
-        return {
-            spec.name: from_device(self._state(spec), spec) for spec in wanted_state(self.interface, names)
         }
 
     def free(self) -> None:
@@ -285,8 +253,11 @@ class GroupEngine:
             self._lose_state()
             raise self._cause() from None
 
-    def _state(self, spec: TensorSpec) -> np.ndarray:
-        self._send(0, FrameType.GET, self._schedule.state[spec.name], [])
+    def _put(self, number: int, array: np.ndarray) -> None:
+        self._send(0, FrameType.PUT, number, [array])
+
+    def _get(self, number: int) -> np.ndarray:
+        self._send(0, FrameType.GET, number, [])
         (array,) = self._result(self._states)
         return array
 
@@ -297,9 +268,6 @@ class GroupEngine:
             self._lose_state()
             raise found
         return found
-
-    def _lose_state(self) -> None:
-        self._missing = [spec.name for spec in self.interface.state]
 
 
 def _wafer(leader: str, token: str, rank: int) -> subprocess.Popen[bytes]:

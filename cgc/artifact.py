@@ -11,7 +11,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
@@ -129,6 +129,7 @@ class Toolchain:
 
 def artifact_key(
     canonical_text: str,
+    layers: Sequence[Sequence[str]],
     options: Mapping[str, Any],
     fabric: Mapping[str, Any],
     toolchain: Toolchain | None = None,
@@ -137,6 +138,7 @@ def artifact_key(
 
     Args:
         canonical_text: `cgc.cirh.text.canonical_text` of the module as it was given to the compiler.
+        layers: the layer of each of its ops, by which the report names the kernels.
         options: what the user chose, as JSON values.
         fabric: the fabric, as JSON values.
         toolchain: what compiles it; None for the one that runs.
@@ -147,6 +149,7 @@ def artifact_key(
     toolchain = toolchain or Toolchain.current()
     parts = {
         "cirh_sha256": _sha256(canonical_text.encode()),
+        "layers": layers,
         "options": options,
         "fabric": fabric,
         "tool": toolchain.tool,

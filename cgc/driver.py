@@ -34,6 +34,7 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
+from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import step_interface, step_mode
 from cgc.cirh.text import canonical_text
 from cgc.errors import CorruptArtifactError
@@ -174,8 +175,9 @@ def compile_step(
     """
     start = time.monotonic()
     interface = interface or step_interface(module)
+    layers = [op.layer for op in module.walk() if isinstance(op, CirhOp)]
     key_of = partial(
-        artifact_key, canonical_text(module), options.model_dump(), fabric.model_dump(mode="json")
+        artifact_key, canonical_text(module), layers, options.model_dump(), fabric.model_dump(mode="json")
     )
     key = key_of()
     report, warning = None, None

@@ -145,27 +145,31 @@ def test_manifest_is_readable_json_with_a_digest_of_every_file(write):
     assert {"python", "jax", "jaxlib", "xdsl"} == set(fields["versions"])
 
 
-def test_key_depends_on_text_options_and_fabric_and_on_nothing_else():
-    base = artifact_key("module", {"passes": "dce", "x": 1}, {"name": "cs2"})
+LAYERS = [("block", "dense"), ()]
+
+
+def test_key_depends_on_text_layers_options_and_fabric_and_on_nothing_else():
+    base = artifact_key("module", LAYERS, {"passes": "dce", "x": 1}, {"name": "cs2"})
     assert len(base) == 64
     assert set(base) <= set("0123456789abcdef")
-    assert base == artifact_key("module", {"x": 1, "passes": "dce"}, {"name": "cs2"})
+    assert base == artifact_key("module", LAYERS, {"x": 1, "passes": "dce"}, {"name": "cs2"})
     others = [
-        artifact_key("module ", {"passes": "dce", "x": 1}, {"name": "cs2"}),
-        artifact_key("module", {"passes": "cse", "x": 1}, {"name": "cs2"}),
-        artifact_key("module", {"passes": "dce", "x": 1}, {"name": "cs3"}),
-        artifact_key("module", {"passes": "dce"}, {"name": "cs2", "x": 1}),
+        artifact_key("module ", LAYERS, {"passes": "dce", "x": 1}, {"name": "cs2"}),
+        artifact_key("module", LAYERS, {"passes": "cse", "x": 1}, {"name": "cs2"}),
+        artifact_key("module", LAYERS, {"passes": "dce", "x": 1}, {"name": "cs3"}),
+        artifact_key("module", LAYERS, {"passes": "dce"}, {"name": "cs2", "x": 1}),
+        artifact_key("module", [("other",)], {"passes": "dce", "x": 1}, {"name": "cs2"}),
     ]
-    assert len({base, *others}) == 5
+    assert len({base, *others}) == 6
 
 
 def test_key_changes_with_jax_and_with_the_compilers_own_code(monkeypatch):
-    base = artifact_key("module", {}, {})
+    base = artifact_key("module", LAYERS, {}, {})
     with monkeypatch.context() as patch:
         patch.setattr("cgc.artifact.metadata.version", lambda name: "99.0")
-        assert artifact_key("module", {}, {}) != base
+        assert artifact_key("module", LAYERS, {}, {}) != base
     monkeypatch.setattr("cgc.artifact.tool_version", lambda: "cgc-0000000000000000")
-    assert artifact_key("module", {}, {}) != base
+    assert artifact_key("module", LAYERS, {}, {}) != base
 
 
 def test_the_key_digests_what_decides_a_compilation_and_nothing_else():

@@ -14,6 +14,7 @@ import pytest
 
 from cgc.artifact import open_artifact
 from cgc.cirh.interface import step_interface
+from cgc.cirh.base import CirhOp
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.driver import CompileOptions, compile_step, validate_step
 from cgc.errors import InvalidModuleError, PipelineError
@@ -109,11 +110,15 @@ def test_the_executable_computes_what_the_module_says(compiled, module):
         np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
 
 
+def kernel_names(result):
+    return {row["name"] for row in json.loads(result.artifact.read("compile_report.json"))["kernels"]}
+
+
 def test_both_texts_are_modules_and_every_op_names_its_kernel(compiled):
     artifact = compiled.artifact
     optimized = parse_module(artifact.read("cirh.mlir").decode())
     kernels = parse_module(artifact.read("kernels.mlir").decode())
-    names = {row["name"] for row in json.loads(artifact.read("compile_report.json"))["kernels"]}
+    names = kernel_names(compiled)
     (function,) = kernels.body.block.ops
     *ops, _ = function.body.block.ops
     assert {op.attributes["cs.kernel"].data for op in ops} == names
@@ -136,6 +141,18 @@ def test_names_and_lines_of_the_source_do_not_make_another_program(module, fabri
         if "cs.source" in op.attributes:
             del op.attributes["cs.source"]
     assert compile_step(module, compile_dir, CompileOptions(), fabric).reused
+
+
+def test_other_layers_make_another_program_whose_report_has_their_names(module, fabric, tmp_path):
+    options = CompileOptions(execution="weight_streaming")
+    first = compile_step(module, tmp_path, options, fabric)
+    for op in module.walk():
+        if isinstance(op, CirhOp) and op.layer:
+            op.set_origin(layer=("renamed", *op.layer))
+    second = compile_step(module, tmp_path, options, fabric)
+    assert not second.reused
+    assert "renamed" in second.report_text
+    assert "renamed" not in first.report_text
 
 
 def test_seed_options_and_fabric_make_another_program(compiled, module, fabric, tmp_path):

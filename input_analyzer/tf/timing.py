@@ -101,9 +101,17 @@ class _Probe:
         self._elements = 1
         self._draw: Callable[[], Any] = lambda: None
 
-    def start(self, session: Any) -> None:
-        """Warms the pipeline up and finds out how many elements make a chunk."""
-        elements = 1
+    def start(self, session: Any, fewest: int = 0) -> None:
+        """Warms the pipeline up and finds out how many elements make a chunk.
+
+        Args:
+            session: Of its graph.
+            fewest: More elements than these are drawn, whatever time they take.
+
+        Raises:
+            tf.errors.OutOfRangeError: it delivers no more.
+        """
+        elements, drawn = 1, 0
         while True:
             session.run(self._iterator.initializer, {**self._fed, self._chunk.name: elements})
             self._draw = session.make_callable(self._drawn)
@@ -112,9 +120,13 @@ class _Probe:
             start = time.monotonic()
             self._draw()
             passed = time.monotonic() - start
+            drawn += 2 * elements
             if passed >= CHUNK_S or elements >= 1 << 20:
-                return
+                break
             elements = min(elements * max(2, min(64, int(CHUNK_S / max(passed, 1e-6)) + 1)), 1 << 20)
+        while drawn <= fewest:
+            self._draw()
+            drawn += elements
 
     def measure(self) -> None:
         """Draws a chunk."""
@@ -168,7 +180,10 @@ class _Workbench:
         if not is_passive(stage):
             tensor, fed = self._rebuilt(node, _alone, endless=not once)
             try:
-                self._start(_Probe(stage.name, tensor, structure(node), fed))
+                # What drops elements may have dropped all but one round of those that are kept.
+                round_of = max((len(self._kept[name].elements) for name in self._nearest(node)), default=0)
+                probe = _Probe(stage.name, tensor, structure(node), fed)
+                self._start(probe, fewest=round_of if _may_drop(stage) else 0)
             except tf.errors.OutOfRangeError:
                 self.notes.append(f"{stage.name} delivers nothing more after a while, so it was not timed")
                 self._missing.add(stage.name)
@@ -179,8 +194,8 @@ class _Workbench:
                 tensor, fed = kept.dataset(self._traced.graph, endless=True)
                 self._start(_Probe(_read(stage.name), tensor, structure(node), fed))
 
-    def _start(self, probe: _Probe) -> None:
-        probe.start(self._session)
+    def _start(self, probe: _Probe, fewest: int = 0) -> None:
+        probe.start(self._session, fewest)
         self.probes.append(probe)
 
     def _rebuilt(self, node: Any, change: Change, *, endless: bool) -> tuple[Any, dict[str, Any]]:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from cgc.artifact import open_artifact
-from cgc.cirh.interface import step_interface
 from cgc.cirh.base import CirhOp
+from cgc.cirh.interface import step_interface
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.driver import CompileOptions, compile_step, validate_step
 from cgc.errors import InvalidModuleError, PipelineError

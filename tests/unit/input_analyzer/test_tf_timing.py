@@ -263,7 +263,7 @@ def test_what_lets_each_element_pass_once_is_timed_round_by_round() -> None:
 def test_what_remembers_in_python_that_nothing_more_passes_is_left_untimed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tf_timing, "CHUNK_S", 0.0)  # as on a machine that needs long for an element
+    monkeypatch.setattr(tf_timing, "CHUNK_S", 0.0)  # an element takes longer, on a busy machine
     seen: set[int] = set()
 
     def forget_what_was_counted(doing: str) -> None:
@@ -272,6 +272,7 @@ def test_what_remembers_in_python_that_nothing_more_passes_is_left_untimed(
 
     def make() -> Any:
         def is_new(value: Any) -> Any:
+            time.sleep(0.001)  # so long that not all elements of a round are kept
             known = int(value) in seen
             seen.add(int(value))
             return not known

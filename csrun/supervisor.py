@@ -3,6 +3,7 @@
 Events go in (a task has ended, the launcher got a signal, time has passed), actions come out. The job
 
 * runs until its first task fails, all have ended, or a signal asks for its end;
+* leaves the other tasks a moment for their own last words when one has failed;
 * winds down when the chief has finished well: the workers get some time to follow;
 * is being ended: every process gets a signal, and after the grace time SIGKILL;
 * has ended when its tasks are gone and nothing that they have left behind lives.
@@ -21,6 +22,9 @@ WIND_DOWN_NOTE_AFTER_S = 2.0
 SAME_INTERRUPT_S = 0.3
 """Two SIGINT closer together than this are one Ctrl-C."""
 
+LAST_WORDS_S = 2.0
+"""What ends one task of a program often ends the others: each may say in its own log what it knows of it."""
+
 CHIEF_RANK = 0
 
 
@@ -28,6 +32,7 @@ class Phase(Enum):
     """Where the job is."""
 
     RUNNING = "running"
+    FAILED = "failed"
     WINDING_DOWN = "winding down"
     ENDING = "ending"
     KILLING = "killing"
@@ -134,7 +139,9 @@ class Supervisor:
     def task_ended(self, rank: int, exit_code: int, now_s: float) -> list[Action]:
         """A task has ended; exit_code is 128 + n for signal n."""
         self._running.discard(rank)
-        if self.phase in (Phase.ENDING, Phase.KILLING):
+        if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
+            if self.phase is Phase.FAILED and not self._running:
+                self._end(signal.SIGTERM, now_s)
             # Not seldom the first task to end is a victim: say which others went down on their own account.
             if self.failed and exit_code not in (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL):
                 return [Say(f"{self._labels[rank]} has failed too, exit code {exit_code}")]
@@ -142,9 +149,8 @@ class Supervisor:
         if rank == CHIEF_RANK and exit_code == self._requeue_code:
             self.exit_code = exit_code
         elif exit_code != 0:
-            self._fail(exit_code, now_s)
-            others = self._names(self._running)
-            return [ReportFailure(rank, exit_code), *([Say(f"ending {others}")] if others else [])]
+            self._task_failed(exit_code, now_s)
+            return [ReportFailure(rank, exit_code)]
         if not self._running:
             self._end(signal.SIGTERM, now_s)
         elif rank == CHIEF_RANK:
@@ -156,7 +162,9 @@ class Supervisor:
     def task_lost(self, rank: int, reason: str, now_s: float) -> list[Action]:
         """Nothing is heard of a task any more, and nobody knows how it has ended."""
         self._running.discard(rank)
-        if self.phase in (Phase.ENDING, Phase.KILLING):
+        if self.phase is Phase.FAILED and not self._running:
+            self._end(signal.SIGTERM, now_s)
+        if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
             return []
         self._fail(1, now_s)
         others = self._names(self._running)
@@ -171,7 +179,7 @@ class Supervisor:
 
     def job_failed(self, text: str, exit_code: int, now_s: float) -> list[Action]:
         """The job cannot go on, for a reason that is not a task's."""
-        if self.phase in (Phase.ENDING, Phase.KILLING):
+        if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
             return []
         self._fail(exit_code, now_s)
         return [Say(text)]
@@ -180,6 +188,9 @@ class Supervisor:
         """Who owns the machines wants an end: scancel, a time limit, preemption."""
         if self.phase in (Phase.ENDING, Phase.KILLING):
             return []
+        if self.phase is Phase.FAILED:
+            self._end(signal.SIGTERM, now_s)
+            return [Say(text)]
         self.exit_code = 128 + signum
         self.interrupted_by = signum
         self._cancelled = "the job was ended by its scheduler"
@@ -199,8 +210,9 @@ class Supervisor:
                 return []
             self._kill()
             return [Say("Ctrl-C again: killing what is left")]
-        self.exit_code = 128 + signum
-        self.interrupted_by = signum
+        if self.phase is not Phase.FAILED:
+            self.exit_code = 128 + signum
+            self.interrupted_by = signum
         self._interrupted_at_s = now_s
         # A hangup means "reload" to many programs; all that we want to say is "end".
         self._end(signal.SIGINT if signum is signal.SIGINT else signal.SIGTERM, now_s)
@@ -208,10 +220,10 @@ class Supervisor:
 
     def tick(self, now_s: float) -> list[Action]:
         """Time has passed."""
-        if self._doomed_at_s is not None and now_s >= self._doomed_at_s and self.phase is Phase.RUNNING:
-            names = self._names(self._running)
-            self._fail(1, now_s)
-            return [Say(f"ending {names}")]
+        waits = self.phase in (Phase.RUNNING, Phase.FAILED)
+        if waits and self._doomed_at_s is not None and now_s >= self._doomed_at_s:
+            self._fail(self.exit_code or 1, now_s)
+            return [Say(f"ending {self._names(self._running)}")]
         if self._note_at_s is not None and now_s >= self._note_at_s:
             self._note_at_s = None
             names = self._names(self._running)
@@ -225,6 +237,16 @@ class Supervisor:
         self._kill()
         left = self._names(self._running) or "processes that the tasks have left behind"
         return [Say(f"{left} did not end within {self._grace_s:g} s: killing")]
+
+    def _task_failed(self, exit_code: int, now_s: float) -> None:
+        self.exit_code = exit_code
+        self.failed = True
+        if not self._running:
+            self._end(signal.SIGTERM, now_s)
+            return
+        self.phase = Phase.FAILED
+        self._doomed_at_s = now_s + LAST_WORDS_S
+        self._deadline_s = self._note_at_s = None
 
     def _fail(self, exit_code: int, now_s: float) -> None:
         self.exit_code = exit_code

@@ -129,7 +129,7 @@ def test_a_killed_srun_ends_the_job(cluster: Any, start: Any, wait: Any) -> None
     (srun,) = [pid for pid in children if command_line(pid).startswith(b"srun\0")]
     os.kill(srun, signal.SIGKILL)
     assert job.end() in (1, 137, 143)  # we end the tasks, or Slurm does, which does not wait long
-    assert not job.left()
+    wait(lambda: not job.left())  # Slurm kills one process after the other
     wait(lambda: not cluster.jobs())
 
 

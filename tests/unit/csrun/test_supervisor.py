@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from csrun.supervisor import Action, Phase, ReportFailure, ReportLoss, Say, Supervisor
+from csrun.supervisor import LAST_WORDS_S, Action, Phase, ReportFailure, ReportLoss, Say, Supervisor
 
 LABELS = ("chief", "worker 0", "worker 1")
 
@@ -41,8 +41,8 @@ def test_a_lost_system_leaves_the_chief_some_seconds_for_its_own_words(job: Supe
 
 def test_a_chief_that_fails_by_itself_after_the_system_is_lost_decides(job: Supervisor) -> None:
     job.system_lost("the CS system is gone", 5.0, patience_s=3.0)
-    assert job.task_ended(0, 4, 6.0) == [ReportFailure(0, 4), Say("ending worker 0, worker 1")]
-    assert job.tick(8.0) == []
+    assert job.task_ended(0, 4, 6.0) == [ReportFailure(0, 4)]
+    assert texts(job.tick(6.0 + LAST_WORDS_S)) == "ending worker 0, worker 1"
     assert job.exit_code == 4
 
 
@@ -90,19 +90,52 @@ def test_workers_may_end_before_the_chief_for_as_long_as_it_takes(job: Superviso
 
 
 def test_the_first_failure_decides(job: Supervisor) -> None:
-    actions = job.task_ended(2, 3, 5.0)
-    assert actions == [ReportFailure(2, 3), Say("ending chief, worker 0")]
+    assert job.task_ended(2, 3, 5.0) == [ReportFailure(2, 3)]
+    assert texts(job.tick(5.0 + LAST_WORDS_S)) == "ending chief, worker 0"
     assert job.ending_signal is signal.SIGTERM
     assert job.task_ended(0, 143, 5.1) == []
     assert texts(job.task_ended(1, 9, 5.2)) == "worker 0 has failed too, exit code 9"
     assert job.exit_code == 3
 
 
+def test_a_failure_leaves_the_others_a_moment_for_their_own_words(job: Supervisor) -> None:
+    job.task_ended(2, 3, 5.0)
+    assert job.deadline_s == 5.0 + LAST_WORDS_S
+    assert job.tick(5.0) == []
+    assert job.ending_signal is None
+    assert texts(job.task_ended(0, 1, 5.1)) == "chief has failed too, exit code 1"
+    assert job.task_ended(1, 0, 5.2) == []
+    assert job.ending_signal is signal.SIGTERM  # for what the tasks have left behind
+    assert not job.tasks_running
+    assert (job.exit_code, job.interrupted_by) == (3, None)
+
+
+@pytest.mark.parametrize("end", ["interrupted", "cancelled"])
+def test_a_failed_job_that_is_ended_has_still_failed(job: Supervisor, end: str) -> None:
+    job.task_ended(2, 3, 5.0)
+    if end == "interrupted":
+        assert texts(job.interrupted(signal.SIGTERM, 5.1)).startswith("SIGTERM: ending chief, worker 0")
+    else:
+        assert texts(job.cancelled("Slurm wants it", signal.SIGTERM, 5.1)) == "Slurm wants it"
+    assert job.ending_signal is signal.SIGTERM
+    assert job.outcome == "the job has failed with exit code 3"
+
+
+def test_a_task_that_is_lost_behind_a_failure_ends_the_job(job: Supervisor) -> None:
+    job.task_ended(2, 3, 5.0)
+    assert job.task_lost(1, "its connection broke", 5.1) == []
+    assert job.ending_signal is None
+    assert job.task_lost(0, "its connection broke", 5.2) == []
+    assert job.ending_signal is signal.SIGTERM
+    assert job.exit_code == 3
+
+
 def test_who_does_not_end_is_killed_after_the_grace_time(job: Supervisor) -> None:
     job.task_ended(1, 1, 5.0)
-    assert job.deadline_s == 15.0
-    assert job.tick(14.9) == []
-    assert texts(job.tick(15.0)) == "chief, worker 1 did not end within 10 s: killing"
+    job.tick(7.0)
+    assert job.deadline_s == 17.0
+    assert job.tick(16.9) == []
+    assert texts(job.tick(17.0)) == "chief, worker 1 did not end within 10 s: killing"
     assert job.ending_signal is signal.SIGKILL
     assert job.exit_code == 1
 

@@ -138,6 +138,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Groups(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Workers of `--numprocesses=auto`: one more than CPUs, since tests of jobs and clusters mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which groups are begun.
 
@@ -152,6 +158,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return "torch" not in item.path.name, not _is_long(item.path), -sizes[group], group
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported for the tests stays as well: no search for garbage looks at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

@@ -34,7 +34,7 @@ def make_model() -> Callable[[], Any]:
     """Models with the same first weights."""
 
     def make() -> Any:
-        keras.utils.clear_session()
+        keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(3)
         layers = [
             keras.layers.Input((6,)),

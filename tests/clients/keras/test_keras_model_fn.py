@@ -30,7 +30,7 @@ def input_fn() -> tf.data.Dataset:
 
 def make_model() -> Any:
     """Models with the same first weights."""
-    keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(3)
     layers = [
         keras.layers.Input((6,)),

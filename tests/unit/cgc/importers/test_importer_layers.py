@@ -102,7 +102,7 @@ def test_every_turn_of_a_loop_is_by_itself(graph: tf.Graph) -> None:
 
 def test_a_keras_step_has_the_layers_of_keras() -> None:
     """The tape of a `train_step` names the forward operation in the scope of each backward operation."""
-    tf.keras.utils.clear_session()
+    tf.keras.utils.clear_session(free_memory=False)
     model = tf.keras.Sequential(
         [layers.Dense(16, activation="gelu", name="first"), layers.LayerNormalization(), layers.Dense(5)],
         name="net",

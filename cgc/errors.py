@@ -121,6 +121,10 @@ class Shortage:
     available_bytes_per_pe: int
 
 
+class ReplicaError(CompileError):
+    """Copies of a model on one wafer that cannot be: samples they cannot share, or no room for so many."""
+
+
 class PlacementError(CompileError):
     """Kernels that do not fit on the fabric: which one, what it needs, what there is.
 

@@ -115,7 +115,9 @@ def _bars(report: CompileReport) -> list[dict[str, Any]]:
         bars.append(_bar(MEMORY, used, there, "bytes per PE"))
     if report.replicas is not None and report.replicas.copies.exchange.cycles:
         copies = report.replicas.copies
-        bars.append(_bar("exchange", copies.exchange.cycles, copies.step_cycles, "cycles of a step"))
+        bars.append(
+            _bar("emptying and exchange", copies.exchange.cycles, copies.step_cycles, "cycles of a step")
+        )
     for bar in bars:
         bar["limits"] = bar["kind"] == report.limit.kind
     return bars

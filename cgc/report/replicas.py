@@ -25,8 +25,9 @@ def replicas_text(replicas: ReplicaReport, fabric: Fabric) -> str:
     lines = [
         _title(replicas.copies),
         *(f"  {label + ':':<12}{text}" for label, text in summary(replicas, fabric)),
-        "  The rows of kernels, the verdict and what follows from it are those of one copy.",
     ]
+    if replicas.copies.count > 1:
+        lines.append("  The rows of kernels, the verdict and what follows from it are those of one copy.")
     if len(replicas.tried) > 1:
         lines += [
             "Numbers of replicas that divide the batch:",
@@ -39,13 +40,12 @@ def summary(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
     """What a reader wants to know of the copies: (what, figures)."""
     copies = replicas.copies
     one, overall, exchange = copies.one, copies.performance.overall, copies.exchange
+    alone = f"on {one.active_pes:,} PEs ({one.active_pes_percent:.2f}%)"
+    if copies.count == 1:
+        return [("One copy", f"{one.samples_per_s:,.1f} samples/s {alone}, without an exchange")]
     times = overall.samples_per_s / one.samples_per_s
     found = [
-        (
-            "One copy",
-            f"{one.samples_per_s:,.1f} samples/s without the exchange, on {one.active_pes:,} PEs "
-            f"({one.active_pes_percent:.2f}%)",
-        ),
+        ("One copy", f"{one.samples_per_s:,.1f} samples/s without the exchange, {alone}"),
         (
             "All copies",
             f"{overall.samples_per_s:,.1f} samples/s, {times:.2f} times as many, on {overall.active_pes:,} "
@@ -53,8 +53,7 @@ def summary(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
         ),
     ]
     if not exchange.cycles:
-        why = "there is one copy" if copies.count == 1 else "an evaluation has no gradients"
-        return [*found, ("Exchange", f"none, {why}")]
+        return [*found, ("Exchange", "none, an evaluation has no gradients")]
     return [
         *found,
         (

@@ -83,10 +83,9 @@ def test_losses_and_weights_are_those_of_one_copy(
         np.testing.assert_allclose(value, expected[variable], rtol=1e-6, err_msg=variable)
     estimates = [artifact(tmp_path / folder)["estimates"] for folder in ("one", "two")]
     assert [entry["replicas"] for entry in estimates] == [1, 2]
-    rates = [
-        json.loads((tmp_path / folder / "performance.json").read_text())["est_samples_per_sec"]
-        for folder in ("one", "two")
-    ]
+    measured = [json.loads((tmp_path / folder / "performance.json").read_text()) for folder in ("one", "two")]
+    assert [entry["num_replicas"] for entry in measured] == [1, 2]
+    rates = [entry["est_samples_per_sec"] for entry in measured]
     assert rates == [entry["samples_per_s"] for entry in estimates]
     assert rates[0] < rates[1] < 2 * rates[0]
 

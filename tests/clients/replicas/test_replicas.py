@@ -90,6 +90,22 @@ def test_losses_and_weights_are_those_of_one_copy(
     assert rates[0] < rates[1] < 2 * rates[0]
 
 
+def test_a_training_goes_on_with_another_number_bit_for_bit(
+    estimator_of: Callable[..., CerebrasEstimator], example: Example, tmp_path: Path
+) -> None:
+    with example("fc_mnist") as modules:
+        functions = modules["run"].PROGRAM.functions()
+        estimator_of(modules, "unbroken").train(functions.train_input_fn, max_steps=STEPS)
+        for steps, replicas in ((2, 4), (4, "auto"), (STEPS, 1)):
+            estimator = estimator_of(modules, "changing", num_replicas=replicas)
+            estimator.train(functions.train_input_fn, max_steps=steps)
+    expected, found = variables(tmp_path / "unbroken"), variables(tmp_path / "changing")
+    for variable, value in found.items():
+        np.testing.assert_array_equal(value, expected[variable], err_msg=variable)
+    manifests = [json.loads(path.read_text()) for path in (tmp_path / "changing").glob("cs_*/manifest.json")]
+    assert len({manifest["estimates"]["replicas"] for manifest in manifests}) == 3
+
+
 def test_an_evaluation_has_the_rate_of_all_copies(
     estimator_of: Callable[..., CerebrasEstimator], example: Example, tmp_path: Path
 ) -> None:

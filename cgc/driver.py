@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.artifact import (
@@ -60,6 +60,8 @@ class CompileOptions(BaseModel):
         precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
         execution: how the CS system executes the step; auto is pipelined where the step fits the wafer, else
             weight streaming.
+        replicas: copies of the model on the wafer that share the samples of a step, pipelined; auto is the
+            number with the best predicted rate.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,6 +69,7 @@ class CompileOptions(BaseModel):
     passes: str = DEFAULT_PIPELINE
     precision: Precision = "float32"
     execution: ExecutionChoice = "pipelined"
+    replicas: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
 
     @property
     def pipeline(self) -> str:
@@ -236,9 +239,10 @@ def _compile(
     lock: DirectoryLock,
     progress: Progress | None,
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
-    from cgc.execution.choice import compile_for
+    from cgc.execution.choice import Wanted, compile_for
 
-    stages, compiled = compile_for(options.execution, module, options.pipeline, interface, fabric, progress)
+    wanted = Wanted(options.execution, options.replicas)
+    stages, compiled = compile_for(wanted, module, options.pipeline, interface, fabric, progress)
     with stages.stage("Writing the artifact"):
         files, used = compiled.files(), fabric.for_execution(compiled.estimates.execution)
         manifest = Manifest(

@@ -121,6 +121,15 @@ class Shortage:
     available_bytes_per_pe: int
 
 
+class ReplicaError(CompileError):
+    """Copies of a model on one wafer that cannot be: samples they cannot share, or no room for so many."""
+
+    @property
+    def fault_fields(self) -> dict[str, str | None]:
+        """The fields of a `ProgramFault`."""
+        return {"what_to_do": "choose a smaller num_replicas that divides the batch, or 'auto'"}
+
+
 class PlacementError(CompileError):
     """Kernels that do not fit on the fabric: which one, what it needs, what there is.
 

@@ -131,11 +131,13 @@ class PipelinedEstimates(_WaferEstimates):
 
     Attributes:
         execution: tells the estimates of one mode from those of another.
-        deltat_cycles: cycles between two samples.
+        deltat_cycles: cycles between two samples, of one copy of the model.
+        replicas: copies of the model on the wafer, which share the samples of a step.
     """
 
     execution: Literal["pipelined"] = "pipelined"
     deltat_cycles: int = Field(gt=0)
+    replicas: int = Field(default=1, gt=0)
 
 
 Bound = Literal["compute", "latency", "weight bandwidth", "activation memory", "update"]

@@ -19,6 +19,7 @@ from cs_runtime.terminal import shortened, show
 from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
+from cs_toolkit.replicas import check_replicas
 from cs_toolkit.step import ExecutionChoice
 
 log = logging.getLogger("cs_runtime")
@@ -50,12 +51,14 @@ def target_of(settings: RunSettings) -> Target:
 
 
 def _check_share(settings: RunSettings) -> None:
-    """Whether so many wafers can share a batch.
+    """Whether so many wafers, or copies of the model on one, can share a batch.
 
     Raises:
-        CallError: they cannot.
+        CallError: the wafers cannot.
+        ReplicaChoiceError: the copies cannot.
     """
     count = settings.num_csx
+    check_replicas(settings.num_replicas, settings.execution, count, settings.batch_size)
     if count > 1 and settings.execution == "pipelined":
         raise CallError(
             f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
@@ -147,7 +150,7 @@ def compile_for(
 def _options(settings: RunSettings) -> CompileOptions:
     shares = settings.num_csx > 1 and settings.execution == "auto"
     execution: ExecutionChoice = "weight_streaming" if shares else settings.execution
-    return CompileOptions(precision=settings.precision, execution=execution)
+    return CompileOptions(precision=settings.precision, execution=execution, replicas=settings.num_replicas)
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import Execution, ExecutionChoice, Precision
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
@@ -44,6 +45,8 @@ class RunSettings:
         precision: What activations and their gradients are computed in.
         execution: How the CS system executes a step.
         num_csx: Wafers of the CS system that share a batch.
+        num_replicas: Copies of the model on the wafer that share a batch; "auto" leaves the number to the
+            compiler.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
@@ -63,6 +66,7 @@ class RunSettings:
     precision: Precision = "float32"
     execution: ExecutionChoice = "pipelined"
     num_csx: int = 1
+    num_replicas: ReplicaChoice = 1
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 

@@ -33,7 +33,8 @@ def performance_json(
 ) -> dict[str, Any]:
     """Contents of `performance.json` with the key names of the original.
 
-    `est_samples_per_sec` is the estimate for the wafer, Frequency / delta_t where the layers are a pipeline;
+    `est_samples_per_sec` is the estimate for the wafer, Frequency / delta_t where the layers are a pipeline
+    that is there once; with `num_replicas` copies it is that of all of them, delta_t that of one.
     `samples_per_sec` is measured on this system, in `total_time` seconds. `fabric_utilization` is a fraction,
     of `fabric_cores`, which are all cores of the fabric. Values that a mode does not know are null.
     """
@@ -44,6 +45,7 @@ def performance_json(
         "samples_per_sec": total_samples / total_time_s if total_time_s else None,
         "est_samples_per_sec": None if estimates is None else estimates.samples_per_s,
         "delta_t": None if estimates is None else _deltat_cycles(estimates),
+        "num_replicas": None if estimates is None else _replicas(estimates),
         "Frequency": fabric.clock_hz,
         "fabric_cores": fabric.processing_elements,
         "fabric_utilization": None if estimates is None else estimates.total_utilization,
@@ -66,6 +68,13 @@ def _deltat_cycles(estimates: Estimates) -> int | None:
             return estimates.deltat_cycles
         case StreamedEstimates():
             return None
+
+
+def _replicas(estimates: Estimates) -> int:
+    """Copies of the model on the wafer."""
+    from cgc.manifest import PipelinedEstimates
+
+    return estimates.replicas if isinstance(estimates, PipelinedEstimates) else 1
 
 
 def fabric_json(

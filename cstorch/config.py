@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 from cs_runtime.errors import suggestion
 from cs_runtime.settings import default_execution
+from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 from cstorch.errors import ConfigureError
 
@@ -29,6 +30,7 @@ class Configuration:
     num_workers_per_csx: int = 1
     fabric: str = "cs2"
     execution: ExecutionChoice = field(default_factory=default_execution)
+    num_replicas: ReplicaChoice = 1
     run_dir: Path | None = None
     """Where the files of a run go; `model_dir` when None."""
 
@@ -53,10 +55,19 @@ class Configuration:
                 f"num_csx is {self.num_csx} with execution {self.execution!r}, expected 1: several CS "
                 "systems share a batch by weight streaming; say execution='weight_streaming', too"
             )
+        _check_replicas(self)
         if self.num_workers_per_csx < 1:
             raise ConfigureError(f"num_workers_per_csx is {self.num_workers_per_csx}, expected 1 or more")
         if self.checkpoint_steps < 0:
             raise ConfigureError(f"checkpoint_steps is {self.checkpoint_steps}, expected 0 or more")
+
+
+def _check_replicas(configuration: Configuration) -> None:
+    try:
+        choice = replica_choice(configuration.num_replicas)
+        check_replicas(choice, configuration.execution, configuration.num_csx, None)
+    except ReplicaChoiceError as error:
+        raise ConfigureError(str(error)) from None
 
 
 DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
@@ -82,6 +93,7 @@ def configure(
     job_labels: Sequence[str] | None = None,
     max_act_per_csx: int | None = 1,
     execution: ExecutionChoice | None = None,
+    num_replicas: ReplicaChoice | None = 1,
     **appliance: Any,
 ) -> None:
     """Configures the run. Call it before the model is made, once in a process.
@@ -108,6 +120,8 @@ def configure(
         execution: How the CS system executes a step: "pipelined", all layers at once; "weight_streaming", one
             after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer. When
             None, "weight_streaming" under `python-ws`, else "pipelined".
+        num_replicas: Copies of the model on one wafer that share a batch, pipelined: a number that divides
+            the batch, or "auto" for the one with the best predicted rate.
         appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 
@@ -127,6 +141,7 @@ def configure(
             1 if num_csx is None else num_csx,
             num_workers_per_csx or 1,
             execution=execution or default_execution(),
+            num_replicas=1 if num_replicas is None else num_replicas,
         ),
         "configure()",
     )
@@ -223,5 +238,6 @@ def _require_known(appliance: dict[str, Any]) -> None:
         raise ConfigureError(
             f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
             "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, execution, "
-            f"or what has no effect, of the appliance: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
+            "num_replicas, or what has no effect, of the appliance: "
+            f"{', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
         )

@@ -19,6 +19,7 @@ from cs_runtime.timeline import Timeline
 from cs_runtime.training_result import TrainResult, note_failure, note_success
 from cs_runtime.training_run import training_run
 from cs_system.client import StepOutputs
+from cs_toolkit.replicas import replica_choice
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.config import configuration
 from cstorch.data import DataLoader
@@ -244,4 +245,5 @@ def settings_of(loader: DataLoader, command: Command, steps: int | None = None) 
         fabric=config.fabric,
         execution=config.execution,
         num_csx=config.num_csx,
+        num_replicas=replica_choice(config.num_replicas),
     )

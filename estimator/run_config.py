@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 from cs_runtime import tasks
 from cs_runtime.settings import InputPosition, default_execution
+from cs_toolkit.messages import Message
+from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, PRECISIONS
 from estimator.errors import CallError, UnknownFieldError, suggestion
 
@@ -38,6 +40,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "precision": "float32",
     "execution": "pipelined",
     "num_csx": 1,
+    "num_replicas": 1,
     "input_position": None,
 }
 INPUT_POSITIONS = get_args(InputPosition)
@@ -135,6 +138,9 @@ class CSRunConfig(RunConfig):
             after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer. When
             None, `weight_streaming` under `python-ws`, else `pipelined`.
         num_csx: CS systems of a group that share a batch by weight streaming.
+        num_replicas: Copies of the model on one wafer that share a batch, pipelined: a number that divides
+            the batch, or `auto` (also -1) for the one with the best predicted rate. When None,
+            `target_num_replicas` of the `config` in `stack_params`, where that is set, else 1.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -152,6 +158,7 @@ class CSRunConfig(RunConfig):
         precision: str | None = None,
         execution: str | None = None,
         num_csx: int = 1,
+        num_replicas: ReplicaChoice | None = None,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -163,6 +170,7 @@ class CSRunConfig(RunConfig):
             precision=_default_precision(cs_config) if precision is None else precision,
             execution=default_execution() if execution is None else execution,
             num_csx=num_csx,
+            num_replicas=_replicas(num_replicas, stack_params),
             input_position=input_position,
             **fields,
         )
@@ -187,6 +195,23 @@ def as_cs_config(config: Any) -> CSRunConfig:
 def _default_precision(cs_config: Any) -> str:
     get = cs_config.get if isinstance(cs_config, Mapping) else partial(getattr, cs_config)
     return "cbfloat16" if get("use_cbfloat16", False) else "float32"
+
+
+def _replicas(given: Any, stack_params: Any) -> ReplicaChoice:
+    """The number of copies that is given, else the one in the options of the original's stack.
+
+    Raises:
+        CallError: there cannot be so many.
+    """
+    wanted = given
+    if given is None and isinstance(stack_params, Mapping):
+        config = stack_params.get("config")
+        if isinstance(config, Message) and config.HasField("target_num_replicas"):
+            wanted = config.target_num_replicas
+    try:
+        return replica_choice(wanted)
+    except ReplicaChoiceError as error:
+        raise CallError(str(error)) from None
 
 
 def _check(values: Mapping[str, Any]) -> None:

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cgc.errors import PlacementError
+from cgc.errors import PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
 from cgc.execution.stages import COMMON_STAGES, Progress, Stages, rewritten
 from cgc.performance import with_streaming_rate
+from cs_toolkit.replicas import AUTO, ReplicaChoice
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from cgc.execution.compiled import Compiled
+    from cgc.performance.replicas import Replicated
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import ExecutionChoice, StepInterface
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """How a user wants a step to be executed.
+
+    Attributes:
+        execution: the mode; with "auto" the pipelined one where the step fits, else weight streaming.
+        replicas: copies of the model on the wafer, where it is pipelined.
+    """
+
+    execution: ExecutionChoice
+    replicas: ReplicaChoice = 1
+
+
 def compile_for(
-    choice: ExecutionChoice,
+    wanted: Wanted,
     module: ModuleOp,
     pipeline: str,
     interface: StepInterface,
@@ -29,7 +45,7 @@ def compile_for(
     """What a mode of execution makes of a step, and the stages so far: all but the last.
 
     Args:
-        choice: the mode; with "auto" the pipelined one where the step fits, else weight streaming.
+        wanted: the mode, and how many copies.
         module: the step; it is not changed.
         pipeline: the rewrites.
         interface: of the step.
@@ -39,25 +55,69 @@ def compile_for(
     Raises:
         CompileError: the step is invalid, cannot be executed or placed.
     """
-    own = weight_streaming.STAGES if choice == "weight_streaming" else pipelined.STAGES
+    own = weight_streaming.STAGES if wanted.execution == "weight_streaming" else pipelined.STAGES
     stages = Stages(COMMON_STAGES + own, progress)
     optimized = rewritten(module, pipeline, stages)
-    if choice == "weight_streaming":
-        return stages, weight_streaming.compile_streamed(optimized, fabric, stages)
+    if wanted.execution == "weight_streaming":
+        notices = _one_at_a_time(wanted.replicas)
+        return stages, weight_streaming.compile_streamed(optimized, fabric, stages, notices)
     graph = pipelined.matched(optimized, stages)
     try:
-        placement = pipelined.placed(graph, fabric, stages)
+        copies, tried = pipelined.placed(graph, fabric, stages, wanted.replicas)
     except PlacementError as error:
-        if choice == "pipelined":
+        if wanted.replicas not in (1, AUTO):
+            raise ReplicaError(f"num_replicas is {wanted.replicas}, but {_not_once(error)}") from None
+        if wanted.execution == "pipelined":
             raise with_streaming_rate(error, graph) from None
         stages.expect(weight_streaming.STAGES + 1)
         return stages, _streamed_instead(
             error, lambda why: weight_streaming.compile_streamed(optimized, fabric, stages, (why,))
         )
-    notices = (_fits(placement.active_pes, fabric),) if choice == "auto" else ()
-    return stages, pipelined.compile_pipelined(
-        optimized, interface, graph, placement, fabric, stages, notices
+    notices = (_fits(copies.performance.overall.active_pes, fabric),) if wanted.execution == "auto" else ()
+    if wanted.replicas == AUTO:
+        notices += (_why_so_many(copies, tried),)
+    return stages, pipelined.compile_pipelined(optimized, interface, copies, tried, fabric, stages, notices)
+
+
+def _one_at_a_time(replicas: ReplicaChoice) -> tuple[str, ...]:
+    """Why a step whose weights stream has no replicas.
+
+    Raises:
+        ReplicaError: the user wants some.
+    """
+    if replicas == AUTO:
+        return (
+            "num_replicas auto: one copy of the model, because with weight streaming each layer has the "
+            "whole wafer to itself",
+        )
+    if replicas != 1:
+        raise ReplicaError(
+            f"num_replicas is {replicas} with execution 'weight_streaming', expected 1: replicas are copies "
+            "of a whole model on one wafer; leave one of the two out"
+        )
+    return ()
+
+
+def _not_once(error: PlacementError) -> str:
+    return f"the model does not fit the wafer once: {error}"
+
+
+def _why_so_many(best: Replicated, tried: Sequence[Replicated]) -> str:
+    """Why auto has chosen a number, with the figures of one copy and of the numbers beside it."""
+    at = tried.index(best)
+    alone = best.one
+    start = (
+        f"num_replicas auto: {best.count:,}, the best predicted rate of the numbers that fit and divide the "
+        f"batch: {best.samples_per_s:,.0f} samples/s. One copy takes {alone.active_pes:,} PEs"
     )
+    if best.exchange.cycles:
+        percent = 100 * best.exchange.cycles / best.step_cycles
+        start += f", emptying and exchange of gradients {percent:.1f}% of a step"
+    others = [
+        f"{other.count:,} would have {other.samples_per_s:,.0f} samples/s"
+        for other in (*tried[max(0, at - 1) : at], *tried[at + 1 : at + 2])
+    ]
+    return "; ".join([start, *others])
 
 
 def _streamed_instead(error: PlacementError, compiled: Callable[[str], Compiled]) -> Compiled:

@@ -25,13 +25,14 @@ from cgc.manifest import (
     REPORT_TEXT,
     PipelinedEstimates,
 )
-from cgc.placement import place
-from cgc.report import CompileReport, compile_report, plan_json, render_html, render_text, report_json
+from cgc.performance.replicas import placed_replicas
+from cgc.report import CompileReport, plan_json, render_html, render_text, replicas_report, report_json
 
 if TYPE_CHECKING:
     from cgc.execution.stages import Stages
-    from cgc.placement import Placement
+    from cgc.performance.replicas import Replicated
     from cs_toolkit.fabric import Fabric
+    from cs_toolkit.replicas import ReplicaChoice
     from cs_toolkit.step import StepInterface
 
 STAGES = 5
@@ -50,17 +51,19 @@ def matched(module: ModuleOp, stages: Stages) -> KernelGraph:
         return match_kernels(module)
 
 
-def placed(graph: KernelGraph, fabric: Fabric, stages: Stages) -> Placement:
-    """Places the kernels; one stage. Raises PlacementError."""
+def placed(
+    graph: KernelGraph, fabric: Fabric, stages: Stages, replicas: ReplicaChoice = 1
+) -> tuple[Replicated, tuple[Replicated, ...]]:
+    """Places the kernels of all copies; one stage. See `cgc.performance.replicas.placed_replicas`."""
     with stages.stage("Placing kernels"):
-        return place(graph, fabric)
+        return placed_replicas(graph, fabric, replicas)
 
 
 def compile_pipelined(
     module: ModuleOp,
     interface: StepInterface,
-    graph: KernelGraph,
-    placement: Placement,
+    copies: Replicated,
+    tried: tuple[Replicated, ...],
     fabric: Fabric,
     stages: Stages,
     notices: tuple[str, ...] = (),
@@ -70,8 +73,9 @@ def compile_pipelined(
     Args:
         module: the step.
         interface: of the step.
-        graph: its kernels.
-        placement: of the kernels.
+        copies: the placed copies of the model. They share the samples of a step, and what all compute
+            together is the step: one executable computes the whole batch.
+        tried: other numbers of copies, where the number was left to the compiler.
         fabric: what they are placed on.
         stages: of the compilation.
         notices: for the report, why the step is executed so.
@@ -80,17 +84,18 @@ def compile_pipelined(
         CompileError: the step cannot be executed.
     """
     with stages.stage("Estimating performance"):
-        report = replace(compile_report(graph, placement, fabric), notices=notices)
+        report = replace(replicas_report(copies, tried, fabric), notices=notices)
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
     with stages.stage("Writing the report"):
-        texts = _texts(module, graph, report)
+        texts = _texts(module, copies.graph, report)
     overall = report.performance.overall
     estimates = PipelinedEstimates(
         deltat_cycles=overall.deltat_cycles,
         samples_per_s=overall.samples_per_s,
         active_pes=overall.active_pes,
-        total_utilization=placement.total_utilization,
+        total_utilization=overall.active_pes / fabric.processing_elements,
+        replicas=copies.count,
     )
     return Compiled(report.batch_size, (executable,), texts, estimates, report)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cgc.errors import KernelGraphError
 from cgc.kernels.nests.schedule import GeneratedKernel
@@ -25,6 +25,8 @@ class Kernel:
         loops: of a generated kernel the loop nests, which size it instead of a cost function.
         samples_in_flight: samples between the kernel's forward and its backward pass where samples follow
             each other as closely as the kernels take them.
+        gradient_bytes: of what the kernel has summed over the samples of a step when its state is updated:
+            gradients of its weights, and moments that it keeps of the samples.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Kernel:
     generated: bool = False
     loops: GeneratedKernel | None = None
     samples_in_flight: float = 1.0
+    gradient_bytes: int = 0
 
     def samples(self, fill: float) -> float:
         """Samples that wait for their backward pass.
@@ -48,6 +51,12 @@ class Kernel:
     def stash_bytes(self, fill: float) -> int:
         """Bytes of the activations of all samples that wait, see `samples`."""
         return math.ceil(self.samples(fill) * self.parameters.get("stash_bytes", 0))
+
+    def of_replica(self, replicas: int) -> Kernel:
+        """The kernel in one of several copies of the model: work of a step is shared by fewer samples."""
+        loops = None if self.loops is None else replace(self.loops, replicas=replicas)
+        batch = self.parameters.get("batch", replicas) // replicas
+        return replace(self, parameters={**self.parameters, "batch": batch}, loops=loops)
 
 
 @dataclass(frozen=True)
@@ -92,3 +101,14 @@ class KernelGraph:
                 if end not in by_name:
                     raise KernelGraphError(f"edge {edge.src} -> {edge.dst}: there is no kernel {end!r}")
         object.__setattr__(self, "by_name", by_name)
+
+    def of_replica(self, replicas: int) -> KernelGraph:
+        """One of several copies of the model, which share the samples of a step equally.
+
+        Edges stay as they are: the share that values of a step have in one sample is that of the whole batch.
+
+        Args:
+            replicas: copies; a divisor of `batch_size`.
+        """
+        kernels = tuple(kernel.of_replica(replicas) for kernel in self.kernels)
+        return replace(self, kernels=kernels, batch_size=self.batch_size // replicas)

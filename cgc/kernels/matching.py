@@ -10,6 +10,7 @@ from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.families import RULES
 from cgc.kernels.families.control import FAMILY as CONTROL
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
+from cgc.kernels.memory import gradient_bytes
 from cgc.kernels.naming import kernel_names
 from cgc.kernels.nests.groups import generate_all
 from cgc.kernels.nests.schedule import GeneratedKernel
@@ -76,6 +77,7 @@ def _kernel(
         generated=group.generated,
         loops=nests,
         samples_in_flight=in_flight,
+        gradient_bytes=gradient_bytes(assignment, group),
     )
 
 

@@ -33,6 +33,22 @@ def update_bytes(assignment: Assignment, group: Group) -> int:
     )
 
 
+def gradient_bytes(assignment: Assignment, group: Group) -> int:
+    """Bytes of the sums over the samples of a step that the state of the model in a kernel is updated with.
+
+    There is a sum for each tensor that the step replaces: a gradient, or the moments that a batch norm keeps.
+    """
+    program = assignment.program
+    if program.mode != "train":
+        return 0
+    return sum(
+        elements(state) * _gradient_element_bytes(program, group, state)
+        for state in _kept_state(program, group)
+        if program.state[state].startswith(MODEL_STATE)
+        and program.replacements.get(state, state) is not state
+    )
+
+
 def _kept_state(program: Program, group: Group) -> list[SSAValue]:
     """State tensors that a kernel keeps: what several kernels read lies in the one that reads it first."""
     read = {operand for index in group.members for operand in program.ops[index].operands}

@@ -66,17 +66,23 @@ class Performance:
     limit: str
 
 
-def estimate(graph: KernelGraph, placement: Placement, fabric: Fabric) -> Performance:
+def estimate(graph: KernelGraph, placement: Placement, fabric: Fabric, replicas: int = 1) -> Performance:
     """Estimates the speed of a placed graph; one sample leaves the pipeline every `deltat_cycles`.
 
     The slowest kernel sets the pace, or the host links where the samples arrive more slowly than that. Where
     fewer samples are in flight than the kernels could take, all of it waits: the overall cycles are those
     from one sample to the next.
+
+    Args:
+        graph: the kernels.
+        placement: of the kernels.
+        fabric: what they are placed on.
+        replicas: copies of the graph on the fabric, which share the host links; the estimate is of one.
     """
     layouts = {kernel.name: placement.layouts[kernel.name] for kernel in graph.kernels}
     waiting = placement.interval_cycles if placement.fill < 1 else 0
     compute = max(waiting, *(layout.compute_cycles for layout in layouts.values()))
-    input_cycles = fabric.input_cycles(graph.input_bytes_per_sample)
+    input_cycles = fabric.input_cycles(replicas * graph.input_bytes_per_sample)
     streams = [_stream_cycles(kernel, layouts[kernel.name]) for kernel in graph.kernels]
     transmission = max(waiting, input_cycles, *streams)
     pace = max(compute, transmission)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from cgc.errors import PlacementError
 from cgc.kernels.graph import KernelGraph
-from cgc.placement.model import Placement
+from cgc.placement.model import Boxes
 from cgc.placement.place import place
 from cgc.placement.targets import MOST_OF_FABRIC
 from cs_toolkit.fabric import Fabric
@@ -24,34 +24,14 @@ _MOST_OBLONG = 2.5
 
 
 @dataclass(frozen=True)
-class Copies:
-    """A grid of equal boxes on a wafer, each with the same floorplan.
+class Copies(Boxes):
+    """Copies of a layer.
 
     Attributes:
-        placement: of the kernels of one copy; its origin is a corner of its box.
-        columns: boxes in x.
-        rows: boxes in y.
-        width: PEs of a box in x.
-        height: PEs of a box in y.
         cycles: from one sample to the next in one copy, of computing alone.
     """
 
-    placement: Placement
-    columns: int
-    rows: int
-    width: int
-    height: int
     cycles: int
-
-    @property
-    def count(self) -> int:
-        """How many."""
-        return self.columns * self.rows
-
-    @property
-    def active_pes(self) -> int:
-        """PEs of all rectangles of all copies."""
-        return self.count * self.placement.active_pes
 
     @property
     def held_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cgc.kernels.configurations import Configuration
 
@@ -68,3 +68,45 @@ class Placement:
     def interval_cycles(self) -> int:
         """Cycles from one sample to the next that memory for activations allows."""
         return math.ceil(self.target_cycles / self.fill)
+
+    def moved_to(self, rects: Mapping[str, Rect]) -> Placement:
+        """The same layouts at other places."""
+        return replace(self, rects=rects)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A grid of equal boxes on a wafer, each with the same floorplan.
+
+    Attributes:
+        placement: of the kernels of one copy; its origin is a corner of its box.
+        columns: boxes in x.
+        rows: boxes in y.
+        width: PEs of a box in x.
+        height: PEs of a box in y.
+    """
+
+    placement: Placement
+    columns: int
+    rows: int
+    width: int
+    height: int
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return self.columns * self.rows
+
+    @property
+    def active_pes(self) -> int:
+        """PEs of all rectangles of all copies."""
+        return self.count * self.placement.active_pes
+
+    @property
+    def corners(self) -> tuple[tuple[int, int], ...]:
+        """The first column and row of each box, row by row."""
+        return tuple(
+            (column * self.width, row * self.height)
+            for row in range(self.rows)
+            for column in range(self.columns)
+        )

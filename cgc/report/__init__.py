@@ -2,7 +2,7 @@
 
 from cgc.report.data import plan_json, report_json
 from cgc.report.limit import Limit, Reason
-from cgc.report.model import CompileReport, KernelReport, compile_report
+from cgc.report.model import CompileReport, KernelReport, ReplicaReport, compile_report, replicas_report
 from cgc.report.page import render_html
 from cgc.report.streamed import StreamedReport, streamed_report
 from cgc.report.streamed_data import streamed_report_json
@@ -15,6 +15,7 @@ __all__ = [
     "KernelReport",
     "Limit",
     "Reason",
+    "ReplicaReport",
     "StreamedReport",
     "compile_report",
     "kernel_list_text",
@@ -23,6 +24,7 @@ __all__ = [
     "render_streamed_html",
     "render_streamed_text",
     "render_text",
+    "replicas_report",
     "report_json",
     "streamed_report",
     "streamed_report_json",

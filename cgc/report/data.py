@@ -8,6 +8,7 @@ from typing import Any
 
 from cgc.performance.model import Figures
 from cgc.report.model import CompileReport, KernelReport
+from cgc.report.replicas import replicas_json
 
 
 def report_json(report: CompileReport) -> dict[str, Any]:
@@ -17,7 +18,9 @@ def report_json(report: CompileReport) -> dict[str, Any]:
     generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
     rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel, limit, reason,
     deltat_cycles, remedies: what would lift the limit), `notices` (why the step is executed
-    so, where that was left to the compiler).
+    so, where that was left to the compiler), `replicas` (where the model may stand on the wafer several
+    times: the copies, their exchange, the numbers that were compared; `kernels` are those of one copy, and
+    `overall` has the rates and PEs of all with the cycles of one).
     """
     performance = report.performance
     return {
@@ -35,20 +38,27 @@ def report_json(report: CompileReport) -> dict[str, Any]:
             "remedies": list(report.remedies),
         },
         **({"notices": list(report.notices)} if report.notices else {}),
+        **({"replicas": replicas_json(report.replicas)} if report.replicas is not None else {}),
     }
 
 
 def plan_json(report: CompileReport) -> str:
-    """The placement as compact JSON: `total_utilization` (0 to 1), rectangles `[x, y, width, height]`."""
+    """The placement as compact JSON: `total_utilization` (0 to 1), rectangles `[x, y, width, height]`.
+
+    Of several copies of the model the rectangles are those of the first, and `copies` are the corners
+    `[x, y]` of all boxes, to which the rectangles are moved.
+    """
     placement = report.placement
-    plan = {
+    plan: dict[str, Any] = {
         "fabric": placement.fabric,
         "width": report.fabric.width,
         "height": report.fabric.height,
-        "total_utilization": placement.total_utilization,
+        "total_utilization": report.performance.overall.active_pes / report.fabric.processing_elements,
         "wire_length": placement.wire_length,
         "kernels": {name: [r.x, r.y, r.width, r.height] for name, r in placement.rects.items()},
     }
+    if report.replicas is not None and report.replicas.copies.count > 1:
+        plan["copies"] = [list(corner) for corner in report.replicas.copies.boxes.corners]
     return json.dumps(plan, separators=(",", ":"))
 
 

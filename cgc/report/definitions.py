@@ -23,7 +23,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
             "samples per second",
             "How many samples pass through the whole pipeline in a second: the clock divided by the "
             "cycles per sample. Of a kernel: what it would reach alone; the pipeline runs at the speed of"
-            " the slowest.",
+            " the slowest. Of several copies of the model: of all of them, less the time of their exchange.",
         ),
         "compute_samples_per_s": Definition(
             "Compute samples/s",
@@ -56,7 +56,8 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "deltat_cycles": Definition(
             "Cycles per sample (delta_t)",
             "clock cycles",
-            "From one sample leaving the pipeline to the next. The slowest kernel sets it, or the host's "
+            "From one sample leaving the pipeline (of one copy of the model) to the next. The slowest "
+            "kernel sets it, or the host's "
             "input if samples arrive more slowly than that, or the memory for activations if samples wait "
             "for room. Compute and transmission overlap, so the "
             "larger one counts.",

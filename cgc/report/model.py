@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.performance.model import MEMORY, Figures, Performance, estimate
+from cgc.performance.replicas import Replicated
 from cgc.placement.model import Placement, Rect
 from cgc.placement.shapes import GraphShapes
-from cgc.report.limit import Limit, find_limit
+from cgc.report.limit import Limit, Reason, find_limit
 from cgc.report.remedy import find_remedies
 from cs_toolkit.fabric import Fabric
 
@@ -22,6 +23,24 @@ class KernelReport:
     rectangle: Rect
     memory_per_pe_bytes: int
     figures: Figures
+
+
+@dataclass(frozen=True)
+class ReplicaReport:
+    """The copies of the model on the wafer.
+
+    Attributes:
+        copies: those that are there.
+        tried: where the number was left to the compiler, all numbers that it has compared; else `copies`.
+    """
+
+    copies: Replicated
+    tried: tuple[Replicated, ...]
+
+    @property
+    def exchange_percent(self) -> float:
+        """Share of a step in which a copy takes no samples, 0 to 100."""
+        return 100 * self.copies.exchange.cycles / self.copies.step_cycles
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,8 @@ class CompileReport:
         limit: what keeps the pipeline from being faster.
         remedies: sentences on what would lift it.
         notices: sentences on why the step is executed so.
+        replicas: where the model may stand on the wafer several times; then kernels, edges and placement are
+            those of one copy, at the origin, and the overall performance is that of all.
     """
 
     fabric: Fabric
@@ -51,6 +72,7 @@ class CompileReport:
     limit: Limit
     remedies: tuple[str, ...]
     notices: tuple[str, ...] = ()
+    replicas: ReplicaReport | None = None
 
     @cached_property
     def bottleneck(self) -> KernelReport | None:
@@ -69,8 +91,34 @@ class CompileReport:
 
 def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
     """Collects a placed graph and its estimates."""
-    performance = estimate(graph, placement, fabric)
-    shapes = GraphShapes(graph.kernels, fabric).at(placement.fill)
+    return _report(graph, placement, estimate(graph, placement, fabric), fabric, fabric)
+
+
+def replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fabric: Fabric) -> CompileReport:
+    """Collects the placed copies of a model and their estimates.
+
+    Args:
+        copies: the copies.
+        tried: the numbers that the compiler has compared, none where the user has given one.
+        fabric: for all copies.
+    """
+    boxes = copies.boxes
+    own = {"width": fabric.width // boxes.columns, "height": fabric.height // boxes.rows}
+    room = fabric.model_copy(update=own)
+    report = _report(copies.graph, copies.placement, copies.performance, fabric, room)
+    if copies.count == 1 and not tried:
+        return report
+    replicas = ReplicaReport(copies, tried or (copies,))
+    remedies = _remedies(report, replicas, room)
+    batch_size = copies.count * copies.samples
+    return replace(report, batch_size=batch_size, remedies=remedies, replicas=replicas)
+
+
+def _report(
+    graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric, room: Fabric
+) -> CompileReport:
+    """The report of a graph that was placed in a part of the fabric."""
+    shapes = GraphShapes(graph.kernels, room).at(placement.fill)
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
     kernels = tuple(
@@ -91,5 +139,27 @@ def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> 
         placement=placement,
         performance=performance,
         limit=limit,
-        remedies=find_remedies(graph, placement, performance, limit, shapes, fabric),
+        remedies=find_remedies(graph, placement, performance, limit, shapes, room),
     )
+
+
+def _remedies(report: CompileReport, replicas: ReplicaReport, room: Fabric) -> tuple[str, ...]:
+    """What would make several copies faster: a larger batch, then what would make each of them faster."""
+    copies = replicas.copies
+    found = report.remedies
+    if copies.count > 1 and report.limit.reason is Reason.WAFER_FULL:
+        found = (
+            f"Each of the {copies.count:,} copies has a box of {room.width:,} x {room.height:,} PEs, in "
+            "which faster layouts of all kernels do not fit together; a copy is faster where there are fewer "
+            "of them, or where the model is smaller.",
+        )
+    if copies.exchange.cycles:
+        cycles = 2 * copies.samples * copies.one.deltat_cycles + copies.exchange.cycles
+        doubled = 2 * report.fabric.clock_hz * copies.count * copies.samples / cycles
+        found = (
+            "Emptying and exchange take as long however large the batch is, now "
+            f"{replicas.exchange_percent:.1f}% of a step: with twice as many samples a step it would be "
+            f"about {doubled:,.0f} samples/s.",
+            *found,
+        )
+    return found

@@ -16,9 +16,10 @@ from markupsafe import Markup
 
 from cgc.performance.model import MEMORY
 from cgc.report.definitions import DEFINITIONS
-from cgc.report.floorplan import BINS, Floorplan, detail, overview, used_window, whole_window
+from cgc.report.floorplan import BINS, Floorplan, Window, detail, overview, used_window, whole_window
 from cgc.report.limit import Reason
 from cgc.report.model import CompileReport, KernelReport
+from cgc.report.replicas import summary
 
 _WHOLE_WIDTH = 400.0
 _DETAIL_WIDTH = 900.0
@@ -44,6 +45,7 @@ def render_html(report: CompileReport) -> str:
             rows=[_row(index, row, report) for index, row in enumerate(report.kernels)],
             bars=_bars(report),
             plans=_plans(report),
+            copies=_copies(report),
             kinds_shown=_kinds_shown(len(report.edges)),
             dense=_DENSE,
             sources=_common_folder([row.kernel.source for row in report.kernels]),
@@ -54,7 +56,7 @@ def render_html(report: CompileReport) -> str:
             Reason=Reason,
             bins=BINS,
             long_table=_LONG_TABLE,
-            room_to_grow=report.performance.overall.active_pes_percent < _LARGE_SHARE,
+            room_to_grow=report.performance.overall.active_pes_percent < _LARGE_SHARE and _count(report) == 1,
         )
     )
 
@@ -101,7 +103,7 @@ def _row(index: int, row: KernelReport, report: CompileReport) -> dict[str, Any]
 
 
 def _bars(report: CompileReport) -> list[dict[str, Any]]:
-    """What can limit the speed: compute and transmission as shares of the pace, area and memory."""
+    """What can limit the speed: compute and transmission as shares of the pace, area, memory, exchange."""
     overall = report.performance.overall
     bars = [
         _bar("compute", overall.compute_cycles, overall.deltat_cycles, "cycles per sample"),
@@ -111,6 +113,11 @@ def _bars(report: CompileReport) -> list[dict[str, Any]]:
     if report.limit.kind == MEMORY and report.bottleneck is not None:
         used, there = report.bottleneck.memory_per_pe_bytes, report.fabric.memory_per_pe_bytes
         bars.append(_bar(MEMORY, used, there, "bytes per PE"))
+    if report.replicas is not None and report.replicas.copies.exchange.cycles:
+        copies = report.replicas.copies
+        bars.append(
+            _bar("emptying and exchange", copies.exchange.cycles, copies.step_cycles, "cycles of a step")
+        )
     for bar in bars:
         bar["limits"] = bar["kind"] == report.limit.kind
     return bars
@@ -124,10 +131,43 @@ def _plans(report: CompileReport) -> dict[str, Floorplan | None]:
     """`main` has names and arrows; `whole` is the fabric, where `main` shows a part of it."""
     rects = [row.rectangle for row in report.kernels]
     window = used_window(rects, report.fabric, _DETAIL_WIDTH)
+    if window is None and _count(report) > 1:
+        window = whole_window(report.fabric, _DETAIL_WIDTH)
     if window is None:
         return {"main": detail(report, whole_window(report.fabric, _ALONE_WIDTH)), "whole": None}
     whole = whole_window(report.fabric, _WHOLE_WIDTH)
-    return {"main": detail(report, window), "whole": overview(report, whole, window)}
+    return {"main": detail(report, window), "whole": overview(report, whole, _framed(report, window))}
+
+
+def _framed(report: CompileReport, window: Window) -> Window:
+    """What the drawing of the whole wafer frames: the enlarged part, of several copies the first."""
+    if report.replicas is None or report.replicas.copies.count == 1:
+        return window
+    boxes = report.replicas.copies.boxes
+    return Window(0, 0, boxes.width, boxes.height, window.pixels_per_pe)
+
+
+def _count(report: CompileReport) -> int:
+    """Copies of the model on the wafer."""
+    return 1 if report.replicas is None else report.replicas.copies.count
+
+
+def _copies(report: CompileReport) -> dict[str, Any] | None:
+    """The copies of the model, their boxes on the drawing of the whole wafer, and the numbers compared."""
+    if report.replicas is None:
+        return None
+    copies = report.replicas.copies
+    boxes, window = copies.boxes, whole_window(report.fabric, _WHOLE_WIDTH)
+    return {
+        "count": copies.count,
+        "grid": boxes,
+        "samples": copies.samples,
+        "exchange": copies.exchange,
+        "exchange_percent": report.replicas.exchange_percent,
+        "boxes": [window.box(x, y, boxes.width, boxes.height) for x, y in boxes.corners],
+        "summary": summary(report.replicas, report.fabric),
+        "tried": report.replicas.tried,
+    }
 
 
 def _kinds_shown(arrows: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.performance.model import Figures
 from cgc.report.limit import Reason
 from cgc.report.model import CompileReport, KernelReport
+from cgc.report.replicas import replicas_text
 from cgc.report.tables import table
 
 _TITLE = "Estimated Overall Performance"
@@ -27,11 +28,13 @@ def render_text(report: CompileReport) -> str:
     """The text of `compile_report.txt`.
 
     Seven head lines in the layout of published reports (whole percent), a table with one row per kernel
-    (unrounded percent), the loops of generated kernels, the verdict, what would make it faster, and what the
-    figures mean.
+    (unrounded percent), the loops of generated kernels, copies of the model, the verdict, what would make it
+    faster, and what the figures mean.
     """
     parts = [_head(report.performance.overall), _kernel_table(report)]
     parts += _loops([row.kernel for row in report.kernels])
+    if report.replicas is not None:
+        parts.append(replicas_text(report.replicas, report.fabric))
     parts += [verdict(report), _remedies(report), *report.notices, _notes(report)]
     return "\n\n".join(parts) + "\n"
 
@@ -44,7 +47,7 @@ def verdict(report: CompileReport) -> str:
         links = f"{report.fabric.io_links} Ethernet links"
         return (
             "Verdict: the host input bounds the speed: "
-            f"{links} need {cycles:,} cycles per sample (transmission)."
+            f"{links} need {cycles:,} cycles per sample{_of_each_copy(report)} (transmission)."
         )
     kernel = slowest.kernel
     where = f" at {kernel.source}" if kernel.source else ""
@@ -63,6 +66,11 @@ def verdict(report: CompileReport) -> str:
         share = report.performance.overall.active_pes_percent
         line += f"; the kernels take {share:.1f}% of the fabric, larger ones do not fit together"
     return f"{line}."
+
+
+def _of_each_copy(report: CompileReport) -> str:
+    count = 1 if report.replicas is None else report.replicas.copies.count
+    return f" of each of the {count:,} copies" if count > 1 else ""
 
 
 def _remedies(report: CompileReport) -> str:

@@ -23,7 +23,7 @@ from cstorch.runner.settings import RunConfig
 from cstorch.session import initialize
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
-from cstorch.session.environment import choose_execution
+from cstorch.session.environment import choose_execution, choose_replicas
 from cstorch.start import take_requests
 
 __all__ = ["LossValueError", "Model", "RunConfig", "Runner", "run"]
@@ -83,7 +83,7 @@ def _start(config: RunConfig) -> None:
             compile_only=config.only_compiled,
         )
         choose_execution(config.execution or default_execution(), config.num_csx)
-        cm.set_target_num_replicas(-1 if config.multireplica else config.num_replicas)
+        choose_replicas(config.replicas)
     else:
         initialize(service_workdir=workdir)
         take_requests()

@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import CallError, suggestion
+from cs_runtime.settings import default_execution
+from cs_toolkit.replicas import (
+    AUTO,
+    ReplicaChoice,
+    ReplicaChoiceError,
+    check_replicas,
+    replica_choice,
+)
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -33,7 +41,8 @@ class RunConfig:
         checkpoint_path: checkpoint to start with; the newest one of `model_dir` when None.
         is_pretrained_checkpoint: takes the weights of `checkpoint_path` and begins at step 0.
         save_stream_size: the first so many batches of the input are kept, in `stream` below `model_dir`.
-        num_replicas: how often the model stands on the system; 1, or -1 for as often as it fits.
+        num_replicas: copies of the model on one wafer that share a batch: a number that divides the batch, or
+            "auto" (also -1) for the one with the best predicted rate.
         fabric_config_file: YAML file of the fabric to compile for.
         seed: of weights, input and random operations.
         logging: level of the chief's log.
@@ -47,7 +56,7 @@ class RunConfig:
         enable_summaries: refused on the CS system.
         grad_accum_steps: steps whose gradients are added up; 1 on the CS system.
         appliance: refused.
-        multireplica: accepted; a simulated system runs one replica.
+        multireplica: "auto" where `num_replicas` says nothing.
         execution: "auto", "pipelined" or "weight_streaming", see `cstorch.configure`.
         num_csx: CS systems of a group that share a batch.
     """
@@ -66,7 +75,7 @@ class RunConfig:
     checkpoint_path: str | None = None
     is_pretrained_checkpoint: bool = False
     save_stream_size: int = 0
-    num_replicas: int = 1
+    num_replicas: ReplicaChoice | None = None
     fabric_config_file: str | None = None
     seed: int | None = None
     logging: str = "info"
@@ -174,12 +183,22 @@ class RunConfig:
                 "long to train"
             )
 
+    @property
+    def replicas(self) -> ReplicaChoice:
+        """How many copies are wanted."""
+        default = AUTO if self.multireplica else 1
+        return default if self.num_replicas is None else replica_choice(self.num_replicas)
+
     def _check_place(self) -> None:
         if self.execution is not None and self.execution not in EXECUTION_CHOICES:
             raise CallError(
                 f"runconfig: execution is {self.execution!r}, expected one of "
                 f"{', '.join(EXECUTION_CHOICES)}{suggestion(self.execution, EXECUTION_CHOICES)}"
             )
+        try:
+            check_replicas(self.replicas, self.execution or default_execution(), self.num_csx, None)
+        except ReplicaChoiceError as error:
+            raise CallError(f"runconfig: {error}") from None
         if self.compile_only and self.validate_only:
             raise CallError("compile_only and validate_only are both given, expected one of them")
         if self.appliance:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cs_runtime.settings import default_execution
 from cs_runtime.tasks import current
+from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
 from cstorch.backends import on_cpu
 from cstorch.config import Configuration, change_configuration, is_configured, keep_configuration
@@ -117,6 +118,11 @@ def choose_seed(seed: int) -> None:
 def choose_execution(execution: ExecutionChoice, num_csx: int) -> None:
     """How the CS system executes a step, and how many systems share a batch."""
     change_configuration(execution=execution, num_csx=num_csx)
+
+
+def choose_replicas(num_replicas: ReplicaChoice) -> None:
+    """How many copies of the model stand on a wafer."""
+    change_configuration(num_replicas=num_replicas)
 
 
 def is_streamer() -> bool:

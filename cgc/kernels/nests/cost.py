@@ -85,7 +85,7 @@ def _scheduled(kernel: GeneratedKernel, layouts: _Layouts) -> tuple[list[tuple[T
     for number, nest in enumerate(timed(kernel)):
         spread = _best_spread(nest, state)
         cycles = nest.runs * layouts.share(nest.rows) * spread.cycles
-        nests.append((nest, cycles + _joining_cycles(nest, kernel.batch, layouts)))
+        nests.append((nest, cycles + _joining_cycles(nest, kernel.step_share, layouts)))
         state.take(number, spread)
     return nests, state
 
@@ -256,13 +256,13 @@ def _carrying_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layout
     return cycles
 
 
-def _joining_cycles(nest: Timed, batch: int, layouts: _Layouts) -> Floats:
+def _joining_cycles(nest: Timed, step_share: float, layouts: _Layouts) -> Floats:
     """What a sum over rows needs to go from copy to copy, per sample; over samples as well once a step."""
     cycles: Floats = np.zeros(len(layouts.width))
     carried = nest.time.intersection(nest.nest.carried)
     if nest.rows == 1 or not carried:
         return cycles
-    times = 1 / batch if carried == nest.time else 1.0
+    times = step_share if carried == nest.time else 1.0
     way = coefficient("reduction") + _HOP_CYCLES * layouts.copies
     return np.where(layouts.copies > 1, times * way, cycles)
 
@@ -290,9 +290,8 @@ def _footprint(access: Access, tiles: list[Floats], nest: Timed, state: _State) 
     """Elements of a tensor that the fullest PE touches in one run, for every layout."""
     value = state.kernel.program.values[access.value]
     if access.map is None:
-        share = (
-            min(1.0, 1 / (nest.runs * state.kernel.batch)) if access.value not in state.kernel.resident else 1
-        )
+        whole = access.value in state.kernel.resident or not nest.time
+        share = 1.0 if whole else min(1.0, 1 / (nest.runs * state.kernel.batch))
         spread: Floats = np.ceil(value.elements * share / state.layouts.pes)
         return spread
     elements: Floats = np.ones(len(state.layouts.width))
@@ -353,7 +352,8 @@ def _wire_cycles(kernel: GeneratedKernel, layouts: _Layouts) -> Floats:
     for number, value in enumerate(kernel.program.values):
         if kernel.crosses(number):
             wide = coefficient("wide_element_factor") if value.element_bytes > 2 else 1.0
-            most = max(most, wide * -(-value.elements // kernel.batch))
+            times = 1 if number in kernel.samples else kernel.replicas
+            most = max(most, wide * -(-value.elements * times // kernel.batch))
             sizes = image_lines(value.shape, kernel.batch)
             slowest = max(slowest, line_cycles({**sizes, "element_bytes": value.element_bytes}))
     cycles: Floats = np.ceil(most / (layouts.height * layouts.copies))

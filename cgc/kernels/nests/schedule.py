@@ -26,12 +26,19 @@ class GeneratedKernel:
             they enter or leave.
         resident: the tensors that stay in the kernel: state and constants.
         batch: samples of a step.
+        replicas: copies of the kernel that share the samples; each does what is done once a step.
     """
 
     program: LoopProgram
     samples: frozenset[int]
     resident: frozenset[int]
     batch: int
+    replicas: int = 1
+
+    @property
+    def step_share(self) -> float:
+        """Of what is done once a step, the share that falls to a sample."""
+        return self.replicas / self.batch
 
     def enters(self, value: int) -> bool:
         """Whether a tensor comes from another kernel or from the host."""
@@ -93,7 +100,7 @@ def timed(kernel: GeneratedKernel) -> Iterator[Timed]:
     for nest in kernel.program.nests:
         sample = _sample_loop(nest, known, kernel.batch)
         if sample is None:
-            yield Timed(nest, frozenset(), 1 / kernel.batch)
+            yield Timed(nest, frozenset(), kernel.step_share)
             continue
         known |= {access.value for access in nest.accesses if access.writes and _leads(access, sample)}
         time = {sample, *_row_loops(nest, known, sample)}

@@ -19,7 +19,14 @@ from cstorch.errors import SessionError
 from cstorch.job import task
 from cstorch.session.checkpoints import save, to_cpu
 from cstorch.session.closures import step_closure
-from cstorch.session.environment import choose_seed, is_initialized, is_receiver, is_streamer, use_cs
+from cstorch.session.environment import (
+    choose_replicas,
+    choose_seed,
+    is_initialized,
+    is_receiver,
+    is_streamer,
+    use_cs,
+)
 from cstorch.session.process import RunConfig, state
 from cstorch.session.rendezvous import rendezvous as _meet
 from cstorch.session.session import is_in_steps, mark_step
@@ -212,9 +219,15 @@ def run_step_closures() -> None:
 
 
 def set_target_num_replicas(num_replicas: int) -> None:
-    """Notes how many copies of the model the program asks for; a simulated system runs one."""
-    if num_replicas not in (-1, 1):
-        log.warning("%d replicas are asked for; the model runs once", num_replicas)
+    """How many copies of the model stand on the wafer and share a batch; -1 for as many as are fastest.
+
+    Nothing on this CPU.
+
+    Raises:
+        ConfigureError: there cannot be so many.
+    """
+    if use_cs():
+        choose_replicas(num_replicas)
 
 
 def set_state_names(names: Mapping[str, Any]) -> None:

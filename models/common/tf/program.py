@@ -88,7 +88,8 @@ class Program:
         add("--data_dir", help=self.data_help)
         add("--checkpoint_path", help="evaluate or predict with it, or start a training from its weights")
         add("--device", help="device for a run without a CS system, e.g. CPU:0")
-        add("--multireplica", action="store_true", help="accepted; a simulated CS system runs one replica")
+        add("--num_replicas", help="copies of the model on the wafer that share a batch: a number, or auto")
+        add("--multireplica", action="store_true", help="--num_replicas=auto: as many copies as are fastest")
         args = parser.parse_args(argv)
         if args.mode in ("compile_only", "validate_only"):
             setattr(args, args.mode, True)
@@ -110,6 +111,10 @@ class Program:
             run.update(steps=None, max_steps=args.max_steps)
         if args.num_csx is not None:
             run["num_csx"] = args.num_csx
+        if args.num_replicas is not None:
+            run["num_replicas"] = args.num_replicas
+        elif args.multireplica and run["num_replicas"] is None:
+            run["num_replicas"] = "auto"
         if args.eval_steps is not None:
             run["eval_steps"] = args.eval_steps
         if run["eval_steps"] is not None and run["eval_steps"] <= 0:

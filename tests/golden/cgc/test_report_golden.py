@@ -13,9 +13,19 @@ import pytest
 
 from cgc.cirh.text import parse_module
 from cgc.kernels import match_kernels
+from cgc.performance.replicas import placed_replicas
 from cgc.placement import place
-from cgc.report import CompileReport, compile_report, kernel_list_text, plan_json, render_text, report_json
+from cgc.report import (
+    CompileReport,
+    compile_report,
+    kernel_list_text,
+    plan_json,
+    render_text,
+    replicas_report,
+    report_json,
+)
 from cs_toolkit.fabric import load_fabric
+from cs_toolkit.replicas import ReplicaChoice
 
 HERE = Path(__file__).parent
 
@@ -40,6 +50,14 @@ def test_compile_report_text(report: CompileReport) -> None:
 
 def test_compile_report_json(report: CompileReport) -> None:
     assert_golden("fc_mnist_compile_report.json", json.dumps(report_json(report), indent=1) + "\n")
+
+
+@pytest.mark.parametrize("choice", [2, "auto"])
+def test_report_of_replicas(choice: ReplicaChoice) -> None:
+    graph = match_kernels(parse_module((HERE / "fc_mnist_train.mlir").read_text(encoding="utf-8")))
+    fabric = load_fabric("cs2")
+    report = replicas_report(*placed_replicas(graph, fabric, choice), fabric)
+    assert_golden(f"fc_mnist_replicas_{choice}_report.txt", render_text(report))
 
 
 def test_plan(report: CompileReport) -> None:

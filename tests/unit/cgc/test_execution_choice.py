@@ -9,7 +9,7 @@ import pytest
 
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
-from cgc.errors import PlacementError
+from cgc.errors import PlacementError, ReplicaError
 from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
@@ -80,3 +80,53 @@ def test_what_was_asked_for_is_in_the_key_and_told_again_when_it_is_found(module
 def test_a_user_who_wants_a_pipeline_that_does_not_fit_is_told_of_the_other_mode(module, tmp_path):
     with pytest.raises(PlacementError, match=r"compile it with execution weight_streaming, or auto$"):
         compile_step(module, tmp_path, CompileOptions(), CROWDED)
+
+
+def test_replicas_are_in_key_estimates_and_plan_and_run_the_same_executable(module, tmp_path):
+    one = compile_step(module, tmp_path, CompileOptions(), FABRIC)
+    two = compile_step(module, tmp_path, CompileOptions(replicas=2), FABRIC)
+    assert one.artifact.key != two.artifact.key
+    assert (one.artifact.estimates.replicas, two.artifact.estimates.replicas) == (1, 2)
+    assert (
+        two.artifact.estimates.active_pes
+        == 2 * json.loads(two.artifact.read("compile_report.json"))["replicas"]["active_pes_of_one"]
+    )
+    assert two.artifact.executable_bytes("step") == one.artifact.executable_bytes("step")
+    plans = [json.loads(result.artifact.read("plan.json")) for result in (one, two)]
+    assert "copies" not in plans[0]
+    assert len(plans[1]["copies"]) == 2
+    assert two.notices == ()
+
+
+def test_auto_says_why_it_takes_so_many_replicas(module, tmp_path):
+    result = compile_step(module, tmp_path, CompileOptions(replicas="auto"), FABRIC)
+    count = result.artifact.estimates.replicas
+    (notice,) = result.notices
+    assert notice.startswith(f"num_replicas auto: {count}, the best predicted rate of the numbers that fit")
+    assert f"{result.artifact.estimates.samples_per_s:,.0f} samples/s" in notice
+    tried = json.loads(result.artifact.read("compile_report.json"))["replicas"]["tried"]
+    assert [row["replicas"] for row in tried] == [1, 2, 4, 8]
+    assert max(tried, key=lambda row: row["samples_per_s"])["replicas"] == count
+    assert notice in result.report_text
+
+
+def test_replicas_of_what_does_not_fit_once_are_refused_in_every_mode(module, tmp_path):
+    for execution in ("pipelined", "auto"):
+        options = CompileOptions(execution=execution, replicas=2)
+        with pytest.raises(
+            ReplicaError, match="num_replicas is 2, but the model does not fit the wafer once"
+        ):
+            compile_step(module, tmp_path, options, CROWDED)
+    with pytest.raises(ReplicaError, match="num_replicas is 2 with execution 'weight_streaming'"):
+        compile_step(module, tmp_path, CompileOptions(execution="weight_streaming", replicas=2), FABRIC)
+    assert not list(tmp_path.glob("cs_*"))
+
+
+def test_auto_replicas_leave_the_choice_of_the_mode_as_it_is(module, tmp_path):
+    both = CompileOptions(execution="auto", replicas="auto")
+    crowded = compile_step(module, tmp_path, both, CROWDED)
+    assert crowded.artifact.step.execution == "weight_streaming"
+    assert len(compile_step(module, tmp_path, both, FABRIC).notices) == 2
+    asked = CompileOptions(execution="weight_streaming", replicas="auto")
+    (notice,) = compile_step(module, tmp_path, asked, FABRIC).notices
+    assert notice.startswith("num_replicas auto: one copy of the model, because with weight streaming")

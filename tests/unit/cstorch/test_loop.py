@@ -450,6 +450,11 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
         ({"checkpoint_steps": "100"}, "checkpoint_steps is '100', expected a whole number"),
         ({"mgmt_address": 9000}, "mgmt_address is 9000, expected 'IP:PORT'"),
         ({"num_csx": 2}, "num_csx is 2 with execution 'pipelined', expected 1"),
+        ({"num_replicas": 0}, "num_replicas is 0, expected a whole number of 1 or more, or 'auto'"),
+        (
+            {"num_replicas": 2, "execution": "weight_streaming"},
+            "num_replicas is 2 with execution 'weight_streaming', expected 1",
+        ),
         ({"num_workers_per_csx": -1}, "num_workers_per_csx is -1"),
         ({"checkpoint_step": 5}, "got checkpoint_step, expected model_dir"),
     ],

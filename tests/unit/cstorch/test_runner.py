@@ -245,6 +245,21 @@ def test_the_command_line_says_how_long() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "replicas"),
+    [
+        ({}, 1),
+        ({"num_replicas": 4}, 4),
+        ({"num_replicas": "4"}, 4),
+        ({"num_replicas": -1}, "auto"),
+        ({"multireplica": True}, "auto"),
+        ({"multireplica": True, "num_replicas": 4}, 4),
+    ],
+)
+def test_the_number_of_replicas(said: dict[str, Any], replicas: object) -> None:
+    assert RunConfig.of({"runconfig": {**PARAMS["runconfig"], **said}}).replicas == replicas
+
+
 def test_batches_of_the_stream_are_kept() -> None:
     called("-m", "train", "--max_steps=3", save_stream_size=2)
     kept = sorted(Path("model_dir/stream/train/0").iterdir())
@@ -271,6 +286,8 @@ def test_a_loss_that_is_not_finite_ends_the_training(system: RunningSystem, flag
         ({"num_steps": "10"}, "num_steps is '10', expected a whole number of 1 or more"),
         ({"logging": "loud"}, "logging is 'loud', expected one of debug"),
         ({"compile_only": True, "validate_only": True}, "expected one of them"),
+        ({"num_replicas": 0}, "runconfig: num_replicas is 0, expected a whole number of 1 or more"),
+        ({"num_replicas": 2, "num_csx": 2}, "runconfig: num_replicas is 2 with num_csx 2, expected 1"),
         ({"appliance": True}, "--appliance is given"),
         ({"cs_ip": "127.0.0.1", "grad_accum_steps": 2}, "grad_accum_steps is 2"),
         ({"cs_ip": "127.0.0.1", "enable_summaries": True}, "enable_summaries is set"),

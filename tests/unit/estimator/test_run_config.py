@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from cs_toolkit.messages import Message
 from estimator import CSRunConfig, RunConfig
 
 
@@ -96,3 +97,22 @@ def test_the_format_of_older_programs() -> None:
         assert CSRunConfig(cs_config=cs_config, precision="float32").precision == "float32"
     assert CSRunConfig(cs_config={"use_cbfloat16": False}).precision == "float32"
     assert CSRunConfig(cs_config=object()).precision == "float32"
+
+
+@pytest.mark.parametrize(
+    ("target", "replicas"), [({}, 1), ({"target_num_replicas": -1}, "auto"), ({"target_num_replicas": 3}, 3)]
+)
+def test_replicas_in_the_options_of_the_original_stack(target: dict[str, int], replicas: object) -> None:
+    options = {"config": Message(**target), "ir_mode": "mlir-cirh"}
+    assert CSRunConfig(stack_params=options).num_replicas == replicas
+    assert CSRunConfig(stack_params=options, num_replicas=2).num_replicas == 2
+    assert CSRunConfig(stack_params=options).replace(tf_random_seed=2).num_replicas == replicas
+
+
+def test_numbers_of_replicas() -> None:
+    assert CSRunConfig().num_replicas == 1
+    assert CSRunConfig(num_replicas="auto").num_replicas == "auto"
+    assert CSRunConfig(stack_params={"config": None}).num_replicas == 1
+    for wrong in (0, "many", 2.5):
+        with pytest.raises(ValueError, match=r"num_replicas is .*, expected a whole number of 1 or more"):
+            CSRunConfig(num_replicas=wrong)

@@ -76,6 +76,9 @@ def test_the_command_line_wins_over_the_file(fc_mnist: Modules, tmp_path: Path) 
     assert merged("--steps", "7")["runconfig"]["max_steps"] is None
     assert merged("--steps", "7")["runconfig"]["steps"] == 7
     assert merged("--eval_steps", "0")["runconfig"]["eval_steps"] is None
+    assert merged()["runconfig"]["num_replicas"] is None
+    assert merged("--multireplica")["runconfig"]["num_replicas"] == "auto"
+    assert merged("--num_replicas=4", "--multireplica")["runconfig"]["num_replicas"] == "4"
     assert merged("--data_dir", str(tmp_path))["eval_input"]["data_dir"] == str(tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,17 @@ def sums(x: SSAValue) -> list[CirhOp]:
 
 def scans(x: SSAValue) -> list[CirhOp]:
     return [ops.CumSumOp(x, 1)]
+
+
+def test_a_copy_of_the_model_does_the_work_of_a_step_for_fewer_samples() -> None:
+    update = kernel([(64, 64)], sines, (), (0,))
+    samples = kernel([(BATCH, 64)], sines)
+    for found, times in ((update, 4), (samples, 1)):
+        ((one,), (shared,)) = (list(timed(k)) for k in (found, replace(found, replicas=4)))
+        assert shared.runs == times * one.runs
+        before, after = (layouts(k).busy_pe_cycles for k in (found, replace(found, replicas=4)))
+        np.testing.assert_allclose(after, times * before)
+    assert layouts(replace(update, replicas=4)).compute_cycles.max() > layouts(update).compute_cycles.max()
 
 
 def test_the_loops_of_a_kernel_in_words() -> None:

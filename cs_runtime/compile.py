@@ -59,7 +59,7 @@ def _check_share(settings: RunSettings) -> None:
     if count > 1 and settings.execution == "pipelined":
         raise CallError(
             f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
-            "a batch by weight streaming; say execution: weight_streaming, too"
+            "a batch by weight streaming; say execution: weight_streaming, or auto"
         )
     if settings.batch_size % count:
         raise CallError(
@@ -136,7 +136,7 @@ def compile_for(
         )
     for warning in result.warnings:
         log.warning("%s", warning)
-    for notice in result.notices:
+    for notice in (*_shared(settings), *result.notices):
         log.info("%s", notice)
     if result.reused:
         log.info("Cached compilation found for this model configuration")
@@ -145,9 +145,18 @@ def compile_for(
 
 
 def _options(settings: RunSettings) -> CompileOptions:
-    shares = settings.num_csx > 1 and settings.execution == "auto"
-    execution: ExecutionChoice = "weight_streaming" if shares else settings.execution
+    execution: ExecutionChoice = "weight_streaming" if _shared(settings) else settings.execution
     return CompileOptions(precision=settings.precision, execution=execution)
+
+
+def _shared(settings: RunSettings) -> tuple[str, ...]:
+    """Why the wafers that share a batch leave auto no choice; nothing where they do not."""
+    if settings.num_csx == 1 or settings.execution != "auto":
+        return ()
+    return (
+        f"execution auto: weight streaming, because num_csx is {settings.num_csx}: several CS systems share "
+        "a batch that way alone",
+    )
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:

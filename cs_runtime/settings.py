@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cs_toolkit.step import Execution, ExecutionChoice, Precision
+from cs_toolkit.step import ExecutionChoice, Precision
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """The user's word for a run, as the command lines of programs take it."""
@@ -20,9 +20,9 @@ EXECUTION_VARIABLE = "CSRUN_EXECUTION"
 """How `python-ws` tells programs that say nothing themselves to be executed by weight streaming."""
 
 
-def default_execution() -> Execution:
+def default_execution() -> ExecutionChoice:
     """The execution of a program that names none."""
-    return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "pipelined"
+    return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RunSettings:
     log_every_steps: int | None = 100
     seed: int | None = None
     precision: Precision = "float32"
-    execution: ExecutionChoice = "pipelined"
+    execution: ExecutionChoice = "auto"
     num_csx: int = 1
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class Configuration:
         if self.num_csx > 1 and self.execution == "pipelined":
             raise ConfigureError(
                 f"num_csx is {self.num_csx} with execution {self.execution!r}, expected 1: several CS "
-                "systems share a batch by weight streaming; say execution='weight_streaming', too"
+                "systems share a batch by weight streaming; say execution='weight_streaming', or nothing"
             )
         if self.num_workers_per_csx < 1:
             raise ConfigureError(f"num_workers_per_csx is {self.num_workers_per_csx}, expected 1 or more")
@@ -106,8 +106,8 @@ def configure(
         job_labels: KEY=VALUE of the job.
         max_act_per_csx: Activations stay on the CS system.
         execution: How the CS system executes a step: "pipelined", all layers at once; "weight_streaming", one
-            after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer. When
-            None, "weight_streaming" under `python-ws`, else "pipelined".
+            after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer, else
+            "weight_streaming". When None, "weight_streaming" under `python-ws`, else "auto".
         appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 

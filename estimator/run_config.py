@@ -36,7 +36,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "cs_config": None,
     "stack_params": None,
     "precision": "float32",
-    "execution": "pipelined",
+    "execution": "auto",
     "num_csx": 1,
     "input_position": None,
 }
@@ -132,8 +132,8 @@ class CSRunConfig(RunConfig):
             stay float32. When None,
             `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
         execution: How the CS system executes a step: `pipelined`, all layers at once; `weight_streaming`, one
-            after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer. When
-            None, `weight_streaming` under `python-ws`, else `pipelined`.
+            after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer, else
+            `weight_streaming`. When None, `weight_streaming` under `python-ws`, else `auto`.
         num_csx: CS systems of a group that share a batch by weight streaming.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
@@ -219,7 +219,7 @@ def _check(values: Mapping[str, Any]) -> None:
     num_csx = values.get("num_csx", 1)
     if not isinstance(num_csx, int) or isinstance(num_csx, bool) or num_csx < 1:
         raise CallError(f"num_csx must be a whole number >= 1, got {num_csx!r}")
-    execution = values.get("execution", "pipelined")
+    execution = values.get("execution", "auto")
     if execution not in EXECUTION_CHOICES:
         near = suggestion(str(execution), EXECUTION_CHOICES)
         raise CallError(

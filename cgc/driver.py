@@ -42,6 +42,7 @@ from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Man
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import ExecutionChoice, Precision, StepInterface
+from cs_toolkit.streaming import Streaming
 
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph
@@ -59,6 +60,7 @@ class CompileOptions(BaseModel):
         precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
         execution: how the CS system executes the step; auto is pipelined where the step fits the wafer, else
             weight streaming.
+        streaming: what holds where weights stream.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,6 +68,7 @@ class CompileOptions(BaseModel):
     passes: str = DEFAULT_PIPELINE
     precision: Precision = "float32"
     execution: ExecutionChoice = "pipelined"
+    streaming: Streaming = Streaming()
 
     @property
     def pipeline(self) -> str:
@@ -236,7 +239,7 @@ def _compile(
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
     from cgc.execution.choice import compile_for
 
-    stages, compiled = compile_for(options.execution, module, options.pipeline, interface, fabric, progress)
+    stages, compiled = compile_for(options, module, interface, fabric, progress)
     with stages.stage("Writing the artifact"):
         files, used = compiled.files(), fabric.for_execution(compiled.estimates.execution)
         manifest = Manifest(

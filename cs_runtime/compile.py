@@ -20,6 +20,7 @@ from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
 from cs_toolkit.step import ExecutionChoice
+from cs_toolkit.streaming import Streaming
 
 log = logging.getLogger("cs_runtime")
 
@@ -36,17 +37,18 @@ class Target:
 def target_of(settings: RunSettings) -> Target:
     """The fabric of the system at `cs_ip`, else the one that the settings name."""
     _check_share(settings)
+    count = settings.streaming.num_csx
     if settings.cs_ip is None:
         return Target(load_fabric(settings.fabric))
     with SystemClient(parse_address(settings.cs_ip)) as client:
         info = client.info()
-    if settings.num_csx > info.num_csx:
+    if count > info.num_csx:
         raise CallError(
-            f"num_csx is {settings.num_csx}, the CS system at {info.address} has {info.num_csx}; ask for "
-            f"fewer, or start it with `cs_system serve --num-csx={settings.num_csx}`"
+            f"num_csx is {count}, the CS system at {info.address} has {info.num_csx}; ask for "
+            f"fewer, or start it with `cs_system serve --num-csx={count}`"
         )
     fabric = Fabric.model_validate(info.fabric_spec)
-    return Target(fabric, {"name": info.name, "version": info.version}, settings.num_csx)
+    return Target(fabric, {"name": info.name, "version": info.version}, count)
 
 
 def _check_share(settings: RunSettings) -> None:
@@ -55,7 +57,7 @@ def _check_share(settings: RunSettings) -> None:
     Raises:
         CallError: they cannot.
     """
-    count = settings.num_csx
+    count = settings.streaming.num_csx
     if count > 1 and settings.execution == "pipelined":
         raise CallError(
             f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
@@ -146,16 +148,18 @@ def compile_for(
 
 def _options(settings: RunSettings) -> CompileOptions:
     execution: ExecutionChoice = "weight_streaming" if _shared(settings) else settings.execution
-    return CompileOptions(precision=settings.precision, execution=execution)
+    streaming = Streaming() if execution == "pipelined" else settings.streaming
+    return CompileOptions(precision=settings.precision, execution=execution, streaming=streaming)
 
 
 def _shared(settings: RunSettings) -> tuple[str, ...]:
     """Why the wafers that share a batch leave auto no choice; nothing where they do not."""
-    if settings.num_csx == 1 or settings.execution != "auto":
+    count = settings.streaming.num_csx
+    if count == 1 or settings.execution != "auto":
         return ()
     return (
-        f"execution auto: weight streaming, because num_csx is {settings.num_csx}: several CS systems share "
-        "a batch that way alone",
+        f"execution auto: weight streaming, because num_csx is {count}: several CS systems share a batch "
+        "that way alone",
     )
 
 

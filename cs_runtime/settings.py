@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cs_toolkit.step import ExecutionChoice, Precision
+from cs_toolkit.streaming import Streaming
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """The user's word for a run, as the command lines of programs take it."""
@@ -43,7 +44,7 @@ class RunSettings:
         batch_size: Samples in one batch.
         precision: What activations and their gradients are computed in.
         execution: How the CS system executes a step.
-        num_csx: Wafers of the CS system that share a batch.
+        streaming: What holds where weights stream.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
@@ -62,7 +63,7 @@ class RunSettings:
     seed: int | None = None
     precision: Precision = "float32"
     execution: ExecutionChoice = "auto"
-    num_csx: int = 1
+    streaming: Streaming = field(default_factory=Streaming)
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 

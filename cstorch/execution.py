@@ -243,5 +243,5 @@ def settings_of(loader: DataLoader, command: Command, steps: int | None = None) 
         seed=config.seed,
         fabric=config.fabric,
         execution=config.execution,
-        num_csx=config.num_csx,
+        streaming=config.streaming(),
     )

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from cs_runtime import tasks
 from cs_runtime.settings import InputPosition, default_execution
 from cs_toolkit.step import EXECUTION_CHOICES, PRECISIONS
+from cs_toolkit.streaming import streaming
 from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
@@ -38,8 +39,12 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "precision": "float32",
     "execution": "auto",
     "num_csx": 1,
+    "max_act_per_csx": None,
+    "recompute": "auto",
     "input_position": None,
 }
+STREAMING = ("num_csx", "max_act_per_csx", "recompute")
+"""Fields that are arguments of `cs_toolkit.streaming.streaming`."""
 INPUT_POSITIONS = get_args(InputPosition)
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 
@@ -135,6 +140,11 @@ class CSRunConfig(RunConfig):
             after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer, else
             `weight_streaming`. When None, `weight_streaming` under `python-ws`, else `auto`.
         num_csx: CS systems of a group that share a batch by weight streaming.
+        max_act_per_csx: With weight streaming, bytes of activations that may wait in one system, or a text
+            such as "16 GB"; None for what the wafer has room for. A number below 1,000 is one of activation
+            servers, as programs of the original stack give it, and sets no limit.
+        recompute: With weight streaming, which layers compute their forward part again in the backward pass
+            instead of keeping it: `auto`, as few as let the activations fit; `none`; `all`.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -152,6 +162,8 @@ class CSRunConfig(RunConfig):
         precision: str | None = None,
         execution: str | None = None,
         num_csx: int = 1,
+        max_act_per_csx: float | str | None = None,
+        recompute: str | None = None,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -163,6 +175,8 @@ class CSRunConfig(RunConfig):
             precision=_default_precision(cs_config) if precision is None else precision,
             execution=default_execution() if execution is None else execution,
             num_csx=num_csx,
+            max_act_per_csx=max_act_per_csx,
+            recompute=recompute or "auto",
             input_position=input_position,
             **fields,
         )
@@ -216,9 +230,10 @@ def _check(values: Mapping[str, Any]) -> None:
     if precision not in PRECISIONS:
         near = suggestion(str(precision), PRECISIONS)
         raise CallError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")
-    num_csx = values.get("num_csx", 1)
-    if not isinstance(num_csx, int) or isinstance(num_csx, bool) or num_csx < 1:
-        raise CallError(f"num_csx must be a whole number >= 1, got {num_csx!r}")
+    try:
+        streaming(**{name: values.get(name, _CS_DEFAULTS[name]) for name in STREAMING})
+    except ValueError as error:
+        raise CallError(str(error)) from None
     execution = values.get("execution", "auto")
     if execution not in EXECUTION_CHOICES:
         near = suggestion(str(execution), EXECUTION_CHOICES)

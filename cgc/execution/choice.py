@@ -13,15 +13,15 @@ from cgc.performance import with_streaming_rate
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from cgc.driver import CompileOptions
     from cgc.execution.compiled import Compiled
     from cs_toolkit.fabric import Fabric
-    from cs_toolkit.step import ExecutionChoice, StepInterface
+    from cs_toolkit.step import StepInterface
 
 
 def compile_for(
-    choice: ExecutionChoice,
+    options: CompileOptions,
     module: ModuleOp,
-    pipeline: str,
     interface: StepInterface,
     fabric: Fabric,
     progress: Progress | None,
@@ -29,9 +29,8 @@ def compile_for(
     """What a mode of execution makes of a step, and the stages so far: all but the last.
 
     Args:
-        choice: the mode; with "auto" the pipelined one where the step fits, else weight streaming.
+        options: with execution "auto" the step is pipelined where it fits, else its weights stream.
         module: the step; it is not changed.
-        pipeline: the rewrites.
         interface: of the step.
         fabric: what the step is for.
         progress: told when a stage begins.
@@ -39,11 +38,12 @@ def compile_for(
     Raises:
         CompileError: the step is invalid, cannot be executed or placed.
     """
+    choice = options.execution
     own = weight_streaming.STAGES if choice == "weight_streaming" else pipelined.STAGES
     stages = Stages(COMMON_STAGES + own, progress)
-    optimized = rewritten(module, pipeline, stages)
+    optimized = rewritten(module, options.pipeline, stages)
     if choice == "weight_streaming":
-        return stages, weight_streaming.compile_streamed(optimized, fabric, stages)
+        return stages, weight_streaming.compile_streamed(optimized, fabric, stages, options.streaming)
     graph = pipelined.matched(optimized, stages)
     try:
         placement = pipelined.placed(graph, fabric, stages)
@@ -52,7 +52,10 @@ def compile_for(
             raise with_streaming_rate(error, graph) from None
         stages.expect(weight_streaming.STAGES + 1)
         return stages, _streamed_instead(
-            error, lambda why: weight_streaming.compile_streamed(optimized, fabric, stages, (why,))
+            error,
+            lambda why: weight_streaming.compile_streamed(
+                optimized, fabric, stages, options.streaming, (why,)
+            ),
         )
     notices = (_fits(placement.active_pes, fabric),) if choice == "auto" else ()
     return stages, pipelined.compile_pipelined(

@@ -110,7 +110,13 @@ class _Pass:
 
 
 def streamed_performance(
-    layers: Sequence[LayerCost], batch_size: int, peak_bytes: int, *, joined_update: bool, fabric: Fabric
+    layers: Sequence[LayerCost],
+    batch_size: int,
+    peak_bytes: int,
+    room: int,
+    *,
+    joined_update: bool,
+    fabric: Fabric,
 ) -> StreamedPerformance:
     """Estimates a step.
 
@@ -118,10 +124,10 @@ def streamed_performance(
         layers: in the order of the forward pass.
         batch_size: samples of the step.
         peak_bytes: the most bytes of activations at once, of the whole batch.
+        room: what there is for them, see `activation_room`.
         joined_update: no weight is updated before all gradients have come, as with their global norm.
         fabric: the whole wafer.
     """
-    room = activation_room(layers, fabric)
     least = _least_micro_batches(batch_size, peak_bytes, room)
     counts = range(least, min(batch_size, least + _MORE_MICRO_BATCHES) + 1) if least > 1 else (1,)
     found = (

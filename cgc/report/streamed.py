@@ -74,7 +74,11 @@ class StreamedReport:
 
 
 def streamed_report(
-    step: StreamedStep, placed: Sequence[PlacedLayer], recomputed: frozenset[int], fabric: Fabric
+    step: StreamedStep,
+    placed: Sequence[PlacedLayer],
+    recomputed: frozenset[int],
+    fabric: Fabric,
+    room_bytes: int,
 ) -> StreamedReport:
     """Collects a step in layers and its estimates.
 
@@ -83,12 +87,14 @@ def streamed_report(
         placed: its layers.
         recomputed: those of them whose backward part computes the forward part again.
         fabric: the whole wafer.
+        room_bytes: what there is for the activations of a batch.
     """
     costs = layer_costs(placed, step, recomputed)
     performance = streamed_performance(
         costs,
         step.program.batch_size,
         peak_bytes(step.schedule),
+        room_bytes,
         joined_update=any(one.joined for one in step.schedule.rounds),
         fabric=fabric,
     )

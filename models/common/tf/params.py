@@ -125,6 +125,8 @@ class Run(Group):
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16", "cbfloat16"] | None = None
     execution: Literal["auto", "pipelined", "weight_streaming"] | None = None
     num_csx: Count = 1
+    max_act_per_csx: int | float | str | None = None
+    recompute: Literal["auto", "none", "all"] = "auto"
 
 
 class Params(Group):

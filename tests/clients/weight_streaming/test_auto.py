@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cs_system.testing import RunningSystem, running_system
 from cs_toolkit import config_file
-from cstorch.testing import forget
 from estimator import CerebrasEstimator, CSRunConfig
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -46,8 +46,8 @@ def test_an_estimator_trains_evaluates_and_predicts(
         params = program.merged_params(program.parse_arguments(["-m", "train"]))
         functions = program.functions()
 
-        def estimator(num_csx: int) -> CerebrasEstimator:
-            config = CSRunConfig(cs_ip=crowded.address, num_csx=num_csx)
+        def estimator(num_csx: int, **memory: Any) -> CerebrasEstimator:
+            config = CSRunConfig(cs_ip=crowded.address, num_csx=num_csx, **memory)
             return CerebrasEstimator(functions.model_fn, tmp_path, config=config, params=params)
 
         made = estimator(1)
@@ -57,28 +57,27 @@ def test_an_estimator_trains_evaluates_and_predicts(
         assert SHARED not in caplog.text
         assert np.isfinite(made.evaluate(functions.eval_input_fn, steps=2)["loss"])
         assert len(list(zip(range(3), made.predict(functions.eval_input_fn), strict=False))) == 3
-        estimator(2).train(functions.train_input_fn, max_steps=6)
+        assert "activations (" not in caplog.text
+        estimator(2, max_act_per_csx="300 KB").train(functions.train_input_fn, max_steps=6)
     assert SHARED in caplog.text
+    assert "activations (recompute auto): " in caplog.text
+    assert "max_act_per_csx allows 300,000 bytes in each of 2 systems" in caplog.text
 
 
-def test_a_pytorch_program_trains_and_evaluates(
-    crowded: RunningSystem,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_a_pytorch_program_trains_and_evaluates(crowded: RunningSystem, tmp_path: Path) -> None:
     program = MODELS / "fc_mnist" / "pytorch" / "run.py"
-    words = [str(program), f"-p={program.parent / 'configs' / 'params_fc_mnist.yaml'}"]
-    words += [f"--cs_ip={crowded.address}", f"--model_dir={tmp_path / 'model'}", "--eval_steps=2"]
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    try:
-        for flags in (("-m=train_and_eval", "--max_steps=4"), ("-m=train", "--max_steps=6", "--num_csx=2")):
-            forget()
-            monkeypatch.setattr(sys, "argv", [*words, *flags])
-            runpy.run_path(str(program), run_name="__main__")
-    finally:
-        forget()
-    assert DOES_NOT_FIT in caplog.text
-    assert SHARED in caplog.text
-    assert "Avg Eval. Loss" in caplog.text
+    params = tmp_path / "params.yaml"
+    plain = (program.parent / "configs" / "params_fc_mnist.yaml").read_text()
+    params.write_text(f"{plain}  recompute: all\n  max_act_per_csx: 1000000\n")
+    words = [sys.executable, str(program), f"-p={params}", f"--cs_ip={crowded.address}"]
+    words += [f"--model_dir={tmp_path / 'model'}", "--eval_steps=2"]
+    log = ""
+    for flags in (("-m=train_and_eval", "--max_steps=4"), ("-m=train", "--max_steps=6", "--num_csx=2")):
+        done = subprocess.run([*words, *flags], capture_output=True, text=True, check=False)
+        log += done.stdout + done.stderr
+        assert done.returncode == 0, log
+    assert DOES_NOT_FIT in log
+    assert SHARED in log
+    assert "activations (recompute all): " in log
+    assert "max_act_per_csx allows 1.0 MB in each of 2 systems" in log
+    assert "Avg Eval. Loss" in log

@@ -20,7 +20,7 @@ from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
 from cs_toolkit.step import ExecutionChoice
-from cs_toolkit.streaming import Streaming
+from cs_toolkit.streaming import Streaming, micro_batch_fault
 
 log = logging.getLogger("cs_runtime")
 
@@ -67,6 +67,14 @@ def _check_share(settings: RunSettings) -> None:
         raise CallError(
             f"a batch of {settings.batch_size} samples cannot be shared equally by {count} CS systems; "
             f"choose a batch size that {count} divides, or another num_csx"
+        )
+    fault = micro_batch_fault(settings.batch_size, settings.streaming) if settings.mode == "train" else None
+    if fault is not None:
+        raise CallError(fault)
+    if settings.streaming.micro_batch_size != "auto" and settings.execution == "pipelined":
+        raise CallError(
+            f"micro_batch_size is {settings.streaming.micro_batch_size} with execution 'pipelined', expected "
+            "none: samples flow through the pipeline one by one; leave it out, or say execution: auto"
         )
 
 

@@ -32,6 +32,7 @@ class Configuration:
     execution: ExecutionChoice = field(default_factory=default_execution)
     max_act_per_csx: float | str | None = 1
     recompute: Recompute | None = None
+    micro_batch_size: int | str | None = None
     run_dir: Path | None = None
     """Where the files of a run go; `model_dir` when None."""
 
@@ -70,7 +71,10 @@ class Configuration:
             ValueError: a setting cannot be.
         """
         return streaming(
-            num_csx=int(self.num_csx), max_act_per_csx=self.max_act_per_csx, recompute=self.recompute
+            num_csx=int(self.num_csx),
+            max_act_per_csx=self.max_act_per_csx,
+            recompute=self.recompute,
+            micro_batch_size=self.micro_batch_size,
         )
 
 
@@ -98,6 +102,7 @@ def configure(
     max_act_per_csx: float | str | None = 1,
     execution: ExecutionChoice | None = None,
     recompute: Recompute | None = None,
+    micro_batch_size: int | str | None = None,
     **appliance: Any,
 ) -> None:
     """Configures the run. Call it before the model is made, once in a process.
@@ -128,6 +133,8 @@ def configure(
             "weight_streaming". When None, "weight_streaming" under `python-ws`, else "auto".
         recompute: With weight streaming, which layers compute their forward part again in the backward pass
             instead of keeping it: "auto", as few as let the activations fit; "none"; "all".
+        micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
+            training; their gradients are added up. "auto" or None: as many as let the activations fit.
         appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 
@@ -149,6 +156,7 @@ def configure(
             execution=execution or default_execution(),
             max_act_per_csx=max_act_per_csx,
             recompute=recompute,
+            micro_batch_size=micro_batch_size,
         ),
         "configure()",
     )
@@ -244,6 +252,6 @@ def _require_known(appliance: dict[str, Any]) -> None:
         raise ConfigureError(
             f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
             "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, execution, "
-            "max_act_per_csx, recompute, "
+            "max_act_per_csx, recompute, micro_batch_size, "
             f"or what has no effect, of the appliance: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
         )

@@ -41,9 +41,10 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "num_csx": 1,
     "max_act_per_csx": None,
     "recompute": "auto",
+    "micro_batch_size": "auto",
     "input_position": None,
 }
-STREAMING = ("num_csx", "max_act_per_csx", "recompute")
+STREAMING = ("num_csx", "max_act_per_csx", "recompute", "micro_batch_size")
 """Fields that are arguments of `cs_toolkit.streaming.streaming`."""
 INPUT_POSITIONS = get_args(InputPosition)
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
@@ -145,6 +146,8 @@ class CSRunConfig(RunConfig):
             servers, as programs of the original stack give it, and sets no limit.
         recompute: With weight streaming, which layers compute their forward part again in the backward pass
             instead of keeping it: `auto`, as few as let the activations fit; `none`; `all`.
+        micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
+            training; their gradients are added up. `auto`: as many as let the activations fit.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -164,6 +167,7 @@ class CSRunConfig(RunConfig):
         num_csx: int = 1,
         max_act_per_csx: float | str | None = None,
         recompute: str | None = None,
+        micro_batch_size: int | str | None = None,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -177,6 +181,7 @@ class CSRunConfig(RunConfig):
             num_csx=num_csx,
             max_act_per_csx=max_act_per_csx,
             recompute=recompute or "auto",
+            micro_batch_size="auto" if micro_batch_size is None else micro_batch_size,
             input_position=input_position,
             **fields,
         )

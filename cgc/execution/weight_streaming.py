@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import print_module
 from cgc.executable import export_step
-from cgc.execution.activations import activation_notices, memory_limit
+from cgc.execution.activations import activation_notices, chosen_step, memory_limit
 from cgc.execution.compiled import Compiled, Part
-from cgc.layers.recompute import chosen_step
 from cgc.layers.streamed import streamed_step
 from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
 from cgc.performance.layer_costs import layer_costs, placed_layers
@@ -62,10 +61,13 @@ def compile_streamed(
         layers = placed_layers(step, wafer)
         room = activation_room(layer_costs(layers, step, frozenset()), wafer)
         limit = memory_limit(room, streaming)
-        step, recomputed = chosen_step(step, limit.room_bytes, streaming.recompute)
+        choice = chosen_step(module, step, limit, streaming)
+        step = choice.step
+        if step.micro is not None:
+            layers = placed_layers(step, wafer)
     with stages.stage("Estimating performance"):
-        report = streamed_report(step, layers, recomputed, wafer, limit.room_bytes)
-        report = replace(report, notices=(*notices, *activation_notices(step, recomputed, limit, streaming)))
+        report = streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
+        report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
     with stages.stage("Writing the report"):

@@ -8,7 +8,7 @@ from cs_toolkit.schedule import Schedule
 from cs_toolkit.streaming import Recompute
 
 
-def chosen_step(
+def with_recomputed(
     step: StreamedStep, room_bytes: int, recompute: Recompute
 ) -> tuple[StreamedStep, frozenset[int]]:
     """A step with those layers computed again that were asked for, and these layers.

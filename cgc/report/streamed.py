@@ -92,14 +92,15 @@ def streamed_report(
     costs = layer_costs(placed, step, recomputed)
     performance = streamed_performance(
         costs,
-        step.program.batch_size,
+        step.batch_size,
         peak_bytes(step.schedule),
         room_bytes,
         joined_update=any(one.joined for one in step.schedule.rounds),
         fabric=fabric,
+        micro_batches=step.micro_batches,
     )
     layers = tuple(
         LayerReport(layer, cost.traffic, time, index in recomputed)
         for index, (layer, cost, time) in enumerate(zip(placed, costs, performance.layers, strict=True))
     )
-    return StreamedReport(fabric, step.program.batch_size, layers, performance)
+    return StreamedReport(fabric, step.batch_size, layers, performance)

@@ -53,6 +53,7 @@ class RunConfig:
         num_csx: CS systems of a group that share a batch.
         max_act_per_csx: limit of the activations that wait in each, see `cstorch.configure`.
         recompute: "auto", "none" or "all", see `cstorch.configure`.
+        micro_batch_size: samples of a system that go through the layers together, see `cstorch.configure`.
     """
 
     model_dir: Path
@@ -88,6 +89,7 @@ class RunConfig:
     num_csx: int = 1
     max_act_per_csx: float | str | None = None
     recompute: Recompute | None = None
+    micro_batch_size: int | str | None = None
 
     def streaming_fields(self) -> dict[str, Any]:
         """What holds where weights stream, as `cstorch.configure` takes it."""
@@ -95,6 +97,7 @@ class RunConfig:
             "num_csx": self.num_csx,
             "max_act_per_csx": self.max_act_per_csx,
             "recompute": self.recompute,
+            "micro_batch_size": self.micro_batch_size,
         }
 
     @property
@@ -207,7 +210,7 @@ class RunConfig:
         if self.grad_accum_steps != 1:
             raise CallError(
                 f"grad_accum_steps is {self.grad_accum_steps} on the CS system, expected 1: choose the batch "
-                "size instead"
+                "size, and micro_batch_size, instead"
             )
         if self.enable_summaries:
             raise CallError(

@@ -127,6 +127,7 @@ class Run(Group):
     num_csx: Count = 1
     max_act_per_csx: int | float | str | None = None
     recompute: Literal["auto", "none", "all"] = "auto"
+    micro_batch_size: Count | Literal["auto"] = "auto"
 
 
 class Params(Group):

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from cs_toolkit.streaming import Streaming, streaming
+from cs_toolkit.streaming import Streaming, micro_batch_fault, streaming
 
-DEFAULTS: dict[str, Any] = {"num_csx": 1, "max_act_per_csx": None, "recompute": None}
+DEFAULTS: dict[str, Any] = {
+    "num_csx": 1,
+    "max_act_per_csx": None,
+    "recompute": None,
+    "micro_batch_size": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -41,9 +46,20 @@ def test_what_is_no_limit_is_refused(given: Any) -> None:
     [
         ({"num_csx": 0}, "num_csx must be a whole number >= 1, got 0"),
         ({"num_csx": "2"}, "num_csx must be a whole number >= 1, got '2'"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be 1 or more samples, 'auto' or None, got 0"),
+        ({"micro_batch_size": "half"}, "micro_batch_size must be 1 or more samples.* got 'half'"),
         ({"recompute": "some"}, "recompute must be one of auto, none, all or None, got 'some'"),
     ],
 )
 def test_other_values_that_cannot_be_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         streaming(**DEFAULTS | changes)
+
+
+def test_a_micro_batch_divides_what_a_system_has_of_a_batch() -> None:
+    assert micro_batch_fault(32, Streaming(micro_batch_size=8)) is None
+    assert micro_batch_fault(30, Streaming(num_csx=2)) is None
+    assert micro_batch_fault(32, Streaming(num_csx=2, micro_batch_size=8)) is None
+    fault = micro_batch_fault(32, Streaming(num_csx=4, micro_batch_size=16))
+    assert fault is not None
+    assert "micro_batch_size is 16, expected a divisor of the batch of 32 samples, 8 in each of 4" in fault

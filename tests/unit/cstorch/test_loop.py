@@ -454,6 +454,7 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
             "num_csx is 2 with execution 'pipelined', expected 1: .*='weight_streaming', or nothing",
         ),
         ({"max_act_per_csx": "much"}, "max_act_per_csx must be a number of bytes"),
+        ({"micro_batch_size": "half"}, "micro_batch_size must be 1 or more samples"),
         ({"recompute": "some"}, "recompute must be one of auto, none, all"),
         ({"num_workers_per_csx": -1}, "num_workers_per_csx is -1"),
         ({"checkpoint_step": 5}, "got checkpoint_step, expected model_dir"),

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Block, SSAValue
 
 from cgc.cirh import ops as cirh
-from cgc.cirh.base import CirhOp, ints_attr
+from cgc.cirh.base import CirhOp, int_attr, ints_attr
 from cgc.cirh.facts import Elements
 from cgc.cirh.interface import (
     INPUT_NAME,
@@ -26,9 +27,11 @@ from cgc.cirh.interface import (
     graph_function,
     named_function,
 )
-from cgc.cirh.types import Tensor, shape_of, tensor_of, tensor_type
+from cgc.cirh.random import SeededRandomOp
+from cgc.cirh.types import INTEGERS, Tensor, dtype_name, element_count, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError
 from cgc.kernels.program import Program
+from cgc.layers.micro.norms import sum_squares_of_samples
 from cgc.layers.micro.rules import SLICED, Part, Parts, found, pointwise, repeated
 
 TOTAL_OF = "cs.total"
@@ -76,7 +79,9 @@ def micro_step(module: ModuleOp, count: int) -> MicroStep:
     Raises:
         NotSplitError: the samples need each other, as those of a batch norm do.
     """
-    return _Rewriter(module, count).rewritten()
+    copy = module.clone()
+    sum_squares_of_samples(copy)
+    return _Rewriter(copy, count).rewritten()
 
 
 class _Rewriter:
@@ -86,6 +91,8 @@ class _Rewriter:
         self._parts: dict[SSAValue, Part] = {}
         self._early: set[SSAValue] = set()
         self._wanted_parts: dict[CirhOp, Parts] = {}
+        self._rows: dict[SSAValue, int] = {}
+        self._with_own_rows: set[CirhOp] = set()
         self._made: dict[tuple[SSAValue, Form], SSAValue] = {}
         self._needed: dict[SSAValue, set[Form]] = {}
         self._block = Block()
@@ -122,6 +129,9 @@ class _Rewriter:
         else:
             results = self._results(op, parts, is_early)
         self._parts.update(zip(op.results, results, strict=True))
+        rows = self._rows_behind(op)
+        if rows is not None and isinstance(results[0], int):
+            self._rows[op.results[0]] = rows
         if is_early:
             self._early.update(op.results)
 
@@ -130,7 +140,9 @@ class _Rewriter:
         return index is not None and index in self._program.constant
 
     def _results(self, op: CirhOp, parts: Parts, is_early: bool) -> Parts:
-        made = None if "after" in parts else found(op, parts, self._count)
+        made = self._of_own_rows(op, parts)
+        if made is None and "after" not in parts:
+            made = found(op, parts, self._count)
         if made is not None and not (is_early and set(made[1]) & set(_SHARES)):
             self._wanted_parts[op] = made[0]
             return made[1]
@@ -140,6 +152,51 @@ class _Rewriter:
         if any(isinstance(part, int) and value not in self._early for value, part in pairs):
             raise NotSplitError(_reason(op, parts))
         return repeated("after", op)
+
+    # Rows that samples pick by their places in the whole batch, as those of masked words
+
+    def _rows_behind(self, op: CirhOp) -> int | None:
+        """Of how many rows of the batch a value picks some, each sample of its own; else None."""
+        if isinstance(op, cirh.ReshapeOp | cirh.CastOp):
+            return self._rows.get(op.operands[0])
+        if isinstance(op, cirh.SelectOp) and isinstance(wrapped := op.on_true.owner, cirh.AddOp):
+            # Places that count from the end where they are negative.
+            return self._rows.get(op.on_false) if op.on_false in wrapped.operands else None
+        if isinstance(op, cirh.AddOp):
+            for value, other in (op.operands, reversed(op.operands)):
+                if self._parts[other] == 0 and isinstance(value.owner, cirh.ConstOp):
+                    return rows_of_samples(value.owner)
+        return None
+
+    def _of_own_rows(self, op: CirhOp, parts: Parts) -> tuple[Parts, Parts] | None:
+        if isinstance(op, cirh.GatherOp):
+            rows, part = shape_of(op.x)[0], parts[1]
+            is_own = op.axis == 0 and parts[0] == 0 and isinstance(part, int)
+        elif isinstance(op, cirh.ScatterNdOp):
+            rows, part, is_own = shape_of(op.result)[0], 0, parts == (0, 0)
+        elif isinstance(op, cirh.ScatterOp) and parts == ("whole", 0, 0) and self._is_zero(op.x):
+            if self._rows.get(op.indices) != shape_of(op.x)[0]:
+                return (parts, ("sum",)) if op.reduce_kind == "ADD" else None
+            rows, part, is_own, parts = shape_of(op.x)[0], 0, True, (0, 0, 0)
+        else:
+            return None
+        if not is_own or self._rows.get(op.indices) != rows:
+            return None
+        self._with_own_rows.add(op)
+        return parts, (part,)
+
+    def _is_zero(self, value: SSAValue) -> bool:
+        made = value.owner
+        if isinstance(made, cirh.BroadcastInDimOp):
+            return self._is_zero(made.x)
+        return isinstance(made, cirh.ConstOp) and made.splat_value() == 0
+
+    def _place_here(self, op: cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp) -> SSAValue:
+        """Places among the rows of this micro-batch."""
+        places = self._made[op.indices, SOME]
+        rows = self._rows[op.indices] // self._count
+        first = self._first(rows, tensor_of(places))
+        return self._add(cirh.SubOp(places, first).take_origin(op))
 
     # Which forms are needed
 
@@ -194,6 +251,8 @@ class _Rewriter:
 
     def _cut_rule(self, op: CirhOp, axis: int) -> list[Form | None] | None:
         """Operands of an op that is repeated for some samples alone, instead of being cut."""
+        if isinstance(op, SeededRandomOp):
+            return [WHOLE] if axis == 0 else None
         if isinstance(op, cirh.ConstOp):
             return [] if op.splat_value() is not None else None
         if isinstance(op, cirh.BroadcastInDimOp):
@@ -242,14 +301,19 @@ class _Rewriter:
     def _copy(self, op: CirhOp, form: Form) -> None:
         pairs = zip(op.operands, self._operand_forms(op, form), strict=True)
         operands = [self._made[value, wanted] for value, wanted in pairs if wanted is not None]
+        if form == SOME and op in self._with_own_rows:
+            assert isinstance(op, cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp)
+            operands[list(op.operands).index(op.indices)] = self._place_here(op)
         types = [self._type(value, form) for value in op.results]
+        properties = self._properties(op, form)
+        if isinstance(op, SeededRandomOp) and isinstance(form, int):
+            operands.append(self._first_element(element_count(types[0])))
+            properties["elements"] = int_attr(element_count(tensor_of(op.result)))
         value = op.splat_value() if isinstance(form, int) and isinstance(op, cirh.ConstOp) else None
         if value is not None:
             copy: CirhOp = cirh.ConstOp.splat(value, types[0])
         else:
-            copy = type(op).create(
-                operands=operands, result_types=types, properties=self._properties(op, form)
-            )
+            copy = type(op).create(operands=operands, result_types=types, properties=properties)
         copy.attributes.update(op.attributes)
         self._block.add_op(copy)
         self._made.update(((old, form), new) for old, new in zip(op.results, copy.results, strict=True))
@@ -288,13 +352,23 @@ class _Rewriter:
     def _cut(self, value: SSAValue, axis: int) -> SSAValue:
         """The samples of this micro-batch out of a whole value."""
         size = shape_of(value)[axis] // self._count
+        here = self._add(cirh.ArangeOp(size))
+        places = self._add(cirh.AddOp(here, self._first(size, tensor_of(here))))
+        return self._add(cirh.GatherOp(self._made[value, WHOLE], places, axis))
+
+    def _first(self, size: int, like: Tensor) -> SSAValue:
+        """The place of the first of `size` rows that each micro-batch has, everywhere in a tensor."""
+        first = self._first_element(size)
+        if dtype_name(like) != "int32":
+            first = self._add(cirh.CastOp(first, like.element_type))
+        return self._add(cirh.BroadcastInDimOp(first, like.get_shape(), []))
+
+    def _first_element(self, size: int) -> SSAValue:
+        """The same as one number, of i32."""
         if self._number is None:
             self._number = self._argument(tensor_type([], "int32"))
         length = self._add(cirh.ConstOp.splat(size, tensor_type([], "int32")))
-        first = self._add(cirh.MulOp(self._number, length))
-        firsts = self._add(cirh.BroadcastInDimOp(first, [size], []))
-        places = self._add(cirh.AddOp(self._add(cirh.ArangeOp(size)), firsts))
-        return self._add(cirh.GatherOp(self._made[value, WHOLE], places, axis))
+        return self._add(cirh.MulOp(self._number, length))
 
     def _argument(self, tensor: Tensor) -> SSAValue:
         return self._block.insert_arg(tensor, len(self._block.args))
@@ -325,6 +399,20 @@ def _cut_type(tensor: Tensor, axis: int, count: int) -> Tensor:
     shape = list(tensor.get_shape())
     shape[axis] //= count
     return tensor_type(shape, tensor.element_type)
+
+
+def rows_of_samples(op: cirh.ConstOp) -> int | None:
+    """Of a constant that counts on by as many rows as each sample has, how many rows there are in all.
+
+    Args:
+        op: with the samples along its first dimension.
+    """
+    values = op.to_array()
+    if dtype_name(tensor_of(op.result)) not in INTEGERS or values.ndim < 1 or len(values) < 2:
+        return None
+    steps = np.diff(values.astype(np.int64), axis=0)
+    row = int(steps.flat[0]) if steps.size else 0
+    return row * len(values) if row > 0 and np.all(steps == row) else None
 
 
 def _place(op: CirhOp) -> str:

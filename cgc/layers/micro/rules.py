@@ -105,7 +105,8 @@ def _linear(op: CirhOp, parts: Parts) -> Found:
     once = parts.count("sum") == 1 and given == {"sum", "whole"}
     if once and isinstance(op, cirh.MulOp | cirh.MatMulOp | cirh.DotGeneralOp):
         return parts, ("sum",)
-    if once and isinstance(op, cirh.DivOp) and parts[0] == "sum":
+    is_float = dtype_name(tensor_of(op.operands[0])) in FLOATS
+    if once and isinstance(op, cirh.DivOp) and parts[0] == "sum" and is_float:
         return parts, ("sum",)
     return None
 

@@ -20,6 +20,14 @@ def token_loss(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> tor
     return F.cross_entropy(model(ids).reshape(-1, VOCABULARY), labels.reshape(-1))
 
 
+def by_place(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of the third and fifth word of each sample, picked by their places in the whole batch."""
+    rows = torch.as_tensor(np.arange(BATCH)[:, None] * 6 + [2, 4], dtype=torch.int32)
+    places = (rows + (labels[:, :2] > 12).int()).reshape(-1)
+    picked = model(ids).reshape(-1, VOCABULARY).index_select(0, places)
+    return F.cross_entropy(picked, labels[:, :2].reshape(-1))
+
+
 def each_loss(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(model(ids).reshape(-1, VOCABULARY), labels.reshape(-1), reduction="none")
 
@@ -46,7 +54,7 @@ def stack_step(loss: Loss, depth: int = 2, tied: bool = True) -> Step:
     return sgd_step(Stack(depth, tied=tied), loss, *batches)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("loss", [token_loss, penalized, of_some_words])
+@pytest.mark.parametrize("loss", [token_loss, penalized, of_some_words, by_place])
 @pytest.mark.parametrize("count", [2, 8])
 def test_losses_and_weights_are_those_of_the_whole_batch(loss: Loss, count: int) -> None:
     step = stack_step(loss)

@@ -162,6 +162,13 @@ def configure(
     )
 
 
+def micro_batch_size_of(given: Any) -> int | None:
+    """A micro-batch size as programs of the original give it: "auto", "explore" and ranges of sizes stand for
+    the compiler's choice.
+    """
+    return given if isinstance(given, int) else None
+
+
 def set_configuration(configuration: Configuration, caller: str, start_system: bool = True) -> None:
     """Configures this process, once. A worker ends here, when it has served the chief's runs.
 

@@ -10,8 +10,11 @@ from networks import Loss, Stack, Step, sgd_step
 from torch import nn
 from torch.nn import functional as F
 
+from cgc.errors import CompileError
+from cgc.execution.activations import MemoryLimit, activation_notices, chosen_step
 from cgc.layers.micro.rewrite import NotSplitError
 from cgc.layers.traffic import peak_bytes
+from cs_toolkit.streaming import Streaming
 
 VOCABULARY, BATCH = 12, 8
 
@@ -90,6 +93,19 @@ def test_samples_that_need_each_other_are_not_separated() -> None:
     module = sgd_step(Normalized(), token_loss, batch).module  # type: ignore[arg-type]
     with pytest.raises(NotSplitError, match="mean and variance over the samples of the whole batch"):
         cut_step(module, micro_batches=2)
+
+
+def test_a_batch_that_cannot_be_cut_is_computed_at_once_and_the_user_told_why() -> None:
+    torch.manual_seed(3)
+    batch = tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6)))
+    module = sgd_step(Normalized(), token_loss, batch).module  # type: ignore[arg-type]
+    whole, limit = cut_step(module), MemoryLimit(1, "there is no room")
+    choice = chosen_step(module, whole, limit, Streaming())
+    assert choice.step.micro is None
+    (notice,) = activation_notices(choice, limit, Streaming())
+    assert "cannot be cut into micro-batches: cirh.FusedBatchNorm" in notice
+    with pytest.raises(CompileError, match=r"micro_batch_size is 4, .* cannot be cut: cirh.FusedBatchNorm"):
+        chosen_step(module, whole, limit, Streaming(micro_batch_size=4))
 
 
 def test_activations_of_one_micro_batch_wait_at_a_time() -> None:

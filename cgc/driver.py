@@ -43,6 +43,7 @@ from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Man
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import ExecutionChoice, Precision, StepInterface
+from cs_toolkit.streaming import Streaming
 
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph
@@ -62,6 +63,7 @@ class CompileOptions(BaseModel):
             weight streaming.
         replicas: copies of the model on the wafer that share the samples of a step, pipelined; auto is the
             number with the best predicted rate.
+        streaming: what holds where weights stream.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +72,7 @@ class CompileOptions(BaseModel):
     precision: Precision = "float32"
     execution: ExecutionChoice = "pipelined"
     replicas: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    streaming: Streaming = Streaming()
 
     @property
     def pipeline(self) -> str:
@@ -239,10 +242,9 @@ def _compile(
     lock: DirectoryLock,
     progress: Progress | None,
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
-    from cgc.execution.choice import Wanted, compile_for
+    from cgc.execution.choice import compile_for
 
-    wanted = Wanted(options.execution, options.replicas)
-    stages, compiled = compile_for(wanted, module, options.pipeline, interface, fabric, progress)
+    stages, compiled = compile_for(options, module, interface, fabric, progress)
     with stages.stage("Writing the artifact"):
         files, used = compiled.files(), fabric.for_execution(compiled.estimates.execution)
         manifest = Manifest(

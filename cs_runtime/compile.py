@@ -21,6 +21,7 @@ from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
 from cs_toolkit.replicas import check_replicas
 from cs_toolkit.step import ExecutionChoice
+from cs_toolkit.streaming import Streaming, micro_batch_fault
 
 log = logging.getLogger("cs_runtime")
 
@@ -37,17 +38,18 @@ class Target:
 def target_of(settings: RunSettings) -> Target:
     """The fabric of the system at `cs_ip`, else the one that the settings name."""
     _check_share(settings)
+    count = settings.streaming.num_csx
     if settings.cs_ip is None:
         return Target(load_fabric(settings.fabric))
     with SystemClient(parse_address(settings.cs_ip)) as client:
         info = client.info()
-    if settings.num_csx > info.num_csx:
+    if count > info.num_csx:
         raise CallError(
-            f"num_csx is {settings.num_csx}, the CS system at {info.address} has {info.num_csx}; ask for "
-            f"fewer, or start it with `cs_system serve --num-csx={settings.num_csx}`"
+            f"num_csx is {count}, the CS system at {info.address} has {info.num_csx}; ask for "
+            f"fewer, or start it with `cs_system serve --num-csx={count}`"
         )
     fabric = Fabric.model_validate(info.fabric_spec)
-    return Target(fabric, {"name": info.name, "version": info.version}, settings.num_csx)
+    return Target(fabric, {"name": info.name, "version": info.version}, count)
 
 
 def _check_share(settings: RunSettings) -> None:
@@ -57,17 +59,25 @@ def _check_share(settings: RunSettings) -> None:
         CallError: the wafers cannot.
         ReplicaChoiceError: the copies cannot.
     """
-    count = settings.num_csx
+    count = settings.streaming.num_csx
     check_replicas(settings.num_replicas, settings.execution, count, settings.batch_size)
     if count > 1 and settings.execution == "pipelined":
         raise CallError(
             f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
-            "a batch by weight streaming; say execution: weight_streaming, too"
+            "a batch by weight streaming; say execution: weight_streaming, or auto"
         )
     if settings.batch_size % count:
         raise CallError(
             f"a batch of {settings.batch_size} samples cannot be shared equally by {count} CS systems; "
             f"choose a batch size that {count} divides, or another num_csx"
+        )
+    fault = micro_batch_fault(settings.batch_size, settings.streaming) if settings.mode == "train" else None
+    if fault is not None:
+        raise CallError(fault)
+    if settings.streaming.micro_batch_size != "auto" and settings.execution == "pipelined":
+        raise CallError(
+            f"micro_batch_size is {settings.streaming.micro_batch_size} with execution 'pipelined', expected "
+            "none: samples flow through the pipeline one by one; leave it out, or say execution: auto"
         )
 
 
@@ -139,7 +149,7 @@ def compile_for(
         )
     for warning in result.warnings:
         log.warning("%s", warning)
-    for notice in result.notices:
+    for notice in (*_shared(settings), *result.notices):
         log.info("%s", notice)
     if result.reused:
         log.info("Cached compilation found for this model configuration")
@@ -148,9 +158,24 @@ def compile_for(
 
 
 def _options(settings: RunSettings) -> CompileOptions:
-    shares = settings.num_csx > 1 and settings.execution == "auto"
-    execution: ExecutionChoice = "weight_streaming" if shares else settings.execution
-    return CompileOptions(precision=settings.precision, execution=execution, replicas=settings.num_replicas)
+    execution: ExecutionChoice = "weight_streaming" if _shared(settings) else settings.execution
+    return CompileOptions(
+        precision=settings.precision,
+        execution=execution,
+        replicas=settings.num_replicas,
+        streaming=Streaming() if execution == "pipelined" else settings.streaming,
+    )
+
+
+def _shared(settings: RunSettings) -> tuple[str, ...]:
+    """Why the wafers that share a batch leave auto no choice; nothing where they do not."""
+    count = settings.streaming.num_csx
+    if count == 1 or settings.execution != "auto":
+        return ()
+    return (
+        f"execution auto: weight streaming, because num_csx is {count}: several CS systems share a batch "
+        "that way alone",
+    )
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:

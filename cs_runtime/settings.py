@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cs_toolkit.replicas import ReplicaChoice
-from cs_toolkit.step import Execution, ExecutionChoice, Precision
+from cs_toolkit.step import ExecutionChoice, Precision
+from cs_toolkit.streaming import Streaming
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """The user's word for a run, as the command lines of programs take it."""
@@ -21,9 +22,9 @@ EXECUTION_VARIABLE = "CSRUN_EXECUTION"
 """How `python-ws` tells programs that say nothing themselves to be executed by weight streaming."""
 
 
-def default_execution() -> Execution:
+def default_execution() -> ExecutionChoice:
     """The execution of a program that names none."""
-    return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "pipelined"
+    return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class RunSettings:
         batch_size: Samples in one batch.
         precision: What activations and their gradients are computed in.
         execution: How the CS system executes a step.
-        num_csx: Wafers of the CS system that share a batch.
         num_replicas: Copies of the model on the wafer that share a batch; "auto" leaves the number to the
             compiler.
+        streaming: What holds where weights stream.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
@@ -64,9 +65,9 @@ class RunSettings:
     log_every_steps: int | None = 100
     seed: int | None = None
     precision: Precision = "float32"
-    execution: ExecutionChoice = "pipelined"
-    num_csx: int = 1
+    execution: ExecutionChoice = "auto"
     num_replicas: ReplicaChoice = 1
+    streaming: Streaming = field(default_factory=Streaming)
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cs_toolkit.errors import ToolkitError
@@ -70,11 +70,31 @@ class Round:
 
 
 @dataclass(frozen=True)
+class MicroBatches:
+    """In which parts a batch goes through the layers; `before` and the update are computed once a step.
+
+    Attributes:
+        count: of the parts; micro-batch *i* has the samples from `i * size` on.
+        parts: numbers of the tensors of a batch that are cut.
+        whole: for the numbers of tensors of the whole batch, their positions among those of a batch.
+        number: of the value that says which micro-batch is computed, from 0; None where nobody asks.
+        totals: for the numbers of what the wafer computes in shares, how they are combined: "sum", "min" or
+            "max".
+    """
+
+    count: int = 1
+    parts: tuple[int, ...] = ()
+    whole: dict[int, int] = field(default_factory=dict)
+    number: int | None = None
+    totals: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A step in layers.
 
     Attributes:
-        inputs: numbers of the tensors of a batch, in their order.
+        inputs: numbers of the tensors of a batch, in their order; of a micro-batch where there are several.
         state: number of each state tensor, by its name.
         replacements: for the number of each state tensor that the step replaces, that of its new value.
         outputs: numbers of what the step gives, in the order of its interface.
@@ -82,6 +102,7 @@ class Schedule:
         before: small values of schedules and scales; None without any.
         layers: in the order of the forward pass.
         rounds: of the update, before any layer is updated.
+        micro: the parts in which a batch goes through the layers.
     """
 
     inputs: tuple[int, ...]
@@ -92,9 +113,20 @@ class Schedule:
     before: Call | None
     layers: tuple[LayerCalls, ...]
     rounds: tuple[Round, ...]
+    micro: MicroBatches = field(default_factory=MicroBatches)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """Numbers of what comes with a batch: its tensors, in parts and whole, and the number of a part."""
+        number = () if self.micro.number is None else (self.micro.number,)
+        return (*self.inputs, *self.micro.whole, *number)
+
+    def parts_of(self, number: int) -> int:
+        """In how many parts a tensor of a batch goes through the layers."""
+        return self.micro.count if number in self.micro.parts else 1
 
     def wafer_calls(self) -> Iterator[Call]:
-        """What the wafer computes, in its order."""
+        """What the wafer computes for each micro-batch, in its order."""
         yield from _present(layer.forward for layer in self.layers)
         yield from _present(layer.backward for layer in reversed(self.layers))
 
@@ -159,6 +191,21 @@ def _schedule(fields: dict[str, Any]) -> Schedule:
         rounds=tuple(
             Round(tuple(map(_call, step["partial"])), _call(step["joined"])) for step in fields["rounds"]
         ),
+        micro=_micro_batches(**fields["micro"]),
+    )
+
+
+def _micro_batches(
+    count: int, parts: list[int], whole: dict[str, int], number: int | None, totals: dict[str, str]
+) -> MicroBatches:
+    if count < 1 or not set(totals.values()) <= {"sum", "min", "max"}:
+        raise ValueError(f"{count} micro-batches, combined by {set(totals.values())}")
+    return MicroBatches(
+        count,
+        tuple(parts),
+        {int(value): position for value, position in whole.items()},
+        number,
+        {int(value): kind for value, kind in totals.items()},
     )
 
 
@@ -170,7 +217,7 @@ def _call(fields: dict[str, Any] | None) -> Call | None:
 
 
 def _check(schedule: Schedule) -> None:
-    known = {*schedule.inputs, *schedule.state.values()}
+    known = {*schedule.arguments, *schedule.state.values()}
     for call in schedule.calls():
         missing = [number for number in call.arguments if number not in known]
         if missing:

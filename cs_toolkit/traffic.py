@@ -21,7 +21,7 @@ class Traffic:
     """Numbers of values, in the order in which they travel.
 
     Attributes:
-        calls: what the wafer computes, in its order.
+        calls: what the wafer computes, in its order, for one micro-batch after the other.
         to_wafer: for each of these calls what comes from MemoryX before it.
         to_memory: for each of them which of its results go to MemoryX.
         inputs: tensors of the batch that MemoryX needs.
@@ -39,8 +39,9 @@ class Traffic:
 
 def traffic(schedule: Schedule) -> Traffic:
     """The traffic of a step in layers."""
-    calls = tuple(schedule.wafer_calls())
-    inputs, state = set(schedule.inputs), set(schedule.state.values())
+    once = tuple(schedule.wafer_calls())
+    calls = once * schedule.micro.count
+    inputs, state = set(schedule.arguments), set(schedule.state.values())
     on_wafer = {value for call in calls for value in call.results} - inputs - state
     update = list(schedule.update_calls())
     updated = {value for call in update for value in call.results}
@@ -51,9 +52,9 @@ def traffic(schedule: Schedule) -> Traffic:
         calls=calls,
         to_wafer=to_wafer,
         to_memory=tuple(_first(call.results, at_memory & on_wafer) for call in calls),
-        inputs=tuple(value for value in schedule.inputs if value in at_memory),
+        inputs=tuple(value for value in schedule.arguments if value in at_memory),
         answers=answers,
-        dropped=_dropped(schedule, calls, to_wafer),
+        dropped=_dropped(schedule, once, to_wafer),
     )
 
 
@@ -81,14 +82,18 @@ def _to_wafer(
 def _dropped(
     schedule: Schedule, calls: Sequence[Call], to_wafer: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
+    """A value of a micro-batch goes with its last reader there, what came once with that of all."""
     last: dict[int, int] = {}
     for index, call in enumerate(calls):
         last.update(dict.fromkeys((*call.arguments, *call.results), index))
-    kept = {*schedule.outputs, *schedule.inputs}
-    dropped: list[dict[int, None]] = [{} for _ in calls]
+    kept = {*schedule.outputs, *schedule.arguments}
+    made = {value for call in calls for value in call.results}
+    dropped: list[dict[int, None]] = [{} for _ in to_wafer]
+    rest = len(to_wafer) - len(calls)
     for value, index in last.items():
         if value not in kept:
-            dropped[index][value] = None
+            for first in range(0 if value in made else rest, len(to_wafer), max(len(calls), 1)):
+                dropped[first + index][value] = None
     for index, coming in enumerate(to_wafer):
         weights = (value for value in coming if value not in kept and not is_small(schedule.values[value]))
         dropped[index].update(dict.fromkeys(weights))

@@ -12,6 +12,7 @@ from cs_runtime.errors import suggestion
 from cs_runtime.settings import default_execution
 from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
+from cs_toolkit.streaming import Recompute, Streaming, streaming
 from cstorch.errors import ConfigureError
 
 
@@ -31,6 +32,9 @@ class Configuration:
     fabric: str = "cs2"
     execution: ExecutionChoice = field(default_factory=default_execution)
     num_replicas: ReplicaChoice = 1
+    max_act_per_csx: float | str | None = 1
+    recompute: Recompute | None = None
+    micro_batch_size: int | str | None = None
     run_dir: Path | None = None
     """Where the files of a run go; `model_dir` when None."""
 
@@ -48,18 +52,33 @@ class Configuration:
             raise ConfigureError(
                 f"execution is {self.execution!r}, expected one of {', '.join(EXECUTION_CHOICES)}{near}"
             )
-        if self.num_csx < 1:
-            raise ConfigureError(f"num_csx is {self.num_csx}, expected 1 or more")
+        try:
+            self.streaming()
+        except ValueError as error:
+            raise ConfigureError(str(error)) from None
         if self.num_csx > 1 and self.execution == "pipelined":
             raise ConfigureError(
                 f"num_csx is {self.num_csx} with execution {self.execution!r}, expected 1: several CS "
-                "systems share a batch by weight streaming; say execution='weight_streaming', too"
+                "systems share a batch by weight streaming; say execution='weight_streaming', or nothing"
             )
         _check_replicas(self)
         if self.num_workers_per_csx < 1:
             raise ConfigureError(f"num_workers_per_csx is {self.num_workers_per_csx}, expected 1 or more")
         if self.checkpoint_steps < 0:
             raise ConfigureError(f"checkpoint_steps is {self.checkpoint_steps}, expected 0 or more")
+
+    def streaming(self) -> Streaming:
+        """What holds where weights stream.
+
+        Raises:
+            ValueError: a setting cannot be.
+        """
+        return streaming(
+            num_csx=int(self.num_csx),
+            max_act_per_csx=self.max_act_per_csx,
+            recompute=self.recompute,
+            micro_batch_size=self.micro_batch_size,
+        )
 
 
 def _check_replicas(configuration: Configuration) -> None:
@@ -91,9 +110,11 @@ def configure(
     python_paths: Sequence[str] | None = None,
     transfer_processes: int | None = 5,
     job_labels: Sequence[str] | None = None,
-    max_act_per_csx: int | None = 1,
+    max_act_per_csx: float | str | None = 1,
     execution: ExecutionChoice | None = None,
     num_replicas: ReplicaChoice | None = 1,
+    recompute: Recompute | None = None,
+    micro_batch_size: int | str | None = None,
     **appliance: Any,
 ) -> None:
     """Configures the run. Call it before the model is made, once in a process.
@@ -111,17 +132,23 @@ def configure(
         num_csx: CS systems of a group that share a batch by weight streaming.
         num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
             leaves the choice to the toolkit: 1.
-        max_wgt_servers: Of the original's appliance, without effect; so are the following ones.
+        max_wgt_servers: Of the original's appliance, without effect; so are the following four.
         mount_dirs: Tasks share the file system of their nodes.
         python_paths: Tasks have the PYTHONPATH of the program.
         transfer_processes: The state travels in one stream.
         job_labels: KEY=VALUE of the job.
-        max_act_per_csx: Activations stay on the CS system.
+        max_act_per_csx: With weight streaming, bytes of activations that may wait in one system, or a text
+            such as "16 GB"; None for what the wafer has room for. A number below 1,000 is one of activation
+            servers, as programs of the original stack give it, and sets no limit.
         execution: How the CS system executes a step: "pipelined", all layers at once; "weight_streaming", one
-            after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer. When
-            None, "weight_streaming" under `python-ws`, else "pipelined".
+            after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer, else
+            "weight_streaming". When None, "weight_streaming" under `python-ws`, else "auto".
         num_replicas: Copies of the model on one wafer that share a batch, pipelined: a number that divides
             the batch, or "auto" for the one with the best predicted rate.
+        recompute: With weight streaming, which layers compute their forward part again in the backward pass
+            instead of keeping it: "auto", as few as let the activations fit; "none"; "all".
+        micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
+            training; their gradients are added up. "auto" or None: as many as let the activations fit.
         appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 
@@ -142,9 +169,19 @@ def configure(
             num_workers_per_csx or 1,
             execution=execution or default_execution(),
             num_replicas=1 if num_replicas is None else num_replicas,
+            max_act_per_csx=max_act_per_csx,
+            recompute=recompute,
+            micro_batch_size=micro_batch_size,
         ),
         "configure()",
     )
+
+
+def micro_batch_size_of(given: Any) -> int | None:
+    """A micro-batch size as programs of the original give it: "auto", "explore" and ranges of sizes stand for
+    the compiler's choice.
+    """
+    return given if isinstance(given, int) else None
 
 
 def set_configuration(configuration: Configuration, caller: str, start_system: bool = True) -> None:
@@ -221,7 +258,6 @@ _WITHOUT_EFFECT = (
     "python_paths",
     "transfer_processes",
     "job_labels",
-    "max_act_per_csx",
 )
 _APPLIANCE: Sequence[str] = (
     "credentials_path",
@@ -238,6 +274,6 @@ def _require_known(appliance: dict[str, Any]) -> None:
         raise ConfigureError(
             f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
             "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, execution, "
-            "num_replicas, or what has no effect, of the appliance: "
-            f"{', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
+            "num_replicas, max_act_per_csx, recompute, micro_batch_size, "
+            f"or what has no effect, of the appliance: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
         )

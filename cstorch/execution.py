@@ -244,6 +244,6 @@ def settings_of(loader: DataLoader, command: Command, steps: int | None = None) 
         seed=config.seed,
         fabric=config.fabric,
         execution=config.execution,
-        num_csx=config.num_csx,
         num_replicas=replica_choice(config.num_replicas),
+        streaming=config.streaming(),
     )

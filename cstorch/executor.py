@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cstorch.backends import current_backend, on_cpu
-from cstorch.config import adjusted
+from cstorch.config import adjusted, micro_batch_size_of
 from cstorch.data import DataLoader
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import InputError, LoaderError
@@ -57,7 +57,7 @@ class DataExecutor:
             workers of this loop and those behind it, where no others were started.
         writer: Where summaries of the step go, every step.
         profiler_activities: Taken for programs that give it: rates are always counted.
-        micro_batch_size: Taken for programs that give it: a batch is computed whole.
+        micro_batch_size: Samples that go through the layers together where weights stream, see `configure`.
 
     Raises:
         LoaderError: the input is no `cstorch.utils.data.DataLoader`.
@@ -86,6 +86,9 @@ class DataExecutor:
         self.artifact_dir: Path | None = None
         self._checkpoints = schedule_of(checkpoint_steps) or 0
         self._changes = {} if cs_config is None else _settings(cs_config)
+        size = micro_batch_size_of(micro_batch_size)
+        if size is not None:
+            self._changes["micro_batch_size"] = size
 
     def __len__(self) -> int:
         return self.num_steps

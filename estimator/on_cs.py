@@ -19,6 +19,7 @@ from cs_runtime.garbage import leave_at_exit, seldom_searched
 from cs_runtime.params import plain, write_params
 from cs_runtime.program import MeasuredFrontEnd
 from cs_runtime.settings import Command, RunSettings
+from cs_toolkit.streaming import streaming
 from estimator import checkpoints
 from estimator.backend import Batches, Setup
 from estimator.errors import UnsupportedOnCsError
@@ -29,6 +30,7 @@ from estimator.input import InputSource
 from estimator.input_report import log_report
 from estimator.model_state import StateOptions
 from estimator.modes import ModeKeys
+from estimator.run_config import STREAMING
 from estimator.spec import WarmStartSettings
 
 log = logging.getLogger("estimator")
@@ -187,8 +189,8 @@ class CsBackend:
             seed=config.tf_random_seed,
             precision=config.precision,
             execution=config.execution,
-            num_csx=config.num_csx,
             num_replicas=config.num_replicas,
+            streaming=streaming(**{name: getattr(config, name) for name in STREAMING}),
             input_position=setup.input_position,
             params=plain(setup.params),
         )

@@ -12,6 +12,7 @@ from cs_runtime.settings import InputPosition, default_execution
 from cs_toolkit.messages import Message
 from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, PRECISIONS
+from cs_toolkit.streaming import streaming
 from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
@@ -38,11 +39,16 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "cs_config": None,
     "stack_params": None,
     "precision": "float32",
-    "execution": "pipelined",
+    "execution": "auto",
     "num_csx": 1,
     "num_replicas": 1,
+    "max_act_per_csx": None,
+    "recompute": "auto",
+    "micro_batch_size": "auto",
     "input_position": None,
 }
+STREAMING = ("num_csx", "max_act_per_csx", "recompute", "micro_batch_size")
+"""Fields that are arguments of `cs_toolkit.streaming.streaming`."""
 INPUT_POSITIONS = get_args(InputPosition)
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 
@@ -135,12 +141,19 @@ class CSRunConfig(RunConfig):
             stay float32. When None,
             `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
         execution: How the CS system executes a step: `pipelined`, all layers at once; `weight_streaming`, one
-            after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer. When
-            None, `weight_streaming` under `python-ws`, else `pipelined`.
+            after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer, else
+            `weight_streaming`. When None, `weight_streaming` under `python-ws`, else `auto`.
         num_csx: CS systems of a group that share a batch by weight streaming.
         num_replicas: Copies of the model on one wafer that share a batch, pipelined: a number that divides
             the batch, or `auto` (also -1) for the one with the best predicted rate. When None,
             `target_num_replicas` of the `config` in `stack_params`, where that is set, else 1.
+        max_act_per_csx: With weight streaming, bytes of activations that may wait in one system, or a text
+            such as "16 GB"; None for what the wafer has room for. A number below 1,000 is one of activation
+            servers, as programs of the original stack give it, and sets no limit.
+        recompute: With weight streaming, which layers compute their forward part again in the backward pass
+            instead of keeping it: `auto`, as few as let the activations fit; `none`; `all`.
+        micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
+            training; their gradients are added up. `auto`: as many as let the activations fit.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -159,6 +172,9 @@ class CSRunConfig(RunConfig):
         execution: str | None = None,
         num_csx: int = 1,
         num_replicas: ReplicaChoice | None = None,
+        max_act_per_csx: float | str | None = None,
+        recompute: str | None = None,
+        micro_batch_size: int | str | None = None,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -171,6 +187,9 @@ class CSRunConfig(RunConfig):
             execution=default_execution() if execution is None else execution,
             num_csx=num_csx,
             num_replicas=_replicas(num_replicas, stack_params),
+            max_act_per_csx=max_act_per_csx,
+            recompute=recompute or "auto",
+            micro_batch_size="auto" if micro_batch_size is None else micro_batch_size,
             input_position=input_position,
             **fields,
         )
@@ -241,10 +260,11 @@ def _check(values: Mapping[str, Any]) -> None:
     if precision not in PRECISIONS:
         near = suggestion(str(precision), PRECISIONS)
         raise CallError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")
-    num_csx = values.get("num_csx", 1)
-    if not isinstance(num_csx, int) or isinstance(num_csx, bool) or num_csx < 1:
-        raise CallError(f"num_csx must be a whole number >= 1, got {num_csx!r}")
-    execution = values.get("execution", "pipelined")
+    try:
+        streaming(**{name: values.get(name, _CS_DEFAULTS[name]) for name in STREAMING})
+    except ValueError as error:
+        raise CallError(str(error)) from None
+    execution = values.get("execution", "auto")
     if execution not in EXECUTION_CHOICES:
         near = suggestion(str(execution), EXECUTION_CHOICES)
         raise CallError(

@@ -6,7 +6,15 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    var_operand_def,
+)
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
 from cgc.cirh.facts import Facts, Samples, Work, drawn, mixes
@@ -18,11 +26,23 @@ KEY = tensor_type([2], "int32")
 """The type of a key."""
 
 
+def _check_part(op: CirhOp, first: Sequence[SSAValue], elements: int | None) -> None:
+    if len(first) != (elements is not None):
+        op.fail(f"got {len(first)} first elements and elements {elements}, expected one of each or none")
+    for value in first:
+        op.require_same("first", tensor_of(value), "an i32 of rank 0", tensor_type([], "int32"))
+
+
 class SeededRandomOp(CirhOp):
-    """Base of ops whose numbers depend on `global_seed`, the program's, `op_seed`, the op's, and the step."""
+    """Base of ops whose numbers depend on `global_seed`, the program's, `op_seed`, the op's, and the step.
+
+    With one more operand, a rank-0 i32, they are those from that element on of `elements` in all.
+    """
 
     step = operand_def()
+    first = var_operand_def()
     result = result_def()
+    elements_attr = opt_prop_def(INT, prop_name="elements")
     seed_attr = prop_def(INT, prop_name="global_seed")
     op_seed_attr = prop_def(INT, prop_name="op_seed")
     seed = IntParameter("global_seed")
@@ -41,23 +61,47 @@ class SeededRandomOp(CirhOp):
         return result
 
     @abstractmethod
-    def keyed(self, key: Value, step: Value) -> KeyedRandomOp:
+    def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomOp:
         """The op that draws the same numbers, its two seeds hashed to a key."""
 
+    @property
+    def elements(self) -> int | None:
+        """Of how many numbers the result has some; None where it has all."""
+        return None if self.elements_attr is None else self.elements_attr.value.data
+
     def _infer_results(self) -> tuple[Tensor, ...]:
+        _check_part(self, self.first, self.elements)
         return (self.infer(tensor_of(self.step), tensor_of(self.result)),)
 
 
 class KeyedRandomOp(CirhOp):
-    """Base of ops whose numbers depend on a key of two integers and the step: copies of a layer share it."""
+    """Base of ops whose numbers depend on a key of two integers and the step: copies of a layer share it.
+
+    With one more operand they are some of `elements`, see `SeededRandomOp`.
+    """
 
     key = operand_def()
     step = operand_def()
+    first = var_operand_def()
     result = result_def()
+    elements_attr = opt_prop_def(INT, prop_name="elements")
 
-    def __init__(self, key: Value, step: Value, shape: Sequence[int]) -> None:
+    def __init__(
+        self,
+        key: Value,
+        step: Value,
+        shape: Sequence[int],
+        first: Sequence[Value] = (),
+        elements: int | None = None,
+    ) -> None:
         result = self.infer(operand_type(key), operand_type(step), tensor_type(shape, "float32"))
-        super().__init__([key, step], [result])
+        properties = {} if elements is None else {"elements": int_attr(elements)}
+        super().__init__([key, step, *first], [result], properties)
+
+    @property
+    def elements(self) -> int | None:
+        """Of how many numbers the result has some; None where it has all."""
+        return None if self.elements_attr is None else self.elements_attr.value.data
 
     @classmethod
     def infer(cls, key: Tensor, step: Tensor, result: Tensor) -> Tensor:
@@ -69,6 +113,7 @@ class KeyedRandomOp(CirhOp):
         return result
 
     def _infer_results(self) -> tuple[Tensor, ...]:
+        _check_part(self, self.first, self.elements)
         return (self.infer(tensor_of(self.key), tensor_of(self.step), tensor_of(self.result)),)
 
 
@@ -95,9 +140,9 @@ class RandomUniformOp(SeededRandomOp):
     name = "cirh.RandomUniform"
     FACTS: ClassVar[Facts] = drawn(Work(random=1))
 
-    def keyed(self, key: Value, step: Value) -> KeyedRandomUniformOp:
+    def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomUniformOp:
         """The op that draws the same numbers, its two seeds hashed to a key."""
-        return KeyedRandomUniformOp(key, step, shape_of(self.result))
+        return KeyedRandomUniformOp(key, step, shape_of(self.result), first, self.elements)
 
 
 @irdl_op_definition
@@ -107,9 +152,9 @@ class RandomNormalOp(SeededRandomOp):
     name = "cirh.RandomNormal"
     FACTS: ClassVar[Facts] = drawn(Work(random=1, transcendental=2))
 
-    def keyed(self, key: Value, step: Value) -> KeyedRandomNormalOp:
+    def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomNormalOp:
         """The op that draws the same numbers, its two seeds hashed to a key."""
-        return KeyedRandomNormalOp(key, step, shape_of(self.result))
+        return KeyedRandomNormalOp(key, step, shape_of(self.result), first, self.elements)
 
 
 @irdl_op_definition

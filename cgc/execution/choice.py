@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cgc.errors import PlacementError, ReplicaError
@@ -15,29 +14,16 @@ from cs_toolkit.replicas import AUTO, ReplicaChoice
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from cgc.driver import CompileOptions
     from cgc.execution.compiled import Compiled
     from cgc.performance.replicas import Replicated
     from cs_toolkit.fabric import Fabric
-    from cs_toolkit.step import ExecutionChoice, StepInterface
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How a user wants a step to be executed.
-
-    Attributes:
-        execution: the mode; with "auto" the pipelined one where the step fits, else weight streaming.
-        replicas: copies of the model on the wafer, where it is pipelined.
-    """
-
-    execution: ExecutionChoice
-    replicas: ReplicaChoice = 1
+    from cs_toolkit.step import StepInterface
 
 
 def compile_for(
-    wanted: Wanted,
+    options: CompileOptions,
     module: ModuleOp,
-    pipeline: str,
     interface: StepInterface,
     fabric: Fabric,
     progress: Progress | None,
@@ -45,9 +31,8 @@ def compile_for(
     """What a mode of execution makes of a step, and the stages so far: all but the last.
 
     Args:
-        wanted: the mode, and how many copies.
+        options: with execution "auto" the step is pipelined where it fits, else its weights stream.
         module: the step; it is not changed.
-        pipeline: the rewrites.
         interface: of the step.
         fabric: what the step is for.
         progress: told when a stage begins.
@@ -55,26 +40,32 @@ def compile_for(
     Raises:
         CompileError: the step is invalid, cannot be executed or placed.
     """
-    own = weight_streaming.STAGES if wanted.execution == "weight_streaming" else pipelined.STAGES
+    choice = options.execution
+    own = weight_streaming.STAGES if choice == "weight_streaming" else pipelined.STAGES
     stages = Stages(COMMON_STAGES + own, progress)
-    optimized = rewritten(module, pipeline, stages)
-    if wanted.execution == "weight_streaming":
-        notices = _one_at_a_time(wanted.replicas)
-        return stages, weight_streaming.compile_streamed(optimized, fabric, stages, notices)
+    optimized = rewritten(module, options.pipeline, stages)
+    if choice == "weight_streaming":
+        notices = _one_at_a_time(options.replicas)
+        return stages, weight_streaming.compile_streamed(
+            optimized, fabric, stages, options.streaming, notices
+        )
     graph = pipelined.matched(optimized, stages)
     try:
-        copies, tried = pipelined.placed(graph, fabric, stages, wanted.replicas)
+        copies, tried = pipelined.placed(graph, fabric, stages, options.replicas)
     except PlacementError as error:
-        if wanted.replicas not in (1, AUTO):
-            raise ReplicaError(f"num_replicas is {wanted.replicas}, but {_not_once(error)}") from None
-        if wanted.execution == "pipelined":
+        if options.replicas not in (1, AUTO):
+            raise ReplicaError(f"num_replicas is {options.replicas}, but {_not_once(error)}") from None
+        if options.execution == "pipelined":
             raise with_streaming_rate(error, graph) from None
         stages.expect(weight_streaming.STAGES + 1)
         return stages, _streamed_instead(
-            error, lambda why: weight_streaming.compile_streamed(optimized, fabric, stages, (why,))
+            error,
+            lambda why: weight_streaming.compile_streamed(
+                optimized, fabric, stages, options.streaming, (why,)
+            ),
         )
-    notices = (_fits(copies.performance.overall.active_pes, fabric),) if wanted.execution == "auto" else ()
-    if wanted.replicas == AUTO:
+    notices = (_fits(copies.performance.overall.active_pes, fabric),) if options.execution == "auto" else ()
+    if options.replicas == AUTO:
         notices += (_why_so_many(copies, tried),)
     return stages, pipelined.compile_pipelined(optimized, interface, copies, tried, fabric, stages, notices)
 

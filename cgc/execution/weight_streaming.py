@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import print_module
 from cgc.executable import export_step
+from cgc.execution.activations import activation_notices, chosen_step, memory_limit
 from cgc.execution.compiled import Compiled, Part
-from cgc.layers.recompute import fitting_step
 from cgc.layers.streamed import streamed_step
 from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
 from cgc.performance.layer_costs import layer_costs, placed_layers
@@ -28,13 +28,18 @@ if TYPE_CHECKING:
 
     from cgc.execution.stages import Stages
     from cs_toolkit.fabric import Fabric
+    from cs_toolkit.streaming import Streaming
 
 STAGES = 5
 """Of `compile_streamed`."""
 
 
 def compile_streamed(
-    module: ModuleOp, fabric: Fabric, stages: Stages, notices: tuple[str, ...] = ()
+    module: ModuleOp,
+    fabric: Fabric,
+    stages: Stages,
+    streaming: Streaming,
+    notices: tuple[str, ...] = (),
 ) -> Compiled:
     """Compiles a rewritten step; function *i* of the schedule is executable *i*.
 
@@ -42,6 +47,7 @@ def compile_streamed(
         module: the step.
         fabric: the wafer that holds a layer at a time.
         stages: of the compilation.
+        streaming: what the user has decided.
         notices: for the report, why the step is executed so.
 
     Raises:
@@ -54,9 +60,14 @@ def compile_streamed(
     with stages.stage("Placing layers"):
         layers = placed_layers(step, wafer)
         room = activation_room(layer_costs(layers, step, frozenset()), wafer)
-        step, recomputed = fitting_step(step, room)
+        limit = memory_limit(room, streaming)
+        choice = chosen_step(module, step, limit, streaming)
+        step = choice.step
+        if step.micro is not None:
+            layers = placed_layers(step, wafer)
     with stages.stage("Estimating performance"):
-        report = replace(streamed_report(step, layers, recomputed, wafer), notices=notices)
+        report = streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
+        report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
     with stages.stage("Writing the report"):

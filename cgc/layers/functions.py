@@ -125,7 +125,7 @@ def part_module(
 
 def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
     if isinstance(op, SeededRandomOp):
-        return op.keyed(next(keys), operands[0])
+        return op.keyed(next(keys), *operands)
     return type(op).create(
         operands=operands,
         result_types=[result.type for result in op.results],

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import SSAValue
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.facts import Order, Samples
 from cgc.cirh.types import dtype_name, element_count, tensor_of
 from cgc.kernels.program import Program
+from cgc.layers.micro.rewrite import TOTAL_OF, MicroStep
 from cs_toolkit.step import ITEM_BYTES, OPTIMIZER_STATE, device_dtype
 from cs_toolkit.traffic import SMALL_BYTES
 
@@ -32,6 +34,9 @@ class StepGraph:
         forward: ops of the forward pass.
         contractions: ops whose place is the wafer: products, gradients of layers, sums over samples.
             Sums of the rows of a table are not: an update may do them, on fewer rows.
+        whole_inputs: of a step in micro-batches, the arguments that are tensors of the whole batch.
+        number: of such a step, the argument that is the number of the micro-batch; else None.
+        totals: of such a step, the ops behind which the shares of micro-batches are combined, and how.
     """
 
     operands: Sequence[tuple[int, ...]]
@@ -44,6 +49,9 @@ class StepGraph:
     outputs: tuple[int, ...]
     forward: frozenset[int]
     contractions: frozenset[int]
+    whole_inputs: tuple[int, ...] = ()
+    number: int | None = None
+    totals: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> dict[int, int]:
@@ -101,15 +109,23 @@ def numbered_values(program: Program) -> list[SSAValue]:
     return [*program.state, *program.inputs, *(result for op in program.ops for result in op.results)]
 
 
-def step_graph(program: Program) -> StepGraph:
-    """The graph of a step; op *i* is `program.ops[i]`."""
+def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
+    """The graph of a step; op *i* is `program.ops[i]`.
+
+    Args:
+        program: the step.
+        micro: how it was rewritten for micro-batches; None if it was not.
+    """
     values = numbered_values(program)
     number = {value: index for index, value in enumerate(values)}
+    inputs = [number[value] for value in program.inputs]
+    last = inputs.pop() if micro is not None and micro.is_numbered else None
+    count = len(inputs) - (0 if micro is None else len(micro.whole_inputs))
     return StepGraph(
         operands=[tuple(number[value] for value in op.operands) for op in program.ops],
         results=[tuple(number[value] for value in op.results) for op in program.ops],
         size_bytes=[value_bytes(value) for value in values],
-        inputs=frozenset(number[value] for value in program.inputs),
+        inputs=frozenset(inputs[:count]),
         state=frozenset(number[value] for value in program.state),
         optimizer_state=frozenset(
             number[value] for value, name in program.state.items() if name.startswith(OPTIMIZER_STATE)
@@ -118,6 +134,13 @@ def step_graph(program: Program) -> StepGraph:
         outputs=tuple(number[value] for value in program.outputs),
         forward=program.forward,
         contractions=frozenset(index for index, op in enumerate(program.ops) if _is_contraction(op)),
+        whole_inputs=tuple(inputs[count:]),
+        number=last,
+        totals={
+            index: kind.data
+            for index, op in enumerate(program.ops)
+            if isinstance(kind := op.attributes.get(TOTAL_OF), StringAttr)
+        },
     )
 
 

@@ -5,6 +5,22 @@ from __future__ import annotations
 from cgc.layers.streamed import StreamedStep, recomputing
 from cgc.layers.traffic import peak_bytes, value_sizes
 from cs_toolkit.schedule import Schedule
+from cs_toolkit.streaming import Recompute
+
+
+def with_recomputed(
+    step: StreamedStep, room_bytes: int, recompute: Recompute
+) -> tuple[StreamedStep, frozenset[int]]:
+    """A step with those layers computed again that were asked for, and these layers.
+
+    Args:
+        step: a step where no layer is computed again.
+        room_bytes: what there is for activations.
+        recompute: "auto" for as few as let the activations fit.
+    """
+    if recompute == "none":
+        return step, frozenset()
+    return fitting_step(step, room_bytes if recompute == "auto" else -1)
 
 
 def fitting_step(step: StreamedStep, room_bytes: int) -> tuple[StreamedStep, frozenset[int]]:

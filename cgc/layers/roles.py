@@ -32,7 +32,10 @@ _CONTROL, _WEIGHT, _DATA, _OPTIMIZER = 1, 2, 4, 8
 def roles(graph: StepGraph) -> list[Role]:
     """The role of every op."""
     depends = dependencies(graph)
-    updated = update_side(graph, _fixed_updates(graph, depends))
+    if graph.totals:
+        updated = graph.descendants(graph.totals)
+    else:
+        updated = update_side(graph, _fixed_updates(graph, depends))
     found: list[Role] = []
     for op in range(len(graph.operands)):
         is_early = all(found[producer] in _BEFORE_LAYERS for producer in graph.producers(op))
@@ -43,6 +46,9 @@ def roles(graph: StepGraph) -> list[Role]:
 def dependencies(graph: StepGraph) -> list[int]:
     """For every op, on which kinds of arguments it depends, as bits."""
     of_value = {value: _argument_kind(graph, value) for value in (*graph.state, *graph.inputs)}
+    of_value.update(dict.fromkeys(graph.whole_inputs, 0))
+    if graph.number is not None:
+        of_value[graph.number] = _DATA
     found = []
     for op, read in enumerate(graph.operands):
         kinds = 0

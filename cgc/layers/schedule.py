@@ -11,10 +11,11 @@ from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
 from cgc.layers.functions import Function, function, random_ops, structure
 from cgc.layers.graph import numbered_values
+from cgc.layers.micro.rewrite import MicroStep
 from cgc.layers.roles import Role
 from cgc.layers.update_plan import UpdateRound, update_plan
 from cgc.lowering.counter_random import op_key
-from cs_toolkit.schedule import Call, LayerCalls, Round, Schedule
+from cs_toolkit.schedule import Call, LayerCalls, MicroBatches, Round, Schedule
 from cs_toolkit.step import TensorSpec
 
 
@@ -35,6 +36,7 @@ def schedule(
     step: Cut,
     program: Program,
     recomputed: frozenset[int] = frozenset(),
+    micro: MicroStep | None = None,
 ) -> ScheduledStep:
     """The calls of a step.
 
@@ -42,16 +44,19 @@ def schedule(
         step: the cut.
         program: what was cut.
         recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
+        micro: how the step was rewritten for micro-batches.
     """
-    return _Scheduler(step, program, recomputed).scheduled()
+    return _Scheduler(step, program, recomputed, micro).scheduled()
 
 
 class _Scheduler:
-    def __init__(self, step: Cut, program: Program, recomputed: frozenset[int]) -> None:
+    def __init__(
+        self, step: Cut, program: Program, recomputed: frozenset[int], micro: MicroStep | None
+    ) -> None:
         self._cut, self._graph, self._program, self._ops = step, step.graph, program, program.ops
         self._numbered = numbered_values(program)
         self._types = [value.type for value in self._numbered]
-        self._recomputed = recomputed
+        self._recomputed, self._micro = recomputed, micro
         self._functions: list[Function] = []
         self._known: dict[Hashable, int] = {}
         self._plan = update_plan(step)
@@ -74,12 +79,25 @@ class _Scheduler:
             before=before,
             layers=layers,
             rounds=rounds,
+            micro=self._micro_batches(),
         )
         return ScheduledStep(replace(plan, values=self._values(plan)), tuple(self._functions))
 
+    def _micro_batches(self) -> MicroBatches:
+        if self._micro is None:
+            return MicroBatches()
+        graph = self._graph
+        return MicroBatches(
+            count=self._micro.count,
+            parts=tuple(sorted(graph.inputs)[position] for position in self._micro.cut_inputs),
+            whole=dict(zip(graph.whole_inputs, self._micro.whole_inputs, strict=True)),
+            number=graph.number,
+            totals={graph.operands[op][0]: kind for op, kind in graph.totals.items()},
+        )
+
     def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
         used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
-        used |= {*plan.inputs, *plan.state.values()}
+        used |= {*plan.arguments, *plan.state.values()}
         found = {}
         for number in sorted(used):
             tensor = tensor_of(self._numbered[number])

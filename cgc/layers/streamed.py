@@ -12,6 +12,7 @@ from cgc.layers.cut import Cut, cut
 from cgc.layers.functions import Function, part_module
 from cgc.layers.graph import numbered_values, step_graph
 from cgc.layers.labels import labels
+from cgc.layers.micro.rewrite import MicroStep, micro_step
 from cgc.layers.norms import split_norms
 from cgc.layers.schedule import schedule
 from cs_toolkit.schedule import Schedule
@@ -28,6 +29,7 @@ class StreamedStep:
         schedule: the calls.
         functions: what they call, by number.
         modules: of each function, with weights as state and everything else as inputs.
+        micro: how the step was rewritten for micro-batches; None where the batch is computed at once.
     """
 
     module: ModuleOp
@@ -36,28 +38,49 @@ class StreamedStep:
     schedule: Schedule
     functions: tuple[Function, ...]
     modules: tuple[ModuleOp, ...]
+    micro: MicroStep | None = None
+
+    @property
+    def micro_batches(self) -> int:
+        """In how many parts a batch goes through the layers."""
+        return 1 if self.micro is None else self.micro.count
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a step."""
+        return self.micro_batches * self.program.batch_size
 
 
-def streamed_step(module: ModuleOp, recomputed: frozenset[int] = frozenset()) -> StreamedStep:
+def streamed_step(
+    module: ModuleOp, recomputed: frozenset[int] = frozenset(), micro_batches: int = 1
+) -> StreamedStep:
     """Cuts a step into layers.
 
     Args:
         module: the step as the passes leave it; it is not changed.
         recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
+        micro_batches: in how many parts the batch goes through the layers.
+
+    Raises:
+        NotSplitError: the samples of the batch need each other, so that there are no micro-batches.
     """
-    copy = module.clone()
+    micro = micro_step(module, micro_batches) if micro_batches > 1 else None
+    copy = module.clone() if micro is None else micro.module
     split_norms(copy)
     program = Program(copy)
-    return _scheduled(copy, program, cut(step_graph(program), labels(program.ops)), recomputed)
+    found = cut(step_graph(program, micro), labels(program.ops))
+    return _scheduled(copy, program, found, recomputed, micro)
 
 
 def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
     """The same cut with other layers recomputed, see `streamed_step`."""
-    return _scheduled(step.module, step.program, step.cut, recomputed)
+    return _scheduled(step.module, step.program, step.cut, recomputed, step.micro)
 
 
-def _scheduled(module: ModuleOp, program: Program, found: Cut, recomputed: frozenset[int]) -> StreamedStep:
-    scheduled = schedule(found, program, recomputed)
+def _scheduled(
+    module: ModuleOp, program: Program, found: Cut, recomputed: frozenset[int], micro: MicroStep | None
+) -> StreamedStep:
+    scheduled = schedule(found, program, recomputed, micro)
     values, like = numbered_values(program), graph_function(module)
     modules = tuple(part_module(part, found.graph, program.ops, values, like) for part in scheduled.functions)
-    return StreamedStep(module, program, found, scheduled.schedule, scheduled.functions, modules)
+    return StreamedStep(module, program, found, scheduled.schedule, scheduled.functions, modules, micro)

@@ -37,6 +37,9 @@ from numpy.typing import NDArray
 
 Words = TypeVar("Words", jax.Array, NDArray[np.uint32])
 
+Part = tuple[jax.Array, int]
+"""The first of the elements that are wanted, a uint32 scalar, and how many there are in all."""
+
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = 0x1BD11BDA
 _ROUNDS = 20
@@ -72,29 +75,50 @@ def op_key(seed: int, op_seed: int) -> tuple[int, int]:
     return int(left[0]), int(right[0])
 
 
-def uniform(key: tuple[jax.Array, jax.Array], stream: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def uniform(
+    key: tuple[jax.Array, jax.Array],
+    stream: jax.Array,
+    shape: tuple[int, ...],
+    part: Part | None = None,
+) -> jax.Array:
     """float32 in [0, 1), multiples of 2**-23, of the given shape.
 
     Args:
         key: two uint32 scalars.
         stream: a uint32 scalar; other streams of one key are independent (the training step, for instance).
         shape: at most 2**33 elements.
+        part: of which elements the result has some; None where it has all.
     """
+    if part is not None:
+        is_left, left, right = _blocks_of(key, stream, shape, part)
+        return _unit_interval(jnp.where(is_left, left, right)).reshape(shape)
     left, right = _blocks(key, stream, shape)
     return _shaped(_unit_interval(left), _unit_interval(right), shape)
 
 
-def normal(key: tuple[jax.Array, jax.Array], stream: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def normal(
+    key: tuple[jax.Array, jax.Array],
+    stream: jax.Array,
+    shape: tuple[int, ...],
+    part: Part | None = None,
+) -> jax.Array:
     """float32 of a standard normal distribution, by Box and Muller's transform of pairs of words.
 
     The bits drawn are the same everywhere; logarithm, sine and cosine may differ in the last places between
     backends. The largest magnitude is sqrt(-2 ln 2**-32) = 6.66.
     """
-    left, right = _blocks(key, stream, shape)
+    is_left: jax.Array | None = None
+    if part is None:
+        left, right = _blocks(key, stream, shape)
+    else:
+        is_left, left, right = _blocks_of(key, stream, shape, part)
     above_zero = (left.astype(jnp.float32) + np.float32(1)) * np.float32(2**-32)
     radius = jnp.sqrt(np.float32(-2) * jnp.log(above_zero))
     angle = _unit_interval(right) * np.float32(2 * math.pi)
-    return _shaped(radius * jnp.cos(angle), radius * jnp.sin(angle), shape)
+    cosines, sines = radius * jnp.cos(angle), radius * jnp.sin(angle)
+    if is_left is not None:
+        return jnp.where(is_left, cosines, sines).reshape(shape)
+    return _shaped(cosines, sines, shape)
 
 
 def _blocks(
@@ -103,6 +127,18 @@ def _blocks(
     """Two words for every pair of elements: arrays of ceil(elements / 2)."""
     pairs = lax.iota(jnp.uint32, (math.prod(shape) + 1) // 2)
     return threefry_2x32(key, (pairs, lax.broadcast(stream, pairs.shape)))
+
+
+def _blocks_of(
+    key: tuple[jax.Array, jax.Array], stream: jax.Array, shape: tuple[int, ...], part: Part
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """For some elements in a row: whether each is the left word of its pair, and both words of the pair."""
+    first, elements = part
+    index = lax.iota(jnp.uint32, math.prod(shape)) + first
+    half = np.uint32((elements + 1) // 2)
+    is_left = index < half
+    pairs = jnp.where(is_left, index, index - half)
+    return is_left, *threefry_2x32(key, (pairs, lax.broadcast(stream, pairs.shape)))
 
 
 def _shaped(left: jax.Array, right: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -23,14 +23,16 @@ from cgc.lowering.table import Table
 Key = tuple[jax.Array, jax.Array]
 
 
-def random_uniform(op: RandomUniformOp, step: jax.Array) -> jax.Array:
+def random_uniform(op: RandomUniformOp, step: jax.Array, *first: jax.Array) -> jax.Array:
     """Uniform in [0, 1), a function of the op's seeds and the step."""
-    return counter_random.uniform(_key(op.seed, op.op_seed), _stream(step), result_shape(op))
+    part = _part(op.elements, first)
+    return counter_random.uniform(_key(op.seed, op.op_seed), _stream(step), result_shape(op), part)
 
 
-def random_normal(op: RandomNormalOp, step: jax.Array) -> jax.Array:
+def random_normal(op: RandomNormalOp, step: jax.Array, *first: jax.Array) -> jax.Array:
     """Standard normal, a function of the op's seeds and the step."""
-    return counter_random.normal(_key(op.seed, op.op_seed), _stream(step), result_shape(op))
+    part = _part(op.elements, first)
+    return counter_random.normal(_key(op.seed, op.op_seed), _stream(step), result_shape(op), part)
 
 
 def random_multinomial(op: RandomMultinomialOp, step: jax.Array, logits: jax.Array) -> jax.Array:
@@ -43,19 +45,29 @@ def random_multinomial(op: RandomMultinomialOp, step: jax.Array, logits: jax.Arr
     return jnp.argmax(logits.astype(jnp.float32)[:, None, :] + noise, 2).astype(jnp.int32)
 
 
-def keyed_random_uniform(op: KeyedRandomUniformOp, key: jax.Array, step: jax.Array) -> jax.Array:
+def keyed_random_uniform(
+    op: KeyedRandomUniformOp, key: jax.Array, step: jax.Array, *first: jax.Array
+) -> jax.Array:
     """Uniform in [0, 1), a function of a key and the step."""
-    return counter_random.uniform(_words(key), _stream(step), result_shape(op))
+    part = _part(op.elements, first)
+    return counter_random.uniform(_words(key), _stream(step), result_shape(op), part)
 
 
-def keyed_random_normal(op: KeyedRandomNormalOp, key: jax.Array, step: jax.Array) -> jax.Array:
+def keyed_random_normal(
+    op: KeyedRandomNormalOp, key: jax.Array, step: jax.Array, *first: jax.Array
+) -> jax.Array:
     """Standard normal, a function of a key and the step."""
-    return counter_random.normal(_words(key), _stream(step), result_shape(op))
+    part = _part(op.elements, first)
+    return counter_random.normal(_words(key), _stream(step), result_shape(op), part)
 
 
 def stateless_random_uniform(op: StatelessRandomUniformOp, key: jax.Array) -> jax.Array:
     """Uniform in [0, 1), a function of a key of two integers that the program computes."""
     return counter_random.uniform(_words(key), jnp.uint32(0), result_shape(op))
+
+
+def _part(elements: int | None, first: tuple[jax.Array, ...]) -> counter_random.Part | None:
+    return None if elements is None else (first[0].astype(jnp.uint32), elements)
 
 
 def _key(seed: int, op_seed: int) -> Key:

@@ -110,18 +110,31 @@ class _Pass:
 
 
 def streamed_performance(
-    layers: Sequence[LayerCost], batch_size: int, peak_bytes: int, *, joined_update: bool, fabric: Fabric
+    layers: Sequence[LayerCost],
+    batch_size: int,
+    peak_bytes: int,
+    room: int,
+    *,
+    joined_update: bool,
+    fabric: Fabric,
+    micro_batches: int = 1,
 ) -> StreamedPerformance:
     """Estimates a step.
 
     Args:
         layers: in the order of the forward pass.
         batch_size: samples of the step.
-        peak_bytes: the most bytes of activations at once, of the whole batch.
+        peak_bytes: the most bytes of activations at once: of the whole batch, or of a micro-batch.
+        room: what there is for them, see `activation_room`.
         joined_update: no weight is updated before all gradients have come, as with their global norm.
         fabric: the whole wafer.
+        micro_batches: into which the step is cut; where it is not, as many are estimated as it needs.
     """
-    room = activation_room(layers, fabric)
+    if micro_batches > 1:
+        memory = (peak_bytes, room)
+        return _performance(
+            layers, batch_size, micro_batches, memory, joined_update=joined_update, fabric=fabric
+        )
     least = _least_micro_batches(batch_size, peak_bytes, room)
     counts = range(least, min(batch_size, least + _MORE_MICRO_BATCHES) + 1) if least > 1 else (1,)
     found = (

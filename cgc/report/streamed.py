@@ -74,7 +74,11 @@ class StreamedReport:
 
 
 def streamed_report(
-    step: StreamedStep, placed: Sequence[PlacedLayer], recomputed: frozenset[int], fabric: Fabric
+    step: StreamedStep,
+    placed: Sequence[PlacedLayer],
+    recomputed: frozenset[int],
+    fabric: Fabric,
+    room_bytes: int,
 ) -> StreamedReport:
     """Collects a step in layers and its estimates.
 
@@ -83,17 +87,20 @@ def streamed_report(
         placed: its layers.
         recomputed: those of them whose backward part computes the forward part again.
         fabric: the whole wafer.
+        room_bytes: what there is for the activations of a batch.
     """
     costs = layer_costs(placed, step, recomputed)
     performance = streamed_performance(
         costs,
-        step.program.batch_size,
+        step.batch_size,
         peak_bytes(step.schedule),
+        room_bytes,
         joined_update=any(one.joined for one in step.schedule.rounds),
         fabric=fabric,
+        micro_batches=step.micro_batches,
     )
     layers = tuple(
         LayerReport(layer, cost.traffic, time, index in recomputed)
         for index, (layer, cost, time) in enumerate(zip(placed, costs, performance.layers, strict=True))
     )
-    return StreamedReport(fabric, step.program.batch_size, layers, performance)
+    return StreamedReport(fabric, step.batch_size, layers, performance)

@@ -132,7 +132,7 @@ def _pipelined(
     if num_csx != 1:
         raise ArtifactRefusedError(
             f"num_csx is {num_csx} for execution 'pipelined', expected 1: a wafer holds the whole model; "
-            "several share a batch by weight streaming (execution: weight_streaming)"
+            "several share a batch by weight streaming (execution: weight_streaming, or auto)"
         )
     names = [executable.name for executable in step.executables]
     if len(names) != 1 or step.executables[0].interface != step.interface:

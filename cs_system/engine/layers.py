@@ -62,21 +62,24 @@ class Layers:
         whole = frozenset(leaving | set(schedule.outputs))
         self._calls = PlacedCalls(traffic.calls, executables, devices, places, whole)
 
-    def run(self, inputs: Sequence[Any], for_memory: Arrays, stream: Stream) -> dict[int, Any]:
+    def run(self, batches: Sequence[Mapping[int, Any]], for_memory: Arrays, stream: Stream) -> dict[int, Any]:
         """Computes a step.
 
         Args:
-            inputs: A batch in the order of the schedule; arrays, or values of the device.
+            batches: Of each micro-batch what comes with it, by number; arrays, or values of the device.
             for_memory: Those tensors of the batch that go to MemoryX, whole.
             stream: To MemoryX.
 
         Returns:
             The outputs of the step that the wafer has, by number.
         """
-        known: dict[int, Any] = dict(zip(self._schedule.inputs, inputs, strict=True))
+        known: dict[int, Any] = {}
         stream.begin(for_memory)
         before: Sequence[Any] = ()
+        count = len(self._traffic.calls) // len(batches)
         for index in range(len(self._traffic.calls)):
+            if index % count == 0:
+                known.update(batches[index // count])
             results = self._call(index, known, stream)
             # The device computes this call while the weights of the next one arrive in the other's memory.
             _block_until_ready(before)

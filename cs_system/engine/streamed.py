@@ -12,6 +12,7 @@ from cs_system.engine.device import device_errors, from_device
 from cs_system.engine.functions import Executables, OneDevice
 from cs_system.engine.layered import LayeredEngine
 from cs_system.engine.layers import Layers
+from cs_system.engine.micro import for_memory, micro_batches
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError
 from cs_system.memoryx.client import MemoryxClient
 from cs_system.memoryx.place import MemoryxPlace
@@ -101,8 +102,9 @@ class StreamedEngine(LayeredEngine):
     def _run(self, inputs: list[np.ndarray]) -> StreamedSteps:
         client, plan = self._client(), self._schedule
         assert self._layers is not None
-        batch = dict(zip(plan.inputs, inputs, strict=True))
-        values = self._layers.run(inputs, [batch[number] for number in self._traffic.inputs], client)
+        values = self._layers.run(
+            micro_batches(plan, inputs), for_memory(plan, self._traffic, inputs), client
+        )
         return StreamedSteps(self.interface.outputs, plan.outputs, values, client.answers)
 
     def free(self) -> None:

@@ -27,6 +27,7 @@ from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
     FrameType,
     Header,
+    receive_fresh,
     receive_header,
     receive_payload,
     receive_tensors,
@@ -220,8 +221,12 @@ class Connection:
         step, memory = self._begun, self._memory
         if step is None or not step.expected or header.index >= len(memory.traffic.to_memory):
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
-        values = [memory.arrived[value] for value in memory.traffic.to_memory[header.index]]
-        receive_tensors(self._sock, header, values)
+        numbers = memory.traffic.to_memory[header.index]
+        if header.index < memory.calls_of_micro_batch:
+            receive_tensors(self._sock, header, [memory.arrived[value] for value in numbers])
+        else:
+            specs = [memory.schedule.values[value] for value in numbers]
+            memory.add(numbers, receive_fresh(self._sock, header, specs))
         step.expected -= 1
         if not step.expected:
             self._to_update.put(step)

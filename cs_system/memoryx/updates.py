@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,13 @@ from cs_system.engine.functions import Function
 from cs_system.memoryx.store import MappedTensors
 from cs_toolkit.schedule import Call, Schedule
 from cs_toolkit.traffic import Traffic, is_small
+
+_COMBINED: Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], object]] = {
+    "sum": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+"""How shares of micro-batches are combined: two of them, and where the result goes."""
 
 Values = dict[int, np.ndarray]
 
@@ -23,6 +30,9 @@ class Memory:
         traffic: Of the schedule.
         functions: What its calls need, by number.
         directory: Where state and gradients lie.
+
+    Attributes:
+        calls_of_micro_batch: How many calls of the wafer compute one.
 
     Raises:
         StorageFullError: there is no room for them.
@@ -37,6 +47,7 @@ class Memory:
         arriving = dict.fromkeys((*traffic.inputs, *(v for values in traffic.to_memory for v in values)))
         self.arrived = MappedTensors(directory, {number: specs[number] for number in arriving})
         self.small = frozenset(n for n in schedule.state.values() if is_small(specs[n]))
+        self.calls_of_micro_batch = len(traffic.calls) // schedule.micro.count
         self._functions = functions
         self._updates = _update_calls(schedule)
         self._commits = _commits(schedule, self._updates)
@@ -56,6 +67,16 @@ class Memory:
     def weights(self, call: int, known: Values) -> list[np.ndarray]:
         """What the wafer needs before a call, in the order of the traffic."""
         return [self._value(number, known) for number in self.traffic.to_wafer[call]]
+
+    def add(self, numbers: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
+        """Takes what a further micro-batch gives: its share of a total, else the value itself."""
+        for number, array in zip(numbers, arrays, strict=True):
+            total = self.arrived[number]
+            combine = _COMBINED.get(self.schedule.micro.totals.get(number, ""))
+            if combine is None:
+                np.copyto(total, array)
+            else:
+                combine(total, array, total)
 
     def update(self, known: Values, committed: Callable[[frozenset[int]], None]) -> list[np.ndarray]:
         """Computes the update of a step whose results have all arrived.

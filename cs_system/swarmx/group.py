@@ -19,6 +19,7 @@ import numpy as np
 from cs_stream.sockets import shut_down, tune
 from cs_system.engine.device import from_device
 from cs_system.engine.layered import LayeredEngine
+from cs_system.engine.micro import for_memory, share
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
@@ -93,16 +94,18 @@ class GroupEngine(LayeredEngine):
         count: int,
     ) -> None:
         samples = samples_per_step(step.interface)
-        if samples % count:
+        parts = schedule.micro.count
+        if samples % (count * parts):
+            what = "a batch" if parts == 1 else f"each of the {parts} micro-batches of a batch"
             raise ArtifactRefusedError(
-                f"a batch of {samples} samples cannot be shared equally by {count} CS systems; choose a "
-                f"batch size that {count} divides, or another num_csx"
+                f"{what} of {samples} samples cannot be shared equally by {count} CS systems; choose a "
+                f"batch size that {count * parts} divides, or another num_csx"
             )
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
         self._count = count
         self._cut = cut_inputs(step)
-        self._for_memory = traffic(schedule).inputs
+        self._traffic = traffic(schedule)
         self._own: OwnMemoryx | None = None
         self.wafers: list[subprocess.Popen[bytes]] = []
         self._socks: list[socket.socket] = []
@@ -124,14 +127,14 @@ class GroupEngine(LayeredEngine):
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> GroupSteps:
         """See `Engine`."""
         inputs = self._batch(chunk, offset, count)
-        by_number = dict(zip(self._schedule.inputs, inputs, strict=True))
+        plan, whole = self._schedule, [inputs[position] for position in self._schedule.micro.whole.values()]
         for rank in range(self._count):
             shares = [
-                array[len(array) // self._count * rank :][: len(array) // self._count] if is_cut else array
-                for array, is_cut in zip(inputs, self._cut, strict=True)
+                share(array, plan.parts_of(number), self._count, rank) if is_cut else array
+                for number, array, is_cut in zip(plan.inputs, inputs, self._cut, strict=True)
             ]
-            whole = [by_number[number] for number in self._for_memory] if rank == 0 else []
-            self._send(rank, FrameType.BEGIN, 0, [*shares, *whole])
+            more = for_memory(plan, self._traffic, inputs) if rank == 0 else []
+            self._send(rank, FrameType.BEGIN, 0, [*shares, *whole, *more])
         return GroupSteps(self)
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from cs_stream.sockets import shut_down, tune
 from cs_system.engine.device import device_errors
 from cs_system.engine.layers import Layers
+from cs_system.engine.micro import micro_batches
 from cs_system.engine.streamed import executables_of
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
 from cs_system.memoryx.client import MemoryxClient
@@ -139,17 +140,19 @@ class _Wafer:
 
     def _run_step(self, header: Header) -> None:
         schedule, count = self._schedule, self._order.count
-        specs = [schedule.values[number] for number in schedule.inputs]
-        cut = cut_inputs(self._step)
+        specs, cut = self._step.interface.inputs, cut_inputs(self._step)
         shares = [_share(spec, count) if is_cut else spec for spec, is_cut in zip(specs, cut, strict=True)]
+        whole = [specs[position] for position in schedule.micro.whole.values()]
         for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._order.rank else []
-        arrays = receive_fresh(self._sock, header, [*shares, *for_memory])
-        inputs = [
-            self._devices.put_share(array, spec.shape) if is_cut else array
-            for array, spec, is_cut in zip(arrays, specs, cut, strict=False)
-        ]
+        arrays = receive_fresh(self._sock, header, [*shares, *whole, *for_memory])
+        end = len(specs) + len(whole)
+        batches = micro_batches(schedule, arrays[: len(specs)], arrays[len(specs) : end])
+        for batch in batches:
+            for number, is_cut in zip(schedule.inputs, cut, strict=True):
+                if is_cut:
+                    batch[number] = self._devices.put_share(batch[number], schedule.values[number].shape)
         with device_errors(ExecutionError, "running the steps"):
-            values = self._layers.run(inputs, arrays[len(specs) :], self._stream)
+            values = self._layers.run(batches, arrays[end:], self._stream)
         if not self._order.rank:
             self._outputs.put(values)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cstorch.config import Configuration, set_configuration
+from cstorch.config import Configuration, micro_batch_size_of, set_configuration
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import CompileCallError, ConfigureError
 from cstorch.job import leave_to_chief
@@ -30,7 +30,7 @@ class BackendType(enum.Enum):
 _OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
 """Of the first releases."""
 
-NO_EFFECT = ("drop_data", "log_initialization", "micro_batch_size", "use_cs_grad_accum")
+NO_EFFECT = ("drop_data", "log_initialization", "use_cs_grad_accum")
 """Settings of releases whose meaning is the original's cluster; the numbers are the same without them."""
 
 
@@ -144,6 +144,7 @@ def backend(
     max_checkpoints: int | None = None,
     retrace_every_iteration: bool = False,
     mixed_precision: bool | None = None,
+    micro_batch_size: Any = None,
     **settings: Any,
 ) -> Backend:
     """Chooses what this process computes on, once, before the model is made.
@@ -160,8 +161,8 @@ def backend(
         retrace_every_iteration: Refused where it is true: a step is recorded once.
         mixed_precision: Steps are computed in the 16-bit type of `amp.set_half_dtype`, or in float32; None
             leaves that to `set_half_dtype` and `amp.autocast`.
-        settings: `drop_data`, `log_initialization`, `micro_batch_size` and `use_cs_grad_accum`, which have no
-            effect.
+        micro_batch_size: Samples that go through the layers together where weights stream, see `configure`.
+        settings: `drop_data`, `log_initialization` and `use_cs_grad_accum`, which have no effect.
 
     Raises:
         ConfigureError: there is a backend already, or a setting is unknown or cannot be.
@@ -195,6 +196,7 @@ def backend(
         compile_dir=Path(compile_dir) if compile_dir else folder,
         compile_only=compile_only,
         validate_only=validate_only,
+        micro_batch_size=micro_batch_size_of(micro_batch_size),
         **cluster,
     )
     # The address of a system may come with a DataExecutor, so none is started before that.
@@ -263,7 +265,7 @@ def _require_known(settings: dict[str, Any]) -> None:
     if unknown:
         raise ConfigureError(
             f"backend() got {', '.join(unknown)}, expected artifact_dir, compile_dir, compile_only, "
-            f"validate_only, cluster_config, max_checkpoints, or a setting without effect: "
+            f"validate_only, cluster_config, max_checkpoints, micro_batch_size, or a setting without effect: "
             f"{', '.join(NO_EFFECT)}"
         )
     for name in sorted(settings):

@@ -15,6 +15,7 @@ class ClusterConfig:
     Attributes:
         mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
         num_csx: Number of CS systems.
+        max_act_per_csx: Limit of the activations in each, see `configure`.
         num_workers_per_csx: Workers that stream the input to each.
 
     The others size and label servers of the original's cluster, and have no effect.
@@ -43,6 +44,7 @@ class ClusterConfig:
         return {
             "mgmt_address": self.mgmt_address,
             "num_csx": self.num_csx,
+            "max_act_per_csx": self.max_act_per_csx or None,
             "num_workers_per_csx": self.num_workers_per_csx or 1,
         }
 

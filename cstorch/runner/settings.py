@@ -18,6 +18,7 @@ from cs_toolkit.replicas import (
     replica_choice,
 )
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
+from cs_toolkit.streaming import Recompute, streaming
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -59,6 +60,9 @@ class RunConfig:
         multireplica: "auto" where `num_replicas` says nothing.
         execution: "auto", "pipelined" or "weight_streaming", see `cstorch.configure`.
         num_csx: CS systems of a group that share a batch.
+        max_act_per_csx: limit of the activations that wait in each, see `cstorch.configure`.
+        recompute: "auto", "none" or "all", see `cstorch.configure`.
+        micro_batch_size: samples of a system that go through the layers together, see `cstorch.configure`.
     """
 
     model_dir: Path
@@ -92,6 +96,18 @@ class RunConfig:
     multireplica: bool = False
     execution: ExecutionChoice | None = None
     num_csx: int = 1
+    max_act_per_csx: float | str | None = None
+    recompute: Recompute | None = None
+    micro_batch_size: int | str | None = None
+
+    def streaming_fields(self) -> dict[str, Any]:
+        """What holds where weights stream, as `cstorch.configure` takes it."""
+        return {
+            "num_csx": self.num_csx,
+            "max_act_per_csx": self.max_act_per_csx,
+            "recompute": self.recompute,
+            "micro_batch_size": self.micro_batch_size,
+        }
 
     @property
     def on_cs(self) -> bool:
@@ -157,13 +173,16 @@ class RunConfig:
             "steps_per_epoch",
             "eval_steps",
             "grad_accum_steps",
-            "num_csx",
         )
         limits = {**dict.fromkeys(positive, 1), **dict.fromkeys(_COUNTS, 0)}
         for name, least in limits.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise CallError(f"runconfig: {name} is {value!r}, expected a whole number of {least} or more")
+        try:
+            streaming(**self.streaming_fields())
+        except ValueError as error:
+            raise CallError(f"runconfig: {error}") from None
         for name in ("logging", "streamer_logging"):
             if str(getattr(self, name)).lower() not in LOG_LEVELS:
                 raise CallError(
@@ -210,7 +229,7 @@ class RunConfig:
         if self.grad_accum_steps != 1:
             raise CallError(
                 f"grad_accum_steps is {self.grad_accum_steps} on the CS system, expected 1: choose the batch "
-                "size instead"
+                "size, and micro_batch_size, instead"
             )
         if self.enable_summaries:
             raise CallError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cs_runtime.settings import default_execution
 from cs_runtime.tasks import current
@@ -115,9 +116,9 @@ def choose_seed(seed: int) -> None:
     change_configuration(seed=seed)
 
 
-def choose_execution(execution: ExecutionChoice, num_csx: int) -> None:
-    """How the CS system executes a step, and how many systems share a batch."""
-    change_configuration(execution=execution, num_csx=num_csx)
+def choose_execution(execution: ExecutionChoice, **streaming: Any) -> None:
+    """How the CS system executes a step, and what holds where weights stream; see `cstorch.configure`."""
+    change_configuration(execution=execution, **streaming)
 
 
 def choose_replicas(num_replicas: ReplicaChoice) -> None:

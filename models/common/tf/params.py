@@ -126,6 +126,9 @@ class Run(Group):
     execution: Literal["auto", "pipelined", "weight_streaming"] | None = None
     num_csx: Count = 1
     num_replicas: Count | Literal["auto"] | None = None
+    max_act_per_csx: int | float | str | None = None
+    recompute: Literal["auto", "none", "all"] = "auto"
+    micro_batch_size: Count | Literal["auto"] = "auto"
 
 
 class Params(Group):

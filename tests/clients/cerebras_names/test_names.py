@@ -176,7 +176,7 @@ def test_python_ws_chooses_weight_streaming(command: Command) -> None:
         "print(u.find_spec('tfwse') is not None, default_execution())"
     )
     assert command("csrun_cpu", "python-ws", "-c", code).stdout == "True weight_streaming\n"
-    assert command("csrun_cpu", "python", "-c", code).stdout == "False pipelined\n"
+    assert command("csrun_cpu", "python", "-c", code).stdout == "False auto\n"
 
 
 def test_the_estimator_for_weight_streaming(command: Command) -> None:

@@ -13,11 +13,19 @@ MODELS = Path(__file__).parents[3] / "models"
 LIMIT_GIB = 8.0
 
 
-def compile_only(folder: str, params: str, model_dir: Path) -> tuple[int, str, float]:
+def config(folder: str, params: str) -> Path:
+    """A parameter file of an example program."""
+    return MODELS / folder / "tf" / "configs" / params
+
+
+GPT3 = config("gpt2", "params_gpt3_13b.yaml")
+
+
+def compile_only(folder: str, params: Path, model_dir: Path) -> tuple[int, str, float]:
     """(exit code, stderr, peak memory in GiB) of a program's `--mode=compile_only`."""
-    program = MODELS / folder / "tf"
-    command = [sys.executable, str(program / "run.py"), "--mode=compile_only", f"--model_dir={model_dir}"]
-    command.append(f"--params={program / 'configs' / params}")
+    program = MODELS / folder / "tf" / "run.py"
+    command = [sys.executable, str(program), "--mode=compile_only", f"--model_dir={model_dir}"]
+    command.append(f"--params={params}")
     errors = model_dir.with_suffix(".txt")
     with errors.open("w") as file:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, cwd=model_dir.parent)
@@ -29,7 +37,7 @@ def compile_only(folder: str, params: str, model_dir: Path) -> tuple[int, str, f
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_gpt2_small_compiles(tmp_path: Path) -> None:
-    code, errors, peak_gib = compile_only("gpt2", "params_gpt2_small.yaml", tmp_path / "gpt2")
+    code, errors, peak_gib = compile_only("gpt2", config("gpt2", "params_gpt2_small.yaml"), tmp_path / "gpt2")
     assert code == 0, errors
     assert peak_gib < LIMIT_GIB
     (artifact,) = (tmp_path / "gpt2").glob("cs_*")
@@ -48,18 +56,32 @@ def test_gpt2_small_compiles(tmp_path: Path) -> None:
     ],
 )
 def test_large_models_compile(model: str, params: str, tmp_path: Path) -> None:
-    code, errors, peak_gib = compile_only(model, params, tmp_path / model)
+    code, errors, peak_gib = compile_only(model, config(model, params), tmp_path / model)
     assert code == 0, errors
     assert peak_gib < LIMIT_GIB
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_gpt_of_13_thousand_million_parameters_says_that_it_does_not_fit(tmp_path: Path) -> None:
-    code, errors, peak_gib = compile_only("gpt2", "params_gpt3_13b.yaml", tmp_path / "gpt3")
+def test_weights_of_13_thousand_million_parameters_stream_without_being_asked_to(tmp_path: Path) -> None:
+    code, errors, peak_gib = compile_only("gpt2", GPT3, tmp_path / "gpt3")
+    assert code == 0, errors
+    assert "execution auto: weight streaming, because the layers do not fit the wafer together" in errors
+    (artifact,) = (tmp_path / "gpt3").glob("cs_*")
+    assert "available are 307,840" in (artifact / "compile_report.txt").read_text()
+    assert peak_gib < LIMIT_GIB
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_all_layers_of_13_thousand_million_parameters_at_once_do_not_fit(tmp_path: Path) -> None:
+    params = tmp_path / "pipelined.yaml"
+    params.write_text(GPT3.read_text() + "  execution: pipelined\n")
+    code, errors, peak_gib = compile_only("gpt2", params, tmp_path / "gpt3")
     assert code == 1
     (message,) = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert "do not fit" in message
     assert "times as many are needed" in message
     assert "Weight streaming holds one layer at a time and would run it at about" in message
+    assert message.endswith("compile it with execution weight_streaming, or auto")
     assert peak_gib < LIMIT_GIB

@@ -19,6 +19,7 @@ import cstorch
 from cs_system.testing import RunningSystem
 from csrun.roles import TaskInfo
 from cstorch import job, start
+from cstorch.config import configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.testing import forget
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
@@ -204,6 +205,20 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
     job.own_workers.clear()
     forget()
     assert started == [3]
+
+
+@pytest.mark.parametrize(("given", "size"), [(4, 4), ("auto", 2), ("explore", 2), (None, 2)])
+def test_a_loop_has_the_micro_batch_size_of_its_own_or_that_of_the_backend(
+    given: Any, size: int, tmp_path: Path
+) -> None:
+    forget()
+    cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2)
+    try:
+        with DataExecutor(DataLoader(data), micro_batch_size=given)._entered():
+            assert configuration().streaming().micro_batch_size == size
+        assert configuration().streaming().micro_batch_size == 2
+    finally:
+        forget()
 
 
 def test_a_position_in_the_input_is_saved_and_loaded(model: nn.Module) -> None:

@@ -449,7 +449,13 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
         ({"checkpoint_steps": -1}, "checkpoint_steps is -1"),
         ({"checkpoint_steps": "100"}, "checkpoint_steps is '100', expected a whole number"),
         ({"mgmt_address": 9000}, "mgmt_address is 9000, expected 'IP:PORT'"),
-        ({"num_csx": 2}, "num_csx is 2 with execution 'pipelined', expected 1"),
+        (
+            {"num_csx": 2, "execution": "pipelined"},
+            "num_csx is 2 with execution 'pipelined', expected 1: .*='weight_streaming', or nothing",
+        ),
+        ({"max_act_per_csx": "much"}, "max_act_per_csx must be a number of bytes"),
+        ({"micro_batch_size": "half"}, "micro_batch_size must be 1 or more samples"),
+        ({"recompute": "some"}, "recompute must be one of auto, none, all"),
         ({"num_replicas": 0}, "num_replicas is 0, expected a whole number of 1 or more, or 'auto'"),
         (
             {"num_replicas": 2, "execution": "weight_streaming"},

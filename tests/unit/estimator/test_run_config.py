@@ -48,6 +48,10 @@ def test_unknown_field_names_the_nearest() -> None:
         ({"keep_checkpoint_max": -1}, "keep_checkpoint_max must be .* got -1"),
         ({"save_summary_steps": 1.5}, "save_summary_steps must be .* got 1.5"),
         ({"tf_random_seed": "one"}, "tf_random_seed must be .* got 'one'"),
+        ({"num_csx": 0}, "num_csx must be .* got 0"),
+        ({"max_act_per_csx": "much"}, "max_act_per_csx must be .* got 'much'"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be 1 or more samples, 'auto' or None, got 0"),
+        ({"recompute": "some"}, "recompute must be one of auto, none, all or None, got 'some'"),
         ({"cs_ip": ""}, "cs_ip must be .* got ''"),
     ],
 )

@@ -12,16 +12,19 @@ from xdsl.dialects.builtin import ModuleOp
 from cgc.cirh.interface import step_interface
 from cgc.layers.streamed import StreamedStep, streamed_step
 from cgc.lowering.interpret import step_function
-from cs_toolkit.schedule import schedule_from_json
+from cs_system.engine.micro import micro_batches
+from cs_toolkit.schedule import Call, schedule_from_json
 
 State = dict[str, np.ndarray]
 Run = tuple[list[Any], State]
 """Outputs of each step, and the state after the last."""
 
 
-def cut_step(module: ModuleOp, recomputed: frozenset[int] = frozenset()) -> StreamedStep:
+def cut_step(
+    module: ModuleOp, recomputed: frozenset[int] = frozenset(), micro_batches: int = 1
+) -> StreamedStep:
     """Cuts a module, and checks that its schedule survives as text."""
-    step = streamed_step(module, recomputed)
+    step = streamed_step(module, recomputed, micro_batches)
     assert schedule_from_json(step.schedule.to_json()) == step.schedule
     return step
 
@@ -37,6 +40,17 @@ def run_whole(module: ModuleOp, state: State, batches: Sequence[Sequence[np.ndar
     return found, {spec.name: np.asarray(value) for spec, value in zip(interface.state, values, strict=True)}
 
 
+COMBINED = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+
+
+def _run_call(call: Call, step: StreamedStep, functions: Sequence[Any], known: dict[int, Any]) -> None:
+    keys = [np.asarray(key, np.uint32).view(np.int32) for key in call.keys]
+    weights = step.functions[call.function].weights
+    arguments = [*(known[v] for v in call.arguments), *keys]
+    _, results = functions[call.function](arguments[:weights], arguments[weights:])
+    known.update(zip(call.results, results, strict=True))
+
+
 def run_cut(step: StreamedStep, state: State, batches: Sequence[Sequence[np.ndarray]]) -> Run:
     """Runs a step in layers."""
     schedule = step.schedule
@@ -44,13 +58,20 @@ def run_cut(step: StreamedStep, state: State, batches: Sequence[Sequence[np.ndar
     found, state = [], dict(state)
     for batch in batches:
         known: dict[int, Any] = {number: state[name] for name, number in schedule.state.items()}
+        totals: dict[int, Any] = {}
+        if schedule.before:
+            _run_call(schedule.before, step, functions, known)
+        for part in micro_batches(schedule, batch):
+            known.update(part)
+            for call in schedule.wafer_calls():
+                _run_call(call, step, functions, known)
+            for number, kind in schedule.micro.totals.items():
+                share = np.asarray(known[number])
+                totals[number] = COMBINED[kind](totals[number], share) if number in totals else share
+        known.update(totals)
         known.update(zip(schedule.inputs, batch, strict=True))
-        for call in schedule.calls():
-            keys = [np.asarray(key, np.uint32).view(np.int32) for key in call.keys]
-            weights = step.functions[call.function].weights
-            arguments = [*(known[v] for v in call.arguments), *keys]
-            _, results = functions[call.function](arguments[:weights], arguments[weights:])
-            known.update(zip(call.results, results, strict=True))
+        for call in schedule.update_calls():
+            _run_call(call, step, functions, known)
         names = {number: name for name, number in schedule.state.items()}
         state.update({names[old]: np.asarray(known[new]) for old, new in schedule.replacements.items()})
         found.append([np.asarray(known[value]) for value in schedule.outputs])

@@ -137,3 +137,13 @@ def test_keyed_numbers_depend_on_both_words(run_op):
     assert (draw(5, -9) == base).all()
     assert base.mean() == pytest.approx(0.5, abs=0.005)
     assert all(abs(correlation(base, draw(*key))) < 5 / np.sqrt(COUNT) for key in [(5, -8), (6, -9), (-9, 5)])
+
+
+@pytest.mark.parametrize("draw", [counter_random.uniform, counter_random.normal])
+@pytest.mark.parametrize("shape", [(6, 5), (3, 7)])
+def test_some_of_the_elements_are_those_of_all(draw, shape):
+    key, stream = (jnp.uint32(3), jnp.uint32(4)), jnp.uint32(5)
+    whole, columns = draw(key, stream, shape), shape[1]
+    for row in range(shape[0]):
+        part = draw(key, stream, (1, columns), (jnp.uint32(row * columns), shape[0] * columns))
+        np.testing.assert_allclose(part[0], whole[row], rtol=1e-6, atol=1e-6)

@@ -14,6 +14,7 @@ from cgc.performance.layers import (
     UPDATE_BYTES_PER_S,
     LayerCost,
     StreamedPerformance,
+    activation_room,
     streamed_performance,
 )
 from cgc.placement.copies import place_copies
@@ -33,7 +34,9 @@ def layer(forward_s: float = 0.0, backward_s: float = 0.0, copies: int = 1, **by
 def estimate(
     *layers: LayerCost, batch: int = 1, peak: int = 0, joined_update: bool = False
 ) -> StreamedPerformance:
-    return streamed_performance(layers, batch, peak, joined_update=joined_update, fabric=WAFER)
+    return streamed_performance(
+        layers, batch, peak, activation_room(layers, WAFER), joined_update=joined_update, fabric=WAFER
+    )
 
 
 def test_the_wafer_is_larger_than_what_a_pipeline_is_placed_on_and_its_links_carry_150_gb_a_second() -> None:
@@ -171,5 +174,7 @@ def test_rates_are_within_30_percent_of_measured_ones(
         held_bytes=copies.held_bytes,
         traffic=LayerTraffic(weights, weights, weights // 2, kept, 7 * weights),
     )
-    found = streamed_performance([cost] * count, batch, count * kept, joined_update=True, fabric=WAFER)
+    layers = [cost] * count
+    room = activation_room(layers, WAFER)
+    found = streamed_performance(layers, batch, count * kept, room, joined_update=True, fabric=WAFER)
     assert batch / found.step_s == pytest.approx(measured, rel=0.3)

@@ -56,7 +56,7 @@ def report() -> StreamedReport:
         )
         for layer in placed
     ]
-    performance = streamed_performance(costs, 64, 1000, joined_update=False, fabric=WAFER)
+    performance = streamed_performance(costs, 64, 1000, 10**9, joined_update=False, fabric=WAFER)
     layers = tuple(
         LayerReport(layer, TRAFFIC, time, index == 1)
         for index, (layer, time) in enumerate(zip(placed, performance.layers, strict=True))

@@ -46,8 +46,9 @@ def token_loss(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> tor
     return F.cross_entropy(model(ids).reshape(-1, VOCABULARY), labels.reshape(-1))
 
 
-def streamed(step: Step) -> Streamed:
-    layers, interface = streamed_step(step.module), step_interface(step.module)
+def streamed(step: Step, micro_batches: int = 1) -> Streamed:
+    layers = streamed_step(step.module, micro_batches=micro_batches)
+    interface = step_interface(step.module)
     executables, data = [], {}
     for number, module in enumerate(layers.modules):
         name, part = f"function_{number}", step_interface(module)
@@ -61,11 +62,12 @@ def streamed(step: Step) -> Streamed:
     return Streamed(compiled, layers.schedule, data, state, step.batches, whole)
 
 
-def stack_of_three() -> Streamed:
+def stack_of_three(micro_batches: int = 1) -> Streamed:
     """Three blocks with dropout between a table and a head that share it; gradients are clipped."""
     torch.manual_seed(3)
     batches = [tuple(torch.randint(0, VOCABULARY, (2, 4, 6))) for _ in range(STEPS)]
-    return streamed(sgd_step(Stack(3), token_loss, *batches))  # type: ignore[arg-type]
+    step = sgd_step(Stack(3), token_loss, *batches)  # type: ignore[arg-type]
+    return streamed(step, micro_batches)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from streamed_steps import Streamed
 
-from cs_system.engine.base import make_engine
+from cs_system.engine.base import Engine, make_engine
 from cs_system.errors import ArtifactRefusedError, StateMismatchError, WaferLostError, WrongOrderError
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.swarmx.group import GroupEngine
@@ -29,7 +29,7 @@ def group(stack: Streamed, place: MemoryxPlace, count: int) -> Iterator[GroupEng
         engine.free()
 
 
-def train(engine: GroupEngine, stack: Streamed, last: int | None = None) -> list[np.ndarray]:
+def train(engine: Engine, stack: Streamed, last: int | None = None) -> list[np.ndarray]:
     pending = [engine.dispatch([array[None] for array in batch], 0, 1) for batch in stack.batches[:last]]
     return [step.wait()["output_0"] for step in pending]
 

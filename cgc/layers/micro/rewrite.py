@@ -1,0 +1,429 @@
+"""A training step rewritten for micro-batches: what comes before the sums over the batch, and what follows.
+
+Values of the whole step are made in one or more forms: `WHOLE`, as the step makes them; `SOME`, for the
+samples of a micro-batch, or its share of a sum; cut out of a whole value along a dimension (an integer); and
+`TOTAL`, when the shares of all micro-batches have been combined. What depends on the batch alone and is
+decided by all of its samples, as the number of words that count, is computed from the whole batch wherever it
+is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Block, SSAValue
+
+from cgc.cirh import ops as cirh
+from cgc.cirh.base import CirhOp, int_attr, ints_attr
+from cgc.cirh.facts import Elements
+from cgc.cirh.interface import (
+    INPUT_NAME,
+    arguments_and_results,
+    graph_function,
+    named_function,
+)
+from cgc.cirh.random import SeededRandomOp
+from cgc.cirh.types import INTEGERS, Tensor, dtype_name, element_count, shape_of, tensor_of, tensor_type
+from cgc.errors import CompileError
+from cgc.kernels.program import Program
+from cgc.layers.micro.norms import sum_squares_of_samples
+from cgc.layers.micro.rules import SLICED, Part, Parts, found, pointwise, repeated
+
+TOTAL_OF = "cs.total"
+"""Attribute of the ops behind which shares are combined: "sum", "min" or "max"."""
+
+Form = Literal["whole", "some", "total"] | int
+WHOLE: Form = "whole"
+SOME: Form = "some"
+TOTAL: Form = "total"
+
+_SHARES = ("sum", "min", "max")
+
+
+class NotSplitError(CompileError):
+    """A step that only the whole batch can compute."""
+
+
+@dataclass(frozen=True)
+class MicroStep:
+    """A step that computes a micro-batch, and what follows when all have been computed.
+
+    Attributes:
+        module: of the step. Its inputs are those of the whole step with some of the samples, then
+            `whole_inputs`, then the number of the micro-batch where `is_numbered`.
+        count: of micro-batches.
+        cut_inputs: positions of the tensors of a batch of which the step gets some samples.
+        whole_inputs: positions of the tensors of the batch that the step wants whole, too.
+        is_numbered: whether the step asks which of the micro-batches it computes, from 0.
+    """
+
+    module: ModuleOp
+    count: int
+    cut_inputs: tuple[int, ...]
+    whole_inputs: tuple[int, ...]
+    is_numbered: bool
+
+
+def micro_step(module: ModuleOp, count: int) -> MicroStep:
+    """Rewrites a training step for so many micro-batches.
+
+    Args:
+        module: the step as the passes leave it; it is not changed.
+        count: 2 or more; divides the samples of the batch.
+
+    Raises:
+        NotSplitError: the samples need each other, as those of a batch norm do.
+    """
+    copy = module.clone()
+    sum_squares_of_samples(copy)
+    return _Rewriter(copy, count).rewritten()
+
+
+class _Rewriter:
+    def __init__(self, module: ModuleOp, count: int) -> None:
+        self._function = graph_function(module)
+        self._program, self._count = Program(module), count
+        self._parts: dict[SSAValue, Part] = {}
+        self._early: set[SSAValue] = set()
+        self._wanted_parts: dict[CirhOp, Parts] = {}
+        self._rows: dict[SSAValue, int] = {}
+        self._with_own_rows: set[CirhOp] = set()
+        self._made: dict[tuple[SSAValue, Form], SSAValue] = {}
+        self._needed: dict[SSAValue, set[Form]] = {}
+        self._block = Block()
+        self._number: SSAValue | None = None
+
+    def rewritten(self) -> MicroStep:
+        """All of it."""
+        self._decide()
+        self._collect()
+        whole_inputs = self._arguments()
+        for op in self._program.ops:
+            self._emit(op)
+        return self._finished(whole_inputs)
+
+    # What each value is
+
+    def _decide(self) -> None:
+        program = self._program
+        self._parts.update(dict.fromkeys(program.state, "whole"))
+        for value in program.inputs:
+            shape = shape_of(value)
+            self._parts[value] = 0 if shape and shape[0] == program.batch_size else "whole"
+            self._early.add(value)
+        for op in program.ops:
+            self._decide_op(op)
+
+    def _decide_op(self, op: CirhOp) -> None:
+        parts = tuple(self._parts[value] for value in op.operands)
+        is_early = op.FACTS.elements is not Elements.MADE and all(
+            value in self._early or self._is_constant(value) for value in op.operands
+        )
+        if all(part == "whole" for part in parts):
+            results = repeated("whole", op)
+        else:
+            results = self._results(op, parts, is_early)
+        self._parts.update(zip(op.results, results, strict=True))
+        rows = self._rows_behind(op)
+        if rows is not None and isinstance(results[0], int):
+            self._rows[op.results[0]] = rows
+        if is_early:
+            self._early.update(op.results)
+
+    def _is_constant(self, value: SSAValue) -> bool:
+        index = self._program.producer(value)
+        return index is not None and index in self._program.constant
+
+    def _results(self, op: CirhOp, parts: Parts, is_early: bool) -> Parts:
+        made = self._of_own_rows(op, parts)
+        if made is None and "after" not in parts:
+            made = found(op, parts, self._count)
+        if made is not None and not (is_early and set(made[1]) & set(_SHARES)):
+            self._wanted_parts[op] = made[0]
+            return made[1]
+        if is_early:
+            return repeated("whole", op)
+        pairs = zip(op.operands, parts, strict=True)
+        if any(isinstance(part, int) and value not in self._early for value, part in pairs):
+            raise NotSplitError(_reason(op, parts))
+        return repeated("after", op)
+
+    # Rows that samples pick by their places in the whole batch, as those of masked words
+
+    def _rows_behind(self, op: CirhOp) -> int | None:
+        """Of how many rows of the batch a value picks some, each sample of its own; else None."""
+        if isinstance(op, cirh.ReshapeOp | cirh.CastOp):
+            return self._rows.get(op.operands[0])
+        if isinstance(op, cirh.SelectOp) and isinstance(wrapped := op.on_true.owner, cirh.AddOp):
+            # Places that count from the end where they are negative.
+            return self._rows.get(op.on_false) if op.on_false in wrapped.operands else None
+        if isinstance(op, cirh.AddOp):
+            for value, other in (op.operands, reversed(op.operands)):
+                if self._parts[other] == 0 and isinstance(value.owner, cirh.ConstOp):
+                    return rows_of_samples(value.owner)
+        return None
+
+    def _of_own_rows(self, op: CirhOp, parts: Parts) -> tuple[Parts, Parts] | None:
+        if isinstance(op, cirh.GatherOp):
+            rows, part = shape_of(op.x)[0], parts[1]
+            is_own = op.axis == 0 and parts[0] == 0 and isinstance(part, int)
+        elif isinstance(op, cirh.ScatterNdOp):
+            rows, part, is_own = shape_of(op.result)[0], 0, parts == (0, 0)
+        elif isinstance(op, cirh.ScatterOp) and parts == ("whole", 0, 0) and self._is_zero(op.x):
+            if self._rows.get(op.indices) != shape_of(op.x)[0]:
+                return (parts, ("sum",)) if op.reduce_kind == "ADD" else None
+            rows, part, is_own, parts = shape_of(op.x)[0], 0, True, (0, 0, 0)
+        else:
+            return None
+        if not is_own or self._rows.get(op.indices) != rows:
+            return None
+        self._with_own_rows.add(op)
+        return parts, (part,)
+
+    def _is_zero(self, value: SSAValue) -> bool:
+        made = value.owner
+        if isinstance(made, cirh.BroadcastInDimOp):
+            return self._is_zero(made.x)
+        return isinstance(made, cirh.ConstOp) and made.splat_value() == 0
+
+    def _place_here(self, op: cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp) -> SSAValue:
+        """Places among the rows of this micro-batch."""
+        places = self._made[op.indices, SOME]
+        rows = self._rows[op.indices] // self._count
+        first = self._first(rows, tensor_of(places))
+        return self._add(cirh.SubOp(places, first).take_origin(op))
+
+    # Which forms are needed
+
+    def _collect(self) -> None:
+        for value in (*self._program.outputs, *self._program.replacements.values()):
+            if isinstance(self._parts[value], int) and value not in self._early:
+                raise NotSplitError("the step gives a value for each sample")
+            self._need(value, self._complete(value))
+        for op in reversed(self._program.ops):
+            for form in self._forms(op):
+                for value, wanted in zip(op.operands, self._operand_forms(op, form), strict=True):
+                    if wanted is not None:
+                        self._need(value, wanted)
+
+    def _need(self, value: SSAValue, form: Form) -> None:
+        forms = self._needed.setdefault(value, set())
+        forms.add(form)
+        if form == TOTAL:
+            forms.add(SOME)
+        elif isinstance(form, int) and not self._is_cut_at_origin(value, form):
+            forms.add(WHOLE)
+
+    def _forms(self, op: CirhOp) -> list[Form]:
+        """Of an op those that some result is needed in, but totals."""
+        forms = {form for value in op.results for form in self._needed.get(value, ())}
+        return sorted(forms - {TOTAL}, key=str)
+
+    def _complete(self, value: SSAValue) -> Form:
+        """The form in which what follows the sums reads a value."""
+        return TOTAL if self._parts[value] in _SHARES else WHOLE
+
+    def _operand_forms(self, op: CirhOp, form: Form) -> Sequence[Form | None]:
+        if form == SOME:
+            pairs = zip(op.operands, self._wanted_parts[op], strict=True)
+            return [self._some(value, part) for value, part in pairs]
+        if isinstance(form, int):
+            return self._cut_operands(op, form)
+        return [self._complete(value) for value in op.operands]
+
+    def _some(self, value: SSAValue, part: Part) -> Form:
+        if self._parts[value] != "whole":
+            return SOME
+        return part if isinstance(part, int) else WHOLE
+
+    def _is_cut_at_origin(self, value: SSAValue, axis: int) -> bool:
+        op = value.owner
+        return isinstance(op, CirhOp) and self._cut_rule(op, axis) is not None
+
+    def _cut_operands(self, op: CirhOp, axis: int) -> Sequence[Form | None]:
+        rule = self._cut_rule(op, axis)
+        return [None] * len(op.operands) if rule is None else rule
+
+    def _cut_rule(self, op: CirhOp, axis: int) -> list[Form | None] | None:
+        """Operands of an op that is repeated for some samples alone, instead of being cut."""
+        if isinstance(op, SeededRandomOp):
+            return [WHOLE] if axis == 0 else None
+        if isinstance(op, cirh.ConstOp):
+            return [] if op.splat_value() is not None else None
+        if isinstance(op, cirh.BroadcastInDimOp):
+            dims = list(op.broadcast_dimensions)
+            is_new = axis not in dims or shape_of(op.x)[dims.index(axis)] == 1
+            return [WHOLE] if is_new else None
+        if op.FACTS.elements not in (Elements.POINTWISE, Elements.CONVERTED) or len(op.results) > 1:
+            return None
+        parts = pointwise(op, axis)
+        return None if parts is None else [part if isinstance(part, int) else WHOLE for part in parts]
+
+    # The module
+
+    def _arguments(self) -> tuple[int, ...]:
+        program, count = self._program, self._count
+        arguments: list[SSAValue] = list(self._function.body.block.args)
+        for value in arguments:
+            is_whole = self._parts[value] == "whole"
+            type_ = tensor_of(value) if is_whole else _cut_type(tensor_of(value), 0, count)
+            self._made[value, WHOLE if is_whole else SOME] = self._argument(type_)
+        whole = [
+            position
+            for position, value in enumerate(program.inputs)
+            if self._parts[value] != "whole" and WHOLE in self._needed.get(value, ())
+        ]
+        for position in whole:
+            value = program.inputs[position]
+            self._made[value, WHOLE] = self._argument(tensor_of(value))
+        for value in (*program.state, *program.inputs):
+            self._cut_all(value)
+        return tuple(whole)
+
+    def _emit(self, op: CirhOp) -> None:
+        for form in self._forms(op):
+            if isinstance(form, int) and self._cut_rule(op, form) is None:
+                continue
+            self._copy(op, form)
+        for value in op.results:
+            self._cut_all(value)
+            if TOTAL in self._needed.get(value, ()):
+                kind = self._parts[value]
+                total = cirh.ReshapeOp(self._made[value, SOME], shape_of(value)).take_origin(op)
+                total.attributes[TOTAL_OF] = StringAttr(str(kind))
+                self._made[value, TOTAL] = self._add(total)
+
+    def _copy(self, op: CirhOp, form: Form) -> None:
+        pairs = zip(op.operands, self._operand_forms(op, form), strict=True)
+        operands = [self._made[value, wanted] for value, wanted in pairs if wanted is not None]
+        if form == SOME and op in self._with_own_rows:
+            assert isinstance(op, cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp)
+            operands[list(op.operands).index(op.indices)] = self._place_here(op)
+        types = [self._type(value, form) for value in op.results]
+        properties = self._properties(op, form)
+        if isinstance(op, SeededRandomOp) and isinstance(form, int):
+            operands.append(self._first_element(element_count(types[0])))
+            properties["elements"] = int_attr(element_count(tensor_of(op.result)))
+        value = op.splat_value() if isinstance(form, int) and isinstance(op, cirh.ConstOp) else None
+        if value is not None:
+            copy: CirhOp = cirh.ConstOp.splat(value, types[0])
+        else:
+            copy = type(op).create(operands=operands, result_types=types, properties=properties)
+        copy.attributes.update(op.attributes)
+        self._block.add_op(copy)
+        self._made.update(((old, form), new) for old, new in zip(op.results, copy.results, strict=True))
+        if tuple(types) != copy._infer_results():
+            raise NotSplitError(f"{op.name}{_place(op)} has no form for some of the samples")
+        if form == SOME and isinstance(op, cirh.ReduceOp) and self._is_mean_of_samples(op):
+            self._made[op.result, SOME] = self._share_of_mean(op, copy.results[0])
+
+    def _is_mean_of_samples(self, op: cirh.ReduceOp) -> bool:
+        sums_samples = self._parts[op.result] == "sum" and isinstance(self._wanted_parts[op][0], int)
+        return sums_samples and op.reduce_kind == "MEAN"
+
+    def _share_of_mean(self, op: CirhOp, mean: SSAValue) -> SSAValue:
+        share = cirh.ConstOp.splat(1 / self._count, tensor_of(mean)).take_origin(op)
+        return self._add(cirh.MulOp(mean, self._add(share)).take_origin(op))
+
+    def _type(self, value: SSAValue, form: Form) -> Tensor:
+        axis = self._parts[value] if form == SOME else form
+        return _cut_type(tensor_of(value), axis, self._count) if isinstance(axis, int) else tensor_of(value)
+
+    def _properties(self, op: CirhOp, form: Form) -> dict[str, Attribute]:
+        properties = dict(op.properties)
+        names = SLICED.get(type(op))
+        axis = self._wanted_parts[op][0] if form == SOME and names else None
+        if names and isinstance(axis, int):
+            ends = list(getattr(op, names[1]))
+            ends[axis] //= self._count
+            properties[names[1]] = ints_attr(ends)
+        return properties
+
+    def _cut_all(self, value: SSAValue) -> None:
+        for axis in sorted(form for form in self._needed.get(value, ()) if isinstance(form, int)):
+            if (value, axis) not in self._made:
+                self._made[value, axis] = self._cut(value, axis)
+
+    def _cut(self, value: SSAValue, axis: int) -> SSAValue:
+        """The samples of this micro-batch out of a whole value."""
+        size = shape_of(value)[axis] // self._count
+        here = self._add(cirh.ArangeOp(size))
+        places = self._add(cirh.AddOp(here, self._first(size, tensor_of(here))))
+        return self._add(cirh.GatherOp(self._made[value, WHOLE], places, axis))
+
+    def _first(self, size: int, like: Tensor) -> SSAValue:
+        """The place of the first of `size` rows that each micro-batch has, everywhere in a tensor."""
+        first = self._first_element(size)
+        if dtype_name(like) != "int32":
+            first = self._add(cirh.CastOp(first, like.element_type))
+        return self._add(cirh.BroadcastInDimOp(first, like.get_shape(), []))
+
+    def _first_element(self, size: int) -> SSAValue:
+        """The same as one number, of i32."""
+        if self._number is None:
+            self._number = self._argument(tensor_type([], "int32"))
+        length = self._add(cirh.ConstOp.splat(size, tensor_type([], "int32")))
+        return self._add(cirh.MulOp(self._number, length))
+
+    def _argument(self, tensor: Tensor) -> SSAValue:
+        return self._block.insert_arg(tensor, len(self._block.args))
+
+    def _add(self, op: CirhOp) -> SSAValue:
+        self._block.add_op(op)
+        return op.results[0]
+
+    def _finished(self, whole_inputs: tuple[int, ...]) -> MicroStep:
+        arguments, results = arguments_and_results(self._function)
+        block = self._function.body.block
+        assert block.last_op is not None
+        returned = [self._made[value, self._complete(value)] for value in block.last_op.operands]
+        terminator = ReturnOp(*returned)
+        self._block.add_op(terminator)
+        own = [dict(argument.attributes.data) for argument in arguments]
+        more = len(self._block.args) - len(own)
+        own += [{INPUT_NAME: StringAttr(f"more_{index}")} for index in range(more)]
+        given = [dict(result.attributes.data) for result in results]
+        made = named_function(self._block, terminator, own, given)
+        made.attributes.update(self._function.attributes)
+        inputs = enumerate(self._program.inputs)
+        cut_inputs = tuple(position for position, value in inputs if self._parts[value] != "whole")
+        return MicroStep(ModuleOp([made]), self._count, cut_inputs, whole_inputs, self._number is not None)
+
+
+def _cut_type(tensor: Tensor, axis: int, count: int) -> Tensor:
+    shape = list(tensor.get_shape())
+    shape[axis] //= count
+    return tensor_type(shape, tensor.element_type)
+
+
+def rows_of_samples(op: cirh.ConstOp) -> int | None:
+    """Of a constant that counts on by as many rows as each sample has, how many rows there are in all.
+
+    Args:
+        op: with the samples along its first dimension.
+    """
+    values = op.to_array()
+    if dtype_name(tensor_of(op.result)) not in INTEGERS or values.ndim < 1 or len(values) < 2:
+        return None
+    steps = np.diff(values.astype(np.int64), axis=0)
+    row = int(steps.flat[0]) if steps.size else 0
+    return row * len(values) if row > 0 and np.all(steps == row) else None
+
+
+def _place(op: CirhOp) -> str:
+    where = [text for text in (op.node_name and f"'{op.node_name}'", op.source) if text]
+    return f" ({', '.join(where)})" if where else ""
+
+
+def _reason(op: CirhOp, parts: Parts) -> str:
+    name = f"{op.name}{_place(op)}"
+    if isinstance(op, cirh.FusedBatchNormOp | cirh.FusedBatchNormGradOp):
+        return f"{name} takes mean and variance over the samples of the whole batch"
+    if any(part in (*_SHARES, "after") for part in parts):
+        return f"{name} computes for each sample with a value that all samples of the batch decide"
+    return f"{name} computes with the samples of the whole batch"

@@ -1,0 +1,336 @@
+"""What an op computes when its operands hold some samples of a batch, op by op.
+
+A value is a `Part` of what the whole batch would give: the same in all micro-batches ("whole"), some samples
+(the dimension along which they lie), a share of a sum ("sum"), or the least or largest of some samples
+("min", "max"). A rule holds for samples that lie one after the other, in equal pieces of one dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from cgc.cirh import ops as cirh
+from cgc.cirh.base import CirhOp
+from cgc.cirh.facts import Elements, Samples
+from cgc.cirh.layer_norm import SampleNormGradOp, SampleNormOp
+from cgc.cirh.optimizer import OptimizerOp
+from cgc.cirh.reduction import ScanOp
+from cgc.cirh.softmax import AxisOp, CrossEntropyOp
+from cgc.cirh.types import FLOATS, dtype_name, shape_of, tensor_of
+
+Part = int | Literal["whole", "sum", "min", "max", "after"]
+"""An integer: samples along that dimension. "after": known when all samples have been computed."""
+
+Parts = tuple[Part, ...]
+Found = tuple[Parts, Parts] | None
+"""What the operands have to be ("whole" may be cut into samples), and what the results are."""
+
+SLICED: Mapping[type[CirhOp], tuple[str, str, str]] = {
+    cirh.SliceOp: ("start_indices", "limit_indices", "strides"),
+    cirh.StridedSliceOp: ("begin", "end", "strides"),
+    cirh.StridedSliceGradOp: ("begin", "end", "strides"),
+}
+"""First, end and stride of ops that take a part of each dimension."""
+
+_AT_PLACES = (Elements.POINTWISE, Elements.CONVERTED)
+_GROUPS = (cirh.GroupNormOp, cirh.GroupNormGradOp)
+_SUMS: tuple[type[CirhOp], ...] = (
+    cirh.NegOp,
+    cirh.ReshapeOp,
+    cirh.TransposeOp,
+    cirh.BroadcastInDimOp,
+    cirh.ConcatOp,
+    cirh.SplitOp,
+    cirh.SliceOp,
+    cirh.StridedSliceOp,
+    cirh.StridedSliceGradOp,
+    cirh.BiasAddGradOp,
+    cirh.ReduceBiasOp,
+    cirh.AddOp,
+    cirh.SubOp,
+)
+"""Of sums they make sums, if all operands are."""
+
+
+def found(op: CirhOp, parts: Parts, count: int) -> Found:
+    """What an op computes of some samples; None where there is no rule.
+
+    Args:
+        op: of the whole step.
+        parts: of its operands, of which one is samples or a share at least.
+        count: of micro-batches.
+    """
+    axes = {part for part in parts if isinstance(part, int)}
+    if not axes:
+        return _linear(op, parts)
+    if not all(isinstance(part, int) or part == "whole" for part in parts):
+        return None
+    made = _of_samples(op, parts, axes, count)
+    return made if made is not None and _divides(op, made, count) else None
+
+
+def repeated(part: Part, op: CirhOp) -> Parts:
+    """The same part for all results of an op."""
+    return (part,) * len(op.results)
+
+
+def pointwise(op: CirhOp, axis: int) -> Parts | None:
+    """What the operands of an op have to be that computes each element from those at its place.
+
+    Args:
+        op: whose operands have the shape of the result, or are scalars and vectors for all samples.
+        axis: of the samples.
+    """
+    shape = shape_of(op.results[0])
+    sources = [shape_of(operand) for operand in op.operands]
+    if axis >= len(shape) or (axis == len(shape) - 1 and any(s != shape and s for s in sources)):
+        return None  # a vector along the last dimension, where the samples lie
+    return tuple(axis if source == shape else "whole" for source in sources)
+
+
+def _divides(op: CirhOp, made: tuple[Parts, Parts], count: int) -> bool:
+    pairs = (*zip(op.operands, made[0], strict=True), *zip(op.results, made[1], strict=True))
+    return all(not isinstance(part, int) or shape_of(value)[part] % count == 0 for value, part in pairs)
+
+
+def _linear(op: CirhOp, parts: Parts) -> Found:
+    """Shares of a sum stay shares where a result is linear in them."""
+    given = set(parts)
+    if given == {"sum"} and (isinstance(op, _SUMS) or _widens(op)):
+        return parts, repeated("sum", op)
+    if given == {"sum"} and isinstance(op, cirh.ReduceOp) and op.reduce_kind in ("ADD", "MEAN"):
+        return parts, ("sum",)
+    once = parts.count("sum") == 1 and given == {"sum", "whole"}
+    if once and isinstance(op, cirh.MulOp | cirh.MatMulOp | cirh.DotGeneralOp):
+        return parts, ("sum",)
+    is_float = dtype_name(tensor_of(op.operands[0])) in FLOATS
+    if once and isinstance(op, cirh.DivOp) and parts[0] == "sum" and is_float:
+        return parts, ("sum",)
+    return None
+
+
+def _widens(op: CirhOp) -> bool:
+    is_cast = isinstance(op, cirh.CastOp) and dtype_name(tensor_of(op.operands[0])) in FLOATS
+    return is_cast and dtype_name(tensor_of(op.results[0])) == "float32"
+
+
+def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
+    rule = _RULES.get(type(op))
+    if rule is not None:
+        return rule(op, parts, count)
+    if isinstance(op, OptimizerOp | cirh.FusedBatchNormOp | cirh.FusedBatchNormGradOp) or len(axes) > 1:
+        return None
+    (axis,) = axes
+    if isinstance(op, AxisOp | ScanOp | cirh.ArgMaxOp | cirh.SoftmaxGradOp):
+        return _beside(op, axis)
+    if (wanted := _by_rows(op, axis)) is None and op.FACTS.elements in _AT_PLACES:
+        wanted = pointwise(op, axis)
+    if wanted is None or not _fits(parts, wanted):
+        return None
+    others: Part = "sum" if op.FACTS.samples is Samples.FIRST else axis
+    return wanted, (axis, *(others,) * (len(op.results) - 1))
+
+
+def _fits(parts: Parts, wanted: Parts) -> bool:
+    return all(part in ("whole", need) for part, need in zip(parts, wanted, strict=True))
+
+
+def _by_rows(op: CirhOp, axis: int) -> Parts | None:
+    """The operands of an op that works along the last dimension, for samples along another one."""
+    if axis >= len(shape_of(op.operands[0])) - 1 or (axis and isinstance(op, _GROUPS)):
+        return None
+    if isinstance(op, SampleNormOp):
+        return axis, "whole", "whole"
+    if isinstance(op, SampleNormGradOp):
+        return axis, axis, "whole", axis, axis
+    return (axis,) * len(op.operands) if isinstance(op, CrossEntropyOp | cirh.TopKOp) else None
+
+
+def _beside(op: Any, axis: int) -> Found:
+    """An op along one dimension, for all places of the others."""
+    if op.axis == axis:
+        return None
+    drops = len(shape_of(op.results[0])) < len(shape_of(op.operands[0]))
+    after = axis - 1 if drops and op.axis < axis else axis
+    return (axis,) * len(op.operands), (after,) * len(op.results)
+
+
+def _reshape(op: CirhOp, parts: Parts, count: int) -> Found:
+    (axis,) = parts
+    assert isinstance(axis, int)
+    before, after = shape_of(op.operands[0]), shape_of(op.results[0])
+    outer = math.prod(before[:axis])
+    for place, size in enumerate(after):
+        if math.prod(after[:place]) == outer and size % count == 0:
+            return parts, (place,)
+    return None
+
+
+def _transpose(op: Any, parts: Parts, count: int) -> Found:
+    return parts, (list(op.permutation).index(parts[0]),)
+
+
+def _broadcast(op: Any, parts: Parts, count: int) -> Found:
+    axis = parts[0]
+    assert isinstance(axis, int)
+    return parts, (op.broadcast_dimensions[axis],)
+
+
+def _joined(op: Any, parts: Parts, count: int) -> Found:
+    (axis, *others) = {part for part in parts if isinstance(part, int)}
+    return None if others or axis == op.axis else ((axis,) * len(parts), (axis,))
+
+
+def _split(op: Any, parts: Parts, count: int) -> Found:
+    return None if parts[0] == op.axis else (parts, (*parts,) * len(op.results))
+
+
+def _pad(op: Any, parts: Parts, count: int) -> Found:
+    axis = parts[0]
+    if not isinstance(axis, int) or parts[1] != "whole" or op.low[axis] or op.high[axis]:
+        return None
+    return parts, (axis,)
+
+
+def _slice(op: Any, parts: Parts, count: int) -> Found:
+    axis = parts[0]
+    assert isinstance(axis, int)
+    first, end, stride = (getattr(op, name)[axis] for name in SLICED[type(op)])
+    size = shape_of(op.operands[0])[axis]
+    is_all = (first, end, stride) == (0, size, 1) and size == shape_of(op.results[0])[axis]
+    return (parts, (axis,)) if is_all else None
+
+
+def _reduce(op: Any, parts: Parts, count: int) -> Found:
+    axis = parts[0]
+    assert isinstance(axis, int)
+    if axis not in op.dimensions:
+        gone = 0 if op.keep_dims else sum(dim < axis for dim in op.dimensions)
+        return parts, (axis - gone,)
+    kinds: Mapping[str, Part] = {"ADD": "sum", "MEAN": "sum", "MAX": "max", "MIN": "min"}
+    kind = kinds.get(op.reduce_kind)
+    return None if kind is None else (parts, (kind,))
+
+
+def _bias_gradient(op: Any, parts: Parts, count: int) -> Found:
+    kept = op.dim if isinstance(op, cirh.ReduceBiasOp) else len(shape_of(op.operands[0])) - 1
+    return None if parts[0] == kept else (parts, ("sum",))
+
+
+def _matmul(op: Any, parts: Parts, count: int) -> Found:
+    rank = len(shape_of(op.a))
+    row, column = rank - 2, rank - 1
+    inner = (row if op.transpose_a else column, column if op.transpose_b else row)
+    return _product(parts, inner, [(axis, axis) for axis in range(row)], (row, column))
+
+
+def _dot_general(op: Any, parts: Parts, count: int) -> Found:
+    both = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
+    contracting = list(zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True))
+    for place, pair in enumerate(both):
+        if _agree(parts, pair):
+            return pair, (place,)
+    for pair in contracting:
+        if _agree(parts, pair):
+            return (pair, ("sum",)) if "whole" not in parts else None
+    used = ({pair[0] for pair in (*both, *contracting)}, {pair[1] for pair in (*both, *contracting)})
+    rest = [
+        (side, axis)
+        for side, operand in enumerate(op.operands)
+        for axis in range(len(shape_of(operand)))
+        if axis not in used[side]
+    ]
+    for place, (side, axis) in enumerate(rest, len(both)):
+        if parts[side] == axis and parts[1 - side] == "whole":
+            return parts, (place,)
+    return None
+
+
+def _product(
+    parts: Parts, inner: tuple[int, int], both: Sequence[tuple[int, int]], last: tuple[int, int]
+) -> Found:
+    """A product of matrices: which dimensions are summed over, are of both operands, and come last."""
+    for axis, pair in enumerate(both):
+        if _agree(parts, pair):
+            return pair, (axis,)
+    if parts == inner:
+        return parts, ("sum",)
+    for side, place in enumerate(last):
+        if isinstance(parts[side], int) and parts[side] != inner[side] and parts[1 - side] == "whole":
+            return parts, (place,)
+    return None
+
+
+def _agree(parts: Parts, pair: tuple[int, int]) -> bool:
+    return all(part in (axis, "whole") for part, axis in zip(parts, pair, strict=True))
+
+
+def _attention(op: CirhOp, parts: Parts, count: int) -> Found:
+    axes = {part for part in parts if isinstance(part, int)}
+    (axis, *others) = axes
+    if others or axis >= len(shape_of(op.operands[0])) - 2:
+        return None
+    size = shape_of(op.operands[0])[axis]
+    wanted: Parts = tuple(axis if shape_of(value)[axis] == size else "whole" for value in op.operands)
+    fits = all(part == "whole" or part == need for part, need in zip(parts, wanted, strict=True))
+    return (wanted, (axis,) * len(op.results)) if fits else None
+
+
+def _gather(op: Any, parts: Parts, count: int) -> Found:
+    table, index = parts
+    if table == "whole" and isinstance(index, int):
+        return parts, (op.axis + index,)
+    if index == "whole" and isinstance(table, int) and table != op.axis:
+        more = len(shape_of(op.indices)) - 1
+        return parts, (table if table < op.axis else table + more,)
+    return None
+
+
+def _one_hot(op: Any, parts: Parts, count: int) -> Found:
+    axis = parts[0]
+    if not isinstance(axis, int):
+        return None
+    return parts, (axis + int(op.axis <= axis),)
+
+
+def _scatter_rows(op: CirhOp, parts: Parts, count: int) -> Found:
+    return ((0, 0), ("sum",)) if set(parts) <= {0, "whole"} else None
+
+
+def _convolution(op: Any, parts: Parts, count: int) -> Found:
+    if op.conv_pass_direction == "BWD_KERNEL":
+        return ((0, 0), ("sum",)) if set(parts) <= {0, "whole"} else None
+    return (parts, (0,)) if parts == (0, "whole") else None
+
+
+def _windows(op: CirhOp, parts: Parts, count: int) -> Found:
+    return ((0,) * len(parts), (0,)) if set(parts) <= {0, "whole"} else None
+
+
+_RULES: Mapping[type[CirhOp], Callable[[Any, Parts, int], Found]] = {
+    cirh.ReshapeOp: _reshape,
+    cirh.TransposeOp: _transpose,
+    cirh.BroadcastInDimOp: _broadcast,
+    cirh.ConcatOp: _joined,
+    cirh.SplitOp: _split,
+    cirh.PadOp: _pad,
+    cirh.SliceOp: _slice,
+    cirh.StridedSliceOp: _slice,
+    cirh.StridedSliceGradOp: _slice,
+    cirh.ReduceOp: _reduce,
+    cirh.BiasAddGradOp: _bias_gradient,
+    cirh.ReduceBiasOp: _bias_gradient,
+    cirh.MatMulOp: _matmul,
+    cirh.DotGeneralOp: _dot_general,
+    cirh.AttentionOp: _attention,
+    cirh.AttentionGradOp: _attention,
+    cirh.GatherOp: _gather,
+    cirh.OneHotOp: _one_hot,
+    cirh.ScatterNdOp: _scatter_rows,
+    cirh.ConvolutionOp: _convolution,
+    cirh.PoolOp: _windows,
+    cirh.MaxPoolGradOp: _windows,
+    cirh.AvgPoolGradOp: _windows,
+}

@@ -1,0 +1,115 @@
+"""A step in micro-batches computes the numbers of the whole batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cut_steps import cut_step, run_cut, run_whole
+from networks import Loss, Stack, Step, sgd_step
+from torch import nn
+from torch.nn import functional as F
+
+from cgc.errors import CompileError
+from cgc.execution.activations import MemoryLimit, activation_notices, chosen_step
+from cgc.layers.micro.rewrite import NotSplitError
+from cgc.layers.traffic import peak_bytes
+from cs_toolkit.streaming import Streaming
+
+VOCABULARY, BATCH = 12, 8
+
+
+def token_loss(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids).reshape(-1, VOCABULARY), labels.reshape(-1))
+
+
+def by_place(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of the third and fifth word of each sample, picked by their places in the whole batch."""
+    rows = torch.as_tensor(np.arange(BATCH)[:, None] * 6 + [2, 4], dtype=torch.int32)
+    places = (rows + (labels[:, :2] > 12).int()).reshape(-1)
+    picked = model(ids).reshape(-1, VOCABULARY).index_select(0, places)
+    return F.cross_entropy(picked, labels[:, :2].reshape(-1))
+
+
+def each_loss(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids).reshape(-1, VOCABULARY), labels.reshape(-1), reduction="none")
+
+
+def penalized(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    penalty = sum(torch.sum(weight * weight) for weight in model.parameters())
+    return token_loss(model, ids, labels) + 1e-3 * penalty
+
+
+def of_some_words(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean over words that count: how many, all samples decide."""
+    counts = (labels > 3).float().reshape(-1)
+    return (each_loss(model, ids, labels) * counts).sum() / counts.sum()
+
+
+def worst(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The largest loss of a sample, which all samples decide."""
+    return each_loss(model, ids, labels).reshape(BATCH, -1).mean(1).max()
+
+
+def stack_step(loss: Loss, depth: int = 2, tied: bool = True) -> Step:
+    torch.manual_seed(3)
+    batches = [tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6))) for _ in range(3)]
+    return sgd_step(Stack(depth, tied=tied), loss, *batches)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", [token_loss, penalized, of_some_words, by_place])
+@pytest.mark.parametrize("count", [2, 8])
+def test_losses_and_weights_are_those_of_the_whole_batch(loss: Loss, count: int) -> None:
+    step = stack_step(loss)
+    expected, expected_state = run_whole(step.module, step.state, step.batches)
+    cut = cut_step(step.module, micro_batches=count)
+    assert cut.schedule.micro.count == count
+    assert len(cut.schedule.layers) > 2
+    found, state = run_cut(cut, step.state, step.batches)
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=1e-5)
+    for name, value in expected_state.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+class Normalized(nn.Module):
+    """Two layers with a batch norm between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, 16)
+        self.norm, self.head = nn.BatchNorm1d(16), nn.Linear(16, VOCABULARY)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.table(ids).reshape(-1, 16))
+        logits: torch.Tensor = self.head(x)
+        return logits
+
+
+def test_samples_that_need_each_other_are_not_separated() -> None:
+    with pytest.raises(NotSplitError, match=r"networks\.py.* that all samples of the batch decide"):
+        cut_step(stack_step(worst).module, micro_batches=2)
+    torch.manual_seed(3)
+    batch = tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6)))
+    module = sgd_step(Normalized(), token_loss, batch).module  # type: ignore[arg-type]
+    with pytest.raises(NotSplitError, match="mean and variance over the samples of the whole batch"):
+        cut_step(module, micro_batches=2)
+
+
+def test_a_batch_that_cannot_be_cut_is_computed_at_once_and_the_user_told_why() -> None:
+    torch.manual_seed(3)
+    batch = tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6)))
+    module = sgd_step(Normalized(), token_loss, batch).module  # type: ignore[arg-type]
+    whole, limit = cut_step(module), MemoryLimit(1, "there is no room")
+    choice = chosen_step(module, whole, limit, Streaming())
+    assert choice.step.micro is None
+    (notice,) = activation_notices(choice, limit, Streaming())
+    assert "cannot be cut into micro-batches: cirh.FusedBatchNorm" in notice
+    with pytest.raises(CompileError, match=r"micro_batch_size is 4, .* cannot be cut: cirh.FusedBatchNorm"):
+        chosen_step(module, whole, limit, Streaming(micro_batch_size=4))
+
+
+def test_activations_of_one_micro_batch_wait_at_a_time() -> None:
+    module = stack_step(token_loss).module
+    whole, half, least = (peak_bytes(cut_step(module, micro_batches=n).schedule) for n in (1, 2, 8))
+    assert half < 0.6 * whole
+    assert least < 0.2 * whole

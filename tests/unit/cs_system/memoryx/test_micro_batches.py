@@ -1,0 +1,61 @@
+"""Engines that compute a batch in parts: the numbers are those of the whole step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamed_steps import Streamed, stack_of_three
+from test_group import check_numbers, train
+
+from cs_system.engine.base import make_engine
+from cs_system.engine.micro import share
+from cs_system.errors import ArtifactRefusedError
+from cs_system.memoryx.place import MemoryxPlace
+
+
+@pytest.fixture(scope="module")
+def halves() -> Streamed:
+    """Batches of 4 samples in 2 micro-batches; dropout, clipping and a tied table."""
+    return stack_of_three(micro_batches=2)
+
+
+@pytest.fixture(scope="module")
+def single() -> Streamed:
+    return stack_of_three(micro_batches=4)
+
+
+@pytest.mark.parametrize("name", ["halves", "single"])
+def test_one_wafer(
+    name: str, request: pytest.FixtureRequest, memoryx: tuple[str, int], tmp_path: Path
+) -> None:
+    stack: Streamed = request.getfixturevalue(name)
+    expected, expected_state = stack.whole
+    engine = stack.engine(MemoryxPlace(memoryx, tmp_path))
+    try:
+        engine.put_state(stack.state)
+        losses, state = train(engine, stack), engine.fetch_state()
+        engine.put_state(stack.state)
+        again = train(engine, stack)
+    finally:
+        engine.free()
+    np.testing.assert_allclose(np.concatenate(losses), [outputs[0] for outputs in expected], rtol=1e-5)
+    for key, value in expected_state.items():
+        np.testing.assert_allclose(state[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
+    assert [loss.tobytes() for loss in again] == [loss.tobytes() for loss in losses]
+
+
+def test_two_wafers_share_each_micro_batch(halves: Streamed, memoryx: tuple[str, int]) -> None:
+    check_numbers(halves, MemoryxPlace(memoryx), 2)
+
+
+def test_a_wafer_has_its_share_of_each_micro_batch() -> None:
+    batch = np.arange(24).reshape(12, 2)
+    shares = [share(batch, 2, 3, rank) for rank in range(3)]
+    assert [list(rows[:, 0] // 2) for rows in shares] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+
+
+def test_micro_batches_that_cannot_be_shared_are_refused(single: Streamed) -> None:
+    with pytest.raises(ArtifactRefusedError, match="each of the 4 micro-batches of a batch of 4 samples"):
+        make_engine(single.compiled, single.data, 1, MemoryxPlace(), 2)

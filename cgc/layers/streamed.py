@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
+from cgc.cirh.copies import copied
 from cgc.cirh.interface import graph_function
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut, cut
@@ -45,7 +46,7 @@ def streamed_step(module: ModuleOp, recomputed: frozenset[int] = frozenset()) ->
         module: the step as the passes leave it; it is not changed.
         recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
     """
-    copy = module.clone()
+    copy = copied(module)
     split_norms(copy)
     program = Program(copy)
     return _scheduled(copy, program, cut(step_graph(program), labels(program.ops)), recomputed)

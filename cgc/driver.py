@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.artifact import (
@@ -59,6 +59,8 @@ class CompileOptions(BaseModel):
         precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
         execution: how the CS system executes the step; auto is pipelined where the step fits the wafer, else
             weight streaming.
+        activation_bytes: with weight streaming, the wafer's memory for activations: layers are computed again
+            in the backward pass until they fit, all of them with 0. By default what the layers leave free.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,6 +68,7 @@ class CompileOptions(BaseModel):
     passes: str = DEFAULT_PIPELINE
     precision: Precision = "float32"
     execution: ExecutionChoice = "pipelined"
+    activation_bytes: int | None = Field(default=None, ge=0)
 
     @property
     def pipeline(self) -> str:
@@ -236,7 +239,15 @@ def _compile(
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
     from cgc.execution.choice import compile_for
 
-    stages, compiled = compile_for(options.execution, module, options.pipeline, interface, fabric, progress)
+    stages, compiled = compile_for(
+        options.execution,
+        module,
+        options.pipeline,
+        interface,
+        fabric,
+        progress,
+        activation_bytes=options.activation_bytes,
+    )
     with stages.stage("Writing the artifact"):
         files, used = compiled.files(), fabric.for_execution(compiled.estimates.execution)
         manifest = Manifest(

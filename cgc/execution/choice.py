@@ -25,6 +25,8 @@ def compile_for(
     interface: StepInterface,
     fabric: Fabric,
     progress: Progress | None,
+    *,
+    activation_bytes: int | None = None,
 ) -> tuple[Stages, Compiled]:
     """What a mode of execution makes of a step, and the stages so far: all but the last.
 
@@ -35,6 +37,7 @@ def compile_for(
         interface: of the step.
         fabric: what the step is for.
         progress: told when a stage begins.
+        activation_bytes: with weight streaming, of the wafer for activations; by default what layers leave.
 
     Raises:
         CompileError: the step is invalid, cannot be executed or placed.
@@ -43,7 +46,9 @@ def compile_for(
     stages = Stages(COMMON_STAGES + own, progress)
     optimized = rewritten(module, pipeline, stages)
     if choice == "weight_streaming":
-        return stages, weight_streaming.compile_streamed(optimized, fabric, stages)
+        return stages, weight_streaming.compile_streamed(
+            optimized, fabric, stages, activation_bytes=activation_bytes
+        )
     graph = pipelined.matched(optimized, stages)
     try:
         placement = pipelined.placed(graph, fabric, stages)
@@ -52,7 +57,10 @@ def compile_for(
             raise with_streaming_rate(error, graph) from None
         stages.expect(weight_streaming.STAGES + 1)
         return stages, _streamed_instead(
-            error, lambda why: weight_streaming.compile_streamed(optimized, fabric, stages, (why,))
+            error,
+            lambda why: weight_streaming.compile_streamed(
+                optimized, fabric, stages, (why,), activation_bytes=activation_bytes
+            ),
         )
     notices = (_fits(placement.active_pes, fabric),) if choice == "auto" else ()
     return stages, pipelined.compile_pipelined(

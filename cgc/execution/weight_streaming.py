@@ -34,7 +34,12 @@ STAGES = 5
 
 
 def compile_streamed(
-    module: ModuleOp, fabric: Fabric, stages: Stages, notices: tuple[str, ...] = ()
+    module: ModuleOp,
+    fabric: Fabric,
+    stages: Stages,
+    notices: tuple[str, ...] = (),
+    *,
+    activation_bytes: int | None = None,
 ) -> Compiled:
     """Compiles a rewritten step; function *i* of the schedule is executable *i*.
 
@@ -43,6 +48,7 @@ def compile_streamed(
         fabric: the wafer that holds a layer at a time.
         stages: of the compilation.
         notices: for the report, why the step is executed so.
+        activation_bytes: of the wafer for activations; by default what its layers leave.
 
     Raises:
         PlacementError: a layer does not fit on the wafer by itself.
@@ -53,8 +59,9 @@ def compile_streamed(
         step = streamed_step(module)
     with stages.stage("Placing layers"):
         layers = placed_layers(step, wafer)
-        room = activation_room(layer_costs(layers, step, frozenset()), wafer)
-        step, recomputed = fitting_step(step, room)
+        if activation_bytes is None:
+            activation_bytes = activation_room(layer_costs(layers, step, frozenset()), wafer)
+        step, recomputed = fitting_step(step, activation_bytes)
     with stages.stage("Estimating performance"):
         report = replace(streamed_report(step, layers, recomputed, wafer), notices=notices)
     with stages.stage("Exporting the executables"):

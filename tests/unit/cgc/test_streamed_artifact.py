@@ -127,3 +127,14 @@ def test_stages_count_up_to_the_end(module, tmp_path):
     assert done == tuple(range(len(stages)))
     assert set(totals) == {len(stages) - 1}
     assert len(set(names)) == len(names)
+
+
+def test_layers_are_computed_again_until_activations_fit_the_memory_that_is_given(tmp_path):
+    module = parse_module(TRAIN)
+    counts = []
+    for given in (None, 0):
+        options = CompileOptions(execution="weight_streaming", activation_bytes=given)
+        estimates = compile_step(module, tmp_path, options, load_fabric("cs2")).artifact.estimates
+        assert isinstance(estimates, StreamedEstimates)
+        counts.append(estimates.recomputed_layers)
+    assert counts[0] == 0 < counts[1]

@@ -39,8 +39,7 @@ class TextPrinter(Printer):
 
     def print_op(self, op: Operation) -> None:
         """Writes an op; one of CIRH with the usual text in a few pieces."""
-        is_usual = isinstance(op, CirhOp) and type(op).print is CirhOp.print and op.results
-        if not is_usual or self.print_generic_format or self.print_debuginfo or self.diagnostic.op_messages:
+        if not isinstance(op, CirhOp) or not self._is_usual(op):
             super().print_op(op)
             return
         results, operands = (", ".join(map(self._named, values)) for values in (op.results, op.operands))
@@ -48,6 +47,12 @@ class TextPrinter(Printer):
         self.print_op_attributes(op.ordered_attributes())
         self.print_string(" : ")
         self.print_function_type(op.operand_types, op.result_types)
+
+    def _is_usual(self, op: CirhOp) -> bool:
+        has_own_text = type(op).print is not CirhOp.print or not op.results
+        return not (
+            has_own_text or self.print_generic_format or self.print_debuginfo or self.diagnostic.op_messages
+        )
 
     def _named(self, value: SSAValue) -> str:
         """The name of a value as it is written; a new value gets one."""

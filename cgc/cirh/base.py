@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias, overload
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IntegerAttr, StringAttr, f32, i1, i64
@@ -44,11 +44,13 @@ FALSE = IntegerAttr(0, i1)
 """Constraints and defaults for the attributes of ops."""
 
 
+@lru_cache(maxsize=4096)
 def int_attr(value: int) -> IntegerAttr:
-    """`value : i64`."""
+    """`value : i64`; a step has few different ones."""
     return IntegerAttr(int(value), i64)
 
 
+@cache
 def bool_attr(value: bool) -> IntegerAttr:
     """`true` or `false`."""
     return IntegerAttr(int(value), i1)
@@ -61,7 +63,12 @@ def float_attr(value: float) -> FloatAttr:
 
 def ints_attr(values: Iterable[int]) -> DenseArrayBase:
     """`array<i64: ...>`."""
-    return DenseArrayBase.from_list(i64, [int(value) for value in values])
+    return _ints_attr(tuple(int(value) for value in values))
+
+
+@lru_cache(maxsize=4096)
+def _ints_attr(values: tuple[int, ...]) -> DenseArrayBase:
+    return DenseArrayBase.from_list(i64, values)
 
 
 @lru_cache(maxsize=4096)

@@ -91,6 +91,13 @@ disturbs both sides alike. Absolute figures are of this machine:
   large: the compiled program in the engine of the CS system against the same model_fn in a session, in
   `tf.function` and in `tf.function(jit_compile=True)`, all from batches in memory and on the same
   cores. The ratio is our time over the best of the others, so less is better.
+* *weight streaming*: GPTs of one width and batch; seconds of compiling and tracing are the CPU's. The peak is
+  that of the process that stands for the wafer, XLA's work in it included. *Activations recomputed*: the
+  forward part of every layer is computed again in the backward pass, so that one activation a layer waits;
+  else all that the backward pass reads. *Compiling* is the compiler's time, from the traced step to the
+  artifact, in a new process. Kernels, places on the wafer and executables are made once for equal layers;
+  reading, rewriting and printing the ops of the step still grows with them. Before that, TensorFlow traces
+  the user's Python and the graph is imported: the seconds in brackets.
 * *ISPD 2020*: graphs of the wafer-scale placement contest; the objective is the slowest kernel's time plus
   the weighted length of the wires. The area bound is the time at which the smallest rectangles fill the
   fabric; where wires weigh 4 no solution may come near it, so the target is relative to the bound of time and

@@ -24,6 +24,8 @@ LITERAL_LIMIT = 64
 LARGEST_BYTES = 2**31
 """Of a constant: it takes its full size in memory, even one number repeated. TensorFlow has none larger."""
 
+_BOOL = IntegerType(1)
+
 
 def dense_attr(array: AnyArray) -> DenseIntOrFPElementsAttr:
     """A dense attribute of the values, shape and dtype of an array. Bools are stored as bytes 0 and 1."""
@@ -35,7 +37,7 @@ def dense_array(value: DenseIntOrFPElementsAttr) -> AnyArray:
     """The values of a dense attribute: a read-only array, which shares its memory if it is not of bools."""
     tensor = checked_tensor(value.type)
     flat: AnyArray
-    if tensor.element_type == IntegerType(1):
+    if tensor.element_type == _BOOL:
         # attributes made by xDSL hold `true` as 0xFF, which numpy does not accept as a bool
         flat = np.frombuffer(value.data.data, np.uint8) != 0
         flat.flags.writeable = False
@@ -46,20 +48,22 @@ def dense_array(value: DenseIntOrFPElementsAttr) -> AnyArray:
 
 def canonical_dense(value: DenseIntOrFPElementsAttr) -> DenseIntOrFPElementsAttr:
     """The same values with bools as bytes 0 and 1, so that equal constants are equal attributes."""
-    if value.get_element_type() != IntegerType(1) or not set(value.data.data) - {0, 1}:
+    if value.get_element_type() != _BOOL or not set(value.data.data) - {0, 1}:
         return value
     return DenseIntOrFPElementsAttr(value.type, BytesAttr(dense_array(value).tobytes()))
 
 
 def dense_splat(value: DenseIntOrFPElementsAttr) -> Any | None:
     """The numpy scalar that every element is, bit for bit; None if elements differ or there are none."""
-    data = value.data.data
-    size = numpy_dtype(value.get_element_type()).itemsize
+    data, dtype = value.data.data, numpy_dtype(value.type.element_type)
+    size = dtype.itemsize
     # Bytes are compared, not values: -0.0 is not 0.0. The first two elements settle most large constants.
     first = data[:size]
     if not data or data[size : 2 * size] not in (first, b"") or data != first * (len(data) // size):
         return None
-    return dense_array(value).reshape(-1)[0]
+    if dtype.kind == "b":  # see `dense_array`
+        return np.bool_(data[0] != 0)
+    return np.frombuffer(data, dtype.newbyteorder("<"), 1)[0]
 
 
 def print_dense(value: DenseIntOrFPElementsAttr, printer: Printer) -> None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from xdsl.traits import Commutative
+
 from cgc.cirh.activation import *
 from cgc.cirh.attention import *
-from cgc.cirh.base import CirhOp
+from cgc.cirh.base import CirhOp, set_quick_accessors
 from cgc.cirh.batch_norm import *
 from cgc.cirh.composite import *
 from cgc.cirh.constant import *
@@ -39,7 +41,14 @@ ALL_OPS: tuple[type[CirhOp], ...] = tuple(
     if isinstance(value, type) and issubclass(value, CirhOp) and "FACTS" in vars(value)
 )
 
+for _op_type in ALL_OPS:
+    set_quick_accessors(_op_type)
+
 
 def ops_where(holds: Callable[[type[CirhOp]], bool]) -> frozenset[type[CirhOp]]:
     """All ops for which something holds, such as one of their `FACTS`."""
     return frozenset(op for op in ALL_OPS if holds(op))
+
+
+COMMUTATIVE = ops_where(lambda op: op.has_trait(Commutative))
+"""Ops of two operands whose order does not matter."""

@@ -157,10 +157,12 @@ class _CanonicalPrinter(TextPrinter):
     """Prints without names, of values and of where ops come from."""
 
     def print_ssa_value(self, value: SSAValue) -> str:
-        name = self._ssa_values.get(value)
-        if name is None:
-            name = self._ssa_values[value] = self._get_new_valid_name_id()
+        name = self._ssa_values.get(value) or self.new_name(value)
         self.print_string(f"%{name}")
+        return name
+
+    def new_name(self, value: SSAValue) -> str:
+        name = self._ssa_values[value] = self._get_new_valid_name_id()
         return name
 
     def print_op_attributes(

@@ -105,19 +105,25 @@ def _tensor_type(shape: tuple[int, ...], element: ElementType) -> Tensor:
     return TensorType(element, shape)
 
 
-_checked: dict[int, Tensor] = {}
-"""Types found to be good, by identity: a compilation asks 200,000 times for a few thousand of them."""
+_checked: dict[int, tuple[Tensor, tuple[int, ...]]] = {}
+"""Types found to be good and their shapes, by identity, which lasts as long as the type that is kept here.
+
+A compilation asks 200,000 times for a few thousand of them.
+"""
 
 
 def tensor_of(value: SSAValue) -> Tensor:
     """The type of an SSA value, checked to be a static tensor of a supported element type."""
-    kind = value.type
+    return _known(value.type)[0]
+
+
+def _known(kind: Attribute) -> tuple[Tensor, tuple[int, ...]]:
     known = _checked.get(id(kind))
-    if known is not kind:
-        known = checked_tensor(kind)
+    if known is None or known[0] is not kind:
+        tensor = checked_tensor(kind)
         if len(_checked) >= _MOST_CHECKED:
             _checked.clear()
-        _checked[id(kind)] = known
+        known = _checked[id(kind)] = tensor, tensor.get_shape()
     return known
 
 
@@ -144,7 +150,7 @@ def checked_tensor(attribute: Attribute) -> Tensor:
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
     """The shape of an SSA value."""
-    return tensor_of(value).get_shape()
+    return _known(value.type)[1]
 
 
 def element_count(tensor: Tensor) -> int:

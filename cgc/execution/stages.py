@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from cgc.cirh.copies import copied
 from cgc.cirh.interface import step_mode
 from cgc.cirh.verify import verify_module
 
@@ -66,6 +67,6 @@ def rewritten(module: ModuleOp, pipeline: str, stages: Stages) -> ModuleOp:
             verify_module(module)
         step_mode(module)
     with stages.stage("Rewriting the graph"):
-        optimized = module.clone()
+        optimized = copied(module)
         run_pipeline(optimized, pipeline)
     return optimized

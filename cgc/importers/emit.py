@@ -63,6 +63,7 @@ class Emitter:
     def __init__(self, block: Block) -> None:
         self._block = block
         self._constants: dict[tuple[str, Shape, bytes], SSAValue] = {}
+        self._broadcasts: dict[tuple[SSAValue, Shape, bool], SSAValue] = {}
         self._node: str | None = None
         self._source: str | None = None
         self._layer: LayerPath = ()
@@ -170,12 +171,15 @@ class Emitter:
         return x if order == tuple(range(len(order))) else self.emit(ops.TransposeOp(x, order))
 
     def broadcast(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
-        """Broadcasts by numpy's rule: axes are matched from the last backwards."""
+        """Broadcasts by numpy's rule, axes matched from the last backwards; each exists once in a step."""
         shape, own = tuple(shape), shape_of(x)
         if own == shape:
             return x
-        offset = len(shape) - len(own)
-        return self.emit(ops.BroadcastInDimOp(x, shape, tuple(range(offset, len(shape)))))
+        key = x, shape, self._float32
+        if key not in self._broadcasts:
+            dimensions = tuple(range(len(shape) - len(own), len(shape)))
+            self._broadcasts[key] = self.emit(ops.BroadcastInDimOp(x, shape, dimensions))
+        return self._broadcasts[key]
 
     def cast(self, x: SSAValue, dtype: str) -> SSAValue:
         """Converts the element type; the same type is no op."""

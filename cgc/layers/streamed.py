@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
+from cgc.cirh.copies import copied
 from cgc.cirh.interface import graph_function
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut, cut
@@ -65,7 +66,7 @@ def streamed_step(
         NotSplitError: the samples of the batch need each other, so that there are no micro-batches.
     """
     micro = micro_step(module, micro_batches) if micro_batches > 1 else None
-    copy = module.clone() if micro is None else micro.module
+    copy = copied(module) if micro is None else micro.module
     split_norms(copy)
     program = Program(copy)
     found = cut(step_graph(program, micro), labels(program.ops))

@@ -16,7 +16,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
-from xdsl.traits import Commutative
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
@@ -86,11 +85,14 @@ def sub(op: ops.SubOp) -> Replacement:
 def mul(op: ops.MulOp) -> Replacement:
     """`x * 1` -> `x`; `x * -1` -> `-x` for floats and signed integers; `x * 0` -> `0` for integers alone."""
     for x, other in _both_ways(op):
-        if is_splat_of(other, 1):
+        splat = constant_splat(other)
+        if splat is None:
+            continue
+        if splat == 1:
             return x
-        if is_splat_of(other, -1):
+        if splat == -1:
             return ops.NegOp(x)
-        if not _is_float(op.result) and is_splat_of(other, 0):
+        if splat == 0 and not _is_float(op.result):
             return other
     return None
 
@@ -431,9 +433,10 @@ def simplified(op: CirhOp) -> Replacement:
         replacement = rule(op)
         if replacement is not None:
             return replacement
-    if isinstance(op, BinaryOp) and op.has_trait(Commutative):
-        return constant_to_the_right(op)
-    return None
+    return constant_to_the_right(op) if type(op) in _ORDERLESS else None  # type: ignore[arg-type]
+
+
+_ORDERLESS = frozenset(op for op in ops.COMMUTATIVE if issubclass(op, BinaryOp))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from cgc.cirh.constant import ConstOp
 from cgc.cirh.precision import is_cb16
 from cgc.cirh.types import AnyArray, element_count, tensor_of
 from cgc.passes.evaluate import evaluate
+from cgc.passes.rewriting import drop, replace_uses
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,12 @@ class ConstantFoldPass(ModulePass):
                     _replace(op, value)
 
     def _fold(self, op: CirhOp) -> AnyArray | None:
-        owners = [operand.owner for operand in op.operands]
-        constants = [owner for owner in owners if isinstance(owner, ConstOp)]
-        if len(constants) != len(owners) or len(op.results) != 1 or is_cb16(op.results[0]):
+        constants: list[ConstOp] = []
+        for operand in op.operand_values:
+            if not isinstance(owner := operand.owner, ConstOp):
+                return None
+            constants.append(owner)
+        if len(op.results) != 1 or is_cb16(op.results[0]):
             return None
         size = element_count(tensor_of(op.results[0]))
         largest = max((element_count(tensor_of(operand)) for operand in op.operands), default=0)
@@ -70,5 +74,5 @@ def _leaves_device_range(value: AnyArray) -> bool:
 def _replace(op: CirhOp, value: AnyArray) -> None:
     constant = ConstOp.from_array(value).take_origin(op)
     Rewriter.insert_op(constant, InsertPoint.before(op))
-    op.results[0].replace_all_uses_with(constant.result)
-    Rewriter.erase_op(op)
+    replace_uses(op.results[0], constant.result)
+    drop(op)

@@ -12,33 +12,55 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block
+from xdsl.ir import Attribute, Block
 from xdsl.passes import ModulePass
-from xdsl.traits import Commutative
 
 from cgc.cirh.base import ORIGIN, CirhOp
+from cgc.cirh.ops import COMMUTATIVE
+from cgc.passes.rewriting import drop, replace_uses
 
 
 def _key(op: CirhOp) -> Hashable:
-    """Equal for ops that compute the same: name, operands, attributes without the origin, result types."""
-    operands = [id(operand) for operand in op.operands]
-    if op.has_trait(Commutative):
+    """Equal for all ops that compute the same, and for few others: class and operands.
+
+    What is made of nothing has its attributes in it, too; to hash those of all ops would take longer than the
+    rest of the pass.
+    """
+    operands = [id(operand) for operand in op.operand_values]
+    if not operands:
+        return type(op), frozenset(op.properties.items())
+    if type(op) in COMMUTATIVE:
         operands.sort()
-    attributes = frozenset((name, value) for name, value in op.attributes.items() if name not in ORIGIN)
-    return op.name, tuple(operands), frozenset(op.properties.items()), attributes, tuple(op.result_types)
+    return type(op), *operands
+
+
+def _is_same(op: CirhOp, other: CirhOp) -> bool:
+    """Whether two ops of one key compute the same: where they come from does not count."""
+    return (
+        op.properties == other.properties
+        and op.result_types == other.result_types
+        and _essential(op) == _essential(other)
+    )
+
+
+def _essential(op: CirhOp) -> dict[str, Attribute]:
+    return {name: value for name, value in op.attributes.items() if name not in ORIGIN}
 
 
 def merge_equal_ops(block: Block) -> None:
     """Merges equal ops of a block, in one sweep: operands are merged before their users are seen."""
-    known: dict[Hashable, CirhOp] = {}
+    known: dict[Hashable, list[CirhOp]] = {}
     for op in list(block.ops):
         if not isinstance(op, CirhOp):
             continue
-        first = known.setdefault(_key(op), op)
-        if first is not op:
-            for old, new in zip(op.results, first.results, strict=True):
-                old.replace_all_uses_with(new)
-            block.erase_op(op)
+        near = known.setdefault(_key(op), [])
+        first = next((other for other in near if _is_same(op, other)), None)
+        if first is None:
+            near.append(op)
+            continue
+        for old, new in zip(op.results, first.results, strict=True):
+            replace_uses(old, new)
+        drop(op)
 
 
 @dataclass(frozen=True)

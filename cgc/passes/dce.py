@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
-from xdsl.transforms.dead_code_elimination import region_dce
+from xdsl.transforms.dead_code_elimination import would_be_trivially_dead
+
+from cgc.cirh.base import CirhOp
+from cgc.passes.rewriting import drop, is_read
 
 
 @dataclass(frozen=True)
@@ -17,5 +21,21 @@ class DcePass(ModulePass):
     name = "dce"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place."""
-        region_dce(op.body)
+        """Rewrites the module in place, in one sweep from the end: readers go before what they have read."""
+        for block in op.body.blocks:
+            _clean(block)
+
+
+def _clean(block: Block) -> None:
+    for op in reversed(list(block.ops)):
+        if not is_read(op) and _may_go(op):
+            drop(op)
+            continue
+        for region in op.regions:
+            for inner in region.blocks:
+                _clean(inner)
+
+
+def _may_go(op: Operation) -> bool:
+    """Whether nothing but its results would miss an op; all ops of CIRH are pure."""
+    return isinstance(op, CirhOp) or would_be_trivially_dead(op)

@@ -23,8 +23,8 @@ from cgc.passes.canonicalize import simplified
 from cgc.passes.constraints import REWRITES
 from cgc.passes.cse import merge_equal_ops
 from cgc.passes.matching import CompiledPattern, Matched, Matcher
-from cgc.passes.pattern_files import OPTIONAL, STAGES, load_patterns
-from cgc.passes.rewriting import Worklist, erase_unused, replace_op
+from cgc.passes.pattern_files import OPTIONAL, STAGES, PatternIndex, load_patterns
+from cgc.passes.rewriting import Worklist, erase_unused, is_read, replace_op, replace_uses
 
 
 class _Rewriter:
@@ -103,9 +103,7 @@ class _Rewriter:
             new = [cast(SSAValue, values[value]) for value in op.repl_values]
         for before, after in zip(old.results, new, strict=True):
             self._worklist.push_users(before)
-            if after.name_hint is None:
-                after.name_hint = before.name_hint
-            before.replace_all_uses_with(after)
+            replace_uses(before, after)
         return old
 
 
@@ -119,7 +117,7 @@ class Fuser:
 
     def __init__(self, context: Context, block: Block, groups: Sequence[str]) -> None:
         self._block = block
-        self._patterns = load_patterns(groups, {op.name for op in block.ops})
+        self._patterns = PatternIndex(load_patterns(groups, {op.name for op in block.ops}))
         self._worklist = Worklist()
         self._rewriter = _Rewriter(context, self._worklist)
         self._order: dict[Operation, int] = {}
@@ -128,10 +126,10 @@ class Fuser:
     def run(self) -> None:
         """Rewrites the block in place."""
         for op in self._block.ops:
-            if op.name in self._patterns:
+            if self._patterns.knows(op):
                 self._worklist.push(op)
         while (op := self._worklist.pop()) is not None:
-            if _is_read(op) and not self._fused(op):
+            if is_read(op) and not self._fused(op):
                 self._simplify(op)
 
     def _simplify(self, op: CirhOp) -> None:
@@ -142,7 +140,7 @@ class Fuser:
 
     def _fused(self, op: CirhOp) -> bool:
         """Tries all patterns with such a root; whether one has been applied."""
-        for text in self._patterns.get(op.name, ()):
+        for text in self._patterns.near(op):
             if not text.may_fit(op):
                 continue
             pattern = text.compiled
@@ -165,10 +163,6 @@ class Fuser:
         except KeyError:  # an op that is newer than the order, or was moved
             self._order = {op: index for index, op in enumerate(self._block.ops)}
             return _place(pattern, matcher, self._order)
-
-
-def _is_read(op: CirhOp) -> bool:
-    return any(result.first_use is not None for result in op.results)
 
 
 def _place(pattern: CompiledPattern, matcher: Matcher, order: dict[Operation, int]) -> InsertPoint | None:

@@ -14,7 +14,7 @@ to those with either; all other lines to all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -29,6 +29,7 @@ from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.parser import Parser
 
 from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
 from cgc.passes.constraints import CONSTRAINTS
 from cgc.passes.matching import CompiledPattern, compile_pattern
 
@@ -131,6 +132,38 @@ def _may_come_from(makers: tuple[Shape | None, ...], values: tuple[SSAValue, ...
         if maker is not None and not (isinstance(value, OpResult) and _may_be(maker, value.op)):
             return False
     return True
+
+
+class PatternIndex:
+    """Patterns by the names of the ops that make the operands of their root: most ops have none to try."""
+
+    def __init__(self, patterns: Mapping[str, Sequence[PatternText]]) -> None:
+        self._patterns = patterns
+        self._near: dict[tuple[str | None, ...], tuple[PatternText, ...]] = {}
+
+    def knows(self, op: Operation) -> bool:
+        """Whether there are patterns with such a root."""
+        return op.name in self._patterns
+
+    def near(self, op: CirhOp) -> tuple[PatternText, ...]:
+        """The patterns that fit an op and its operands as far as names of ops tell."""
+        texts = self._patterns.get(op.name, ())
+        if not texts:
+            return ()
+        makers = [value.op.name if type(value) is OpResult else None for value in op.operand_values]
+        key = (op.name, *makers)
+        if key not in self._near:
+            self._near[key] = tuple(text for text in texts if _are_near(text.root, makers))
+        return self._near[key]
+
+
+def _are_near(root: Shape, makers: Sequence[str | None]) -> bool:
+    """Whether ops of these names may make the operands of the root, of two in either order."""
+    orders = [makers, makers[::-1]] if len(makers) == 2 else [makers]
+    return len(root.operands) == len(makers) and any(
+        all(wanted is None or wanted.name == name for wanted, name in zip(root.operands, order, strict=True))
+        for order in orders
+    )
 
 
 def load_patterns(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue, SSAValues
 
 from cgc.cirh.base import CirhOp
 
@@ -77,10 +77,34 @@ def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], 
         block.insert_ops_before(replacement, op)
         replacement = replacement[-1].results[0]
     worklist.push_users(op.results[0])
-    if replacement.name_hint is None:
-        replacement.name_hint = op.results[0].name_hint
-    op.results[0].replace_all_uses_with(replacement)
+    replace_uses(op.results[0], replacement)
     erase_unused([op])
+
+
+def replace_uses(old: SSAValue, new: SSAValue) -> None:
+    """As xDSL's `old.replace_all_uses_with(new)`, which takes long where one op reads a thousand values."""
+    if new is old:
+        return
+    for use in tuple(old.uses):
+        old.remove_use(use)
+        new.add_use(use)
+        operands = list(use.operation._operands)
+        operands[use.index] = new
+        use.operation._operands = SSAValues(operands)
+    if new.name_hint is None:
+        new.name_hint = old.name_hint
+
+
+def is_read(op: Operation) -> bool:
+    """Whether anybody reads a result of an op."""
+    return any(result.first_use is not None for result in op.results)
+
+
+def drop(op: Operation) -> None:
+    """Takes an op whose results nobody reads out of its block for good."""
+    if op.parent is not None:
+        op.parent.detach_op(op)
+    op.drop_all_references()
 
 
 def erase_unused(unused: Iterable[Operation]) -> None:
@@ -88,8 +112,7 @@ def erase_unused(unused: Iterable[Operation]) -> None:
     waiting = list(unused)
     while waiting:
         op = waiting.pop()
-        block = op.parent_block()
-        if block is None or any(result.first_use is not None for result in op.results):
+        if op.parent is None or is_read(op):
             continue
         waiting += [operand.op for operand in op.operands if isinstance(operand, OpResult)]
-        block.erase_op(op)
+        drop(op)

@@ -17,10 +17,13 @@ def constant_splat(value: SSAValue) -> Any | None:
 
     Looks through ops that only move or repeat elements.
     """
-    owner = value.owner
-    while isinstance(owner, BroadcastInDimOp | ReshapeOp | TransposeOp):
+    owner: Any = value.owner
+    while type(owner) in _MOVES:
         owner = owner.x.owner
-    return owner.splat_value() if isinstance(owner, ConstOp) else None
+    return owner.splat_value() if type(owner) is ConstOp else None
+
+
+_MOVES = frozenset((BroadcastInDimOp, ReshapeOp, TransposeOp))
 
 
 def splat_value(rewriter: PatternRewriter, number: float, like: Tensor) -> SSAValue:

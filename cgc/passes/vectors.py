@@ -6,6 +6,8 @@ its result is computed on vectors, up to the broadcast that repeats them.
 
 from __future__ import annotations
 
+import math
+
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
@@ -33,7 +35,7 @@ def reduce_to_vector(op: ops.ReduceOp) -> Replacement:
 def on_vectors(op: UnaryOp | BinaryOp) -> Replacement:
     """`f([c] -> [1, ..., 1, c])` -> `f([c]) -> [1, ..., 1, c]`, of constants and such vectors."""
     shape = shape_of(op.results[0])
-    if len(shape) < 2 or any(size != 1 for size in shape[:-1]):
+    if len(shape) < 2 or math.prod(shape[:-1]) != 1:
         return None
     if not any(isinstance(operand.owner, ops.ReshapeOp) for operand in op.operands):
         return None

@@ -16,7 +16,9 @@ from cs_runtime.garbage import YOUNG_OBJECTS, seldom_searched
 @pytest.fixture(autouse=True)
 def _limits_as_before() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.unfreeze()  # tests have frozen what was imported for them
     yield
+    gc.freeze()
     gc.set_threshold(*before)
 
 

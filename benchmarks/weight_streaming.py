@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ from benchmarks.harness import Row, interleave
 LAYERS, WIDTH, ROUNDS = (4, 8, 16, 32), 512, 3
 WARM_STEPS, STEPS = 2, 5
 WORST_STEP_TIME, WORST_COMPILE_TIME = 1.1, 1.3
+LEAST_UPDATE_RATE = 0.7
+UPDATED = 4, 768
+"""Layers and width of the GPT whose update is measured: 31 million parameters."""
+
 EXECUTIONS = ("pipelined", "weight_streaming")
 
 
@@ -78,7 +82,25 @@ def rows(layers: Sequence[int] = LAYERS, width: int = WIDTH, rounds: int = ROUND
             found[depth] = (times, measured)
     return [
         row for depth, (times, measured) in found.items() for row in _depth_rows(depth, times, measured)
-    ] + [_compile_row(compile_s)]
+    ] + [_compile_row(compile_s), update_row()]
+
+
+def update_row() -> Row:
+    """The update of AdamW at MemoryX, see `benchmarks.update_rate`."""
+    with tempfile.TemporaryDirectory(prefix="cs-bench-") as folder:
+        unclipped = {"max_gradient_norm": None}
+        artifact, _ = _compiled(*UPDATED, "weight_streaming", Path(folder), unclipped)
+        command = [sys.executable, "-m", "benchmarks.update_rate", str(artifact), folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rate = json.loads(done.stdout.splitlines()[-1])
+    return Row(
+        "update rate of AdamW at MemoryX against memory bandwidth",
+        f"{rate['update'] / 1e9:.1f} GB/s",
+        f"STREAM triad {rate['triad'] / 1e9:.1f} GB/s",
+        rate["ratio"],
+        f"≥ {LEAST_UPDATE_RATE}",
+        rate["ratio"] >= LEAST_UPDATE_RATE,
+    )
 
 
 def _depth_rows(depth: int, times: dict[str, list[float]], measured: dict[str, list[Measured]]) -> list[Row]:
@@ -121,7 +143,9 @@ def _compile_row(seconds: dict[int, float]) -> Row:
     )
 
 
-def _compiled(depth: int, width: int, execution: Any, folder: Path) -> tuple[Path, float]:
+def _compiled(
+    depth: int, width: int, execution: Any, folder: Path, optimizer: Mapping[str, Any] | None = None
+) -> tuple[Path, float]:
     """The artifact of a GPT, and the seconds that the compiler took for it, tracing apart."""
     from benchmarks.example_step import example_step
     from cgc.driver import CompileOptions, compile_step
@@ -137,6 +161,7 @@ def _compiled(depth: int, width: int, execution: Any, folder: Path) -> tuple[Pat
             "max_position_embeddings": 128,
         },
         "train_input": {"batch_size": 4, "max_sequence_length": 128, "num_examples": 64},
+        "optimizer": optimizer or {},
     }
     module = example_step("gpt2", "params_gpt2_tiny.yaml", changes)
     began = time.monotonic()

@@ -16,7 +16,7 @@ from cs_system.errors import CsSystemError, ExecutionError, ProgramError
 from cs_system.memoryx.client import MemoryxClient
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
-from cs_toolkit.schedule import Call, Schedule
+from cs_toolkit.schedule import Schedule, Update
 from cs_toolkit.step import CompiledStep, TensorSpec
 from cs_toolkit.traffic import traffic
 
@@ -136,7 +136,7 @@ class StreamedEngine(LayeredEngine):
         return client
 
 
-def executables_of(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Call]) -> Executables:
+def executables_of(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Update]) -> Executables:
     """Bytes and interface of the functions of some calls, by number; executable *i* is function *i*."""
     numbers = dict.fromkeys(call.function for call in calls)
     return {

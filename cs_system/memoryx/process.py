@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -38,8 +37,6 @@ class OwnMemoryx:
                 command,
                 stdin=subprocess.PIPE,
                 pass_fds=[descriptor],
-                # Its weights lie in the memory of this machine, whatever the wafer computes on.
-                env={**os.environ, "JAX_PLATFORMS": "cpu"},
                 # Ctrl-C is for the CS system, which ends this process.
                 start_new_session=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -57,7 +58,10 @@ def serve(options: MemoryxOptions) -> int:
     if options.listen_fd is None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # in all threads that follow
     listener = _listen(options)
-    setup.start_device(options.xla_cache)
+    # State lies in the memory of this machine, whatever other devices it has.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    # Calls are short, and other threads wait for memory meanwhile: handing them to one more costs a third.
+    setup.start_device(options.xla_cache, dispatches_async=False)
     threading.Thread(target=_accept, args=(listener, options.directory, Groups()), daemon=True).start()
     if options.listen_fd is None:
         place = name_of(listener.getsockname())

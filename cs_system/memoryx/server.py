@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from cs_stream.sockets import PeerGoneError, shut_down
-from cs_system.engine.functions import Function, OneDevice
 from cs_system.errors import CsSystemError, MemoryxError, SystemBugError
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
@@ -34,7 +33,7 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.messages import Opening
-from cs_system.memoryx.updates import Memory, Values
+from cs_system.memoryx.updates import Memory, Values, compiled_functions
 from cs_toolkit.traffic import traffic
 
 log = logging.getLogger("cs_system.memoryx")
@@ -136,6 +135,7 @@ class Connection:
         self._guarded(self._read)
         for thread in threads:
             thread.join()
+        memory.close()
 
     def _open(self) -> Memory | None:
         header = receive_header(self._sock)
@@ -143,12 +143,12 @@ class Connection:
             self._groups.join(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)), self._sock)
             return None
         opening = Opening.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
-        functions = {}
+        executables = {}
         for number, interface in opening.functions.items():
             header = receive_header(self._sock)
-            data = receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)
-            functions[number] = Function(bytes(data), interface, OneDevice())
-        memory = Memory(opening.schedule, traffic(opening.schedule), functions, self._directory)
+            executables[number] = bytes(receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)), interface
+        compiled = compiled_functions(opening.schedule, executables)
+        memory = Memory(opening.schedule, traffic(opening.schedule), *compiled, self._directory)
         self._version = dict.fromkeys(opening.schedule.replacements, 0)
         log.info(
             "model of %d layers: %.1f MB of state and gradients in %s",

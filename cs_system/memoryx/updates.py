@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from cs_system.engine.functions import Function
+from cs_system.engine.functions import Executables, Function, OneDevice
+from cs_system.engine.setup import computing_threads
 from cs_system.memoryx.store import MappedTensors
-from cs_toolkit.schedule import Call, Schedule
+from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep, columns, replaced
+from cs_toolkit.schedule import Call, Schedule, Sweep
 from cs_toolkit.traffic import Traffic, is_small
 
 Values = dict[int, np.ndarray]
@@ -22,6 +25,7 @@ class Memory:
         schedule: Of the step.
         traffic: Of the schedule.
         functions: What its calls need, by number.
+        pieces: What its sweeps need, by number.
         directory: Where state and gradients lie.
 
     Raises:
@@ -29,17 +33,32 @@ class Memory:
     """
 
     def __init__(
-        self, schedule: Schedule, traffic: Traffic, functions: Mapping[int, Function], directory: Path
+        self,
+        schedule: Schedule,
+        traffic: Traffic,
+        functions: Mapping[int, Function],
+        pieces: Mapping[int, PieceFunction],
+        directory: Path,
     ) -> None:
         self.schedule, self.traffic = schedule, traffic
         specs = schedule.values
-        self.state = MappedTensors(directory, {number: specs[number] for number in schedule.state.values()})
+        together = columns(schedule)
+        self.state = MappedTensors(directory, {n: specs[n] for n in schedule.state.values()}, together)
         arriving = dict.fromkeys((*traffic.inputs, *(v for values in traffic.to_memory for v in values)))
-        self.arrived = MappedTensors(directory, {number: specs[number] for number in arriving})
+        self.arrived = MappedTensors(directory, {number: specs[number] for number in arriving}, together)
         self.small = frozenset(n for n in schedule.state.values() if is_small(specs[n]))
         self._functions = functions
-        self._updates = _update_calls(schedule)
-        self._commits = _commits(schedule, self._updates)
+        self._pool = ThreadPoolExecutor(computing_threads(), "memoryx sweep")
+        self._updates = [
+            self._prepared(update, pieces[update.function]) if isinstance(update, Sweep) else update
+            for layer in schedule.layers
+            for update in layer.updates()
+        ]
+        self._commits = _commits(schedule)
+
+    def close(self) -> None:
+        """Ends the threads that sweep, after what they do."""
+        self._pool.shutdown()
 
     @property
     def nbytes(self) -> int:
@@ -73,9 +92,12 @@ class Memory:
                     self._run(call, known)
         answers = dict.fromkeys(self.traffic.answers)
         kept: Values = {}
-        for call, commits in zip((None, *self._updates), self._commits, strict=True):
-            if call is not None:
-                self._run(call, known)
+        for update, commits in zip((None, *self._updates), self._commits, strict=True):
+            if isinstance(update, PreparedSweep):
+                update.run(known)
+                committed(update.replaced)
+            elif update is not None:
+                self._run(update, known)
             kept.update((number, known[number]) for number in answers if number in known)
             self._commit(commits, known)
             committed(frozenset(old for old, _ in commits))
@@ -96,6 +118,18 @@ class Memory:
             return known[number]
         return self.arrived[number] if number in self.arrived else self.state[number]
 
+    def _prepared(self, sweep: Sweep, function: PieceFunction) -> PreparedSweep:
+        old = replaced(self.schedule, sweep)
+        taken = [
+            None if is_small(self.schedule.values[numbers[0]]) else self._column(numbers)
+            for numbers in sweep.taken
+        ]
+        state = frozenset(number for numbers in old for number in numbers)
+        return PreparedSweep(sweep, function, taken, [self._column(n) for n in old], state, self._pool)
+
+    def _column(self, numbers: tuple[int, ...]) -> np.ndarray:
+        return (self.arrived if numbers[0] in self.arrived else self.state).column(numbers)
+
     def _run(self, call: Call, known: Values) -> None:
         function = self._functions[call.function]
         arguments = [self._value(number, known) for number in call.arguments]
@@ -104,17 +138,33 @@ class Memory:
         known.update(zip(call.results, map(np.asarray, results), strict=True))
 
 
-def _update_calls(schedule: Schedule) -> list[Call]:
-    return [layer.update for layer in schedule.layers if layer.update is not None]
+def compiled_functions(
+    schedule: Schedule, executables: Executables
+) -> tuple[dict[int, Function], dict[int, PieceFunction]]:
+    """What the calls of a step at MemoryX need, and what its sweeps need, by number.
+
+    Raises:
+        ExecutableError: bytes are no executable, or one that cannot run here.
+    """
+    swept = {sweep.function for sweep in schedule.sweeps()}
+    functions = {n: Function(*e, OneDevice()) for n, e in executables.items() if n not in swept}
+    return functions, {n: PieceFunction(*e) for n, e in executables.items() if n in swept}
 
 
-def _commits(schedule: Schedule, updates: list[Call]) -> list[list[tuple[int, int]]]:
-    """Which state gets which value, before the update calls and after each: when nobody reads the old one."""
+def _commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
+    """Which state gets which value, before the update calls and after each: when nobody reads the old one.
+
+    What sweeps make is in its place at once.
+    """
+    updates = [update for layer in schedule.layers for update in layer.updates()]
     made = {number: index for index, call in enumerate(updates, 1) for number in call.results}
     read = {number: index for index, call in enumerate(updates, 1) for number in call.arguments}
+    swept = {number for sweep in schedule.sweeps() for number in sweep.results}
     sources = set(schedule.replacements.values()) & set(schedule.state.values())
     commits: list[list[tuple[int, int]]] = [[] for _ in range(len(updates) + 1)]
     for old, new in schedule.replacements.items():
+        if new in swept:
+            continue
         # Small state is read where the step has noted it before.
         last_read = 0 if is_small(schedule.values[old]) else read.get(old, 0)
         ready = max(made.get(new, 0), last_read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from streamed_steps import Streamed
+from streamed_steps import Streamed, wide_network
 
+from cgc.layers.pieces import PIECE_ELEMENTS
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
 from cs_system.memoryx.place import MemoryxPlace
@@ -56,6 +58,29 @@ def test_a_run_from_a_fetched_state_continues_bit_for_bit(
         second.free()
     assert [o["output_0"].tobytes() for o in first + rest] == [o["output_0"].tobytes() for o in whole]
     assert {n: a.tobytes() for n, a in state.items()} == {n: a.tobytes() for n, a in expected.items()}
+
+
+def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int], tmp_path: Path) -> None:
+    wide = wide_network()
+    (sweep, *_) = wide.schedule.sweeps()
+    elements = [wide.schedule.values[number].shape for number in sweep.made[0]]
+    assert sum(map(math.prod, elements)) > 2 * PIECE_ELEMENTS  # two pieces, and one of which a part is there
+    engine = wide.engine(MemoryxPlace(memoryx, tmp_path))
+    try:
+        runs = []
+        for _ in range(2):
+            engine.put_state(wide.state)
+            runs.append((train(engine, wide), engine.fetch_state()))
+    finally:
+        engine.free()
+    (outputs, state), (again, again_state) = runs
+    expected, expected_state = wide.whole
+    for got, second, want in zip(outputs, again, expected, strict=True):
+        np.testing.assert_allclose(got["output_0"], [want[0]], rtol=1e-6)
+        assert got["output_0"].tobytes() == second["output_0"].tobytes()
+    for name, value in expected_state.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert state[name].tobytes() == again_state[name].tobytes()
 
 
 def test_some_of_the_state(engine: StreamedEngine) -> None:

@@ -84,7 +84,11 @@ def _update(path: Path, directory: Path) -> tuple[Callable[[], Any], int]:
         if number in memory.state or number in memory.arrived
     )
     moved += sum(memory.state[old].nbytes for old in schedule.replacements)
-    return partial(memory.update, known, lambda state: None), moved
+    return partial(memory.update, known, _nobody, _nobody), moved
+
+
+def _nobody(state: frozenset[int]) -> None:
+    """Is told what changes."""
 
 
 def _triad() -> tuple[Callable[[], Any], int]:

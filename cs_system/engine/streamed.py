@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from cs_system.errors import CsSystemError, ExecutionError, ProgramError
 from cs_system.memoryx.client import MemoryxClient
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
+from cs_system.memoryx.reading import StateReader
 from cs_toolkit.schedule import Schedule, Update
 from cs_toolkit.step import CompiledStep, TensorSpec
 from cs_toolkit.traffic import traffic
@@ -75,6 +77,7 @@ class StreamedEngine(LayeredEngine):
         self._layers: Layers | None = None
         self.own_memoryx: OwnMemoryx | None = None
         self._memoryx: MemoryxClient | None = None
+        self._reader: StateReader | None = None
 
     def program(self) -> float:
         """See `Engine`."""
@@ -86,6 +89,7 @@ class StreamedEngine(LayeredEngine):
                 executables = executables_of(self._step, self._data, self._traffic.calls)
                 self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
             self._memoryx.wait_open()
+            self._reader = StateReader(self._memoryx.address, self._token)
         return time.monotonic() - started
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
@@ -109,6 +113,9 @@ class StreamedEngine(LayeredEngine):
         """See `Engine`."""
         self._lose_state()
         self._layers = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
         client, self._memoryx = self._memoryx, None
         own, self.own_memoryx = self.own_memoryx, None
         if client is not None:
@@ -119,8 +126,10 @@ class StreamedEngine(LayeredEngine):
     def _put(self, number: int, array: np.ndarray) -> None:
         self._client().put(number, array)
 
-    def _get(self, number: int) -> np.ndarray:
-        return self._client().get(number)
+    def _keep(self, numbers: Sequence[int]) -> StateReader:
+        self._client().snapshot(numbers)
+        assert self._reader is not None
+        return self._reader
 
     def _client(self) -> MemoryxClient:
         assert self._memoryx is not None
@@ -132,7 +141,8 @@ class StreamedEngine(LayeredEngine):
             self.own_memoryx = OwnMemoryx(self._place)
             address = self.own_memoryx.address
         client = MemoryxClient(address, self._schedule, self._traffic)
-        client.open(executables_of(self._step, self._data, self._schedule.memory_calls()))
+        self._token = secrets.token_hex(16)
+        client.open(executables_of(self._step, self._data, self._schedule.memory_calls()), self._token)
         return client
 
 

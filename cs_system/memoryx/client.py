@@ -7,7 +7,7 @@ while the one before is computed; one sends results when the device has computed
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -40,18 +40,18 @@ class MemoryxClient(WeightStream):
     def __init__(self, address: tuple[str, int], schedule: Schedule, traffic: Traffic) -> None:
         super().__init__(address, schedule, traffic)
         self._answered: Arriving = queue.SimpleQueue()
-        self._states: Arriving = queue.SimpleQueue()
+        self._kept: Arriving = queue.SimpleQueue()
         # Bounded: state on its way to MemoryX may be larger than this machine's memory.
         self._to_send: queue.Queue[tuple[FrameType, int, Results] | None] = queue.Queue(_WAITING)
 
     def open(
-        self, functions: Mapping[int, tuple[bytes, StepInterface]], token: str = "", listeners: int = 0
+        self, functions: Mapping[int, tuple[bytes, StepInterface]], token: str, listeners: int = 0
     ) -> None:
         """Sends the model; `wait_open` waits until it is understood.
 
         Args:
             functions: Bytes and interface of what MemoryX computes, by number.
-            token: By which other wafers join.
+            token: By which other wafers join, and readers of its state.
             listeners: How many of them.
 
         Raises:
@@ -86,15 +86,15 @@ class MemoryxClient(WeightStream):
         """Sends a tensor of the state, in the device's dtype."""
         self._queue(FrameType.PUT, number, lambda: [array])
 
-    def get(self, number: int) -> np.ndarray:
-        """A tensor of the state after the last step, in the device's dtype.
+    def snapshot(self, numbers: Sequence[int]) -> None:
+        """Has MemoryX keep some state as it is after the steps begun so far, for a `StateReader`.
 
         Raises:
             CsSystemError: MemoryX has gone or failed.
         """
-        self._queue(FrameType.GET, number, list)
-        (array,) = self._result(self._states)
-        return array
+        wanted = np.array(numbers, np.uint32)
+        self._queue(FrameType.SNAPSHOT, len(numbers), lambda: [wanted])
+        self._result(self._kept)
 
     # A step
 
@@ -129,8 +129,8 @@ class MemoryxClient(WeightStream):
             self._answered.put(
                 receive_fresh(self._sock, header, [specs[number] for number in self._traffic.answers])
             )
-        elif header.type is FrameType.STATE:
-            self._states.put(receive_fresh(self._sock, header, [specs[header.index]]))
+        elif header.type is FrameType.DONE:
+            self._kept.put([])
         else:
             super()._take(header)
 
@@ -161,5 +161,5 @@ class MemoryxClient(WeightStream):
 
     def _fail(self, error: CsSystemError) -> None:
         super()._fail(error)
-        for arrived in (self._answered, self._states):
+        for arrived in (self._answered, self._kept):
             arrived.put(self._failure or error)

@@ -20,13 +20,13 @@ class Opening:
         schedule: of its step.
         functions: of those that MemoryX computes, by number, what goes in and out; their bytes follow in
             this order.
-        token: by which other wafers join, that get the same weights; empty without any.
+        token: by which other wafers join, that get the same weights, and readers of the state.
         listeners: how many other wafers.
     """
 
     schedule: Schedule
     functions: dict[int, StepInterface]
-    token: str = ""
+    token: str
     listeners: int = 0
 
     def to_json(self) -> bytes:

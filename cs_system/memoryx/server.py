@@ -33,6 +33,7 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.messages import Opening
+from cs_system.memoryx.snapshot import Snapshot
 from cs_system.memoryx.updates import Memory, Values, compiled_functions
 from cs_toolkit.traffic import traffic
 
@@ -44,11 +45,27 @@ _JOIN_TIMEOUT_S = 120.0
 
 
 class Groups:
-    """Wafers that get the weights of a model that another one has opened."""
+    """Wafers that get the weights of a model that another one has opened, and readers of its state."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._joined: dict[bytes, list[socket.socket]] = {}
+        self._opened: dict[bytes, Connection] = {}
+
+    def open(self, token: bytes, connection: Connection) -> None:
+        """A model may be read."""
+        with self._changed:
+            self._opened[token] = connection
+
+    def opened(self, token: bytes) -> Connection | None:
+        """The connection that has opened a model."""
+        with self._changed:
+            return self._opened.get(token)
+
+    def close(self, token: bytes) -> None:
+        """A model has gone."""
+        with self._changed:
+            self._opened.pop(token, None)
 
     def join(self, token: bytes, sock: socket.socket) -> None:
         """Hands a connection over, and returns when the wafer has hung up."""
@@ -112,6 +129,7 @@ class Connection:
         self._has_ended = False
         self._begun: _Step | None = None
         self._updated = 0
+        self._snapshot: Snapshot | None = None
         # Of each state that a step replaces, the last step whose new value it has.
         self._version: dict[int, int] = {}
         self._to_stream: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
@@ -125,7 +143,6 @@ class Connection:
         memory = self._open()
         if memory is None:
             return
-        self._memory = memory
         threads = [
             threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True)
             for name, body in (("streamer", self._stream), ("updater", self._update))
@@ -135,12 +152,16 @@ class Connection:
         self._guarded(self._read)
         for thread in threads:
             thread.join()
+        self._groups.close(self._token)
         memory.close()
 
     def _open(self) -> Memory | None:
         header = receive_header(self._sock)
         if header.type is FrameType.JOIN:
             self._groups.join(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)), self._sock)
+            return None
+        if header.type is FrameType.READ:
+            self._read_for(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)))
             return None
         opening = Opening.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
         executables = {}
@@ -156,8 +177,11 @@ class Connection:
             memory.nbytes / 1e6,
             self._directory,
         )
+        self._token = opening.token.encode()
         if opening.listeners:
-            self._listeners = self._groups.wait(opening.token.encode(), opening.listeners)
+            self._listeners = self._groups.wait(self._token, opening.listeners)
+        self._memory = memory
+        self._groups.open(self._token, self)
         send_frame(self._sock, FrameType.DONE, 0)
         return memory
 
@@ -166,7 +190,7 @@ class Connection:
     def _read(self) -> None:
         handlers: dict[FrameType, Callable[[Header], None]] = {
             FrameType.PUT: self._take_state,
-            FrameType.GET: self._give_state,
+            FrameType.SNAPSHOT: self._keep_state,
             FrameType.BEGIN: self._begin,
             FrameType.RESULTS: self._take_results,
         }
@@ -196,7 +220,8 @@ class Connection:
             step.streamed.wait()
             if self._has_ended:
                 return
-            answers = self._memory.update(step.known, partial(self._committed, step.number))
+            changes = partial(self._changing, step.number), partial(self._committed, step.number)
+            answers = self._memory.update(step.known, *changes)
             with self._changed:
                 self._updated = step.number
                 self._changed.notify_all()
@@ -227,22 +252,76 @@ class Connection:
             self._to_update.put(step)
 
     def _take_state(self, header: Header) -> None:
-        receive_tensors(self._sock, header, [self._state(header)])
-
-    def _give_state(self, header: Header) -> None:
-        array = self._state(header)
-        with self._sending:
-            send_tensors(self._sock, FrameType.STATE, header.index, [array])
-
-    def _state(self, header: Header) -> np.ndarray:
         """A state between two steps."""
         if self._begun is not None:
             self._wait_until_updated(self._begun.number)
-        if header.index not in self._memory.state:
-            raise MemoryxError(f"got {header.type.name} of value {header.index}, which is no state")
-        return self._memory.state[header.index]
+        self._check_state([header.index])
+        self.end_snapshot()
+        receive_tensors(self._sock, header, [self._memory.state[header.index]])
+
+    def _keep_state(self, header: Header) -> None:
+        numbers = np.empty(min(header.index, len(self._memory.schedule.state)), np.uint32)
+        receive_tensors(self._sock, header, [numbers])
+        wanted = [int(number) for number in numbers]
+        self._check_state(wanted)
+        self.end_snapshot()
+        step = 0 if self._begun is None else self._begun.number
+        self._snapshot = Snapshot(self._memory.state, step, wanted)
+        with self._sending:
+            send_frame(self._sock, FrameType.DONE, 0)
+
+    def _check_state(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number not in self._memory.state:
+                raise MemoryxError(f"got value {number} from the wafer, which is no state")
+
+    # State, while steps go on
+
+    def _read_for(self, token: bytes) -> None:
+        """Serves a reader until it hangs up."""
+        model = self._groups.opened(token)
+        if model is None:
+            raise MemoryxError("the model that is to be read is not here any more; load it again")
+        try:
+            while (header := receive_header(self._sock)).type in (FrameType.GET, FrameType.END):
+                if header.type is FrameType.END:
+                    model.end_snapshot()
+                    continue
+                try:
+                    kept = model.kept_state(header.index)
+                except MemoryxError as error:
+                    self._fail(error)
+                else:
+                    send_tensors(self._sock, FrameType.STATE, header.index, [kept])
+        finally:
+            model.end_snapshot()
+
+    def kept_state(self, number: int) -> np.ndarray:
+        """A tensor of the snapshot; waits for the update of its step.
+
+        Raises:
+            MemoryxError: there is none, or it has been read.
+            PeerGoneError: the wafer has gone.
+        """
+        snapshot = self._snapshot
+        if snapshot is not None:
+            self._wait_for([number], snapshot.step)
+            if (found := snapshot.take(number)) is not None:
+                return found
+        raise MemoryxError(f"value {number} is not kept for a reader: the state has been put or read since")
+
+    def end_snapshot(self) -> None:
+        """Keeps nothing for readers any more."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.end()
 
     # What the threads tell each other
+
+    def _changing(self, step: int, state: frozenset[int]) -> None:
+        snapshot = self._snapshot
+        if snapshot is not None:
+            snapshot.before_change(step, state)
 
     def _committed(self, step: int, state: frozenset[int]) -> None:
         with self._changed:
@@ -267,6 +346,7 @@ class Connection:
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
+        self.end_snapshot()
         for sock in (self._sock, *self._listeners):
             shut_down(sock)
         if self._begun is not None:

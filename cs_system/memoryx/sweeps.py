@@ -144,7 +144,7 @@ class PreparedSweep:
         self._function.give_back(memory)
 
 
-def replaced(schedule: Schedule, sweep: Sweep) -> list[tuple[int, ...]]:
+def replaced_by(schedule: Schedule, sweep: Sweep) -> list[tuple[int, ...]]:
     """For each result of a sweep the state that it replaces."""
     old = {new: number for number, new in schedule.replacements.items()}
     return [tuple(old[number] for number in made) for made in sweep.made]
@@ -155,7 +155,7 @@ def columns(schedule: Schedule) -> list[tuple[int, ...]]:
     found = [
         numbers
         for sweep in schedule.sweeps()
-        for numbers in (*sweep.taken, *replaced(schedule, sweep))
+        for numbers in (*sweep.taken, *replaced_by(schedule, sweep))
         if not is_small(schedule.values[numbers[0]])
     ]
     return list(dict.fromkeys(found))

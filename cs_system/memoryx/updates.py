@@ -11,11 +11,12 @@ import numpy as np
 from cs_system.engine.functions import Executables, Function, OneDevice
 from cs_system.engine.setup import computing_threads
 from cs_system.memoryx.store import MappedTensors
-from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep, columns, replaced
+from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep, columns, replaced_by
 from cs_toolkit.schedule import Call, Schedule, Sweep
 from cs_toolkit.traffic import Traffic, is_small
 
 Values = dict[int, np.ndarray]
+Changes = Callable[[frozenset[int]], None]
 
 
 class Memory:
@@ -76,12 +77,13 @@ class Memory:
         """What the wafer needs before a call, in the order of the traffic."""
         return [self._value(number, known) for number in self.traffic.to_wafer[call]]
 
-    def update(self, known: Values, committed: Callable[[frozenset[int]], None]) -> list[np.ndarray]:
+    def update(self, known: Values, changing: Changes, changed: Changes) -> list[np.ndarray]:
         """Computes the update of a step whose results have all arrived.
 
         Args:
             known: What `before` has given; gets all small values of the update.
-            committed: Told which state has its new value, as soon as it has.
+            changing: Told which state is about to change; may wait.
+            changed: Told which state has its new value, as soon as it has.
 
         Returns:
             What the step puts out of it, in the order of the traffic.
@@ -94,13 +96,16 @@ class Memory:
         kept: Values = {}
         for update, commits in zip((None, *self._updates), self._commits, strict=True):
             if isinstance(update, PreparedSweep):
+                changing(update.replaced)
                 update.run(known)
-                committed(update.replaced)
+                changed(update.replaced)
             elif update is not None:
                 self._run(update, known)
             kept.update((number, known[number]) for number in answers if number in known)
+            replaced = frozenset(old for old, _ in commits)
+            changing(replaced)
             self._commit(commits, known)
-            committed(frozenset(old for old, _ in commits))
+            changed(replaced)
         return [kept[number] for number in answers]
 
     def _commit(self, commits: list[tuple[int, int]], known: Values) -> None:
@@ -119,7 +124,7 @@ class Memory:
         return self.arrived[number] if number in self.arrived else self.state[number]
 
     def _prepared(self, sweep: Sweep, function: PieceFunction) -> PreparedSweep:
-        old = replaced(self.schedule, sweep)
+        old = replaced_by(self.schedule, sweep)
         taken = [
             None if is_small(self.schedule.values[numbers[0]]) else self._column(numbers)
             for numbers in sweep.taken

@@ -44,21 +44,18 @@ class WeightStream:
         schedule: Of the step.
         traffic: Of the schedule.
 
+    Attributes:
+        address: See the argument.
+
     Raises:
         MemoryxError: nobody answers there.
     """
 
     def __init__(self, address: tuple[str, int], schedule: Schedule, traffic: Traffic) -> None:
+        self.address = address
         self._name = f"{address[0]}:{address[1]}"
         self._schedule, self._traffic = schedule, traffic
-        try:
-            self._sock = socket.create_connection(address, _CONNECT_TIMEOUT_S)
-        except OSError as error:
-            raise MemoryxError(
-                f"no MemoryX answers at {self._name}: {error.strerror or error}; check --memoryx, and that "
-                "it runs (`cs_system memoryx serve`)"
-            ) from error
-        tune(self._sock)
+        self._sock = connected(address)
         specs = schedule.values
         coming = [[specs[number] for number in numbers] for numbers in traffic.to_wafer]
         slot_bytes = max(map(padded_bytes, coming), default=0)
@@ -121,20 +118,47 @@ class WeightStream:
         return found
 
     def _refusal(self, header: Header) -> CsSystemError:
-        if header.type is not FrameType.FAILED:
-            return MemoryxError(f"MemoryX at {self._name} sent {header.type.name}, which a wafer sends")
-        fields = json.loads(receive_payload(self._sock, header, MAX_TEXT_BYTES))
-        return from_wire(fields["code"], fields["message"], {})
+        return refusal(self._sock, header, self._name)
 
     def _gone(self, error: ConnectionError) -> MemoryxError:
-        return MemoryxError(
-            f"MemoryX at {self._name} has gone ({error}); the state is lost, start the job again: a training "
-            "continues from its last checkpoint"
-        )
+        return gone(self._name, error)
 
     def _fail(self, error: CsSystemError) -> None:
         self._failure = self._failure or error
         self._arrived.put(self._failure)
+
+
+def connected(address: tuple[str, int]) -> socket.socket:
+    """A connection to MemoryX.
+
+    Raises:
+        MemoryxError: nobody answers there.
+    """
+    try:
+        sock = socket.create_connection(address, _CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise MemoryxError(
+            f"no MemoryX answers at {address[0]}:{address[1]}: {error.strerror or error}; check --memoryx, "
+            "and that it runs (`cs_system memoryx serve`)"
+        ) from error
+    tune(sock)
+    return sock
+
+
+def gone(name: str, error: ConnectionError) -> MemoryxError:
+    """MemoryX at an address does not answer any more."""
+    return MemoryxError(
+        f"MemoryX at {name} has gone ({error}); the state is lost, start the job again: a training "
+        "continues from its last checkpoint"
+    )
+
+
+def refusal(sock: socket.socket, header: Header, name: str) -> CsSystemError:
+    """What MemoryX says in the place of an answer, whose header is here."""
+    if header.type is not FrameType.FAILED:
+        return MemoryxError(f"MemoryX at {name} sent {header.type.name}, which a wafer sends")
+    fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
+    return from_wire(fields["code"], fields["message"], {})
 
 
 class Listener(WeightStream):

@@ -7,13 +7,16 @@ operation at a time; an operation whose caller has gone is finished, or stopped 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -106,6 +109,7 @@ class Run:
         self._ring: BatchRing | None = None
         self._loop: StepLoop | None = None
         self._operation: str | None = None
+        self._reading = asyncio.Lock()
         self._current: asyncio.Future[Any] | None = None
         self._stops: set[threading.Event] = set()
         self._mismatch: InputMismatchError | None = None
@@ -240,6 +244,27 @@ class Run:
         """Copies the state, or some of it, from the device."""
         engine = self._loaded("fetch_state")
         return await self._on_device("fetch_state", engine.fetch_state, names)
+
+    @asynccontextmanager
+    async def kept_state(
+        self, names: Sequence[str] | None
+    ) -> AsyncIterator[Callable[[Sequence[str]], Awaitable[dict[str, np.ndarray]]]]:
+        """Keeps the state for the body, or some of it; steps may run meanwhile where the engine allows it.
+
+        Yields:
+            What reads some of it; each tensor once.
+        """
+        async with self._reading:
+            engine = self._loaded("fetch_state")
+            kept = await self._on_device("fetch_state", engine.snapshot, names)
+            if kept is None:
+                yield self.fetch_state
+                return
+            try:
+                yield partial(asyncio.to_thread, kept.read)
+            finally:
+                with contextlib.suppress(CsSystemError):
+                    await asyncio.to_thread(kept.end)
 
     def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
         """Opens the data plane for the job's workers.

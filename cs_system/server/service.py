@@ -251,9 +251,12 @@ class Service:
 
     async def _fetch_state(self, request: pb.FetchStateRequest, context: Context) -> None:
         run = self._run(context)
-        for names in run.state_groups(list(request.names) or None, _STATE_BYTES):
-            for group in pack_tensors(await run.fetch_state(names)):
-                await context.write(pb.StateChunk(tensors=group))
+        wanted = list(request.names) or None
+        async with run.kept_state(wanted) as read:
+            await context.write(pb.StateChunk())  # from here on steps do not change what is read
+            for names in run.state_groups(wanted, _STATE_BYTES):
+                for group in pack_tensors(await read(names)):
+                    await context.write(pb.StateChunk(tensors=group))
 
     async def _stop_run(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         run = self._run(context)

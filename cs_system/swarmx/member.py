@@ -23,6 +23,7 @@ from cs_system.memoryx.frames import (
     receive_fresh,
     receive_header,
     receive_payload,
+    receive_tensors,
     send_frame,
     send_tensors,
 )
@@ -99,8 +100,8 @@ class _Wafer:
             header = receive_header(self._sock)
             if header.type is FrameType.PUT:
                 self._take_state(header)
-            elif header.type is FrameType.GET:
-                self._give_state(header)
+            elif header.type is FrameType.SNAPSHOT:
+                self._keep_state(header)
             else:
                 self._run_step(header)
 
@@ -131,9 +132,12 @@ class _Wafer:
         (array,) = receive_fresh(self._sock, header, [self._schedule.values[header.index]])
         self._stream.put(header.index, array)
 
-    def _give_state(self, header: Header) -> None:
+    def _keep_state(self, header: Header) -> None:
         assert isinstance(self._stream, MemoryxClient)
-        send_tensors(self._sock, FrameType.STATE, header.index, [self._stream.get(header.index)])
+        numbers = np.empty(header.index, np.uint32)
+        receive_tensors(self._sock, header, [numbers])
+        self._stream.snapshot([int(number) for number in numbers])
+        send_frame(self._sock, FrameType.DONE, 0)
 
     # Steps
 

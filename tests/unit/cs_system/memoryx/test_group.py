@@ -38,7 +38,11 @@ def check_numbers(stack: Streamed, place: MemoryxPlace, count: int) -> None:
     """Losses and weights are those of the whole step; two runs are equal bit for bit."""
     expected, expected_state = stack.whole
     with group(stack, place, count) as engine:
-        losses, state = train(engine, stack), engine.fetch_state()
+        begin = engine.snapshot()
+        losses = train(engine, stack)
+        for name, value in begin.read().items():  # as it was before the steps
+            np.testing.assert_array_equal(value, stack.state[name], err_msg=name)
+        state = engine.fetch_state()
         with pytest.raises(StateMismatchError, match=r"'state\.model\.nothing' is not state"):
             engine.fetch_state(["state.model.nothing"])
         engine.put_state(stack.state)

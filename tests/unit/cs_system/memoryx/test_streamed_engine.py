@@ -83,6 +83,29 @@ def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int],
         assert state[name].tobytes() == again_state[name].tobytes()
 
 
+def test_state_is_read_while_steps_go_on(engine: StreamedEngine, stack: Streamed) -> None:
+    train(engine, stack, 0, 7)
+    expected = engine.fetch_state()
+    kept = engine.snapshot()
+    first, *others = expected
+    read = kept.read([first])
+    train(engine, stack, 7)  # all other tensors are read when they have long been replaced
+    read |= kept.read(others)
+    assert {n: a.tobytes() for n, a in read.items()} == {n: a.tobytes() for n, a in expected.items()}
+    assert engine.fetch_state()["state.global_step"] == len(stack.batches)
+    whole = stack.whole[1]
+    for name, value in engine.fetch_state().items():
+        np.testing.assert_allclose(value, whole[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_state_is_read_once_and_not_after_another_one(engine: StreamedEngine, stack: Streamed) -> None:
+    kept = engine.snapshot(["state.global_step"])
+    assert kept.read()["state.global_step"] == 0
+    with pytest.raises(MemoryxError, match="is not kept for a reader"):
+        kept.read()
+    assert engine.fetch_state().keys() == stack.state.keys()
+
+
 def test_some_of_the_state(engine: StreamedEngine) -> None:
     assert list(engine.fetch_state(["state.global_step"])) == ["state.global_step"]
     with pytest.raises(StateMismatchError, match=r"'state\.model\.nothing' is not state of the program"):

@@ -63,13 +63,14 @@ def _update(path: Path, directory: Path) -> tuple[Callable[[], Any], int]:
     from cs_system.engine.streamed import executables_of
     from cs_system.memoryx.updates import Memory, compiled_functions
     from cs_toolkit.schedule import schedule_from_json
-    from cs_toolkit.traffic import traffic
+    from cs_toolkit.shards import shards
 
     artifact = open_artifact(path)
     schedule = schedule_from_json(artifact.step.schedule)
     data = {e.name: artifact.executable_bytes(e.name) for e in artifact.step.executables}
     executables = executables_of(artifact.step, data, schedule.memory_calls())
-    memory = Memory(schedule, traffic(schedule), *compiled_functions(schedule, executables), directory)
+    (whole,) = shards(schedule, 1)
+    memory = Memory(whole, *compiled_functions(schedule, executables), directory)
     random = np.random.default_rng(1)
     for tensors in (memory.state, memory.arrived):
         for number in tensors:
@@ -84,7 +85,12 @@ def _update(path: Path, directory: Path) -> tuple[Callable[[], Any], int]:
         if number in memory.state or number in memory.arrived
     )
     moved += sum(memory.state[old].nbytes for old in schedule.replacements)
-    return partial(memory.update, known, _nobody, _nobody), moved
+    return partial(memory.update, known, _alone, _nobody, _nobody), moved
+
+
+def _alone(index: int, given: list[np.ndarray]) -> list[np.ndarray]:
+    """Is asked for what other parts contribute, where there are others."""
+    raise AssertionError(f"round {index} has no other parts")
 
 
 def _nobody(state: frozenset[int]) -> None:

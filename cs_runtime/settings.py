@@ -44,6 +44,7 @@ class RunSettings:
         precision: What activations and their gradients are computed in.
         execution: How the CS system executes a step.
         num_csx: Wafers of the CS system that share a batch.
+        max_wgt_servers: MemoryX processes that may share out the layers; None: all that the system has.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
@@ -63,6 +64,7 @@ class RunSettings:
     precision: Precision = "float32"
     execution: ExecutionChoice = "pipelined"
     num_csx: int = 1
+    max_wgt_servers: int | None = None
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 

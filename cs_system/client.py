@@ -196,12 +196,13 @@ class Reservation:
         self._steps: StepStream | None = None
         self._closed = False
 
-    def load(self, source: StepSource, num_csx: int = 1) -> None:
+    def load(self, source: StepSource, num_csx: int = 1, max_wgt_servers: int | None = None) -> None:
         """Gives the system a compiled program; sends those of its executables that the system has not.
 
         Args:
             source: The program.
             num_csx: Wafers of the system that are to share a batch.
+            max_wgt_servers: MemoryX processes that may share out the layers; None: all there are.
 
         Raises:
             ArtifactRefusedError: it is for another fabric or another engine, too large, or arrived damaged;
@@ -209,7 +210,7 @@ class Reservation:
         """
         step = source.step
         offer = step_to_wire(step)
-        offer.num_csx = num_csx
+        offer.num_csx, offer.max_wgt_servers = num_csx, max_wgt_servers or 0
         needed = self._call("OfferArtifact", offer).needed
         if needed:
             names = {executable.sha256: executable.name for executable in step.executables}

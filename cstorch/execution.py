@@ -244,4 +244,5 @@ def settings_of(loader: DataLoader, command: Command, steps: int | None = None) 
         fabric=config.fabric,
         execution=config.execution,
         num_csx=config.num_csx,
+        max_wgt_servers=config.max_wgt_servers,
     )

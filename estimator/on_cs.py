@@ -188,6 +188,7 @@ class CsBackend:
             precision=config.precision,
             execution=config.execution,
             num_csx=config.num_csx,
+            max_wgt_servers=config.max_wgt_servers,
             input_position=setup.input_position,
             params=plain(setup.params),
         )

@@ -38,6 +38,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "precision": "float32",
     "execution": "pipelined",
     "num_csx": 1,
+    "max_wgt_servers": None,
     "input_position": None,
 }
 INPUT_POSITIONS = get_args(InputPosition)
@@ -135,6 +136,7 @@ class CSRunConfig(RunConfig):
             after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer. When
             None, `weight_streaming` under `python-ws`, else `pipelined`.
         num_csx: CS systems of a group that share a batch by weight streaming.
+        max_wgt_servers: MemoryX processes of the system that may share out the layers; None: all.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -152,6 +154,7 @@ class CSRunConfig(RunConfig):
         precision: str | None = None,
         execution: str | None = None,
         num_csx: int = 1,
+        max_wgt_servers: int | None = None,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -163,6 +166,7 @@ class CSRunConfig(RunConfig):
             precision=_default_precision(cs_config) if precision is None else precision,
             execution=default_execution() if execution is None else execution,
             num_csx=num_csx,
+            max_wgt_servers=max_wgt_servers,
             input_position=input_position,
             **fields,
         )
@@ -219,6 +223,9 @@ def _check(values: Mapping[str, Any]) -> None:
     num_csx = values.get("num_csx", 1)
     if not isinstance(num_csx, int) or isinstance(num_csx, bool) or num_csx < 1:
         raise CallError(f"num_csx must be a whole number >= 1, got {num_csx!r}")
+    servers = values.get("max_wgt_servers")
+    if servers is not None and (not isinstance(servers, int) or isinstance(servers, bool) or servers < 1):
+        raise CallError(f"max_wgt_servers must be a whole number >= 1 or None, got {servers!r}")
     execution = values.get("execution", "pipelined")
     if execution not in EXECUTION_CHOICES:
         near = suggestion(str(execution), EXECUTION_CHOICES)

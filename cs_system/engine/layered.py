@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from cs_system.engine.device import as_device, check_state, from_device, wanted_state
 from cs_system.errors import WrongOrderError
-from cs_system.memoryx.reading import StateReader
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import StepInterface, TensorSpec
+
+
+class Reader(Protocol):
+    """Who reads what MemoryX keeps, see `StateReader`."""
+
+    def get(self, number: int, spec: TensorSpec) -> np.ndarray:
+        """A tensor, in the device's dtype."""
+        ...
+
+    def end(self) -> None:
+        """The rest is not read."""
+        ...
 
 
 class KeptState:
     """See `cs_system.engine.base.KeptState`."""
 
-    def __init__(self, reader: StateReader, specs: Sequence[TensorSpec], schedule: Schedule) -> None:
+    def __init__(self, reader: Reader, specs: Sequence[TensorSpec], schedule: Schedule) -> None:
         self._reader, self._schedule = reader, schedule
         self._specs = {spec.name: spec for spec in specs}
 
@@ -58,7 +70,7 @@ class LayeredEngine(ABC):
         """Sends a tensor of the state to MemoryX, in the device's dtype."""
 
     @abstractmethod
-    def _keep(self, numbers: Sequence[int]) -> StateReader:
+    def _keep(self, numbers: Sequence[int]) -> Reader:
         """Has MemoryX keep some state as it is after the last step dispatched, and gives who reads it."""
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:

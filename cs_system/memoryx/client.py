@@ -22,34 +22,50 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.messages import Opening
-from cs_system.memoryx.weights import Arrays, Arriving, WeightStream
+from cs_system.memoryx.weights import Arrays, Arriving, Failed, WeightStream
 from cs_toolkit.schedule import Schedule
+from cs_toolkit.shards import Shard
 from cs_toolkit.step import StepInterface
-from cs_toolkit.traffic import Traffic
 
 _WAITING = 8
 """Frames that wait to be sent."""
 
+Contributed = Callable[[int, Arrays], None]
 Results = Callable[[], Arrays]
 """Waits for the device and gives what it has computed."""
 
 
 class MemoryxClient(WeightStream):
-    """A wafer that opens a model, begins steps, and sends what they compute; see `WeightStream`."""
+    """A wafer that opens a model, begins steps, and sends what they compute; see `WeightStream`.
 
-    def __init__(self, address: tuple[str, int], schedule: Schedule, traffic: Traffic) -> None:
-        super().__init__(address, schedule, traffic)
+    Args:
+        address: Host and port of MemoryX.
+        shard: Of the step that is there.
+        failed: See `WeightStream`.
+        contributed: Gets the round and what the gradients there contribute for the other parts.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], shard: Shard, failed: Failed, contributed: Contributed
+    ) -> None:
+        super().__init__(address, shard, failed)
+        self._contributed = contributed
         self._answered: Arriving = queue.SimpleQueue()
         self._kept: Arriving = queue.SimpleQueue()
         # Bounded: state on its way to MemoryX may be larger than this machine's memory.
         self._to_send: queue.Queue[tuple[FrameType, int, Results] | None] = queue.Queue(_WAITING)
 
     def open(
-        self, functions: Mapping[int, tuple[bytes, StepInterface]], token: str, listeners: int = 0
+        self,
+        schedule: Schedule,
+        functions: Mapping[int, tuple[bytes, StepInterface]],
+        token: str,
+        listeners: int = 0,
     ) -> None:
         """Sends the model; `wait_open` waits until it is understood.
 
         Args:
+            schedule: Of the whole step.
             functions: Bytes and interface of what MemoryX computes, by number.
             token: By which other wafers join, and readers of its state.
             listeners: How many of them.
@@ -58,7 +74,7 @@ class MemoryxClient(WeightStream):
             MemoryxError: MemoryX has gone.
         """
         interfaces = {number: interface for number, (_, interface) in functions.items()}
-        opening = Opening(self._schedule, interfaces, token, listeners)
+        opening = Opening(schedule, interfaces, token, listeners, self._shard.index, self._shard.count)
         try:
             send_frame(self._sock, FrameType.OPEN, 0, opening.to_json())
             for number, (data, _) in functions.items():
@@ -106,6 +122,10 @@ class MemoryxClient(WeightStream):
         """Sends what a call has computed for MemoryX, once the device has done it."""
         self._queue(FrameType.RESULTS, call, results)
 
+    def share(self, index: int, values: Arrays) -> None:
+        """Sends what the gradients of the other parts contribute to a round."""
+        self._queue(FrameType.SHARED, index, lambda: values)
+
     def answers(self) -> dict[int, np.ndarray]:
         """What the oldest step without answers puts out of its update, by number.
 
@@ -129,6 +149,9 @@ class MemoryxClient(WeightStream):
             self._answered.put(
                 receive_fresh(self._sock, header, [specs[number] for number in self._traffic.answers])
             )
+        elif header.type is FrameType.PARTIAL:
+            given = [specs[number] for number in self._shard.given[header.index]]
+            self._contributed(header.index, receive_fresh(self._sock, header, given))
         elif header.type is FrameType.DONE:
             self._kept.put([])
         else:
@@ -159,7 +182,8 @@ class MemoryxClient(WeightStream):
         if header.type is not kind:
             raise self._refusal(header)
 
-    def _fail(self, error: CsSystemError) -> None:
-        super()._fail(error)
+    def end(self, error: CsSystemError) -> None:
+        """See `WeightStream`."""
+        super().end(error)
         for arrived in (self._answered, self._kept):
             arrived.put(self._failure or error)

@@ -15,6 +15,7 @@
     BEGIN     wafer    -         tensors of the batch that MemoryX needs
     RESULTS   wafer    call      what goes to MemoryX after a call
     SNAPSHOT  wafer    count     numbers of the state (u32) to be read as it is after the steps begun so far
+    SHARED    wafer    round     what the gradients of the other processes contribute
     JOIN      wafer    -         the token of a group whose weights it gets, too
     READ      reader   -         the token of the model whose snapshots it reads, on a connection of its own
     GET       reader   value     -
@@ -23,6 +24,7 @@
     WEIGHTS   MemoryX  call      what comes to the wafer before a call
     ANSWERS   MemoryX  -         what the step puts out of its update
     STATE     MemoryX  value     the tensor of a state, to the reader
+    PARTIAL   MemoryX  round     what its gradients contribute to a round of the update
     FAILED    MemoryX  -         JSON: code and message of the error that ends the connection
 
 Tensors follow one another in the order of `cs_toolkit.traffic`, each padded to 64 bytes, so that a device
@@ -75,6 +77,8 @@ class FrameType(IntEnum):
     SNAPSHOT = 13
     READ = 14
     END = 15
+    PARTIAL = 16
+    SHARED = 17
 
 
 @dataclass(frozen=True)

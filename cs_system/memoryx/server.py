@@ -26,6 +26,7 @@ from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
     FrameType,
     Header,
+    receive_fresh,
     receive_header,
     receive_payload,
     receive_tensors,
@@ -35,7 +36,7 @@ from cs_system.memoryx.frames import (
 from cs_system.memoryx.messages import Opening
 from cs_system.memoryx.snapshot import Snapshot
 from cs_system.memoryx.updates import Memory, Values, compiled_functions
-from cs_toolkit.traffic import traffic
+from cs_toolkit.shards import shards
 
 log = logging.getLogger("cs_system.memoryx")
 
@@ -99,12 +100,14 @@ class _Step:
 
     Attributes:
         number: in this connection, from 1.
+        inputs: tensors of its batch that MemoryX needs.
         expected: frames of results that have not come.
         known: its small values.
         streamed: set when all weights have been sent, and `known` is there.
     """
 
     number: int
+    inputs: list[np.ndarray]
     expected: int
     known: Values = field(default_factory=dict)
     streamed: threading.Event = field(default_factory=threading.Event)
@@ -128,10 +131,11 @@ class Connection:
         self._changed = threading.Condition()
         self._has_ended = False
         self._begun: _Step | None = None
-        self._updated = 0
+        self._decided = self._updated = 0
         self._snapshot: Snapshot | None = None
         # Of each state that a step replaces, the last step whose new value it has.
         self._version: dict[int, int] = {}
+        self._shared: queue.SimpleQueue[tuple[int, list[np.ndarray]] | None] = queue.SimpleQueue()
         self._to_stream: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._to_update: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
 
@@ -168,11 +172,16 @@ class Connection:
         for number, interface in opening.functions.items():
             header = receive_header(self._sock)
             executables[number] = bytes(receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)), interface
-        compiled = compiled_functions(opening.schedule, executables)
-        memory = Memory(opening.schedule, traffic(opening.schedule), *compiled, self._directory)
-        self._version = dict.fromkeys(opening.schedule.replacements, 0)
+        parts = shards(opening.schedule, opening.shards)
+        if not 0 <= opening.shard < len(parts):
+            raise MemoryxError(f"got part {opening.shard} of a model that has {len(parts)}")
+        shard = parts[opening.shard]
+        memory = Memory(shard, *compiled_functions(shard.schedule, executables), self._directory)
+        self._version = dict.fromkeys(shard.schedule.replacements, 0)
         log.info(
-            "model of %d layers: %.1f MB of state and gradients in %s",
+            "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",
+            shard.index + 1,
+            shard.count,
             len(opening.schedule.layers),
             memory.nbytes / 1e6,
             self._directory,
@@ -193,6 +202,7 @@ class Connection:
             FrameType.SNAPSHOT: self._keep_state,
             FrameType.BEGIN: self._begin,
             FrameType.RESULTS: self._take_results,
+            FrameType.SHARED: self._take_shared,
         }
         while True:
             header = receive_header(self._sock)
@@ -204,6 +214,8 @@ class Connection:
     def _stream(self) -> None:
         memory = self._memory
         while (step := self._to_stream.get()) is not None:
+            # Results of this step come no sooner than what decides the update before.
+            self._wait(lambda step=step: self._decided >= step.number - 1)  # type: ignore[misc]
             self._wait_for(memory.small, step.number - 1)
             step.known.update(memory.before())
             for call, numbers in enumerate(memory.traffic.to_wafer):
@@ -220,8 +232,10 @@ class Connection:
             step.streamed.wait()
             if self._has_ended:
                 return
+            for number, array in zip(self._memory.traffic.inputs, step.inputs, strict=True):
+                np.copyto(self._memory.arrived[number], array)
             changes = partial(self._changing, step.number), partial(self._committed, step.number)
-            answers = self._memory.update(step.known, *changes)
+            answers = self._memory.update(step.known, self._exchange, *changes)
             with self._changed:
                 self._updated = step.number
                 self._changed.notify_all()
@@ -233,10 +247,11 @@ class Connection:
 
     def _begin(self, header: Header) -> None:
         number = 1 if self._begun is None else self._begun.number + 1
-        self._wait_until_updated(number - 1)
         memory = self._memory
-        receive_tensors(self._sock, header, [memory.arrived[value] for value in memory.traffic.inputs])
-        step = self._begun = _Step(number, sum(map(bool, memory.traffic.to_memory)))
+        # The update before may still read its own.
+        specs = [memory.schedule.values[value] for value in memory.traffic.inputs]
+        inputs = receive_fresh(self._sock, header, specs)
+        step = self._begun = _Step(number, inputs, sum(map(bool, memory.traffic.to_memory)))
         self._to_stream.put(step)
         if not step.expected:
             self._to_update.put(step)
@@ -245,11 +260,32 @@ class Connection:
         step, memory = self._begun, self._memory
         if step is None or not step.expected or header.index >= len(memory.traffic.to_memory):
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
+        # What is there is read by the update before.
+        self._wait_until_updated(step.number - 1)
         values = [memory.arrived[value] for value in memory.traffic.to_memory[header.index]]
         receive_tensors(self._sock, header, values)
         step.expected -= 1
         if not step.expected:
             self._to_update.put(step)
+
+    def _take_shared(self, header: Header) -> None:
+        memory = self._memory
+        if header.index >= len(memory.shard.taken):
+            raise MemoryxError(f"got values of round {header.index} from the wafer, expected none")
+        specs = [memory.schedule.values[number] for number in memory.shard.taken[header.index]]
+        self._shared.put((header.index, receive_fresh(self._sock, header, specs)))
+
+    def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
+        """Through the wafer; see `Memory.update`."""
+        with self._sending:
+            send_tensors(self._sock, FrameType.PARTIAL, index, given)
+        found = self._shared.get()
+        if found is None:
+            raise PeerGoneError("the connection has ended")
+        at, taken = found
+        if at != index:
+            raise MemoryxError(f"got values of round {at} from the wafer, expected round {index}")
+        return taken
 
     def _take_state(self, header: Header) -> None:
         """A state between two steps."""
@@ -319,6 +355,9 @@ class Connection:
     # What the threads tell each other
 
     def _changing(self, step: int, state: frozenset[int]) -> None:
+        with self._changed:
+            self._decided = step
+            self._changed.notify_all()
         snapshot = self._snapshot
         if snapshot is not None:
             snapshot.before_change(step, state)
@@ -351,6 +390,7 @@ class Connection:
             shut_down(sock)
         if self._begun is not None:
             self._begun.streamed.set()
+        self._shared.put(None)
         self._to_stream.put(None)
         self._to_update.put(None)
 

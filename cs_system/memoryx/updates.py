@@ -13,9 +13,11 @@ from cs_system.engine.setup import computing_threads
 from cs_system.memoryx.store import MappedTensors
 from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep, columns, replaced_by
 from cs_toolkit.schedule import Call, Schedule, Sweep
-from cs_toolkit.traffic import Traffic, is_small
+from cs_toolkit.shards import Shard
+from cs_toolkit.traffic import is_small
 
 Values = dict[int, np.ndarray]
+Exchange = Callable[[int, list[np.ndarray]], list[np.ndarray]]
 Changes = Callable[[frozenset[int]], None]
 
 
@@ -23,8 +25,7 @@ class Memory:
     """State and gradients of a model, and the calls that change them.
 
     Args:
-        schedule: Of the step.
-        traffic: Of the schedule.
+        shard: Of the step that is here.
         functions: What its calls need, by number.
         pieces: What its sweeps need, by number.
         directory: Where state and gradients lie.
@@ -35,13 +36,13 @@ class Memory:
 
     def __init__(
         self,
-        schedule: Schedule,
-        traffic: Traffic,
+        shard: Shard,
         functions: Mapping[int, Function],
         pieces: Mapping[int, PieceFunction],
         directory: Path,
     ) -> None:
-        self.schedule, self.traffic = schedule, traffic
+        self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
+        schedule, traffic = self.schedule, self.traffic
         specs = schedule.values
         together = columns(schedule)
         self.state = MappedTensors(directory, {n: specs[n] for n in schedule.state.values()}, together)
@@ -77,21 +78,30 @@ class Memory:
         """What the wafer needs before a call, in the order of the traffic."""
         return [self._value(number, known) for number in self.traffic.to_wafer[call]]
 
-    def update(self, known: Values, changing: Changes, changed: Changes) -> list[np.ndarray]:
+    def update(
+        self, known: Values, exchange: Exchange, changing: Changes, changed: Changes
+    ) -> list[np.ndarray]:
         """Computes the update of a step whose results have all arrived.
 
         Args:
             known: What `before` has given; gets all small values of the update.
+            exchange: Gives the others what this part contributes to a round, and gets what they do; not
+                called where there are no others.
             changing: Told which state is about to change; may wait.
             changed: Told which state has its new value, as soon as it has.
 
         Returns:
             What the step puts out of it, in the order of the traffic.
         """
-        for step in self.schedule.rounds:
-            for call in (*step.partial, step.joined):
+        for index, step in enumerate(self.schedule.rounds):
+            for call in step.partial:
                 if call is not None:
                     self._run(call, known)
+            if self.shard.count > 1:
+                given = [known[number] for number in self.shard.given[index]]
+                known.update(zip(self.shard.taken[index], exchange(index, given), strict=True))
+            if step.joined is not None:
+                self._run(step.joined, known)
         answers = dict.fromkeys(self.traffic.answers)
         kept: Values = {}
         for update, commits in zip((None, *self._updates), self._commits, strict=True):

@@ -24,8 +24,7 @@ from cs_system.memoryx.frames import (
     send_frame,
     views,
 )
-from cs_toolkit.schedule import Schedule
-from cs_toolkit.traffic import Traffic
+from cs_toolkit.shards import Shard
 
 SLOTS = 2
 """Calls whose weights are on the wafer: one computes, one arrives."""
@@ -33,6 +32,7 @@ SLOTS = 2
 _CONNECT_TIMEOUT_S = 10.0
 
 Arrays = list[np.ndarray]
+Failed = Callable[[CsSystemError], None]
 Arriving = queue.SimpleQueue[Arrays | CsSystemError]
 
 
@@ -41,8 +41,8 @@ class WeightStream:
 
     Args:
         address: Host and port of MemoryX.
-        schedule: Of the step.
-        traffic: Of the schedule.
+        shard: Of the step that is there.
+        failed: Told what has gone wrong, where it is not this side that hangs up.
 
     Attributes:
         address: See the argument.
@@ -51,13 +51,14 @@ class WeightStream:
         MemoryxError: nobody answers there.
     """
 
-    def __init__(self, address: tuple[str, int], schedule: Schedule, traffic: Traffic) -> None:
+    def __init__(self, address: tuple[str, int], shard: Shard, failed: Failed) -> None:
         self.address = address
         self._name = f"{address[0]}:{address[1]}"
-        self._schedule, self._traffic = schedule, traffic
+        self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
+        self._failed = failed
         self._sock = connected(address)
-        specs = schedule.values
-        coming = [[specs[number] for number in numbers] for numbers in traffic.to_wafer]
+        specs = self._schedule.values
+        coming = [[specs[number] for number in numbers] for numbers in self._traffic.to_wafer]
         slot_bytes = max(map(padded_bytes, coming), default=0)
         slots = [aligned_empty(slot_bytes) for _ in range(SLOTS)]
         self._weights = [[views(slot, specs) for specs in coming] for slot in slots]
@@ -124,6 +125,13 @@ class WeightStream:
         return gone(self._name, error)
 
     def _fail(self, error: CsSystemError) -> None:
+        is_news, self._failure = self._failure is None, self._failure or error
+        self.end(self._failure)
+        if is_news:
+            self._failed(error)
+
+    def end(self, error: CsSystemError) -> None:
+        """Whoever waits for something of MemoryX gets an error."""
         self._failure = self._failure or error
         self._arrived.put(self._failure)
 

@@ -193,11 +193,17 @@ class Run:
 
     # The phases of a run
 
-    async def load(self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int = 1) -> None:
+    async def load(
+        self,
+        program: CompiledStep,
+        data: Mapping[str, bytes],
+        num_csx: int = 1,
+        max_wgt_servers: int | None = None,
+    ) -> None:
         """Takes a program and its executables, bytes by name; the one before is dropped, its input closed."""
         await self.close_input(None)
         self.program = None
-        await self._on_device("load", self._make_engine, program, data, num_csx)
+        await self._on_device("load", self._make_engine, program, data, num_csx, max_wgt_servers)
         self.program = program
 
     async def program_device(self) -> float:
@@ -365,14 +371,18 @@ class Run:
 
     # Inside
 
-    def _make_engine(self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int) -> None:
+    def _make_engine(
+        self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int, max_wgt_servers: int | None
+    ) -> None:
         # Imported in the thread of the device: JAX takes a second to import.
         from cs_system.engine.base import make_engine
         from cs_system.engine.sizing import ring_size
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        self._engine = make_engine(program, data, size.chunk_batches, self._memoryx, num_csx)
+        self._engine = make_engine(
+            program, data, size.chunk_batches, self._memoryx.limited(max_wgt_servers), num_csx
+        )
         self._chunks = size.chunks
 
     def _free(self) -> None:

@@ -147,13 +147,17 @@ class Service:
         run = self._run(context)
         system = self._system
         offer = Offer(
-            step_from_wire(request), system.options.fabric, system.executables, request.num_csx or 1
+            step_from_wire(request),
+            system.options.fabric,
+            system.executables,
+            request.num_csx or 1,
+            request.max_wgt_servers or None,
         )
         needed = await asyncio.to_thread(offer.look_up)
         if needed:
             self._offers[_reservation(context)] = offer
         else:
-            await run.load(offer.step, offer.data(), offer.num_csx)
+            await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
         return pb.ArtifactAnswer(needed=needed)
 
     async def _upload_artifact(
@@ -166,7 +170,7 @@ class Service:
         async for chunk in requests:
             offer.add(chunk.sha256, chunk.data)
         await asyncio.to_thread(offer.complete)
-        await run.load(offer.step, offer.data(), offer.num_csx)
+        await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
         return pb.ArtifactAnswer()
 
     async def _program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:

@@ -38,8 +38,8 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.place import MemoryxPlace
-from cs_system.memoryx.process import OwnMemoryx
-from cs_system.memoryx.reading import StateReader
+from cs_system.memoryx.process import OwnMemoryx, started_memoryx
+from cs_system.memoryx.sharded import ShardedReader
 from cs_system.swarmx.orders import Order, cut_inputs
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
@@ -104,12 +104,12 @@ class GroupEngine(LayeredEngine):
         self._count = count
         self._cut = cut_inputs(step)
         self._for_memory = traffic(schedule).inputs
-        self._own: OwnMemoryx | None = None
+        self._own: list[OwnMemoryx] = []
         self.wafers: list[subprocess.Popen[bytes]] = []
         self._socks: list[socket.socket] = []
         self._failures: queue.SimpleQueue[tuple[int, CsSystemError]] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._reader: StateReader | None = None
+        self._reader: ShardedReader | None = None
         self._outputs: _Arriving = queue.SimpleQueue()
 
     def program(self) -> float:
@@ -165,17 +165,14 @@ class GroupEngine(LayeredEngine):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
-        own, self._own = self._own, None
-        if own is not None:
-            own.close()
+        own, self._own = self._own, []
+        for memoryx in own:
+            memoryx.close()
 
     # Inside
 
     def _start(self) -> None:
-        address = self._place.address
-        if address is None:
-            self._own = OwnMemoryx(self._place)
-            address = self._own.address
+        addresses, self._own = started_memoryx(self._place, self._schedule)
         token = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0), backlog=self._count) as listener:
             listener.settimeout(_START_TIMEOUT_S)
@@ -183,9 +180,9 @@ class GroupEngine(LayeredEngine):
             self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
             self._socks = self._accepted(listener, token)
         with _held_port() as port:
-            self._order(f"127.0.0.1:{port}", address, token)
+            self._order(f"127.0.0.1:{port}", addresses, token)
 
-    def _order(self, coordinator: str, memoryx: tuple[str, int], token: str) -> None:
+    def _order(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
         for rank, sock in enumerate(self._socks):
             order = Order(rank, self._count, coordinator, memoryx, token)
@@ -197,7 +194,7 @@ class GroupEngine(LayeredEngine):
         for _ in range(self._count):
             if self._ready.get() < 0:
                 raise self._cause()
-        self._reader = StateReader(memoryx, token)
+        self._reader = ShardedReader(self._schedule, memoryx, token)
 
     def _accepted(self, listener: socket.socket, token: str) -> list[socket.socket]:
         found: dict[int, socket.socket] = {}
@@ -258,7 +255,7 @@ class GroupEngine(LayeredEngine):
     def _put(self, number: int, array: np.ndarray) -> None:
         self._send(0, FrameType.PUT, number, [array])
 
-    def _keep(self, numbers: Sequence[int]) -> StateReader:
+    def _keep(self, numbers: Sequence[int]) -> ShardedReader:
         self._send(0, FrameType.SNAPSHOT, len(numbers), [np.array(numbers, np.uint32)])
         if self._ready.get() < 0:
             self._lose_state()

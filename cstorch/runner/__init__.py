@@ -82,7 +82,7 @@ def _start(config: RunConfig) -> None:
             compile_dir=config.compile_dir,
             compile_only=config.only_compiled,
         )
-        choose_execution(config.execution or default_execution(), config.num_csx)
+        choose_execution(config.execution or default_execution(), config.num_csx, config.max_wgt_servers)
         cm.set_target_num_replicas(-1 if config.multireplica else config.num_replicas)
     else:
         initialize(service_workdir=workdir)

@@ -50,6 +50,7 @@ class RunConfig:
         multireplica: accepted; a simulated system runs one replica.
         execution: "auto", "pipelined" or "weight_streaming", see `cstorch.configure`.
         num_csx: CS systems of a group that share a batch.
+        max_wgt_servers: MemoryX processes of the system that may share out the layers.
     """
 
     model_dir: Path
@@ -83,6 +84,7 @@ class RunConfig:
     multireplica: bool = False
     execution: ExecutionChoice | None = None
     num_csx: int = 1
+    max_wgt_servers: int | None = None
 
     @property
     def on_cs(self) -> bool:
@@ -149,6 +151,7 @@ class RunConfig:
             "eval_steps",
             "grad_accum_steps",
             "num_csx",
+            "max_wgt_servers",
         )
         limits = {**dict.fromkeys(positive, 1), **dict.fromkeys(_COUNTS, 0)}
         for name, least in limits.items():

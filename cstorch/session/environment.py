@@ -114,9 +114,9 @@ def choose_seed(seed: int) -> None:
     change_configuration(seed=seed)
 
 
-def choose_execution(execution: ExecutionChoice, num_csx: int) -> None:
+def choose_execution(execution: ExecutionChoice, num_csx: int, max_wgt_servers: int | None = None) -> None:
     """How the CS system executes a step, and how many systems share a batch."""
-    change_configuration(execution=execution, num_csx=num_csx)
+    change_configuration(execution=execution, num_csx=num_csx, max_wgt_servers=max_wgt_servers)
 
 
 def is_streamer() -> bool:

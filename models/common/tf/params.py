@@ -125,6 +125,7 @@ class Run(Group):
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16", "cbfloat16"] | None = None
     execution: Literal["auto", "pipelined", "weight_streaming"] | None = None
     num_csx: Count = 1
+    max_wgt_servers: Count | None = None
 
 
 class Params(Group):

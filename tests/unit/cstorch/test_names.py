@@ -102,7 +102,12 @@ def test_a_cluster_is_described_in_types_that_parsers_of_command_lines_know() ->
         assert hints[field.name] == field.type
         assert field.type in known
     cluster = cstorch.distributed.ClusterConfig(mgmt_address="host:9000", num_workers_per_csx=3)
-    expected = {"mgmt_address": "host:9000", "num_csx": 1, "num_workers_per_csx": 3}
+    expected = {
+        "mgmt_address": "host:9000",
+        "num_csx": 1,
+        "max_wgt_servers": None,
+        "num_workers_per_csx": 3,
+    }
     assert cluster.settings() == expected
     older = cstorch.utils.CSConfig(debug_args=None, transfer_processes=5, **vars(cluster))
     assert (

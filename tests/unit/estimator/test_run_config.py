@@ -48,6 +48,7 @@ def test_unknown_field_names_the_nearest() -> None:
         ({"save_summary_steps": 1.5}, "save_summary_steps must be .* got 1.5"),
         ({"tf_random_seed": "one"}, "tf_random_seed must be .* got 'one'"),
         ({"cs_ip": ""}, "cs_ip must be .* got ''"),
+        ({"max_wgt_servers": 0}, "max_wgt_servers must be a whole number >= 1 or None, got 0"),
     ],
 )
 def test_values_out_of_range(fields: dict[str, object], message: str) -> None:

@@ -54,16 +54,16 @@ def check_numbers(stack: Streamed, place: MemoryxPlace, count: int) -> None:
 
 
 def test_two_wafers(stack: Streamed, memoryx: tuple[str, int]) -> None:
-    check_numbers(stack, MemoryxPlace(memoryx), 2)
+    check_numbers(stack, MemoryxPlace((memoryx,)), 2)
 
 
 @pytest.mark.soak
 def test_four_wafers(stack: Streamed, memoryx: tuple[str, int]) -> None:
-    check_numbers(stack, MemoryxPlace(memoryx), 4)
+    check_numbers(stack, MemoryxPlace((memoryx,)), 4)
 
 
 def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: Path) -> None:
-    with group(stack, MemoryxPlace(None, tmp_path), 2) as engine:
+    with group(stack, MemoryxPlace((), tmp_path), 2) as engine:
         train(engine, stack, 2)
         pids = [process.pid for process in engine.wafers]
         os.kill(pids[1], signal.SIGKILL)

@@ -100,10 +100,10 @@ def test_one_process_serves_one_model_after_the_other(stack: Streamed, tmp_path:
             assert b"expected a frame of CSMX/1" in stranger.recv(4096)
         states = []
         for _ in range(2):
-            engine = stack.engine(MemoryxPlace(address, tmp_path))
+            engine = stack.engine(MemoryxPlace((address,), tmp_path))
             try:
                 engine.put_state(stack.state)
-                assert engine.own_memoryx is None
+                assert not engine.own_memoryx
                 engine.dispatch([array[None] for array in stack.batches[0]], 0, 1).wait()
                 states.append({n: a.tobytes() for n, a in engine.fetch_state().items()})
             finally:

@@ -50,7 +50,7 @@ def test_a_run_from_a_fetched_state_continues_bit_for_bit(
     engine.put_state(stack.state)
     first = train(engine, stack, 0, 7)
     middle = engine.fetch_state()
-    second = stack.engine(MemoryxPlace(memoryx, tmp_path))
+    second = stack.engine(MemoryxPlace((memoryx,), tmp_path))
     try:
         second.put_state(middle)
         rest, state = train(second, stack, 7), second.fetch_state()
@@ -65,7 +65,7 @@ def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int],
     (sweep, *_) = wide.schedule.sweeps()
     elements = [wide.schedule.values[number].shape for number in sweep.made[0]]
     assert sum(map(math.prod, elements)) > 2 * PIECE_ELEMENTS  # two pieces, and one of which a part is there
-    engine = wide.engine(MemoryxPlace(memoryx, tmp_path))
+    engine = wide.engine(MemoryxPlace((memoryx,), tmp_path))
     try:
         runs = []
         for _ in range(2):
@@ -123,8 +123,8 @@ def test_steps_need_all_of_the_state(stack: Streamed, engine: StreamedEngine) ->
 
 def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, stack: Streamed) -> None:
     train(own, stack, 0, 2)
-    assert own.own_memoryx is not None
-    os.kill(own.own_memoryx.pid, signal.SIGKILL)
+    (process,) = own.own_memoryx
+    os.kill(process.pid, signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(
         MemoryxError, match=r"MemoryX at 127\.0\.0\.1:\d+ has gone .* continues from its last"
@@ -137,15 +137,14 @@ def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, st
 def test_nothing_is_left_of_memoryx(own: StreamedEngine, stack: Streamed, tmp_path: Path) -> None:
     train(own, stack, 0, 1)
     assert not list(tmp_path.iterdir())  # the file of the state has no name
-    process = own.own_memoryx
-    assert process is not None
+    (process,) = own.own_memoryx
     own.free()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 
 
 def test_no_memoryx_at_the_address(stack: Streamed, tmp_path: Path) -> None:
-    engine = stack.engine(MemoryxPlace(("127.0.0.1", 9), tmp_path))
+    engine = stack.engine(MemoryxPlace((("127.0.0.1", 9),), tmp_path))
     with pytest.raises(
         MemoryxError, match=r"no MemoryX answers at 127\.0\.0\.1:9: .*cs_system memoryx serve"
     ):

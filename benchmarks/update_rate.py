@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,11 @@ def rates(artifact: Path, directory: Path) -> dict[str, float]:
     from cs_system.engine import setup
 
     os.environ["JAX_PLATFORMS"] = "cpu"
-    setup.limit_threads(None)
+    threads = setup.limit_threads(None)
+    setup.limit_threads(1)  # as in MemoryX
     setup.start_device(None, dispatches_async=False)
-    update, update_bytes = _update(artifact, directory)
-    triad, triad_bytes = _triad()
+    update, update_bytes = _update(artifact, directory, threads)
+    triad, triad_bytes = _triad(threads)
     found: dict[str, list[float]] = {"update": [], "triad": []}
     for number in range(WARM + ROUNDS):
         for name, body, nbytes in (("update", update, update_bytes), ("triad", triad, triad_bytes)):
@@ -57,7 +59,7 @@ def rates(artifact: Path, directory: Path) -> dict[str, float]:
     return {name: statistics.median(of) for name, of in (*found.items(), ("ratio", ratios))}
 
 
-def _update(path: Path, directory: Path) -> tuple[Callable[[], Any], int]:
+def _update(path: Path, directory: Path, threads: int) -> tuple[Callable[[], Any], int]:
     """The update of a step as MemoryX computes it, and the bytes that it has to move."""
     from cgc.artifact import open_artifact
     from cs_system.engine.streamed import executables_of
@@ -70,7 +72,7 @@ def _update(path: Path, directory: Path) -> tuple[Callable[[], Any], int]:
     data = {e.name: artifact.executable_bytes(e.name) for e in artifact.step.executables}
     executables = executables_of(artifact.step, data, schedule.memory_calls())
     (whole,) = shards(schedule, 1)
-    memory = Memory(whole, *compiled_functions(schedule, executables), directory)
+    memory = Memory(whole, *compiled_functions(schedule, executables), directory, threads)
     random = np.random.default_rng(1)
     for tensors in (memory.state, memory.arrived):
         for number in tensors:
@@ -97,19 +99,21 @@ def _nobody(state: frozenset[int]) -> None:
     """Is told what changes."""
 
 
-def _triad() -> tuple[Callable[[], Any], int]:
+def _triad(threads: int) -> tuple[Callable[[], Any], int]:
     import jax
     import jax.numpy as jnp
 
     jit: Callable[..., Any] = jax.jit
     compute = jit(lambda _, b, c: b + 3 * c, donate_argnums=0, keep_unused=True)
-    arrays = [jnp.full(TRIAD_ELEMENTS, value, jnp.float32) for value in (0, 1, 2)]
+    size = TRIAD_ELEMENTS // threads
+    parts = [[jnp.full(size, value, jnp.float32) for value in (0, 1, 2)] for _ in range(threads)]
+    pool = ThreadPoolExecutor(threads)
 
-    def body() -> None:
+    def part(arrays: list[Any]) -> None:
         arrays[0] = compute(*arrays)
         arrays[0].block_until_ready()
 
-    return body, 3 * 4 * TRIAD_ELEMENTS
+    return lambda: list(pool.map(part, parts)), 3 * 4 * size * threads
 
 
 if __name__ == "__main__":

@@ -119,12 +119,13 @@ class Connection:
     Args:
         sock: Connected, and closed by the caller.
         directory: Where state and gradients lie.
+        threads: That compute.
         groups: Where other wafers of its group come to.
     """
 
-    def __init__(self, sock: socket.socket, directory: Path, groups: Groups) -> None:
+    def __init__(self, sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
         self._sock = sock
-        self._directory = directory
+        self._directory, self._threads = directory, threads
         self._groups = groups
         self._listeners: list[socket.socket] = []
         self._sending = threading.Lock()
@@ -176,7 +177,8 @@ class Connection:
         if not 0 <= opening.shard < len(parts):
             raise MemoryxError(f"got part {opening.shard} of a model that has {len(parts)}")
         shard = parts[opening.shard]
-        memory = Memory(shard, *compiled_functions(shard.schedule, executables), self._directory)
+        compiled = compiled_functions(shard.schedule, executables)
+        memory = Memory(shard, *compiled, self._directory, self._threads)
         self._version = dict.fromkeys(shard.schedule.replacements, 0)
         log.info(
             "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",

@@ -100,7 +100,7 @@ class PreparedSweep:
         columns: For each large argument its tensors, one behind the other; None for small values.
         targets: For each result what it replaces, as `columns`.
         replaced: See the attribute.
-        pool: Threads that compute.
+        pool: Threads that compute, and how many.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class PreparedSweep:
         columns: Sequence[np.ndarray | None],
         targets: Sequence[np.ndarray],
         replaced: frozenset[int],
-        pool: ThreadPoolExecutor,
+        pool: tuple[ThreadPoolExecutor, int],
     ) -> None:
         self.replaced = replaced
         self._taken = sweep.taken
-        self._function, self._pool = function, pool
+        self._function, (self._pool, threads) = function, pool
         self._is_small = [column is None for column in columns]
         self._pieces = list(_pieces(function, columns, targets))
-        shares = min(computing_threads(), len(self._pieces))
+        shares = min(threads, len(self._pieces))
         self._shares = [self._pieces[share::shares] for share in range(shares)]
 
     def run(self, small: Mapping[int, np.ndarray]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from cs_system.engine.functions import Executables, Function, OneDevice
-from cs_system.engine.setup import computing_threads
 from cs_system.memoryx.store import MappedTensors
 from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep, columns, replaced_by
 from cs_toolkit.schedule import Call, Schedule, Sweep
@@ -29,6 +28,8 @@ class Memory:
         functions: What its calls need, by number.
         pieces: What its sweeps need, by number.
         directory: Where state and gradients lie.
+        threads: That compute, each by itself: where functions used several themselves, they would wait for
+            each other (a fifth of the rate of sweeps).
 
     Raises:
         StorageFullError: there is no room for them.
@@ -40,6 +41,7 @@ class Memory:
         functions: Mapping[int, Function],
         pieces: Mapping[int, PieceFunction],
         directory: Path,
+        threads: int,
     ) -> None:
         self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
         schedule, traffic = self.schedule, self.traffic
@@ -50,7 +52,8 @@ class Memory:
         self.arrived = MappedTensors(directory, {number: specs[number] for number in arriving}, together)
         self.small = frozenset(n for n in schedule.state.values() if is_small(specs[n]))
         self._functions = functions
-        self._pool = ThreadPoolExecutor(computing_threads(), "memoryx sweep")
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "memoryx update")
         self._updates = [
             self._prepared(update, pieces[update.function]) if isinstance(update, Sweep) else update
             for layer in schedule.layers
@@ -59,7 +62,7 @@ class Memory:
         self._commits = _commits(schedule)
 
     def close(self) -> None:
-        """Ends the threads that sweep, after what they do."""
+        """Ends the threads, after what they do."""
         self._pool.shutdown()
 
     @property
@@ -94,9 +97,9 @@ class Memory:
             What the step puts out of it, in the order of the traffic.
         """
         for index, step in enumerate(self.schedule.rounds):
-            for call in step.partial:
-                if call is not None:
-                    self._run(call, known)
+            partial = [call for call in step.partial if call is not None]
+            for found in list(self._pool.map(lambda call: self._results(call, known), partial)):
+                known.update(found)
             if self.shard.count > 1:
                 given = [known[number] for number in self.shard.given[index]]
                 known.update(zip(self.shard.taken[index], exchange(index, given), strict=True))
@@ -140,17 +143,21 @@ class Memory:
             for numbers in sweep.taken
         ]
         state = frozenset(number for numbers in old for number in numbers)
-        return PreparedSweep(sweep, function, taken, [self._column(n) for n in old], state, self._pool)
+        targets = [self._column(numbers) for numbers in old]
+        return PreparedSweep(sweep, function, taken, targets, state, (self._pool, self._threads))
 
     def _column(self, numbers: tuple[int, ...]) -> np.ndarray:
         return (self.arrived if numbers[0] in self.arrived else self.state).column(numbers)
 
     def _run(self, call: Call, known: Values) -> None:
+        known.update(self._results(call, known))
+
+    def _results(self, call: Call, known: Values) -> Values:
         function = self._functions[call.function]
         arguments = [self._value(number, known) for number in call.arguments]
         results = function(arguments, call.keys)
         # Waits for the call, whose arguments are memory that changes.
-        known.update(zip(call.results, map(np.asarray, results), strict=True))
+        return dict(zip(call.results, map(np.asarray, results), strict=True))
 
 
 def compiled_functions(

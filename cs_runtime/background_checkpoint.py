@@ -41,11 +41,6 @@ class ReadingState:
         assert self._state is not None
         return self._state
 
-    def close(self) -> None:
-        """Ends the reading."""
-        self._stream.close()
-        self._thread.join()
-
     def _read(self) -> None:
         try:
             self._state = self._stream.read()

@@ -401,10 +401,6 @@ class StateStream:
                 assembler.add(chunk.tensors)
         return assembler.finish()
 
-    def close(self) -> None:
-        """The rest is not wanted any more."""
-        self._call.cancel()
-
 
 class StepStream(Iterator[StepOutputs]):
     """Outputs of the steps under way.

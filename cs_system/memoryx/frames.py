@@ -20,7 +20,7 @@
     READ      reader   -         the token of the model whose snapshots it reads, on a connection of its own
     GET       reader   value     -
     END       reader   -         -               the snapshot is not read any further
-    DONE      MemoryX  -         -               OPEN and its functions are understood; a snapshot is kept
+    DONE      MemoryX  -         -               OPEN is understood; a snapshot is kept, or has ended
     WEIGHTS   MemoryX  call      what comes to the wafer before a call
     ANSWERS   MemoryX  -         what the step puts out of its update
     STATE     MemoryX  value     the tensor of a state, to the reader

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 
 from cs_stream.sockets import shut_down
-from cs_system.memoryx.frames import FrameType, receive_fresh, receive_header, send_frame
+from cs_system.memoryx.frames import FrameType, Header, receive_fresh, receive_header, send_frame
 from cs_system.memoryx.weights import connected, gone, refusal
 from cs_toolkit.step import TensorSpec
 
@@ -29,7 +29,10 @@ class StateReader:
         self._name = f"{address[0]}:{address[1]}"
         self._lock = threading.Lock()
         self._sock: socket.socket = connected(address)
-        self._send(FrameType.READ, 0, token.encode())
+        try:
+            send_frame(self._sock, FrameType.READ, 0, token.encode())
+        except ConnectionError as error:
+            raise gone(self._name, error) from error
 
     def get(self, number: int, spec: TensorSpec) -> np.ndarray:
         """A tensor of the snapshot, in the device's dtype; each may be read once.
@@ -38,20 +41,26 @@ class StateReader:
             CsSystemError: MemoryX has gone or failed, or the snapshot has ended.
         """
         with self._lock:
-            self._send(FrameType.GET, number)
             try:
-                header = receive_header(self._sock)
-                if header.type is not FrameType.STATE:
-                    raise refusal(self._sock, header, self._name)
+                header = self._answer(FrameType.GET, number, FrameType.STATE)
                 (array,) = receive_fresh(self._sock, header, [spec])
             except ConnectionError as error:
                 raise gone(self._name, error) from error
         return array
 
     def end(self) -> None:
-        """The rest is not read: MemoryX keeps nothing for it any more."""
+        """The rest is not read: MemoryX keeps nothing for it any more when this returns.
+
+        It would end the next snapshot otherwise, which comes on another connection.
+
+        Raises:
+            MemoryxError: MemoryX has gone.
+        """
         with self._lock:
-            self._send(FrameType.END, 0)
+            try:
+                self._answer(FrameType.END, 0, FrameType.DONE)
+            except ConnectionError as error:
+                raise gone(self._name, error) from error
 
     def close(self) -> None:
         """Hangs up."""
@@ -59,8 +68,9 @@ class StateReader:
             shut_down(self._sock)
         self._sock.close()
 
-    def _send(self, kind: FrameType, index: int, payload: bytes = b"") -> None:
-        try:
-            send_frame(self._sock, kind, index, payload)
-        except ConnectionError as error:
-            raise gone(self._name, error) from error
+    def _answer(self, kind: FrameType, index: int, expected: FrameType) -> Header:
+        send_frame(self._sock, kind, index)
+        header = receive_header(self._sock)
+        if header.type is not expected:
+            raise refusal(self._sock, header, self._name)
+        return header

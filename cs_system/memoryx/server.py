@@ -324,6 +324,7 @@ class Connection:
             while (header := receive_header(self._sock)).type in (FrameType.GET, FrameType.END):
                 if header.type is FrameType.END:
                     model.end_snapshot()
+                    send_frame(self._sock, FrameType.DONE, 0)
                     continue
                 try:
                     kept = model.kept_state(header.index)

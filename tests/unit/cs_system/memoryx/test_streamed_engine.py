@@ -98,6 +98,15 @@ def test_state_is_read_while_steps_go_on(engine: StreamedEngine, stack: Streamed
         np.testing.assert_allclose(value, whole[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_the_end_of_one_reading_is_not_that_of_the_next(engine: StreamedEngine, stack: Streamed) -> None:
+    kept = engine.snapshot()
+    for _ in range(300):
+        kept.end()
+        kept = engine.snapshot()
+        assert kept.read(["state.global_step"])["state.global_step"] == 0
+    assert kept.read([name for name in stack.state if name != "state.global_step"])
+
+
 def test_a_state_is_read_once_and_not_after_another_one(engine: StreamedEngine, stack: Streamed) -> None:
     kept = engine.snapshot(["state.global_step"])
     assert kept.read()["state.global_step"] == 0

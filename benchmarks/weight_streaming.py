@@ -56,6 +56,11 @@ class Traced:
     artifacts: dict[str, str]
 
 
+LEAST_UPDATE_RATE = 0.7
+UPDATED = 4, 768
+"""Layers and width of the GPT whose update is measured: 31 million parameters."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One process that runs a step: seconds of a step (median), CPU seconds of XLA before it, peak memory."""
@@ -96,7 +101,36 @@ def rows(layers: Sequence[int] = LAYERS, width: int = WIDTH, rounds: int = ROUND
         activations = {depth: _activation_bytes(traced[depth][-1].artifacts) for depth in layers}
     found = [row for depth in layers for row in _step_rows(depth, steps[depth])]
     found += _growth_rows(steps, activations)
-    return found + _compile_rows(traced, steps)
+    return [*found, *_compile_rows(traced, steps), update_row()]
+
+
+def update_row() -> Row:
+    """The update of AdamW at MemoryX, see `benchmarks.update_rate`."""
+    with tempfile.TemporaryDirectory(prefix="cs-bench-") as folder:
+        unclipped = {"max_gradient_norm": None}
+        artifact = _artifact(*UPDATED, Path(folder), unclipped)
+        command = [sys.executable, "-m", "benchmarks.update_rate", str(artifact), folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rate = json.loads(done.stdout.splitlines()[-1])
+    return Row(
+        "update rate of AdamW at MemoryX against memory bandwidth",
+        f"{rate['update'] / 1e9:.1f} GB/s",
+        f"STREAM triad {rate['triad'] / 1e9:.1f} GB/s",
+        rate["ratio"],
+        f"≥ {LEAST_UPDATE_RATE}",
+        rate["ratio"] >= LEAST_UPDATE_RATE,
+    )
+
+
+def _artifact(depth: int, width: int, folder: Path, optimizer: Mapping[str, Any]) -> Path:
+    """A GPT with another optimizer, compiled for weight streaming."""
+    from benchmarks.example_step import example_step
+    from cgc.driver import CompileOptions, compile_step
+    from cs_toolkit.fabric import load_fabric
+
+    changes = _changes(depth, width) | {"optimizer": dict(optimizer)}
+    module = example_step("gpt2", "params_gpt2_tiny.yaml", changes)
+    return compile_step(module, folder, CompileOptions(execution=STREAMED), load_fabric("cs2")).artifact.path
 
 
 def _steps(artifacts: Mapping[str, str], rounds: int, folder: Path) -> dict[str, list[Measured]]:

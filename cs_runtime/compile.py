@@ -28,11 +28,17 @@ log = logging.getLogger("cs_runtime")
 
 @dataclass(frozen=True)
 class Target:
-    """The fabric that a program is compiled for, the system when one was named, and how many wafers of it."""
+    """The fabric that a program is compiled for, and the system when one was named.
+
+    Attributes:
+        num_csx: how many wafers of it share a batch.
+        max_wgt_servers: how many of its MemoryX processes may share out the layers; None: all.
+    """
 
     fabric: Fabric
     system: dict[str, Any] | None = None
     num_csx: int = 1
+    max_wgt_servers: int | None = None
 
 
 def target_of(settings: RunSettings) -> Target:
@@ -49,7 +55,8 @@ def target_of(settings: RunSettings) -> Target:
             f"fewer, or start it with `cs_system serve --num-csx={count}`"
         )
     fabric = Fabric.model_validate(info.fabric_spec)
-    return Target(fabric, {"name": info.name, "version": info.version}, count)
+    system = {"name": info.name, "version": info.version}
+    return Target(fabric, system, count, settings.max_wgt_servers)
 
 
 def _check_share(settings: RunSettings) -> None:

@@ -135,7 +135,7 @@ def _load(
     timeline: Timeline,
 ) -> Session:
     with timeline.phase("send the program"), announced("take the program"):
-        reservation.load(compiled.artifact, target.num_csx)
+        reservation.load(compiled.artifact, target.num_csx, target.max_wgt_servers)
     log.info(
         "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
         re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),

@@ -48,6 +48,7 @@ class RunSettings:
         num_replicas: Copies of the model on the wafer that share a batch; "auto" leaves the number to the
             compiler.
         streaming: What holds where weights stream.
+        max_wgt_servers: MemoryX processes that may share out the layers; None: all that the system has.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
         params: The user's parameters, noted in the summary.
     """
@@ -68,6 +69,7 @@ class RunSettings:
     execution: ExecutionChoice = "auto"
     num_replicas: ReplicaChoice = 1
     streaming: Streaming = field(default_factory=Streaming)
+    max_wgt_servers: int | None = None
     input_position: InputPosition = "toolkit"
     params: Mapping[str, Any] = field(default_factory=dict)
 

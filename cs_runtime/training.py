@@ -98,10 +98,12 @@ def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *,
             run.advance(_segment_end(run.step, last_step, settings) - run.step)
             asked = requests.pending
         due = asked or _save_is_due(run.step, saved_at, settings)
-        if run.step == last_step or run.input_ended or due:
+        ends = run.step == last_step or run.input_ended or run.is_to_stop
+        if ends or due:
             if run.step != saved_step:
-                stop = run.checkpoint()
+                stop = run.checkpoint() if ends or asked else run.begin_checkpoint()
             saved_step, saved_at = run.step, time.monotonic()
+        stop |= run.is_to_stop
         if asked:
             log.info("checkpoint at global step %d, as SIGUSR1 asked for", saved_step)
             if requeue:

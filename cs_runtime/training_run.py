@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cs_runtime.background_checkpoint import ReadingState
 from cs_runtime.errors import GlobalStepError, NothingToDoError
 from cs_runtime.program import FrontEnd, Observer, State
 from cs_runtime.progress import Progress
@@ -17,6 +19,7 @@ from cs_runtime.timeline import Timeline
 from cs_runtime.waiting import WaitLog, announced
 from cs_runtime.worker import worker_beside
 from cs_system.client import StepOutputs
+from cs_system.errors import CsSystemError
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.roles import TaskInfo
 
@@ -29,6 +32,7 @@ class TrainingRun:
         settings: Of the run.
         progress: Steps, samples and the last loss so far.
         input_ended: No worker has a batch left; `advance` does nothing more.
+        is_to_stop: Whether the front end has asked to stop, with a checkpoint that was written beside steps.
     """
 
     def __init__(
@@ -48,6 +52,8 @@ class TrainingRun:
         self._observer = observer
         self._timeline = timeline
         self._wait_log = WaitLog()
+        self._reading: ReadingState | None = None
+        self.is_to_stop = False
 
     @property
     def first_step(self) -> int:
@@ -85,13 +91,20 @@ class TrainingRun:
         if self.input_ended:
             return
         stream = self.session.reservation.run_steps(steps, self._wait_log)
-        for span in stream:
-            self._wait_log.reset()
-            self._timeline.mark("first step")
-            outputs = self.session.checked(span)
-            self.progress.add(outputs)
-            self._observer.steps(outputs)
-            yield outputs
+        try:
+            for span in stream:
+                self._wait_log.reset()
+                self._timeline.mark("first step")
+                outputs = self.session.checked(span)
+                self.progress.add(outputs)
+                self._observer.steps(outputs)
+                yield outputs
+                self._save_what_is_here()
+        except CsSystemError:
+            # Where only the steps have failed, the checkpoint before them is still to be had.
+            with contextlib.suppress(CsSystemError):
+                self.end_checkpoint()
+            raise
         self.input_ended = stream.end_of_input
         if self.input_ended and self.step == self.first_step:
             raise NothingToDoError(self.first_step, skipped=self.settings.input_position == "toolkit")
@@ -103,15 +116,49 @@ class TrainingRun:
             GlobalStepError: the system has done another number of steps than this run knows of.
         """
         with announced("give the state"):
-            state = {**self.session.initial_state, **self.session.reservation.fetch_state()}
-        if int(state[GLOBAL_STEP]) != self.step:
-            raise GlobalStepError(self.step, int(state[GLOBAL_STEP]))
-        return state
+            found = self.session.reservation.fetch_state()
+        return self._checked_state(self.step, found)
 
     def checkpoint(self) -> bool:
         """Has the front end write a checkpoint of the state; returns whether it asks to stop there."""
+        self.end_checkpoint()
         with self._timeline.phase("checkpoint"):
             return self._front_end.save(self.step, self.state())
+
+    def begin_checkpoint(self) -> bool:
+        """As `checkpoint`, but where the system keeps the state, it is read and written while steps run.
+
+        `advance` then pauses where the front end asks to stop, see `is_to_stop`.
+        """
+        self.end_checkpoint()
+        stream = self.session.reservation.snapshot()
+        if stream is None:
+            return self.checkpoint()
+        self._reading = ReadingState(self.step, stream)
+        return self.is_to_stop
+
+    def end_checkpoint(self) -> None:
+        """Waits for the checkpoint that `begin_checkpoint` has begun, if there is one, and has it written."""
+        reading, self._reading = self._reading, None
+        if reading is None:
+            return
+        with self._timeline.phase("checkpoint"):
+            with announced("give the state"):
+                found = reading.state()
+            state = self._checked_state(reading.step, found)
+            self.is_to_stop |= self._front_end.save(reading.step, state)
+
+    def _save_what_is_here(self) -> None:
+        if self._reading is not None and self._reading.is_here:
+            self.end_checkpoint()
+            if self.is_to_stop:
+                self.session.reservation.pause_steps()
+
+    def _checked_state(self, step: int, found: State) -> State:
+        state = {**self.session.initial_state, **found}
+        if int(state[GLOBAL_STEP]) != step:
+            raise GlobalStepError(step, int(state[GLOBAL_STEP]))
+        return state
 
 
 @contextmanager
@@ -147,5 +194,7 @@ def training_run(
             front_end.save(0, session.initial_state)
         with worker_beside(front_end, settings, task, run) as check:
             prime(session, task, timeline, check)
-            yield TrainingRun(session, front_end, settings, observer, progress, timeline)
+            training = TrainingRun(session, front_end, settings, observer, progress, timeline)
+            yield training
+            training.end_checkpoint()
             session.reservation.stop(None)

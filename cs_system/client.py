@@ -192,15 +192,17 @@ class Reservation:
         self._lease = lease
         self._id = reservation
         self._interface: StepInterface | None = None
+        self._keeps_state = False
         self._steps: StepStream | None = None
         self._closed = False
 
-    def load(self, source: StepSource, num_csx: int = 1) -> None:
+    def load(self, source: StepSource, num_csx: int = 1, max_wgt_servers: int | None = None) -> None:
         """Gives the system a compiled program; sends those of its executables that the system has not.
 
         Args:
             source: The program.
             num_csx: Wafers of the system that are to share a batch.
+            max_wgt_servers: MemoryX processes that may share out the layers; None: all there are.
 
         Raises:
             ArtifactRefusedError: it is for another fabric or another engine, too large, or arrived damaged;
@@ -208,7 +210,7 @@ class Reservation:
         """
         step = source.step
         offer = step_to_wire(step)
-        offer.num_csx = num_csx
+        offer.num_csx, offer.max_wgt_servers = num_csx, max_wgt_servers or 0
         needed = self._call("OfferArtifact", offer).needed
         if needed:
             names = {executable.sha256: executable.name for executable in step.executables}
@@ -216,6 +218,7 @@ class Reservation:
             data = {sha256: source.executable_bytes(names[sha256]) for sha256 in needed}
             self._call("UploadArtifact", chain.from_iterable(starmap(_artifact_chunks, data.items())))
         self._interface = step.interface
+        self._keeps_state = step.execution == "weight_streaming"
 
     def program(self) -> float:
         """Programs the fabric: compiles the executables for the device.
@@ -319,12 +322,22 @@ class Reservation:
         """
         if names is not None and not names:
             return {}
+        return self._state_stream(names).read()
+
+    def snapshot(self) -> StateStream | None:
+        """The state after the last step, to be read by another thread while further steps run.
+
+        Returns:
+            None where the steps that follow would change what is read: `fetch_state` reads between them.
+
+        Raises:
+            WrongOrderError: there is no state, because none was put or a failed step lost it.
+        """
+        return self._state_stream(None) if self._keeps_state else None
+
+    def _state_stream(self, names: Sequence[str] | None) -> StateStream:
         stream = self._stream("FetchState", pb.FetchStateRequest(names=names or ()))
-        assembler = TensorAssembler()
-        with self._connection.errors():
-            for chunk in stream:
-                assembler.add(chunk.tensors)
-        return assembler.finish()
+        return StateStream(self._connection, stream)
 
     def stop(self, reason: str | None) -> None:
         """Ends the input: workers are told `reason`, or that everything has come to a normal end."""
@@ -367,6 +380,26 @@ class Reservation:
         if self._steps is not None:
             self._steps.close()
             self._steps = None
+
+
+class StateStream:
+    """The state of one step on its way here; the system keeps it from the moment in which this is made.
+
+    Raises (also in `read`): what `Reservation.fetch_state` does.
+    """
+
+    def __init__(self, connection: Connection, call: Any) -> None:
+        self._connection, self._call = connection, call
+        with connection.errors():
+            next(self._call)
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Waits for all of it; in the dtypes of the program's interface."""
+        assembler = TensorAssembler()
+        with self._connection.errors():
+            for chunk in self._call:
+                assembler.add(chunk.tensors)
+        return assembler.finish()
 
 
 class StepStream(Iterator[StepOutputs]):

@@ -96,8 +96,15 @@ def main() -> None:
 )
 @click.option(
     "--memoryx",
-    metavar="HOST:PORT",
-    help="MemoryX for weight streaming.  [default: one of its own, for as long as it is needed]",
+    metavar="HOST:PORT,...",
+    help="MemoryX for weight streaming; several share out the layers.  [default: its own, while needed]",
+)
+@click.option(
+    "--wgt-servers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes of a MemoryX of its own; a program may ask for fewer (max_wgt_servers).",
 )
 @click.option(
     "--memoryx-dir",
@@ -119,10 +126,11 @@ def serve(
     input_patience_s: float,
     num_csx: int,
     memoryx: str | None,
+    wgt_servers: int,
     memoryx_dir: Path | None,
 ) -> None:
     """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once."""
-    from cs_system.memoryx.place import MemoryxPlace, memoryx_address
+    from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
     from cs_system.server.executables import default_cache_dir
     from cs_system.server.logs import set_up_logs
     from cs_system.server.run import RunLimits
@@ -148,8 +156,9 @@ def serve(
                     advertise=advertise,
                     limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s),
                     memoryx=MemoryxPlace(
-                        None if memoryx is None else memoryx_address(memoryx),
+                        () if memoryx is None else memoryx_addresses(memoryx),
                         memoryx_dir or Path(tempfile.gettempdir()),
+                        wgt_servers,
                     ),
                     num_csx=num_csx,
                 ),

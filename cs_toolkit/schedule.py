@@ -42,18 +42,57 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """New values of state, each element of which follows from those at its place and from small values.
+
+    Its function takes a piece of as many elements as a cache holds, whatever the shapes of the tensors: they
+    lie one behind the other, and are replaced piece by piece.
+
+    Attributes:
+        function: which one; its large arguments and its results have one dimension, and one length.
+        taken: for each argument the numbers of the tensors, as many for each; of a small value its own.
+        made: for each result the numbers of the new values, in the order of the tensors.
+    """
+
+    function: int
+    taken: tuple[tuple[int, ...], ...]
+    made: tuple[tuple[int, ...], ...]
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """Numbers of all that goes in."""
+        return tuple(number for numbers in self.taken for number in numbers)
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Numbers of all that comes out."""
+        return tuple(number for numbers in self.made for number in numbers)
+
+
+Update = Call | Sweep
+"""What computes new values of state."""
+
+
+@dataclass(frozen=True)
 class LayerCalls:
     """The calls of one layer.
 
     Attributes:
         forward: its forward part, in the last layer its backward part as well; None where it gives nothing.
         backward: None in the last layer, and where nothing is trained.
-        update: new values of its state, None where it has none.
+        update: new values of its state that need whole tensors, None where it has none.
+        sweeps: all other new values of its state.
     """
 
     forward: Call | None
     backward: Call | None
     update: Call | None
+    sweeps: tuple[Sweep, ...] = ()
+
+    def updates(self) -> Iterator[Update]:
+        """What computes new values of its state, in order."""
+        yield from _present((self.update,))
+        yield from self.sweeps
 
 
 @dataclass(frozen=True)
@@ -130,18 +169,24 @@ class Schedule:
         yield from _present(layer.forward for layer in self.layers)
         yield from _present(layer.backward for layer in reversed(self.layers))
 
-    def update_calls(self) -> Iterator[Call]:
+    def update_calls(self) -> Iterator[Update]:
         """What MemoryX computes when all gradients have come, in its order."""
         for step in self.rounds:
             yield from _present((*step.partial, step.joined))
-        yield from _present(layer.update for layer in self.layers)
+        for layer in self.layers:
+            yield from layer.updates()
 
-    def memory_calls(self) -> Iterator[Call]:
+    def sweeps(self) -> Iterator[Sweep]:
+        """What MemoryX computes piece by piece, in its order."""
+        for layer in self.layers:
+            yield from layer.sweeps
+
+    def memory_calls(self) -> Iterator[Update]:
         """All that MemoryX computes, in its order."""
         yield from _present((self.before,))
         yield from self.update_calls()
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[Update]:
         """All calls of a step in their order."""
         yield from _present((self.before,))
         yield from self.wafer_calls()
@@ -186,7 +231,13 @@ def _schedule(fields: dict[str, Any]) -> Schedule:
         },
         before=_call(fields["before"]),
         layers=tuple(
-            LayerCalls(**{name: _call(call) for name, call in layer.items()}) for layer in fields["layers"]
+            LayerCalls(
+                _call(layer["forward"]),
+                _call(layer["backward"]),
+                _call(layer["update"]),
+                tuple(map(_sweep, layer["sweeps"])),
+            )
+            for layer in fields["layers"]
         ),
         rounds=tuple(
             Round(tuple(map(_call, step["partial"])), _call(step["joined"])) for step in fields["rounds"]
@@ -214,6 +265,12 @@ def _call(fields: dict[str, Any] | None) -> Call | None:
         return None
     left_right = tuple((int(left), int(right)) for left, right in fields["keys"])
     return Call(int(fields["function"]), tuple(fields["arguments"]), left_right, tuple(fields["results"]))
+
+
+def _sweep(fields: dict[str, Any]) -> Sweep:
+    return Sweep(
+        int(fields["function"]), tuple(map(tuple, fields["taken"])), tuple(map(tuple, fields["made"]))
+    )
 
 
 def _check(schedule: Schedule) -> None:

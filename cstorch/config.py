@@ -29,6 +29,7 @@ class Configuration:
     mgmt_address: str | None = None
     num_csx: int = 1
     num_workers_per_csx: int = 1
+    max_wgt_servers: int | None = 24
     fabric: str = "cs2"
     execution: ExecutionChoice = field(default_factory=default_execution)
     num_replicas: ReplicaChoice = 1
@@ -39,7 +40,7 @@ class Configuration:
     """Where the files of a run go; `model_dir` when None."""
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_steps", "num_csx", "num_workers_per_csx", "seed"):
+        for name in ("checkpoint_steps", "num_csx", "num_workers_per_csx", "max_wgt_servers", "seed"):
             value = getattr(self, name)
             if not isinstance(value, SupportsIndex | None):
                 raise ConfigureError(f"{name} is {value!r}, expected a whole number; write {name}=1, say")
@@ -62,6 +63,8 @@ class Configuration:
                 "systems share a batch by weight streaming; say execution='weight_streaming', or nothing"
             )
         _check_replicas(self)
+        if self.max_wgt_servers is not None and self.max_wgt_servers < 1:
+            raise ConfigureError(f"max_wgt_servers is {self.max_wgt_servers}, expected 1 or more")
         if self.num_workers_per_csx < 1:
             raise ConfigureError(f"num_workers_per_csx is {self.num_workers_per_csx}, expected 1 or more")
         if self.checkpoint_steps < 0:
@@ -132,8 +135,8 @@ def configure(
         num_csx: CS systems of a group that share a batch by weight streaming.
         num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
             leaves the choice to the toolkit: 1.
-        max_wgt_servers: Of the original's appliance, without effect; so are the following four.
-        mount_dirs: Tasks share the file system of their nodes.
+        max_wgt_servers: MemoryX processes of the system that may share out the layers, with weight streaming.
+        mount_dirs: Of the original's appliance, without effect; so are the following ones.
         python_paths: Tasks have the PYTHONPATH of the program.
         transfer_processes: The state travels in one stream.
         job_labels: KEY=VALUE of the job.
@@ -167,6 +170,7 @@ def configure(
             mgmt_address,
             1 if num_csx is None else num_csx,
             num_workers_per_csx or 1,
+            24 if max_wgt_servers is None else max_wgt_servers,
             execution=execution or default_execution(),
             num_replicas=1 if num_replicas is None else num_replicas,
             max_act_per_csx=max_act_per_csx,
@@ -253,7 +257,6 @@ def adjusted(**changes: Any) -> Iterator[None]:
 
 
 _WITHOUT_EFFECT = (
-    "max_wgt_servers",
     "mount_dirs",
     "python_paths",
     "transfer_processes",

@@ -246,4 +246,5 @@ def settings_of(loader: DataLoader, command: Command, steps: int | None = None) 
         execution=config.execution,
         num_replicas=replica_choice(config.num_replicas),
         streaming=config.streaming(),
+        max_wgt_servers=config.max_wgt_servers,
     )

@@ -191,6 +191,7 @@ class CsBackend:
             execution=config.execution,
             num_replicas=config.num_replicas,
             streaming=streaming(**{name: getattr(config, name) for name in STREAMING}),
+            max_wgt_servers=config.max_wgt_servers,
             input_position=setup.input_position,
             params=plain(setup.params),
         )

@@ -45,6 +45,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "max_act_per_csx": None,
     "recompute": "auto",
     "micro_batch_size": "auto",
+    "max_wgt_servers": None,
     "input_position": None,
 }
 STREAMING = ("num_csx", "max_act_per_csx", "recompute", "micro_batch_size")
@@ -154,6 +155,7 @@ class CSRunConfig(RunConfig):
             instead of keeping it: `auto`, as few as let the activations fit; `none`; `all`.
         micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
             training; their gradients are added up. `auto`: as many as let the activations fit.
+        max_wgt_servers: MemoryX processes of the system that may share out the layers; None: all.
         input_position: Who leaves out the batches that earlier runs have used, in a training that continues
             on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
             of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
@@ -175,6 +177,7 @@ class CSRunConfig(RunConfig):
         max_act_per_csx: float | str | None = None,
         recompute: str | None = None,
         micro_batch_size: int | str | None = None,
+        max_wgt_servers: int | None = None,
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
@@ -190,6 +193,7 @@ class CSRunConfig(RunConfig):
             max_act_per_csx=max_act_per_csx,
             recompute=recompute or "auto",
             micro_batch_size="auto" if micro_batch_size is None else micro_batch_size,
+            max_wgt_servers=max_wgt_servers,
             input_position=input_position,
             **fields,
         )
@@ -264,6 +268,9 @@ def _check(values: Mapping[str, Any]) -> None:
         streaming(**{name: values.get(name, _CS_DEFAULTS[name]) for name in STREAMING})
     except ValueError as error:
         raise CallError(str(error)) from None
+    servers = values.get("max_wgt_servers")
+    if servers is not None and (not isinstance(servers, int) or isinstance(servers, bool) or servers < 1):
+        raise CallError(f"max_wgt_servers must be a whole number >= 1 or None, got {servers!r}")
     execution = values.get("execution", "auto")
     if execution not in EXECUTION_CHOICES:
         near = suggestion(str(execution), EXECUTION_CHOICES)

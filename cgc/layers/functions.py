@@ -28,12 +28,14 @@ class Function:
         arguments: values that they read and do not make, in the order of their first use, weights first.
         weights: how many of them are state that comes with a layer.
         results: values that others want of them.
+        in_pieces: whether its large values are pieces of them, see `cgc.layers.pieces`.
     """
 
     ops: tuple[int, ...]
     arguments: tuple[int, ...]
     weights: int
     results: tuple[int, ...]
+    in_pieces: bool = False
 
 
 def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterable[int]) -> Function:
@@ -120,7 +122,7 @@ def part_module(
         local.update(zip(graph.results[index], copy.results, strict=True))
     terminator = ReturnOp(*(local[value] for value in part.results))
     block.add_op(terminator)
-    return _module(block, part.weights, terminator, like)
+    return named_module(block, part.weights, terminator, like)
 
 
 def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
@@ -134,7 +136,15 @@ def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
     )
 
 
-def _module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp) -> ModuleOp:
+def named_module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp) -> ModuleOp:
+    """The module of a block; its first arguments are weights.
+
+    Args:
+        block: with its terminator.
+        weights: how many.
+        terminator: of the block.
+        like: the function of the step, whose precision and mode the module has.
+    """
     names = [(RESOURCE_NAME, f"{MODEL_STATE}{index}") for index in range(weights)]
     names += [(INPUT_NAME, f"input_{index}") for index in range(len(block.args) - weights)]
     arguments = [{key: StringAttr(name)} for key, name in names]

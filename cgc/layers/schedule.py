@@ -6,16 +6,19 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from xdsl.dialects.func import FuncOp
+
 from cgc.cirh.types import dtype_name, tensor_of
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
 from cgc.layers.functions import Function, function, random_ops, structure
 from cgc.layers.graph import numbered_values
 from cgc.layers.micro.rewrite import MicroStep
+from cgc.layers.pieces import SweptUpdates, swept_updates
 from cgc.layers.roles import Role
 from cgc.layers.update_plan import UpdateRound, update_plan
 from cgc.lowering.counter_random import op_key
-from cs_toolkit.schedule import Call, LayerCalls, MicroBatches, Round, Schedule
+from cs_toolkit.schedule import Call, LayerCalls, MicroBatches, Round, Schedule, Sweep
 from cs_toolkit.step import TensorSpec
 
 
@@ -35,6 +38,7 @@ class ScheduledStep:
 def schedule(
     step: Cut,
     program: Program,
+    like: FuncOp,
     recomputed: frozenset[int] = frozenset(),
     micro: MicroStep | None = None,
 ) -> ScheduledStep:
@@ -43,15 +47,21 @@ def schedule(
     Args:
         step: the cut.
         program: what was cut.
+        like: the function of it.
         recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
         micro: how the step was rewritten for micro-batches.
     """
-    return _Scheduler(step, program, recomputed, micro).scheduled()
+    return _Scheduler(step, program, like, recomputed, micro).scheduled()
 
 
 class _Scheduler:
     def __init__(
-        self, step: Cut, program: Program, recomputed: frozenset[int], micro: MicroStep | None
+        self,
+        step: Cut,
+        program: Program,
+        like: FuncOp,
+        recomputed: frozenset[int],
+        micro: MicroStep | None,
     ) -> None:
         self._cut, self._graph, self._program, self._ops = step, step.graph, program, program.ops
         self._numbered = numbered_values(program)
@@ -60,6 +70,9 @@ class _Scheduler:
         self._functions: list[Function] = []
         self._known: dict[Hashable, int] = {}
         self._plan = update_plan(step)
+        self._swept = swept_updates(
+            self._graph, self._ops, self._numbered, like, self._plan.states, self._is_update
+        )
         self._last = {*step.graph.outputs, *step.graph.replacements.values()}
 
     def scheduled(self) -> ScheduledStep:
@@ -108,16 +121,34 @@ class _Scheduler:
         forward = frozenset(self._cut.layers[index].forward)
         backward = frozenset(self._cut.layers[index].backward)
         whole = forward | backward
-        update = self._call(self._large_updates, self._plan.states[index])
+        swept = {value for found in self._swept[index] for part in found.parts for value in part.results}
+        whole_states = [value for value in self._plan.states[index] if value not in swept]
+        update = self._call(self._large_updates, whole_states)
+        sweeps = tuple(map(self._sweep, self._swept[index]))
         if index == len(self._cut.layers) - 1:
             kept = (*self._results(whole, whole), *self._repeated_results())
-            return LayerCalls(self._call(whole, kept), None, update)
+            return LayerCalls(self._call(whole, kept), None, update, sweeps)
         again = index in self._recomputed
         return LayerCalls(
             self._call(forward, self._results(forward, whole if again else forward)),
             self._call(whole if again else backward, self._results(backward, whole if again else backward)),
             update,
+            sweeps,
         )
+
+    def _sweep(self, swept: SweptUpdates) -> Sweep:
+        first = swept.parts[0]
+        number = self._function(swept.text, replace(first, in_pieces=True))
+        taken = tuple(
+            (first.arguments[place],)
+            if self._graph.is_small(first.arguments[place])
+            else tuple(part.arguments[place] for part in swept.parts)
+            for place in range(len(first.arguments))
+        )
+        return Sweep(number, taken, tuple(zip(*(part.results for part in swept.parts), strict=True)))
+
+    def _is_update(self, op: int) -> bool:
+        return op in self._large_updates or self._cut.roles[op] is Role.REPEATED
 
     def _round(self, plan: UpdateRound) -> Round:
         partial = [
@@ -159,8 +190,12 @@ class _Scheduler:
             return None
         part = function(self._graph, lambda op: op in inside or self._cut.roles[op] is Role.REPEATED, results)
         shape = structure(part, self._graph, self._ops, self._types)
+        number = self._function(shape, part)
+        keys = tuple(op_key(op.seed, op.op_seed) for op in random_ops(part, self._ops))
+        return Call(number, part.arguments, keys, part.results)
+
+    def _function(self, shape: Hashable, part: Function) -> int:
         number = self._known.setdefault(shape, len(self._functions))
         if number == len(self._functions):
             self._functions.append(part)
-        keys = tuple(op_key(op.seed, op.op_seed) for op in random_ops(part, self._ops))
-        return Call(number, part.arguments, keys, part.results)
+        return number

@@ -15,6 +15,7 @@ from cgc.layers.graph import numbered_values, step_graph
 from cgc.layers.labels import labels
 from cgc.layers.micro.rewrite import MicroStep, micro_step
 from cgc.layers.norms import split_norms
+from cgc.layers.pieces import piece_module
 from cgc.layers.schedule import schedule
 from cs_toolkit.schedule import Schedule
 
@@ -81,7 +82,12 @@ def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
 def _scheduled(
     module: ModuleOp, program: Program, found: Cut, recomputed: frozenset[int], micro: MicroStep | None
 ) -> StreamedStep:
-    scheduled = schedule(found, program, recomputed, micro)
     values, like = numbered_values(program), graph_function(module)
-    modules = tuple(part_module(part, found.graph, program.ops, values, like) for part in scheduled.functions)
+    scheduled = schedule(found, program, like, recomputed, micro)
+
+    def made(part: Function) -> ModuleOp:
+        pieces = piece_module(part, found.graph, program.ops, values, like) if part.in_pieces else None
+        return pieces or part_module(part, found.graph, program.ops, values, like)
+
+    modules = tuple(map(made, scheduled.functions))
     return StreamedStep(module, program, found, scheduled.schedule, scheduled.functions, modules, micro)

@@ -49,7 +49,11 @@ def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
                 backward_weights=total(_arguments(layer.backward) & state),
                 gradients=total(made & updated),
                 stash=total((set(layer.forward.results) & backward) if layer.forward else ()),
-                update=total((*_arguments(layer.update), *(layer.update.results if layer.update else ()))),
+                update=total(
+                    number
+                    for update in layer.updates()
+                    for number in (*dict.fromkeys(update.arguments), *update.results)
+                ),
             )
         )
     return tuple(found)

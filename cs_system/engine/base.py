@@ -38,6 +38,22 @@ class PendingSteps(Protocol):
         ...
 
 
+class KeptState(Protocol):
+    """The state after one step, which may be read from any thread while further steps are computed."""
+
+    def read(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Some of it, or all; each tensor may be read once.
+
+        Raises:
+            CsSystemError: the state has been put or another one kept since; its memory has gone.
+        """
+        ...
+
+    def end(self) -> None:
+        """What has not been read is not wanted any more."""
+        ...
+
+
 class Engine(Protocol):
     """One program on the device; all calls come from the thread of the device."""
 
@@ -90,6 +106,17 @@ class Engine(Protocol):
         Raises:
             WrongOrderError: there is no state, because none was put or because running failed.
             StateMismatchError: a name that the program does not have.
+        """
+        ...
+
+    def snapshot(self, names: Sequence[str] | None = None) -> KeptState | None:
+        """Keeps the state after the last step dispatched, or some of it, until it has been read.
+
+        Returns:
+            None where no step may be computed until `fetch_state` has read it.
+
+        Raises:
+            WrongOrderError, StateMismatchError: as `fetch_state`.
         """
         ...
 

@@ -4,13 +4,46 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from cs_system.engine.device import as_device, check_state, from_device, wanted_state
 from cs_system.errors import WrongOrderError
 from cs_toolkit.schedule import Schedule
-from cs_toolkit.step import StepInterface
+from cs_toolkit.step import StepInterface, TensorSpec
+
+
+class Reader(Protocol):
+    """Who reads what MemoryX keeps, see `StateReader`."""
+
+    def get(self, number: int, spec: TensorSpec) -> np.ndarray:
+        """A tensor, in the device's dtype."""
+        ...
+
+    def end(self) -> None:
+        """The rest is not read."""
+        ...
+
+
+class KeptState:
+    """See `cs_system.engine.base.KeptState`."""
+
+    def __init__(self, reader: Reader, specs: Sequence[TensorSpec], schedule: Schedule) -> None:
+        self._reader, self._schedule = reader, schedule
+        self._specs = {spec.name: spec for spec in specs}
+
+    def read(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """See there."""
+        return {name: self._read(name) for name in (self._specs if names is None else names)}
+
+    def end(self) -> None:
+        """See there."""
+        self._reader.end()
+
+    def _read(self, name: str) -> np.ndarray:
+        number = self._schedule.state[name]
+        return from_device(self._reader.get(number, self._schedule.values[number]), self._specs[name])
 
 
 class LayeredEngine(ABC):
@@ -37,8 +70,8 @@ class LayeredEngine(ABC):
         """Sends a tensor of the state to MemoryX, in the device's dtype."""
 
     @abstractmethod
-    def _get(self, number: int) -> np.ndarray:
-        """A tensor of the state from MemoryX, in the device's dtype."""
+    def _keep(self, numbers: Sequence[int]) -> Reader:
+        """Has MemoryX keep some state as it is after the last step dispatched, and gives who reads it."""
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """See `Engine`."""
@@ -58,10 +91,15 @@ class LayeredEngine(ABC):
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """See `Engine`."""
+        return self.snapshot(names).read()
+
+    def snapshot(self, names: Sequence[str] | None = None) -> KeptState:
+        """See `Engine`."""
         if self._missing:
             raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
         wanted = wanted_state(self.interface, names)
-        return {spec.name: from_device(self._get(self._schedule.state[spec.name]), spec) for spec in wanted}
+        numbers = self._schedule.state
+        return KeptState(self._keep([numbers[spec.name] for spec in wanted]), wanted, self._schedule)
 
     def _lose_state(self) -> None:
         self._missing = [spec.name for spec in self.interface.state]

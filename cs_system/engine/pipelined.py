@@ -173,6 +173,9 @@ class PipelinedEngine:
         with device_errors(ExecutionError, "reading the state"):
             return {spec.name: from_device(np.asarray(values[spec.name]), spec) for spec in specs}
 
+    def snapshot(self, names: Sequence[str] | None = None) -> None:
+        """See `Engine`: the next steps take the memory of the state."""
+
     def free(self) -> None:
         """Gives back the memory of the device."""
         self._state = None

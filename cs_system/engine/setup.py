@@ -85,8 +85,12 @@ def cpu_digest() -> str:
     return hashlib.sha256("\n".join([platform.machine(), *kept]).encode()).hexdigest()[:16]
 
 
-def start_device(cache_dir: Path | None) -> str:
+def start_device(cache_dir: Path | None, *, dispatches_async: bool = True) -> str:
     """Imports JAX, starts its device and turns on the cache of compiled programs.
+
+    Args:
+        cache_dir: Of compiled programs; None keeps nothing.
+        dispatches_async: Whether calls of a CPU return before they are computed.
 
     Returns:
         The platform: "cpu" or "gpu".
@@ -95,6 +99,7 @@ def start_device(cache_dir: Path | None) -> str:
 
     settings: Any = jax.config
 
+    settings.update("jax_cpu_enable_async_dispatch", dispatches_async)
     if cache_dir is not None:
         settings.update("jax_compilation_cache_dir", str(cache_dir))
         # By default JAX keeps only what took long to compile.

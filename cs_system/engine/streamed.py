@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,10 +15,10 @@ from cs_system.engine.layered import LayeredEngine
 from cs_system.engine.layers import Layers
 from cs_system.engine.micro import for_memory, micro_batches
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError
-from cs_system.memoryx.client import MemoryxClient
 from cs_system.memoryx.place import MemoryxPlace
-from cs_system.memoryx.process import OwnMemoryx
-from cs_toolkit.schedule import Call, Schedule
+from cs_system.memoryx.process import OwnMemoryx, started_memoryx
+from cs_system.memoryx.sharded import ShardedMemoryx, ShardedReader
+from cs_toolkit.schedule import Schedule, Update
 from cs_toolkit.step import CompiledStep, TensorSpec
 from cs_toolkit.traffic import traffic
 
@@ -74,8 +75,9 @@ class StreamedEngine(LayeredEngine):
         self._step, self._data, self._place = step, data, memoryx
         self._traffic = traffic(schedule)
         self._layers: Layers | None = None
-        self.own_memoryx: OwnMemoryx | None = None
-        self._memoryx: MemoryxClient | None = None
+        self.own_memoryx: list[OwnMemoryx] = []
+        self._memoryx: ShardedMemoryx | None = None
+        self._reader: ShardedReader | None = None
 
     def program(self) -> float:
         """See `Engine`."""
@@ -87,6 +89,7 @@ class StreamedEngine(LayeredEngine):
                 executables = executables_of(self._step, self._data, self._traffic.calls)
                 self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
             self._memoryx.wait_open()
+            self._reader = ShardedReader(self._schedule, self._memoryx.addresses, self._token)
         return time.monotonic() - started
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
@@ -111,34 +114,37 @@ class StreamedEngine(LayeredEngine):
         """See `Engine`."""
         self._lose_state()
         self._layers = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
         client, self._memoryx = self._memoryx, None
-        own, self.own_memoryx = self.own_memoryx, None
+        own, self.own_memoryx = self.own_memoryx, []
         if client is not None:
             client.close()
-        if own is not None:
-            own.close()
+        for process in own:
+            process.close()
 
     def _put(self, number: int, array: np.ndarray) -> None:
         self._client().put(number, array)
 
-    def _get(self, number: int) -> np.ndarray:
-        return self._client().get(number)
+    def _keep(self, numbers: Sequence[int]) -> ShardedReader:
+        self._client().snapshot(numbers)
+        assert self._reader is not None
+        return self._reader
 
-    def _client(self) -> MemoryxClient:
+    def _client(self) -> ShardedMemoryx:
         assert self._memoryx is not None
         return self._memoryx
 
-    def _connect(self) -> MemoryxClient:
-        address = self._place.address
-        if address is None:
-            self.own_memoryx = OwnMemoryx(self._place)
-            address = self.own_memoryx.address
-        client = MemoryxClient(address, self._schedule, self._traffic)
-        client.open(executables_of(self._step, self._data, self._schedule.memory_calls()))
+    def _connect(self) -> ShardedMemoryx:
+        addresses, self.own_memoryx = started_memoryx(self._place, self._schedule)
+        client = ShardedMemoryx(self._schedule, addresses)
+        self._token = secrets.token_hex(16)
+        client.open(executables_of(self._step, self._data, self._schedule.memory_calls()), self._token)
         return client
 
 
-def executables_of(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Call]) -> Executables:
+def executables_of(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Update]) -> Executables:
     """Bytes and interface of the functions of some calls, by number; executable *i* is function *i*."""
     numbers = dict.fromkeys(call.function for call in calls)
     return {

@@ -7,7 +7,7 @@ while the one before is computed; one sends results when the device has computed
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,43 +22,59 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.messages import Opening
-from cs_system.memoryx.weights import Arrays, Arriving, WeightStream
+from cs_system.memoryx.weights import Arrays, Arriving, Failed, WeightStream
 from cs_toolkit.schedule import Schedule
+from cs_toolkit.shards import Shard
 from cs_toolkit.step import StepInterface
-from cs_toolkit.traffic import Traffic
 
 _WAITING = 8
 """Frames that wait to be sent."""
 
+Contributed = Callable[[int, Arrays], None]
 Results = Callable[[], Arrays]
 """Waits for the device and gives what it has computed."""
 
 
 class MemoryxClient(WeightStream):
-    """A wafer that opens a model, begins steps, and sends what they compute; see `WeightStream`."""
+    """A wafer that opens a model, begins steps, and sends what they compute; see `WeightStream`.
 
-    def __init__(self, address: tuple[str, int], schedule: Schedule, traffic: Traffic) -> None:
-        super().__init__(address, schedule, traffic)
+    Args:
+        address: Host and port of MemoryX.
+        shard: Of the step that is there.
+        failed: See `WeightStream`.
+        contributed: Gets the round and what the gradients there contribute for the other parts.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], shard: Shard, failed: Failed, contributed: Contributed
+    ) -> None:
+        super().__init__(address, shard, failed)
+        self._contributed = contributed
         self._answered: Arriving = queue.SimpleQueue()
-        self._states: Arriving = queue.SimpleQueue()
+        self._kept: Arriving = queue.SimpleQueue()
         # Bounded: state on its way to MemoryX may be larger than this machine's memory.
         self._to_send: queue.Queue[tuple[FrameType, int, Results] | None] = queue.Queue(_WAITING)
 
     def open(
-        self, functions: Mapping[int, tuple[bytes, StepInterface]], token: str = "", listeners: int = 0
+        self,
+        schedule: Schedule,
+        functions: Mapping[int, tuple[bytes, StepInterface]],
+        token: str,
+        listeners: int = 0,
     ) -> None:
         """Sends the model; `wait_open` waits until it is understood.
 
         Args:
+            schedule: Of the whole step.
             functions: Bytes and interface of what MemoryX computes, by number.
-            token: By which other wafers join.
+            token: By which other wafers join, and readers of its state.
             listeners: How many of them.
 
         Raises:
             MemoryxError: MemoryX has gone.
         """
         interfaces = {number: interface for number, (_, interface) in functions.items()}
-        opening = Opening(self._schedule, interfaces, token, listeners)
+        opening = Opening(schedule, interfaces, token, listeners, self._shard.index, self._shard.count)
         try:
             send_frame(self._sock, FrameType.OPEN, 0, opening.to_json())
             for number, (data, _) in functions.items():
@@ -86,15 +102,15 @@ class MemoryxClient(WeightStream):
         """Sends a tensor of the state, in the device's dtype."""
         self._queue(FrameType.PUT, number, lambda: [array])
 
-    def get(self, number: int) -> np.ndarray:
-        """A tensor of the state after the last step, in the device's dtype.
+    def snapshot(self, numbers: Sequence[int]) -> None:
+        """Has MemoryX keep some state as it is after the steps begun so far, for a `StateReader`.
 
         Raises:
             CsSystemError: MemoryX has gone or failed.
         """
-        self._queue(FrameType.GET, number, list)
-        (array,) = self._result(self._states)
-        return array
+        wanted = np.array(numbers, np.uint32)
+        self._queue(FrameType.SNAPSHOT, len(numbers), lambda: [wanted])
+        self._result(self._kept)
 
     # A step
 
@@ -105,6 +121,10 @@ class MemoryxClient(WeightStream):
     def results(self, call: int, results: Results) -> None:
         """Sends what a call has computed for MemoryX, once the device has done it."""
         self._queue(FrameType.RESULTS, call, results)
+
+    def share(self, index: int, values: Arrays) -> None:
+        """Sends what the gradients of the other parts contribute to a round."""
+        self._queue(FrameType.SHARED, index, lambda: values)
 
     def answers(self) -> dict[int, np.ndarray]:
         """What the oldest step without answers puts out of its update, by number.
@@ -129,8 +149,11 @@ class MemoryxClient(WeightStream):
             self._answered.put(
                 receive_fresh(self._sock, header, [specs[number] for number in self._traffic.answers])
             )
-        elif header.type is FrameType.STATE:
-            self._states.put(receive_fresh(self._sock, header, [specs[header.index]]))
+        elif header.type is FrameType.PARTIAL:
+            given = [specs[number] for number in self._shard.given[header.index]]
+            self._contributed(header.index, receive_fresh(self._sock, header, given))
+        elif header.type is FrameType.DONE:
+            self._kept.put([])
         else:
             super()._take(header)
 
@@ -159,7 +182,8 @@ class MemoryxClient(WeightStream):
         if header.type is not kind:
             raise self._refusal(header)
 
-    def _fail(self, error: CsSystemError) -> None:
-        super()._fail(error)
-        for arrived in (self._answered, self._states):
+    def end(self, error: CsSystemError) -> None:
+        """See `WeightStream`."""
+        super().end(error)
+        for arrived in (self._answered, self._kept):
             arrived.put(self._failure or error)

@@ -14,12 +14,17 @@
     PUT       wafer    value     the tensor of a state
     BEGIN     wafer    -         tensors of the batch that MemoryX needs
     RESULTS   wafer    call      what goes to MemoryX after a call
-    GET       wafer    value     -
+    SNAPSHOT  wafer    count     numbers of the state (u32) to be read as it is after the steps begun so far
+    SHARED    wafer    round     what the gradients of the other processes contribute
     JOIN      wafer    -         the token of a group whose weights it gets, too
-    DONE      MemoryX  -         -               OPEN and its functions are understood
+    READ      reader   -         the token of the model whose snapshots it reads, on a connection of its own
+    GET       reader   value     -
+    END       reader   -         -               the snapshot is not read any further
+    DONE      MemoryX  -         -               OPEN is understood; a snapshot is kept, or has ended
     WEIGHTS   MemoryX  call      what comes to the wafer before a call
     ANSWERS   MemoryX  -         what the step puts out of its update
-    STATE     MemoryX  value     the tensor of a state
+    STATE     MemoryX  value     the tensor of a state, to the reader
+    PARTIAL   MemoryX  round     what its gradients contribute to a round of the update
     FAILED    MemoryX  -         JSON: code and message of the error that ends the connection
 
 Tensors follow one another in the order of `cs_toolkit.traffic`, each padded to 64 bytes, so that a device
@@ -69,6 +74,11 @@ class FrameType(IntEnum):
     STATE = 10
     FAILED = 11
     JOIN = 12
+    SNAPSHOT = 13
+    READ = 14
+    END = 15
+    PARTIAL = 16
+    SHARED = 17
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,18 @@ class Opening:
         schedule: of its step.
         functions: of those that MemoryX computes, by number, what goes in and out; their bytes follow in
             this order.
-        token: by which other wafers join, that get the same weights; empty without any.
+        token: by which other wafers join, that get the same weights, and readers of the state.
         listeners: how many other wafers.
+        shard: which part of the model this process has.
+        shards: how many parts there are.
     """
 
     schedule: Schedule
     functions: dict[int, StepInterface]
-    token: str = ""
+    token: str
     listeners: int = 0
+    shard: int = 0
+    shards: int = 1
 
     def to_json(self) -> bytes:
         """As text."""
@@ -35,8 +39,9 @@ class Opening:
             number: [_to_json(interface.state), _to_json(interface.inputs), _to_json(interface.outputs)]
             for number, interface in self.functions.items()
         }
-        fields = {"schedule": self.schedule.to_json(), "functions": functions}
-        return json.dumps({**fields, "token": self.token, "listeners": self.listeners}).encode()
+        fields: dict[str, Any] = {"schedule": self.schedule.to_json(), "functions": functions}
+        fields |= {"token": self.token, "listeners": self.listeners}
+        return json.dumps({**fields, "shard": self.shard, "shards": self.shards}).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Opening:
@@ -52,7 +57,8 @@ class Opening:
                 for number, (state, inputs, outputs) in fields["functions"].items()
             }
             schedule = schedule_from_json(fields["schedule"])
-            return cls(schedule, functions, str(fields["token"]), int(fields["listeners"]))
+            numbers = (int(fields[name]) for name in ("listeners", "shard", "shards"))
+            return cls(schedule, functions, str(fields["token"]), *numbers)
         except (ValueError, TypeError, KeyError, ToolkitError) as error:
             raise MemoryxError(f"the wafer told no model that MemoryX understands: {error!r}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cs_system.errors import BadOptionError
@@ -14,12 +14,35 @@ class MemoryxPlace:
     """Where a CS system finds MemoryX.
 
     Attributes:
-        address: Of one that runs; None: the system starts its own.
-        directory: Where that one keeps state and gradients.
+        addresses: Of processes that run, which share out the layers; none: the system starts its own.
+        directory: Where those keep state and gradients.
+        servers: How many of its own it starts.
     """
 
-    address: tuple[str, int] | None = None
+    addresses: tuple[tuple[str, int], ...] = ()
     directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    servers: int = 1
+
+    def limited(self, servers: int | None) -> MemoryxPlace:
+        """The same with so many processes at most; None: no limit."""
+        return replace(
+            self, addresses=self.addresses[:servers], servers=min(self.servers, servers or self.servers)
+        )
+
+
+def memoryx_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """The addresses that `--memoryx` names, with commas between them.
+
+    Raises:
+        BadOptionError: one has not the form of an address, or is there twice.
+    """
+    found = tuple(memoryx_address(one) for one in text.split(","))
+    twice = [f"{host}:{port}" for host, port in found if found.count((host, port)) > 1]
+    if twice:
+        raise BadOptionError(
+            f"--memoryx={text}: {twice[0]} is there twice, expected another process for each part of a model"
+        )
+    return found
 
 
 def memoryx_address(text: str) -> tuple[str, int]:

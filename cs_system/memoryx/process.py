@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Self
 
 from cs_system.memoryx.place import MemoryxPlace
+from cs_toolkit.schedule import Schedule
+from cs_toolkit.shards import shards
 
 _END_TIMEOUT_S = 5.0
+
+
+def started_memoryx(
+    place: MemoryxPlace, schedule: Schedule
+) -> tuple[tuple[tuple[str, int], ...], list[OwnMemoryx]]:
+    """Where the model lies, and the processes that were started for it: none where some run already."""
+    if place.addresses:
+        return place.addresses, []
+    own = [OwnMemoryx(place.directory) for _ in shards(schedule, place.servers)]
+    return tuple(memoryx.address for memoryx in own), own
 
 
 class OwnMemoryx:
@@ -21,7 +33,7 @@ class OwnMemoryx:
         address: Where it listens, from the start: connections wait until it is ready.
     """
 
-    def __init__(self, place: MemoryxPlace) -> None:
+    def __init__(self, directory: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.address: tuple[str, int] = listener.getsockname()
             descriptor = listener.fileno()
@@ -32,14 +44,12 @@ class OwnMemoryx:
                 "memoryx",
                 "serve",
                 f"--listen-fd={descriptor}",
-                f"--memoryx-dir={place.directory}",
+                f"--memoryx-dir={directory}",
             ]
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 pass_fds=[descriptor],
-                # Its weights lie in the memory of this machine, whatever the wafer computes on.
-                env={**os.environ, "JAX_PLATFORMS": "cpu"},
                 # Ctrl-C is for the CS system, which ends this process.
                 start_new_session=True,
             )

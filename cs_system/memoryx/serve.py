@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -53,12 +54,18 @@ def serve(options: MemoryxOptions) -> int:
     """
     if not options.directory.is_dir():
         raise BadOptionError(f"--memoryx-dir={options.directory}: expected a directory that exists")
-    setup.limit_threads(options.threads)
+    threads = setup.limit_threads(options.threads)
+    setup.limit_threads(1)  # for each function; the threads of updates call several at a time
     if options.listen_fd is None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # in all threads that follow
     listener = _listen(options)
-    setup.start_device(options.xla_cache)
-    threading.Thread(target=_accept, args=(listener, options.directory, Groups()), daemon=True).start()
+    # State lies in the memory of this machine, whatever other devices it has.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    # Calls are short, and other threads wait for memory meanwhile: handing them to one more costs a third.
+    setup.start_device(options.xla_cache, dispatches_async=False)
+    threading.Thread(
+        target=_accept, args=(listener, options.directory, threads, Groups()), daemon=True
+    ).start()
     if options.listen_fd is None:
         place = name_of(listener.getsockname())
         log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
@@ -77,15 +84,15 @@ def _listen(options: MemoryxOptions) -> socket.socket:
         raise PortInUseError.at(options.host, options.port, "--port", error.strerror or str(error)) from error
 
 
-def _accept(listener: socket.socket, directory: Path, groups: Groups) -> None:
+def _accept(listener: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
     while True:
         sock, address = listener.accept()
         tune(sock)
         log.info("wafer at %s", name_of(address))
-        threading.Thread(target=_serve, args=(sock, directory, groups), daemon=True).start()
+        threading.Thread(target=_serve, args=(sock, directory, threads, groups), daemon=True).start()
 
 
-def _serve(sock: socket.socket, directory: Path, groups: Groups) -> None:
+def _serve(sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
     with sock:
-        Connection(sock, directory, groups).serve()
+        Connection(sock, directory, threads, groups).serve()
     log.info("the wafer has hung up")

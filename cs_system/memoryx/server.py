@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from cs_stream.sockets import PeerGoneError, shut_down
-from cs_system.engine.functions import Function, OneDevice
 from cs_system.errors import CsSystemError, MemoryxError, SystemBugError
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
@@ -35,8 +34,9 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.messages import Opening
-from cs_system.memoryx.updates import Memory, Values
-from cs_toolkit.traffic import traffic
+from cs_system.memoryx.snapshot import Snapshot
+from cs_system.memoryx.updates import Memory, Values, compiled_functions
+from cs_toolkit.shards import shards
 
 log = logging.getLogger("cs_system.memoryx")
 
@@ -46,11 +46,27 @@ _JOIN_TIMEOUT_S = 120.0
 
 
 class Groups:
-    """Wafers that get the weights of a model that another one has opened."""
+    """Wafers that get the weights of a model that another one has opened, and readers of its state."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._joined: dict[bytes, list[socket.socket]] = {}
+        self._opened: dict[bytes, Connection] = {}
+
+    def open(self, token: bytes, connection: Connection) -> None:
+        """A model may be read."""
+        with self._changed:
+            self._opened[token] = connection
+
+    def opened(self, token: bytes) -> Connection | None:
+        """The connection that has opened a model."""
+        with self._changed:
+            return self._opened.get(token)
+
+    def close(self, token: bytes) -> None:
+        """A model has gone."""
+        with self._changed:
+            self._opened.pop(token, None)
 
     def join(self, token: bytes, sock: socket.socket) -> None:
         """Hands a connection over, and returns when the wafer has hung up."""
@@ -84,12 +100,14 @@ class _Step:
 
     Attributes:
         number: in this connection, from 1.
+        inputs: tensors of its batch that MemoryX needs.
         expected: frames of results that have not come.
         known: its small values.
         streamed: set when all weights have been sent, and `known` is there.
     """
 
     number: int
+    inputs: list[np.ndarray]
     expected: int
     known: Values = field(default_factory=dict)
     streamed: threading.Event = field(default_factory=threading.Event)
@@ -101,21 +119,24 @@ class Connection:
     Args:
         sock: Connected, and closed by the caller.
         directory: Where state and gradients lie.
+        threads: That compute.
         groups: Where other wafers of its group come to.
     """
 
-    def __init__(self, sock: socket.socket, directory: Path, groups: Groups) -> None:
+    def __init__(self, sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
         self._sock = sock
-        self._directory = directory
+        self._directory, self._threads = directory, threads
         self._groups = groups
         self._listeners: list[socket.socket] = []
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._has_ended = False
         self._begun: _Step | None = None
-        self._updated = 0
+        self._decided = self._updated = 0
+        self._snapshot: Snapshot | None = None
         # Of each state that a step replaces, the last step whose new value it has.
         self._version: dict[int, int] = {}
+        self._shared: queue.SimpleQueue[tuple[int, list[np.ndarray]] | None] = queue.SimpleQueue()
         self._to_stream: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._to_update: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
 
@@ -127,7 +148,6 @@ class Connection:
         memory = self._open()
         if memory is None:
             return
-        self._memory = memory
         threads = [
             threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True)
             for name, body in (("streamer", self._stream), ("updater", self._update))
@@ -137,28 +157,42 @@ class Connection:
         self._guarded(self._read)
         for thread in threads:
             thread.join()
+        self._groups.close(self._token)
+        memory.close()
 
     def _open(self) -> Memory | None:
         header = receive_header(self._sock)
         if header.type is FrameType.JOIN:
             self._groups.join(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)), self._sock)
             return None
+        if header.type is FrameType.READ:
+            self._read_for(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)))
+            return None
         opening = Opening.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
-        functions = {}
+        executables = {}
         for number, interface in opening.functions.items():
             header = receive_header(self._sock)
-            data = receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)
-            functions[number] = Function(bytes(data), interface, OneDevice())
-        memory = Memory(opening.schedule, traffic(opening.schedule), functions, self._directory)
-        self._version = dict.fromkeys(opening.schedule.replacements, 0)
+            executables[number] = bytes(receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)), interface
+        parts = shards(opening.schedule, opening.shards)
+        if not 0 <= opening.shard < len(parts):
+            raise MemoryxError(f"got part {opening.shard} of a model that has {len(parts)}")
+        shard = parts[opening.shard]
+        compiled = compiled_functions(shard.schedule, executables)
+        memory = Memory(shard, *compiled, self._directory, self._threads)
+        self._version = dict.fromkeys(shard.schedule.replacements, 0)
         log.info(
-            "model of %d layers: %.1f MB of state and gradients in %s",
+            "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",
+            shard.index + 1,
+            shard.count,
             len(opening.schedule.layers),
             memory.nbytes / 1e6,
             self._directory,
         )
+        self._token = opening.token.encode()
         if opening.listeners:
-            self._listeners = self._groups.wait(opening.token.encode(), opening.listeners)
+            self._listeners = self._groups.wait(self._token, opening.listeners)
+        self._memory = memory
+        self._groups.open(self._token, self)
         send_frame(self._sock, FrameType.DONE, 0)
         return memory
 
@@ -167,9 +201,10 @@ class Connection:
     def _read(self) -> None:
         handlers: dict[FrameType, Callable[[Header], None]] = {
             FrameType.PUT: self._take_state,
-            FrameType.GET: self._give_state,
+            FrameType.SNAPSHOT: self._keep_state,
             FrameType.BEGIN: self._begin,
             FrameType.RESULTS: self._take_results,
+            FrameType.SHARED: self._take_shared,
         }
         while True:
             header = receive_header(self._sock)
@@ -181,6 +216,8 @@ class Connection:
     def _stream(self) -> None:
         memory = self._memory
         while (step := self._to_stream.get()) is not None:
+            # Results of this step come no sooner than what decides the update before.
+            self._wait(lambda step=step: self._decided >= step.number - 1)  # type: ignore[misc]
             self._wait_for(memory.small, step.number - 1)
             step.known.update(memory.before())
             for call, numbers in enumerate(memory.traffic.to_wafer):
@@ -197,7 +234,10 @@ class Connection:
             step.streamed.wait()
             if self._has_ended:
                 return
-            answers = self._memory.update(step.known, partial(self._committed, step.number))
+            for number, array in zip(self._memory.traffic.inputs, step.inputs, strict=True):
+                np.copyto(self._memory.arrived[number], array)
+            changes = partial(self._changing, step.number), partial(self._committed, step.number)
+            answers = self._memory.update(step.known, self._exchange, *changes)
             with self._changed:
                 self._updated = step.number
                 self._changed.notify_all()
@@ -209,10 +249,11 @@ class Connection:
 
     def _begin(self, header: Header) -> None:
         number = 1 if self._begun is None else self._begun.number + 1
-        self._wait_until_updated(number - 1)
         memory = self._memory
-        receive_tensors(self._sock, header, [memory.arrived[value] for value in memory.traffic.inputs])
-        step = self._begun = _Step(number, sum(map(bool, memory.traffic.to_memory)))
+        # The update before may still read its own.
+        specs = [memory.schedule.values[value] for value in memory.traffic.inputs]
+        inputs = receive_fresh(self._sock, header, specs)
+        step = self._begun = _Step(number, inputs, sum(map(bool, memory.traffic.to_memory)))
         self._to_stream.put(step)
         if not step.expected:
             self._to_update.put(step)
@@ -221,6 +262,8 @@ class Connection:
         step, memory = self._begun, self._memory
         if step is None or not step.expected or header.index >= len(memory.traffic.to_memory):
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
+        # What is there is read by the update before.
+        self._wait_until_updated(step.number - 1)
         numbers = memory.traffic.to_memory[header.index]
         if header.index < memory.calls_of_micro_batch:
             receive_tensors(self._sock, header, [memory.arrived[value] for value in numbers])
@@ -231,23 +274,100 @@ class Connection:
         if not step.expected:
             self._to_update.put(step)
 
-    def _take_state(self, header: Header) -> None:
-        receive_tensors(self._sock, header, [self._state(header)])
+    def _take_shared(self, header: Header) -> None:
+        memory = self._memory
+        if header.index >= len(memory.shard.taken):
+            raise MemoryxError(f"got values of round {header.index} from the wafer, expected none")
+        specs = [memory.schedule.values[number] for number in memory.shard.taken[header.index]]
+        self._shared.put((header.index, receive_fresh(self._sock, header, specs)))
 
-    def _give_state(self, header: Header) -> None:
-        array = self._state(header)
+    def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
+        """Through the wafer; see `Memory.update`."""
         with self._sending:
-            send_tensors(self._sock, FrameType.STATE, header.index, [array])
+            send_tensors(self._sock, FrameType.PARTIAL, index, given)
+        found = self._shared.get()
+        if found is None:
+            raise PeerGoneError("the connection has ended")
+        at, taken = found
+        if at != index:
+            raise MemoryxError(f"got values of round {at} from the wafer, expected round {index}")
+        return taken
 
-    def _state(self, header: Header) -> np.ndarray:
+    def _take_state(self, header: Header) -> None:
         """A state between two steps."""
         if self._begun is not None:
             self._wait_until_updated(self._begun.number)
-        if header.index not in self._memory.state:
-            raise MemoryxError(f"got {header.type.name} of value {header.index}, which is no state")
-        return self._memory.state[header.index]
+        self._check_state([header.index])
+        self.end_snapshot()
+        receive_tensors(self._sock, header, [self._memory.state[header.index]])
+
+    def _keep_state(self, header: Header) -> None:
+        numbers = np.empty(min(header.index, len(self._memory.schedule.state)), np.uint32)
+        receive_tensors(self._sock, header, [numbers])
+        wanted = [int(number) for number in numbers]
+        self._check_state(wanted)
+        self.end_snapshot()
+        step = 0 if self._begun is None else self._begun.number
+        self._snapshot = Snapshot(self._memory.state, step, wanted)
+        with self._sending:
+            send_frame(self._sock, FrameType.DONE, 0)
+
+    def _check_state(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number not in self._memory.state:
+                raise MemoryxError(f"got value {number} from the wafer, which is no state")
+
+    # State, while steps go on
+
+    def _read_for(self, token: bytes) -> None:
+        """Serves a reader until it hangs up."""
+        model = self._groups.opened(token)
+        if model is None:
+            raise MemoryxError("the model that is to be read is not here any more; load it again")
+        try:
+            while (header := receive_header(self._sock)).type in (FrameType.GET, FrameType.END):
+                if header.type is FrameType.END:
+                    model.end_snapshot()
+                    send_frame(self._sock, FrameType.DONE, 0)
+                    continue
+                try:
+                    kept = model.kept_state(header.index)
+                except MemoryxError as error:
+                    self._fail(error)
+                else:
+                    send_tensors(self._sock, FrameType.STATE, header.index, [kept])
+        finally:
+            model.end_snapshot()
+
+    def kept_state(self, number: int) -> np.ndarray:
+        """A tensor of the snapshot; waits for the update of its step.
+
+        Raises:
+            MemoryxError: there is none, or it has been read.
+            PeerGoneError: the wafer has gone.
+        """
+        snapshot = self._snapshot
+        if snapshot is not None:
+            self._wait_for([number], snapshot.step)
+            if (found := snapshot.take(number)) is not None:
+                return found
+        raise MemoryxError(f"value {number} is not kept for a reader: the state has been put or read since")
+
+    def end_snapshot(self) -> None:
+        """Keeps nothing for readers any more."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.end()
 
     # What the threads tell each other
+
+    def _changing(self, step: int, state: frozenset[int]) -> None:
+        with self._changed:
+            self._decided = step
+            self._changed.notify_all()
+        snapshot = self._snapshot
+        if snapshot is not None:
+            snapshot.before_change(step, state)
 
     def _committed(self, step: int, state: frozenset[int]) -> None:
         with self._changed:
@@ -272,10 +392,12 @@ class Connection:
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
+        self.end_snapshot()
         for sock in (self._sock, *self._listeners):
             shut_down(sock)
         if self._begun is not None:
             self._begun.streamed.set()
+        self._shared.put(None)
         self._to_stream.put(None)
         self._to_update.put(None)
 

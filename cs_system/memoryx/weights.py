@@ -24,8 +24,7 @@ from cs_system.memoryx.frames import (
     send_frame,
     views,
 )
-from cs_toolkit.schedule import Schedule
-from cs_toolkit.traffic import Traffic
+from cs_toolkit.shards import Shard
 
 SLOTS = 2
 """Calls whose weights are on the wafer: one computes, one arrives."""
@@ -33,6 +32,7 @@ SLOTS = 2
 _CONNECT_TIMEOUT_S = 10.0
 
 Arrays = list[np.ndarray]
+Failed = Callable[[CsSystemError], None]
 Arriving = queue.SimpleQueue[Arrays | CsSystemError]
 
 
@@ -41,26 +41,24 @@ class WeightStream:
 
     Args:
         address: Host and port of MemoryX.
-        schedule: Of the step.
-        traffic: Of the schedule.
+        shard: Of the step that is there.
+        failed: Told what has gone wrong, where it is not this side that hangs up.
+
+    Attributes:
+        address: See the argument.
 
     Raises:
         MemoryxError: nobody answers there.
     """
 
-    def __init__(self, address: tuple[str, int], schedule: Schedule, traffic: Traffic) -> None:
+    def __init__(self, address: tuple[str, int], shard: Shard, failed: Failed) -> None:
+        self.address = address
         self._name = f"{address[0]}:{address[1]}"
-        self._schedule, self._traffic = schedule, traffic
-        try:
-            self._sock = socket.create_connection(address, _CONNECT_TIMEOUT_S)
-        except OSError as error:
-            raise MemoryxError(
-                f"no MemoryX answers at {self._name}: {error.strerror or error}; check --memoryx, and that "
-                "it runs (`cs_system memoryx serve`)"
-            ) from error
-        tune(self._sock)
-        specs = schedule.values
-        coming = [[specs[number] for number in numbers] for numbers in traffic.to_wafer]
+        self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
+        self._failed = failed
+        self._sock = connected(address)
+        specs = self._schedule.values
+        coming = [[specs[number] for number in numbers] for numbers in self._traffic.to_wafer]
         slot_bytes = max(map(padded_bytes, coming), default=0)
         slots = [aligned_empty(slot_bytes) for _ in range(SLOTS)]
         self._weights = [[views(slot, specs) for specs in coming] for slot in slots]
@@ -121,20 +119,54 @@ class WeightStream:
         return found
 
     def _refusal(self, header: Header) -> CsSystemError:
-        if header.type is not FrameType.FAILED:
-            return MemoryxError(f"MemoryX at {self._name} sent {header.type.name}, which a wafer sends")
-        fields = json.loads(receive_payload(self._sock, header, MAX_TEXT_BYTES))
-        return from_wire(fields["code"], fields["message"], {})
+        return refusal(self._sock, header, self._name)
 
     def _gone(self, error: ConnectionError) -> MemoryxError:
-        return MemoryxError(
-            f"MemoryX at {self._name} has gone ({error}); the state is lost, start the job again: a training "
-            "continues from its last checkpoint"
-        )
+        return gone(self._name, error)
 
     def _fail(self, error: CsSystemError) -> None:
+        is_news, self._failure = self._failure is None, self._failure or error
+        self.end(self._failure)
+        if is_news:
+            self._failed(error)
+
+    def end(self, error: CsSystemError) -> None:
+        """Whoever waits for something of MemoryX gets an error."""
         self._failure = self._failure or error
         self._arrived.put(self._failure)
+
+
+def connected(address: tuple[str, int]) -> socket.socket:
+    """A connection to MemoryX.
+
+    Raises:
+        MemoryxError: nobody answers there.
+    """
+    try:
+        sock = socket.create_connection(address, _CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise MemoryxError(
+            f"no MemoryX answers at {address[0]}:{address[1]}: {error.strerror or error}; check --memoryx, "
+            "and that it runs (`cs_system memoryx serve`)"
+        ) from error
+    tune(sock)
+    return sock
+
+
+def gone(name: str, error: ConnectionError) -> MemoryxError:
+    """MemoryX at an address does not answer any more."""
+    return MemoryxError(
+        f"MemoryX at {name} has gone ({error}); the state is lost, start the job again: a training "
+        "continues from its last checkpoint"
+    )
+
+
+def refusal(sock: socket.socket, header: Header, name: str) -> CsSystemError:
+    """What MemoryX says in the place of an answer, whose header is here."""
+    if header.type is not FrameType.FAILED:
+        return MemoryxError(f"MemoryX at {name} sent {header.type.name}, which a wafer sends")
+    fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
+    return from_wire(fields["code"], fields["message"], {})
 
 
 class Listener(WeightStream):

@@ -20,6 +20,7 @@ class Offer:
         fabric: Name of the system's fabric.
         store: What was sent before; keeps what comes.
         num_csx: Wafers that are to share a batch.
+        max_wgt_servers: MemoryX processes that may share out the layers; None: all there are.
 
     Raises:
         ArtifactRefusedError: the step is for another fabric or too large, or its executables are no list of
@@ -27,10 +28,17 @@ class Offer:
         WireFormatError: a digest is none.
     """
 
-    def __init__(self, step: CompiledStep, fabric: str, store: ExecutableStore, num_csx: int = 1) -> None:
+    def __init__(
+        self,
+        step: CompiledStep,
+        fabric: str,
+        store: ExecutableStore,
+        num_csx: int = 1,
+        max_wgt_servers: int | None = None,
+    ) -> None:
         _check(step, fabric)
         self.step = step
-        self.num_csx = num_csx
+        self.num_csx, self.max_wgt_servers = num_csx, max_wgt_servers
         self._store = store
         self._executables = {executable.sha256: executable for executable in step.executables}
         self._here: dict[str, bytes] = {}

@@ -7,13 +7,16 @@ operation at a time; an operation whose caller has gone is finished, or stopped 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -106,6 +109,7 @@ class Run:
         self._ring: BatchRing | None = None
         self._loop: StepLoop | None = None
         self._operation: str | None = None
+        self._reading = asyncio.Lock()
         self._current: asyncio.Future[Any] | None = None
         self._stops: set[threading.Event] = set()
         self._mismatch: InputMismatchError | None = None
@@ -189,11 +193,17 @@ class Run:
 
     # The phases of a run
 
-    async def load(self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int = 1) -> None:
+    async def load(
+        self,
+        program: CompiledStep,
+        data: Mapping[str, bytes],
+        num_csx: int = 1,
+        max_wgt_servers: int | None = None,
+    ) -> None:
         """Takes a program and its executables, bytes by name; the one before is dropped, its input closed."""
         await self.close_input(None)
         self.program = None
-        await self._on_device("load", self._make_engine, program, data, num_csx)
+        await self._on_device("load", self._make_engine, program, data, num_csx, max_wgt_servers)
         self.program = program
 
     async def program_device(self) -> float:
@@ -240,6 +250,27 @@ class Run:
         """Copies the state, or some of it, from the device."""
         engine = self._loaded("fetch_state")
         return await self._on_device("fetch_state", engine.fetch_state, names)
+
+    @asynccontextmanager
+    async def kept_state(
+        self, names: Sequence[str] | None
+    ) -> AsyncIterator[Callable[[Sequence[str]], Awaitable[dict[str, np.ndarray]]]]:
+        """Keeps the state for the body, or some of it; steps may run meanwhile where the engine allows it.
+
+        Yields:
+            What reads some of it; each tensor once.
+        """
+        async with self._reading:
+            engine = self._loaded("fetch_state")
+            kept = await self._on_device("fetch_state", engine.snapshot, names)
+            if kept is None:
+                yield self.fetch_state
+                return
+            try:
+                yield partial(asyncio.to_thread, kept.read)
+            finally:
+                with contextlib.suppress(CsSystemError):
+                    await asyncio.to_thread(kept.end)
 
     def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
         """Opens the data plane for the job's workers.
@@ -340,14 +371,18 @@ class Run:
 
     # Inside
 
-    def _make_engine(self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int) -> None:
+    def _make_engine(
+        self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int, max_wgt_servers: int | None
+    ) -> None:
         # Imported in the thread of the device: JAX takes a second to import.
         from cs_system.engine.base import make_engine
         from cs_system.engine.sizing import ring_size
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        self._engine = make_engine(program, data, size.chunk_batches, self._memoryx, num_csx)
+        self._engine = make_engine(
+            program, data, size.chunk_batches, self._memoryx.limited(max_wgt_servers), num_csx
+        )
         self._chunks = size.chunks
 
     def _free(self) -> None:

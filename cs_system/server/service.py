@@ -147,13 +147,17 @@ class Service:
         run = self._run(context)
         system = self._system
         offer = Offer(
-            step_from_wire(request), system.options.fabric, system.executables, request.num_csx or 1
+            step_from_wire(request),
+            system.options.fabric,
+            system.executables,
+            request.num_csx or 1,
+            request.max_wgt_servers or None,
         )
         needed = await asyncio.to_thread(offer.look_up)
         if needed:
             self._offers[_reservation(context)] = offer
         else:
-            await run.load(offer.step, offer.data(), offer.num_csx)
+            await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
         return pb.ArtifactAnswer(needed=needed)
 
     async def _upload_artifact(
@@ -166,7 +170,7 @@ class Service:
         async for chunk in requests:
             offer.add(chunk.sha256, chunk.data)
         await asyncio.to_thread(offer.complete)
-        await run.load(offer.step, offer.data(), offer.num_csx)
+        await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
         return pb.ArtifactAnswer()
 
     async def _program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:
@@ -251,9 +255,12 @@ class Service:
 
     async def _fetch_state(self, request: pb.FetchStateRequest, context: Context) -> None:
         run = self._run(context)
-        for names in run.state_groups(list(request.names) or None, _STATE_BYTES):
-            for group in pack_tensors(await run.fetch_state(names)):
-                await context.write(pb.StateChunk(tensors=group))
+        wanted = list(request.names) or None
+        async with run.kept_state(wanted) as read:
+            await context.write(pb.StateChunk())  # from here on steps do not change what is read
+            for names in run.state_groups(wanted, _STATE_BYTES):
+                for group in pack_tensors(await read(names)):
+                    await context.write(pb.StateChunk(tensors=group))
 
     async def _stop_run(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         run = self._run(context)

@@ -39,7 +39,8 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.place import MemoryxPlace
-from cs_system.memoryx.process import OwnMemoryx
+from cs_system.memoryx.process import OwnMemoryx, started_memoryx
+from cs_system.memoryx.sharded import ShardedReader
 from cs_system.swarmx.orders import Order, cut_inputs
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
@@ -106,11 +107,12 @@ class GroupEngine(LayeredEngine):
         self._count = count
         self._cut = cut_inputs(step)
         self._traffic = traffic(schedule)
-        self._own: OwnMemoryx | None = None
+        self._own: list[OwnMemoryx] = []
         self.wafers: list[subprocess.Popen[bytes]] = []
         self._socks: list[socket.socket] = []
         self._failures: queue.SimpleQueue[tuple[int, CsSystemError]] = queue.SimpleQueue()
-        self._states: _Arriving = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._reader: ShardedReader | None = None
         self._outputs: _Arriving = queue.SimpleQueue()
 
     def program(self) -> float:
@@ -163,17 +165,17 @@ class GroupEngine(LayeredEngine):
         for sock in self._socks:
             sock.close()
         self._socks, self.wafers = [], []
-        own, self._own = self._own, None
-        if own is not None:
-            own.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+        own, self._own = self._own, []
+        for memoryx in own:
+            memoryx.close()
 
     # Inside
 
     def _start(self) -> None:
-        address = self._place.address
-        if address is None:
-            self._own = OwnMemoryx(self._place)
-            address = self._own.address
+        addresses, self._own = started_memoryx(self._place, self._schedule)
         token = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0), backlog=self._count) as listener:
             listener.settimeout(_START_TIMEOUT_S)
@@ -181,21 +183,21 @@ class GroupEngine(LayeredEngine):
             self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
             self._socks = self._accepted(listener, token)
         with _held_port() as port:
-            self._order(f"127.0.0.1:{port}", address, token)
+            self._order(f"127.0.0.1:{port}", addresses, token)
 
-    def _order(self, coordinator: str, memoryx: tuple[str, int], token: str) -> None:
+    def _order(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
         for rank, sock in enumerate(self._socks):
             order = Order(rank, self._count, coordinator, memoryx, token)
             send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
             for number, executable in enumerate(self._step.executables):
                 send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
-        ready: queue.SimpleQueue[int] = queue.SimpleQueue()
         for rank in range(self._count):
-            threading.Thread(target=self._receive, args=(rank, ready), daemon=True).start()
+            threading.Thread(target=self._receive, args=(rank,), daemon=True).start()
         for _ in range(self._count):
-            if ready.get() < 0:
+            if self._ready.get() < 0:
                 raise self._cause()
+        self._reader = ShardedReader(self._schedule, memoryx, token)
 
     def _accepted(self, listener: socket.socket, token: str) -> list[socket.socket]:
         found: dict[int, socket.socket] = {}
@@ -213,16 +215,14 @@ class GroupEngine(LayeredEngine):
                 found[header.index] = sock
         return [found[rank] for rank in range(self._count)]
 
-    def _receive(self, rank: int, ready: queue.SimpleQueue[int]) -> None:
+    def _receive(self, rank: int) -> None:
         sock, values = self._socks[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
             while True:
                 header = receive_header(sock)
                 if header.type is FrameType.DONE:
-                    ready.put(rank)
-                elif header.type is FrameType.STATE:
-                    self._states.put(receive_fresh(sock, header, [values[header.index]]))
+                    self._ready.put(rank)
                 elif header.type is FrameType.ANSWERS:
                     self._outputs.put(receive_fresh(sock, header, outputs))
                 else:
@@ -232,10 +232,9 @@ class GroupEngine(LayeredEngine):
             self._failures.put((rank, error))
         except ConnectionError:
             self._failures.put((rank, WaferLostError.of(rank, self._count)))
-        ready.put(-1)
+        self._ready.put(-1)
         failure = self._cause()
-        for waiting in (self._states, self._outputs):
-            waiting.put(failure)
+        self._outputs.put(failure)
 
     def _cause(self) -> CsSystemError:
         """The first failure; the death of a wafer before what it has done to others."""
@@ -259,10 +258,13 @@ class GroupEngine(LayeredEngine):
     def _put(self, number: int, array: np.ndarray) -> None:
         self._send(0, FrameType.PUT, number, [array])
 
-    def _get(self, number: int) -> np.ndarray:
-        self._send(0, FrameType.GET, number, [])
-        (array,) = self._result(self._states)
-        return array
+    def _keep(self, numbers: Sequence[int]) -> ShardedReader:
+        self._send(0, FrameType.SNAPSHOT, len(numbers), [np.array(numbers, np.uint32)])
+        if self._ready.get() < 0:
+            self._lose_state()
+            raise self._cause()
+        assert self._reader is not None
+        return self._reader
 
     def _result(self, arrived: _Arriving) -> Arrays:
         found = arrived.get()

@@ -16,7 +16,6 @@ from cs_system.engine.layers import Layers
 from cs_system.engine.micro import micro_batches
 from cs_system.engine.streamed import executables_of
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
-from cs_system.memoryx.client import MemoryxClient
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
     FrameType,
@@ -24,10 +23,11 @@ from cs_system.memoryx.frames import (
     receive_fresh,
     receive_header,
     receive_payload,
+    receive_tensors,
     send_frame,
     send_tensors,
 )
-from cs_system.memoryx.weights import Listener
+from cs_system.memoryx.sharded import ShardedListener, ShardedMemoryx
 from cs_system.swarmx.devices import GroupDevices
 from cs_system.swarmx.orders import Order, cut_inputs
 from cs_toolkit.schedule import schedule_from_json
@@ -92,7 +92,7 @@ class _Wafer:
             ConnectionError: it has.
             CsSystemError: the device or MemoryX failed.
         """
-        if isinstance(self._stream, MemoryxClient):
+        if isinstance(self._stream, ShardedMemoryx):
             self._stream.wait_open()
             threading.Thread(target=self._answer, daemon=True).start()
         send_frame(self._sock, FrameType.DONE, 0)
@@ -100,18 +100,16 @@ class _Wafer:
             header = receive_header(self._sock)
             if header.type is FrameType.PUT:
                 self._take_state(header)
-            elif header.type is FrameType.GET:
-                self._give_state(header)
+            elif header.type is FrameType.SNAPSHOT:
+                self._keep_state(header)
             else:
                 self._run_step(header)
 
-    def _connect(self) -> MemoryxClient | Listener:
+    def _connect(self) -> ShardedMemoryx | ShardedListener:
         order = self._order
         if order.rank:
-            listener = Listener(order.memoryx, self._schedule, self._traffic)
-            listener.join(order.token)
-            return listener
-        client = MemoryxClient(order.memoryx, self._schedule, self._traffic)
+            return ShardedListener(self._schedule, order.memoryx, order.token)
+        client = ShardedMemoryx(self._schedule, order.memoryx)
         functions = executables_of(self._step, self._data, self._schedule.memory_calls())
         client.open(functions, order.token, order.count - 1)
         return client
@@ -128,13 +126,16 @@ class _Wafer:
     # State goes through the first wafer
 
     def _take_state(self, header: Header) -> None:
-        assert isinstance(self._stream, MemoryxClient)
+        assert isinstance(self._stream, ShardedMemoryx)
         (array,) = receive_fresh(self._sock, header, [self._schedule.values[header.index]])
         self._stream.put(header.index, array)
 
-    def _give_state(self, header: Header) -> None:
-        assert isinstance(self._stream, MemoryxClient)
-        send_tensors(self._sock, FrameType.STATE, header.index, [self._stream.get(header.index)])
+    def _keep_state(self, header: Header) -> None:
+        assert isinstance(self._stream, ShardedMemoryx)
+        numbers = np.empty(header.index, np.uint32)
+        receive_tensors(self._sock, header, [numbers])
+        self._stream.snapshot([int(number) for number in numbers])
+        send_frame(self._sock, FrameType.DONE, 0)
 
     # Steps
 

@@ -18,14 +18,14 @@ class Order:
         rank: of the wafer, from 0; the first one sends gradients.
         count: of wafers.
         coordinator: HOST:PORT where their processes meet.
-        memoryx: host and port of MemoryX.
+        memoryx: host and port of each MemoryX.
         token: by which the others join the first one there.
     """
 
     rank: int
     count: int
     coordinator: str
-    memoryx: tuple[str, int]
+    memoryx: tuple[tuple[str, int], ...]
     token: str
 
     def to_bytes(self, step: CompiledStep) -> bytes:
@@ -39,7 +39,7 @@ class Order:
         """The inverse of `to_bytes`."""
         end = 4 + int.from_bytes(data[:4], "little")
         fields = json.loads(data[4:end])
-        order = cls(**{**fields, "memoryx": (fields["memoryx"][0], fields["memoryx"][1])})
+        order = cls(**{**fields, "memoryx": tuple((host, port) for host, port in fields["memoryx"])})
         return order, step_from_wire(pb.ArtifactOffer.FromString(data[end:]))
 
 

@@ -16,6 +16,7 @@ class ClusterConfig:
         mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
         num_csx: Number of CS systems.
         max_act_per_csx: Limit of the activations in each, see `configure`.
+        max_wgt_servers: MemoryX processes that may share out the layers; 0: all that the system has.
         num_workers_per_csx: Workers that stream the input to each.
 
     The others size and label servers of the original's cluster, and have no effect.
@@ -45,6 +46,7 @@ class ClusterConfig:
             "mgmt_address": self.mgmt_address,
             "num_csx": self.num_csx,
             "max_act_per_csx": self.max_act_per_csx or None,
+            "max_wgt_servers": self.max_wgt_servers or None,
             "num_workers_per_csx": self.num_workers_per_csx or 1,
         }
 

@@ -82,6 +82,7 @@ def parse(
     add("--eval_steps", type=int, help="batches to evaluate")
     add("--seed", type=int)
     add("--num_csx", type=int, help="CS systems of a group that share a batch, with weight streaming")
+    add("--max_wgt_servers", type=int, help="MemoryX processes that may share out the layers, at most")
     add("--appliance", action="store_true", help="of later releases; refused")
     for name, default in _OF_THE_APPLIANCE.items():
         add(

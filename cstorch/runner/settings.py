@@ -63,6 +63,7 @@ class RunConfig:
         max_act_per_csx: limit of the activations that wait in each, see `cstorch.configure`.
         recompute: "auto", "none" or "all", see `cstorch.configure`.
         micro_batch_size: samples of a system that go through the layers together, see `cstorch.configure`.
+        max_wgt_servers: MemoryX processes of the system that may share out the layers.
     """
 
     model_dir: Path
@@ -99,6 +100,7 @@ class RunConfig:
     max_act_per_csx: float | str | None = None
     recompute: Recompute | None = None
     micro_batch_size: int | str | None = None
+    max_wgt_servers: int | None = None
 
     def streaming_fields(self) -> dict[str, Any]:
         """What holds where weights stream, as `cstorch.configure` takes it."""
@@ -107,6 +109,7 @@ class RunConfig:
             "max_act_per_csx": self.max_act_per_csx,
             "recompute": self.recompute,
             "micro_batch_size": self.micro_batch_size,
+            "max_wgt_servers": self.max_wgt_servers,
         }
 
     @property
@@ -173,6 +176,7 @@ class RunConfig:
             "steps_per_epoch",
             "eval_steps",
             "grad_accum_steps",
+            "max_wgt_servers",
         )
         limits = {**dict.fromkeys(positive, 1), **dict.fromkeys(_COUNTS, 0)}
         for name, least in limits.items():

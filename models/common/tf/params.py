@@ -129,6 +129,7 @@ class Run(Group):
     max_act_per_csx: int | float | str | None = None
     recompute: Literal["auto", "none", "all"] = "auto"
     micro_batch_size: Count | Literal["auto"] = "auto"
+    max_wgt_servers: Count | None = None
 
 
 class Params(Group):

@@ -1,4 +1,4 @@
-"""A program whose front end is NumPy alone: `numpy_program.py CS_IP MODEL_DIR STEPS`.
+"""A program whose front end is NumPy alone: `numpy_program.py CS_IP MODEL_DIR STEPS [EXECUTION SAVE_EVERY]`.
 
 Its step is CIRH that nobody had to trace, its input a generator of arrays, its checkpoint a file of NumPy's.
 The rest comes from `cs_runtime`, as for any front end beside `estimator`.
@@ -80,6 +80,7 @@ class NumpyFrontEnd:
         content = io.BytesIO()
         np.savez(content, **state)
         replace_file(self._checkpoint, content.getvalue())
+        replace_file(self._checkpoint.with_name(f"state-{step}.npz"), content.getvalue())
         log.info("saved step %d", step)
         return False
 
@@ -95,10 +96,19 @@ class Scalars:
 
 
 @report_errors()
-def main(cs_ip: str, model_dir: str, steps: str) -> None:
+def main(cs_ip: str, model_dir: str, steps: str, execution: Any = "pipelined", save_every: str = "0") -> None:
     logs.set_up("numpy_program", "numpy")
     params: dict[str, Any] = {"steps": int(steps), "rate": RATE}
-    settings = RunSettings("train", Path(model_dir), BATCH, cs_ip=cs_ip, steps=int(steps), params=params)
+    settings = RunSettings(
+        "train",
+        Path(model_dir),
+        BATCH,
+        cs_ip=cs_ip,
+        steps=int(steps),
+        params=params,
+        execution=execution,
+        save_every_steps=int(save_every) or None,
+    )
     write_params(settings.model_dir, params)
     shown = Scalars()
     result = train(NumpyFrontEnd(settings.model_dir), settings, StepEvents(shown, 1, BATCH))

@@ -60,6 +60,23 @@ def test_it_trains_and_continues(system: RunningSystem, train: Train, tmp_path: 
     assert json.loads((model_dir / "run_summary.json").read_text())["last_step"] == 9
 
 
+def test_checkpoints_beside_steps_are_those_of_their_step(system: RunningSystem, tmp_path: Path) -> None:
+    """The system that streams weights keeps the state of a checkpoint while the next steps run."""
+    states: dict[str, list[dict[str, np.ndarray]]] = {}
+    for execution in ("pipelined", "weight_streaming"):
+        model_dir = tmp_path / execution
+        words = [sys.executable, str(PROGRAM), system.address, str(model_dir), "60", execution, "7"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        steps = sorted(int(path.stem.partition("-")[2]) for path in model_dir.glob("state-*.npz"))
+        assert steps == [0, *range(7, 57, 7), 60]
+        states[execution] = [dict(np.load(model_dir / f"state-{step}.npz")) for step in steps]
+        assert [int(state["state.global_step"]) for state in states[execution]] == steps
+    for pipelined, streamed in zip(*states.values(), strict=True):
+        for name, value in pipelined.items():
+            np.testing.assert_allclose(streamed[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_its_errors_are_messages(train: Train) -> None:
     done = train("127.0.0.1:1", 4)
     assert done.returncode == 1

@@ -112,7 +112,8 @@ def client(tmp_path) -> Iterator[SystemClient]:
     ready = threading.Event()
 
     async def serve(device: ThreadPoolExecutor, receiver: Receiver) -> None:
-        system = System(SystemOptions("cs2", "{}"), device, receiver, ExecutableStore(tmp_path, 1 << 30))
+        options = SystemOptions("cs2", "{}", memoryx=MemoryxPlace(servers=5))
+        system = System(options, device, receiver, ExecutableStore(tmp_path, 1 << 30))
         server = grpc.aio.server()
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(Service(system).servicer(), server)
         end = asyncio.Event()
@@ -165,6 +166,13 @@ def test_equal_bytes_travel_once_and_never_again(artifact, client, engines, monk
     assert sent == [b"layer" * 700_000, b"update", b""]
     assert engines[0].step == engines[1].step
     assert engines[0].data == engines[1].data
+
+
+def test_a_program_may_ask_for_fewer_memoryx_processes_than_there_are(artifact, client, engines):
+    for limit in (None, 2):
+        with client.reserve("job", "token") as reservation:
+            reservation.load(artifact, max_wgt_servers=limit)
+    assert [engine.memoryx.servers for engine in engines] == [5, 2]
 
 
 # One offer

@@ -462,6 +462,7 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
             "num_replicas is 2 with execution 'weight_streaming', expected 1",
         ),
         ({"num_workers_per_csx": -1}, "num_workers_per_csx is -1"),
+        ({"max_wgt_servers": 0}, "max_wgt_servers is 0, expected 1 or more"),
         ({"checkpoint_step": 5}, "got checkpoint_step, expected model_dir"),
     ],
 )
@@ -494,7 +495,7 @@ def test_what_a_command_line_left_open_means_the_defaults(
     configure: Configure, tmp_path: Path, system: RunningSystem
 ) -> None:
     left = ("compile_dir", "compile_only", "validate_only", "checkpoint_steps", "seed", "num_csx")
-    configure(num_workers_per_csx=0, **dict.fromkeys((*left, "mount_dirs", "job_labels")))
+    configure(num_workers_per_csx=0, **dict.fromkeys((*left, "max_wgt_servers", "mount_dirs", "job_labels")))
     assert config.configuration() == config.Configuration(tmp_path, mgmt_address=system.address)
 
 

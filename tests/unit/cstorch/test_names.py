@@ -106,6 +106,7 @@ def test_a_cluster_is_described_in_types_that_parsers_of_command_lines_know() ->
         "mgmt_address": "host:9000",
         "num_csx": 1,
         "max_act_per_csx": None,
+        "max_wgt_servers": None,
         "num_workers_per_csx": 3,
     }
     assert cluster.settings() == expected

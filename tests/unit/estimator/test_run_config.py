@@ -53,6 +53,7 @@ def test_unknown_field_names_the_nearest() -> None:
         ({"micro_batch_size": 0}, "micro_batch_size must be 1 or more samples, 'auto' or None, got 0"),
         ({"recompute": "some"}, "recompute must be one of auto, none, all or None, got 'some'"),
         ({"cs_ip": ""}, "cs_ip must be .* got ''"),
+        ({"max_wgt_servers": 0}, "max_wgt_servers must be a whole number >= 1 or None, got 0"),
     ],
 )
 def test_values_out_of_range(fields: dict[str, object], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
+from cgc.layers.pieces import PIECE_ELEMENTS
 from cgc.layers.streamed import StreamedStep, streamed_step
 from cgc.lowering.interpret import step_function
 from cs_system.engine.micro import micro_batches
-from cs_toolkit.schedule import Call, schedule_from_json
+from cs_toolkit.schedule import Call, Sweep, schedule_from_json
+from cs_toolkit.traffic import SMALL_BYTES
 
 State = dict[str, np.ndarray]
 Run = tuple[list[Any], State]
@@ -71,8 +74,37 @@ def run_cut(step: StreamedStep, state: State, batches: Sequence[Sequence[np.ndar
         known.update(totals)
         known.update(zip(schedule.inputs, batch, strict=True))
         for call in schedule.update_calls():
-            _run_call(call, step, functions, known)
+            if isinstance(call, Sweep):
+                known.update(_swept(call, functions[call.function], step, known))
+            else:
+                _run_call(call, step, functions, known)
         names = {number: name for name, number in schedule.state.items()}
         state.update({names[old]: np.asarray(known[new]) for old, new in schedule.replacements.items()})
         found.append([np.asarray(known[value]) for value in schedule.outputs])
     return found, state
+
+
+def _swept(sweep: Sweep, function: Any, step: StreamedStep, known: dict[int, Any]) -> State:
+    """New values of a sweep by number, each tensor in pieces of its own."""
+    weights = step.functions[sweep.function].weights
+    found = {}
+    for tensor in range(len(sweep.made[0])):
+        numbers = [taken[min(tensor, len(taken) - 1)] for taken in sweep.taken]
+        shapes = [known[number].shape for number in numbers]
+        size = max(math.prod(shape) for shape in shapes)
+        pieces = []
+        for start in range(0, size, PIECE_ELEMENTS):
+            arguments = [_piece(np.asarray(known[number]), start, size) for number in numbers]
+            _, results = function(arguments[:weights], arguments[weights:])
+            pieces.append([np.asarray(result) for result in results])
+        for made, parts in zip(sweep.made, zip(*pieces, strict=True), strict=True):
+            shape = step.schedule.values[made[tensor]].shape
+            found[made[tensor]] = np.concatenate(parts)[:size].reshape(shape)
+    return found
+
+
+def _piece(array: np.ndarray, start: int, size: int) -> np.ndarray:
+    if array.size != size or array.nbytes <= SMALL_BYTES:
+        return array
+    part = array.reshape(-1)[start : start + PIECE_ELEMENTS]
+    return np.pad(part, (0, PIECE_ELEMENTS - part.size))

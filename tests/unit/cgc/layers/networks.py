@@ -21,6 +21,9 @@ from cstorch.tracing.values import to_array
 
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
+Update = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""The new value of a weight, its gradient, and the scale that clipping gives all gradients."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -63,6 +66,13 @@ class Stack(nn.Module):
 
 def sgd_step(model: nn.Module, loss_of: Loss, *batches: tuple[torch.Tensor, torch.Tensor]) -> Step:
     """A step of SGD with clipping by the joint norm, traced with the first batch."""
+    return updated_step(model, loss_of, lambda weight, gradient, s: weight - 0.1 * s * gradient, *batches)
+
+
+def updated_step(
+    model: nn.Module, loss_of: Loss, update: Update, *batches: tuple[torch.Tensor, torch.Tensor]
+) -> Step:
+    """A step of any update with clipping by the joint norm, traced with the first batch."""
     move_to_device(model)
     inputs = [DeviceTensor(tensor) for tensor in batches[0]]
     parameters = list(model.parameters())
@@ -74,7 +84,7 @@ def sgd_step(model: nn.Module, loss_of: Loss, *batches: tuple[torch.Tensor, torc
         scale = torch.clamp(0.5 / (norm + 1e-6), max=1.0)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.sub_(0.1 * scale * gradient)
+                parameter.copy_(update(parameter, gradient, scale))
         return loss
 
     traced = trace(step, inputs, model_state(model), [model])

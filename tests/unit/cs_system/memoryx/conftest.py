@@ -42,12 +42,12 @@ def loaded(stack: Streamed, place: MemoryxPlace) -> Iterator[StreamedEngine]:
 @pytest.fixture
 def engine(stack: Streamed, memoryx: tuple[str, int], tmp_path: Path) -> Iterator[StreamedEngine]:
     """With a state."""
-    with loaded(stack, MemoryxPlace(memoryx, tmp_path)) as engine:
+    with loaded(stack, MemoryxPlace((memoryx,), tmp_path)) as engine:
         yield engine
 
 
 @pytest.fixture
 def own(stack: Streamed, tmp_path: Path) -> Iterator[StreamedEngine]:
     """With a state, and a MemoryX of its own."""
-    with loaded(stack, MemoryxPlace(None, tmp_path)) as engine:
+    with loaded(stack, MemoryxPlace((), tmp_path)) as engine:
         yield engine

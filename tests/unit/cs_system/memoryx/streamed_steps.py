@@ -12,19 +12,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from cut_steps import Run, State, run_whole
-from networks import Stack, Step, sgd_step
+from networks import Stack, Step, sgd_step, updated_step
 from torch import nn
 from torch.nn import functional as F
 
 from cgc.cirh.interface import step_interface
 from cgc.executable import export_step
 from cgc.layers.streamed import streamed_step
+from cgc.passes.pipeline import run_pipeline
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.memoryx.place import MemoryxPlace, memoryx_address
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep, Executable
 
 VOCABULARY, STEPS = 12, 20
+WIDTH = 384
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,21 @@ def stack_of_three(micro_batches: int = 1) -> Streamed:
     batches = [tuple(torch.randint(0, VOCABULARY, (2, 4, 6))) for _ in range(STEPS)]
     step = sgd_step(Stack(3), token_loss, *batches)  # type: ignore[arg-type]
     return streamed(step, micro_batches)
+
+
+def wide_network() -> Streamed:
+    """Weights of more than a piece of the update, under a norm for each element and clipping."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    batches = [(torch.randn(4, WIDTH), torch.randn(4, WIDTH)) for _ in range(6)]
+    step = updated_step(
+        model,
+        lambda model, x, y: F.mse_loss(model(x), y),
+        lambda weight, gradient, scale: weight - scale * gradient / (torch.sqrt(gradient * gradient) + 0.1),
+        *batches,
+    )
+    run_pipeline(step.module)
+    return streamed(step)
 
 
 @contextmanager

@@ -48,6 +48,25 @@ def test_tensors_lie_where_a_device_reads_them_in_place(tmp_path: Path) -> None:
     assert 5 not in tensors
 
 
+def test_tensors_of_a_column_lie_one_behind_the_other_at_equal_places(tmp_path: Path) -> None:
+    specs = {
+        1: TensorSpec("1", "float32", (5, 7)),
+        2: TensorSpec("2", "bfloat16", (5, 7)),
+        3: TensorSpec("3", "bfloat16", (70,)),
+        4: TensorSpec("4", "float32", (70,)),
+    }
+    tensors = MappedTensors(tmp_path, specs, [(1, 4), (2, 3), (8, 9)])
+    for wide, narrow in ((1, 2), (4, 3)):
+        tensors[wide][...] = wide
+        tensors[narrow][...] = wide
+    first, second = tensors.column((1, 4)), tensors.column((2, 3))
+    assert first.dtype == np.float32
+    assert first.shape == second.shape == (64 + 128,)
+    assert (first[:35] == 1).all()
+    assert (first[64 : 64 + 70] == 4).all()
+    np.testing.assert_array_equal(first, second.astype(np.float32))
+
+
 def test_a_full_disk_is_told_before_the_first_step(tmp_path: Path, limited_files: None) -> None:
     specs = {0: TensorSpec("0", "float32", (1 << 20,))}
     with pytest.raises(StorageFullError, match=r"needs 4,194,304 bytes in .* --memoryx-dir"):
@@ -81,10 +100,10 @@ def test_one_process_serves_one_model_after_the_other(stack: Streamed, tmp_path:
             assert b"expected a frame of CSMX/1" in stranger.recv(4096)
         states = []
         for _ in range(2):
-            engine = stack.engine(MemoryxPlace(address, tmp_path))
+            engine = stack.engine(MemoryxPlace((address,), tmp_path))
             try:
                 engine.put_state(stack.state)
-                assert engine.own_memoryx is None
+                assert not engine.own_memoryx
                 engine.dispatch([array[None] for array in stack.batches[0]], 0, 1).wait()
                 states.append({n: a.tobytes() for n, a in engine.fetch_state().items()})
             finally:

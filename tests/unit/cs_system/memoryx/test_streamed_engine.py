@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from streamed_steps import Streamed
+from streamed_steps import Streamed, wide_network
 
+from cgc.layers.pieces import PIECE_ELEMENTS
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
 from cs_system.memoryx.place import MemoryxPlace
@@ -48,7 +50,7 @@ def test_a_run_from_a_fetched_state_continues_bit_for_bit(
     engine.put_state(stack.state)
     first = train(engine, stack, 0, 7)
     middle = engine.fetch_state()
-    second = stack.engine(MemoryxPlace(memoryx, tmp_path))
+    second = stack.engine(MemoryxPlace((memoryx,), tmp_path))
     try:
         second.put_state(middle)
         rest, state = train(second, stack, 7), second.fetch_state()
@@ -56,6 +58,61 @@ def test_a_run_from_a_fetched_state_continues_bit_for_bit(
         second.free()
     assert [o["output_0"].tobytes() for o in first + rest] == [o["output_0"].tobytes() for o in whole]
     assert {n: a.tobytes() for n, a in state.items()} == {n: a.tobytes() for n, a in expected.items()}
+
+
+def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int], tmp_path: Path) -> None:
+    wide = wide_network()
+    (sweep, *_) = wide.schedule.sweeps()
+    elements = [wide.schedule.values[number].shape for number in sweep.made[0]]
+    assert sum(map(math.prod, elements)) > 2 * PIECE_ELEMENTS  # two pieces, and one of which a part is there
+    engine = wide.engine(MemoryxPlace((memoryx,), tmp_path))
+    try:
+        runs = []
+        for _ in range(2):
+            engine.put_state(wide.state)
+            runs.append((train(engine, wide), engine.fetch_state()))
+    finally:
+        engine.free()
+    (outputs, state), (again, again_state) = runs
+    expected, expected_state = wide.whole
+    for got, second, want in zip(outputs, again, expected, strict=True):
+        np.testing.assert_allclose(got["output_0"], [want[0]], rtol=1e-6)
+        assert got["output_0"].tobytes() == second["output_0"].tobytes()
+    for name, value in expected_state.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert state[name].tobytes() == again_state[name].tobytes()
+
+
+def test_state_is_read_while_steps_go_on(engine: StreamedEngine, stack: Streamed) -> None:
+    train(engine, stack, 0, 7)
+    expected = engine.fetch_state()
+    kept = engine.snapshot()
+    first, *others = expected
+    read = kept.read([first])
+    train(engine, stack, 7)  # all other tensors are read when they have long been replaced
+    read |= kept.read(others)
+    assert {n: a.tobytes() for n, a in read.items()} == {n: a.tobytes() for n, a in expected.items()}
+    assert engine.fetch_state()["state.global_step"] == len(stack.batches)
+    whole = stack.whole[1]
+    for name, value in engine.fetch_state().items():
+        np.testing.assert_allclose(value, whole[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_the_end_of_one_reading_is_not_that_of_the_next(engine: StreamedEngine, stack: Streamed) -> None:
+    kept = engine.snapshot()
+    for _ in range(300):
+        kept.end()
+        kept = engine.snapshot()
+        assert kept.read(["state.global_step"])["state.global_step"] == 0
+    assert kept.read([name for name in stack.state if name != "state.global_step"])
+
+
+def test_a_state_is_read_once_and_not_after_another_one(engine: StreamedEngine, stack: Streamed) -> None:
+    kept = engine.snapshot(["state.global_step"])
+    assert kept.read()["state.global_step"] == 0
+    with pytest.raises(MemoryxError, match="is not kept for a reader"):
+        kept.read()
+    assert engine.fetch_state().keys() == stack.state.keys()
 
 
 def test_some_of_the_state(engine: StreamedEngine) -> None:
@@ -75,8 +132,8 @@ def test_steps_need_all_of_the_state(stack: Streamed, engine: StreamedEngine) ->
 
 def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, stack: Streamed) -> None:
     train(own, stack, 0, 2)
-    assert own.own_memoryx is not None
-    os.kill(own.own_memoryx.pid, signal.SIGKILL)
+    (process,) = own.own_memoryx
+    os.kill(process.pid, signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(
         MemoryxError, match=r"MemoryX at 127\.0\.0\.1:\d+ has gone .* continues from its last"
@@ -89,15 +146,14 @@ def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, st
 def test_nothing_is_left_of_memoryx(own: StreamedEngine, stack: Streamed, tmp_path: Path) -> None:
     train(own, stack, 0, 1)
     assert not list(tmp_path.iterdir())  # the file of the state has no name
-    process = own.own_memoryx
-    assert process is not None
+    (process,) = own.own_memoryx
     own.free()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 
 
 def test_no_memoryx_at_the_address(stack: Streamed, tmp_path: Path) -> None:
-    engine = stack.engine(MemoryxPlace(("127.0.0.1", 9), tmp_path))
+    engine = stack.engine(MemoryxPlace((("127.0.0.1", 9),), tmp_path))
     with pytest.raises(
         MemoryxError, match=r"no MemoryX answers at 127\.0\.0\.1:9: .*cs_system memoryx serve"
     ):

@@ -1,0 +1,218 @@
+"""Updates whose elements do not mix: they are computed in pieces that fit a cache, whatever their shapes.
+
+A piece is read from memory once and written once, where a function of whole tensors reads and writes every
+intermediate. One function does for all weights of an optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, SSAValue
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.constant import ConstOp
+from cgc.cirh.facts import Elements
+from cgc.cirh.shape import BroadcastInDimOp, ReshapeOp
+from cgc.cirh.text import print_module
+from cgc.cirh.types import Tensor, element_count, tensor_of, tensor_type
+from cgc.layers.functions import Function, function, named_module
+from cgc.layers.graph import StepGraph
+
+PIECE_ELEMENTS = 1 << 17
+"""Of each tensor: a piece of AdamW takes 3.5 MB of the cache; at half of it calls cost a tenth."""
+
+LEAST_ELEMENTS, TENSOR_ELEMENTS = 1 << 15, 1 << 13
+"""What has less is computed whole: a last piece takes as long as a full one. To hand over a tensor by itself
+takes as long as so many of its elements."""
+
+
+@dataclass(frozen=True)
+class SweptUpdates:
+    """Updates of equal form that one function computes piece by piece.
+
+    Attributes:
+        text: of the function's module.
+        parts: for each tensor, what would compute it whole.
+    """
+
+    text: str
+    parts: tuple[Function, ...]
+
+
+def swept_updates(
+    graph: StepGraph,
+    ops: Sequence[CirhOp],
+    values: Sequence[SSAValue],
+    like: FuncOp,
+    layers: Sequence[Sequence[int]],
+    is_inside: Callable[[int], bool],
+) -> tuple[tuple[SweptUpdates, ...], ...]:
+    """What of the update of each layer is computed in pieces.
+
+    Args:
+        graph: the step.
+        ops: of the step.
+        values: of the step.
+        like: the function of the step.
+        layers: of each layer, the new values of its state.
+        is_inside: whether an op belongs to the update.
+    """
+    parts = [_parts(graph, states, is_inside) for states in layers]
+    readers: dict[int, int] = {}
+    for part in (part for found in parts for part in found):
+        for value in part.arguments:
+            readers[value] = readers.get(value, 0) + 1
+    replaced = _replaced(graph)
+
+    def is_alone(part: Function) -> bool:
+        """Whether no other update reads what it reads, or what it replaces: that changes piece by piece."""
+        read = [value for value in part.arguments if not graph.is_small(value)]
+        old = [replaced.get(value) for value in part.results]
+        others = [value for value in old if value not in read and readers.get(value or 0)]
+        return bool(read) and None not in old and not others and all(readers[value] == 1 for value in read)
+
+    found = []
+    for layer in parts:
+        groups: dict[object, tuple[str, list[Function]]] = {}
+        for part in filter(is_alone, layer):
+            if (module := piece_module(part, graph, ops, values, like)) is not None:
+                text = print_module(module)
+                small = tuple(value for value in part.arguments if graph.is_small(value))
+                old = tuple(_place(replaced[value], part) for value in part.results)
+                groups.setdefault((text, small, old), (text, []))[1].append(part)
+        swept = (SweptUpdates(text, tuple(members)) for text, members in groups.values())
+        found.append(tuple(s for s in swept if _elements(s, values) >= LEAST_ELEMENTS))
+    return tuple(found)
+
+
+def piece_module(
+    part: Function, graph: StepGraph, ops: Sequence[CirhOp], values: Sequence[SSAValue], like: FuncOp
+) -> ModuleOp | None:
+    """The module of a part for pieces: each large tensor has one dimension of `PIECE_ELEMENTS`.
+
+    Returns:
+        None where elements depend on others than those at their place.
+    """
+    counts = {
+        element_count(tensor_of(values[value]))
+        for op in part.ops
+        for value in (*graph.results[op], *graph.operands[op])
+        if not graph.is_small(value)
+    }
+    if len(counts) != 1:
+        return None
+    types = [_piece(value, values, graph) for value in part.arguments]
+    block = Block(arg_types=types)
+    local: dict[int, SSAValue] = dict(zip(part.arguments, block.args, strict=True))
+    for index in part.ops:
+        made = _flat_op(ops[index], index, graph, local, values, block)
+        if made is None:
+            return None
+        local.update(zip(graph.results[index], made, strict=True))
+    terminator = ReturnOp(*(local[value] for value in part.results))
+    block.add_op(terminator)
+    return named_module(block, part.weights, terminator, like)
+
+
+def _flat_op(
+    op: CirhOp,
+    index: int,
+    graph: StepGraph,
+    local: dict[int, SSAValue],
+    values: Sequence[SSAValue],
+    block: Block,
+) -> Sequence[SSAValue] | None:
+    """Adds an op to the block of its pieces, and gives its results; None where it mixes elements."""
+    operands = [local[value] for value in graph.operands[index]]
+    is_small = [graph.is_small(value) for value in (*graph.operands[index], *graph.results[index])]
+    elements = op.FACTS.elements
+    if all(is_small):
+        copy = type(op).create(
+            operands=operands, result_types=[r.type for r in op.results], properties=dict(op.properties)
+        )
+    elif any(is_small[len(operands) :]):
+        return None
+    elif isinstance(op, ConstOp):
+        if (value := op.splat_value()) is None:
+            return None
+        # As constants of large tensors are written, which are not folded.
+        scalar = ConstOp.splat(value, tensor_type((), tensor_of(op.result).element_type))
+        block.add_op(scalar)
+        copy = BroadcastInDimOp(scalar, (PIECE_ELEMENTS,), ())
+    elif isinstance(op, BroadcastInDimOp):
+        if element_count(tensor_of(operands[0])) != 1:
+            return None
+        if tensor_of(operands[0]).get_shape():
+            reshaped = ReshapeOp(operands[0], ())
+            block.add_op(reshaped)
+            operands = [reshaped.result]
+        copy = BroadcastInDimOp(operands[0], (PIECE_ELEMENTS,), ())
+    elif elements is Elements.KEPT:
+        return operands
+    elif elements in (Elements.POINTWISE, Elements.CONVERTED):
+        types = [_flat(tensor_of(result)) for result in op.results]
+        copy = type(op).create(operands=operands, result_types=types, properties=dict(op.properties))
+    else:
+        return None
+    block.add_op(copy)
+    return copy.results
+
+
+def _parts(graph: StepGraph, states: Iterable[int], is_inside: Callable[[int], bool]) -> list[Function]:
+    """New values by the large values that they share, each group with what computes it."""
+    groups: list[tuple[set[int], list[int]]] = []
+    for state in states:
+        part = function(graph, is_inside, [state])
+        large = _tensors(part, graph)
+        joined, apart = [state], []
+        for others, members in groups:
+            if large & others:
+                large |= others
+                joined = members + joined
+            else:
+                apart.append((others, members))
+        groups = [*apart, (large, joined)]
+    return [function(graph, is_inside, members) for _, members in groups]
+
+
+def _tensors(part: Function, graph: StepGraph) -> set[int]:
+    """The large values of a part that are more than a small value at many places."""
+    found = {value for value in part.arguments if not graph.is_small(value)}
+    for op in part.ops:  # in order: what an op reads comes before it
+        if found.intersection(graph.operands[op]):
+            found.update(value for value in graph.results[op] if not graph.is_small(value))
+    return found
+
+
+def _replaced(graph: StepGraph) -> dict[int, int]:
+    """By new value the state that it replaces, where it is for nothing else."""
+    found: dict[int, int] = {}
+    several = set(graph.outputs) | graph.state
+    for old, new in graph.replacements.items():
+        if new in found:
+            several.add(new)
+        found[new] = old
+    return {new: old for new, old in found.items() if new not in several}
+
+
+def _place(old: int, part: Function) -> int | None:
+    """Which argument of a part a state is."""
+    return part.arguments.index(old) if old in part.arguments else None
+
+
+def _elements(swept: SweptUpdates, values: Sequence[SSAValue]) -> int:
+    counts = (element_count(tensor_of(values[part.results[0]])) for part in swept.parts)
+    return sum(count + TENSOR_ELEMENTS for count in counts)
+
+
+def _piece(value: int, values: Sequence[SSAValue], graph: StepGraph) -> Tensor:
+    tensor = tensor_of(values[value])
+    return tensor if graph.is_small(value) else _flat(tensor)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor_type((PIECE_ELEMENTS,), tensor.element_type)

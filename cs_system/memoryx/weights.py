@@ -106,6 +106,8 @@ class WeightStream:
         if header.type is not FrameType.WEIGHTS:
             raise self._refusal(header)
         self._room.acquire()
+        if self._failure is not None:
+            raise self._failure  # nobody computes: of weights that have come, more may be there than room
         arrays = self._weights[self._slot][header.index]
         self._slot = (self._slot + 1) % SLOTS
         receive_tensors(self._sock, header, arrays)

@@ -82,7 +82,11 @@ def _start(config: RunConfig) -> None:
             compile_dir=config.compile_dir,
             compile_only=config.only_compiled,
         )
-        choose_execution(config.execution or default_execution(), **config.streaming_fields())
+        choose_execution(
+            config.execution or default_execution(),
+            max_wgt_servers=config.max_wgt_servers,
+            **config.streaming_fields(),
+        )
         choose_replicas(config.replicas)
     else:
         initialize(service_workdir=workdir)

@@ -109,7 +109,6 @@ class RunConfig:
             "max_act_per_csx": self.max_act_per_csx,
             "recompute": self.recompute,
             "micro_batch_size": self.micro_batch_size,
-            "max_wgt_servers": self.max_wgt_servers,
         }
 
     @property

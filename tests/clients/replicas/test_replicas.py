@@ -136,7 +136,7 @@ def test_the_flag_of_the_original_stack_takes_as_many_as_are_fastest(
         estimator.compile(functions.train_input_fn)
     manifest = artifact(tmp_path / "auto")
     assert manifest["estimates"]["replicas"] > 1
-    assert manifest["notices"][0].startswith(f"num_replicas auto: {manifest['estimates']['replicas']},")
+    assert f"num_replicas auto: {manifest['estimates']['replicas']}," in " ".join(manifest["notices"])
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_one_wafer(
 ) -> None:
     stack: Streamed = request.getfixturevalue(name)
     expected, expected_state = stack.whole
-    engine = stack.engine(MemoryxPlace(memoryx, tmp_path))
+    engine = stack.engine(MemoryxPlace((memoryx,), tmp_path))
     try:
         engine.put_state(stack.state)
         losses, state = train(engine, stack), engine.fetch_state()
@@ -46,8 +46,21 @@ def test_one_wafer(
     assert [loss.tobytes() for loss in again] == [loss.tobytes() for loss in losses]
 
 
+def test_two_processes_of_memoryx_add_up_their_own_gradients(halves: Streamed, tmp_path: Path) -> None:
+    found = []
+    for servers in (1, 2):
+        engine = halves.engine(MemoryxPlace((), tmp_path, servers))
+        try:
+            engine.put_state(halves.state)
+            losses = train(engine, halves)
+            found.append([array.tobytes() for array in (*losses, *engine.fetch_state().values())])
+        finally:
+            engine.free()
+    assert found[0] == found[1]
+
+
 def test_two_wafers_share_each_micro_batch(halves: Streamed, memoryx: tuple[str, int]) -> None:
-    check_numbers(halves, MemoryxPlace(memoryx), 2)
+    check_numbers(halves, MemoryxPlace((memoryx,)), 2)
 
 
 def test_a_wafer_has_its_share_of_each_micro_batch() -> None:

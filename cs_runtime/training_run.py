@@ -97,13 +97,13 @@ class TrainingRun:
             raise NothingToDoError(self.first_step, skipped=self.settings.input_position == "toolkit")
 
     def state(self) -> State:
-        """The whole state by resource name: what the step does not change lies on the chief already.
+        """The whole state by resource name, to be used before the next step.
 
         Raises:
             GlobalStepError: the system has done another number of steps than this run knows of.
         """
         with announced("give the state"):
-            state = {**self.session.initial_state, **self.session.reservation.fetch_state()}
+            state = self.session.reservation.state()
         if int(state[GLOBAL_STEP]) != self.step:
             raise GlobalStepError(self.step, int(state[GLOBAL_STEP]))
         return state

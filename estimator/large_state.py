@@ -24,7 +24,7 @@ log = logging.getLogger("estimator")
 LARGE_BYTES = 1 << 30
 """A smaller state is held whole, which is faster."""
 
-PART_BYTES = 256 << 20
+PART_BYTES = 128 << 20
 """Of a part: a file of the checkpoint; a larger tensor is one alone."""
 
 
@@ -220,6 +220,7 @@ class PartSaver:
             for number, part in enumerate(in_parts(values)):
                 parts.append(str(folder / f"part-{number:05d}"))
                 _write_part(parts[-1], part)
+                part.clear()  # before the next one is made
             with tf.Graph().as_default(), tf.compat.v1.Session() as session:
                 session.run(
                     tf.raw_ops.MergeV2Checkpoints(
@@ -254,17 +255,19 @@ def first_values(variables: Mapping[str, Any], config: Any) -> Iterator[tuple[st
     """
     import tensorflow as tf
 
-    with closing(tf.compat.v1.Session(config=config)) as session:
-        names: list[str] = []
-        nbytes = 0
-        last = next(reversed(list(variables)), None)
-        for name, variable in variables.items():
-            names.append(name)
-            nbytes += _nbytes(variable)
-            if nbytes >= PART_BYTES or name == last:
+    names: list[str] = []
+    nbytes = 0
+    last = next(reversed(list(variables)), None)
+    for name, variable in variables.items():
+        names.append(name)
+        nbytes += _nbytes(variable)
+        if nbytes >= PART_BYTES or name == last:
+            # A session of its own, as one keeps what it finds to be constant.
+            with closing(tf.compat.v1.Session(config=config)) as session:
                 values = session.run([variables[name].initial_value for name in names])
-                yield from zip(names, map(np.asarray, values), strict=True)
-                names, nbytes = [], 0
+            while values:  # and keep none that has been given
+                yield names.pop(), np.asarray(values.pop())
+            nbytes = 0
 
 
 def begins_in_parts(variables: Iterable[Any]) -> bool:

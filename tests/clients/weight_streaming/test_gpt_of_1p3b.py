@@ -77,7 +77,13 @@ def test_it_trains_in_little_memory(tmp_path: Path, logged_losses: Losses) -> No
     model_dir, log = tmp_path / "model", tmp_path / "chief.txt"
     params = load_mapping(PROGRAM / "configs" / SHORT)
     with running_system(tmp_path, [f"--memoryx-dir={tmp_path}"]) as system, log.open("w") as errors:
-        command = [sys.executable, str(PROGRAM / "run.py"), "--mode=train", f"--cs_ip={system.address}"]
+        command = [
+            sys.executable,
+            str(PROGRAM / "run.py"),
+            "--mode=train",
+            "--max_steps=2",
+            f"--cs_ip={system.address}",
+        ]
         command += [f"--params={PROGRAM / 'configs' / SHORT}", f"--model_dir={model_dir}"]
         chief = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         _, status, usage = os.wait4(chief.pid, 0)

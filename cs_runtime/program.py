@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from cs_system.client import StepOutputs
 
-State = dict[str, np.ndarray]
+State = Mapping[str, np.ndarray]
+"""Arrays by resource name; those of a large model may be got when they are asked for."""
 
 LOSS = "output_loss"
 

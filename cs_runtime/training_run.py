@@ -110,13 +110,13 @@ class TrainingRun:
             raise NothingToDoError(self.first_step, skipped=self.settings.input_position == "toolkit")
 
     def state(self) -> State:
-        """The whole state by resource name: what the step does not change lies on the chief already.
+        """The whole state by resource name, to be used before the next step.
 
         Raises:
             GlobalStepError: the system has done another number of steps than this run knows of.
         """
         with announced("give the state"):
-            found = self.session.reservation.fetch_state()
+            found = self.session.reservation.state()
         return self._checked_state(self.step, found)
 
     def checkpoint(self) -> bool:

@@ -67,6 +67,9 @@ QUEUE_TIMEOUT_S = 24 * 3600.0
 # For one call that programs the device or moves a state: above what the largest ones take.
 _CALL_TIMEOUT_S = 4 * 3600.0
 
+LARGE_STATE_BYTES = 1 << 30
+"""A smaller state comes whole, in one call."""
+
 OnWait = Callable[[str], None]
 
 
@@ -234,17 +237,30 @@ class Reservation:
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Sends the whole state of the program, by resource name.
 
+        Args:
+            state: A dict is compared with the program first. Of another mapping each tensor is asked for
+                when it is sent, and the system compares it.
+
         Raises:
             StateMismatchError: names, dtypes or shapes differ from the program's; all differences at once.
             DeviceMemoryError: it does not fit.
         """
         if self._interface is None:
             raise WrongOrderError("put_state without an artifact; load comes first")
-        arrays = {name: np.asarray(array) for name, array in state.items()}
-        faults = state_faults(self._interface.state, {n: (a.dtype.name, a.shape) for n, a in arrays.items()})
-        if faults:
-            raise StateMismatchError.of(faults)
-        self._call("PutState", (pb.StateChunk(tensors=group) for group in pack_tensors(arrays)))
+        if isinstance(state, dict):
+            state = {name: np.asarray(array) for name, array in state.items()}
+            faults = state_faults(
+                self._interface.state, {n: (a.dtype.name, a.shape) for n, a in state.items()}
+            )
+            if faults:
+                raise StateMismatchError.of(faults)
+        failures: list[Exception] = []
+        try:
+            self._call("PutState", _state_chunks(state, failures))
+        except CsSystemError:
+            if failures:
+                raise failures[0] from None
+            raise
 
     def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
         """Lets the workers of the job connect.
@@ -328,16 +344,27 @@ class Reservation:
         """The state after the last step, to be read by another thread while further steps run.
 
         Returns:
-            None where the steps that follow would change what is read: `fetch_state` reads between them.
+            None where the steps that follow would change what is read, or where it is large: `state` reads
+            between them.
 
         Raises:
             WrongOrderError: there is no state, because none was put or a failed step lost it.
         """
-        return self._state_stream(None) if self._keeps_state else None
+        return self._state_stream(None) if self._keeps_state and not self._has_large_state() else None
 
     def _state_stream(self, names: Sequence[str] | None) -> StateStream:
         stream = self._stream("FetchState", pb.FetchStateRequest(names=names or ()))
         return StateStream(self._connection, stream)
+
+    def state(self) -> Mapping[str, np.ndarray]:
+        """The state after the last step; a large one is fetched tensor by tensor, as they are asked for."""
+        if self._interface is None or not self._has_large_state():
+            return self.fetch_state()
+        return RemoteState(self, [spec.name for spec in self._interface.state])
+
+    def _has_large_state(self) -> bool:
+        state = () if self._interface is None else self._interface.state
+        return sum(spec.nbytes for spec in state) > LARGE_STATE_BYTES
 
     def stop(self, reason: str | None) -> None:
         """Ends the input: workers are told `reason`, or that everything has come to a normal end."""
@@ -400,6 +427,36 @@ class StateStream:
             for chunk in self._call:
                 assembler.add(chunk.tensors)
         return assembler.finish()
+
+
+def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) -> Iterator[pb.StateChunk]:
+    """The messages of a state; ends early where getting a tensor fails, as gRPC hides what this raises."""
+    try:
+        for group in pack_tensors(state):
+            yield pb.StateChunk(tensors=group)
+    except Exception as error:
+        failures.append(error)
+
+
+class RemoteState(Mapping[str, np.ndarray]):
+    """The state of a system that computes no step meanwhile; each tensor comes when it is asked for."""
+
+    def __init__(self, reservation: Reservation, names: Sequence[str]) -> None:
+        self._reservation, self._names = reservation, names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self:
+            raise KeyError(name)
+        return self._reservation.fetch_state([name])[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class StepStream(Iterator[StepOutputs]):

@@ -18,6 +18,7 @@ from estimator import checkpoints
 from estimator.capture import TracedModel, scalar_summaries, trace
 from estimator.host_metrics import HostMetrics
 from estimator.input import InputSource
+from estimator.large_state import LargeState, Renamed, fits_parts
 from estimator.model_state import ModelState, StateOptions
 from estimator.modes import PROGRAM_MODES, ModeKeys
 from estimator.program_input import ProgramInput
@@ -66,23 +67,25 @@ class TensorFlowFrontEnd(ProgramInput):
         """
         return self._program
 
-    def initial_state(self) -> dict[str, np.ndarray]:
-        """Arrays by resource name.
+    def initial_state(self) -> Mapping[str, np.ndarray]:
+        """Arrays by resource name; those of a large model are read when they are asked for.
 
         Raises:
             CheckpointReadError: the checkpoint cannot be read or is of another model.
         """
-        state = self._model_state
         checkpoint = checkpoints.chosen(self._options.checkpoint, self._model_dir)
         if checkpoint is None and self._source.mode != ModeKeys.TRAIN:
             log.warning(
                 "there is no checkpoint in '%s': running with freshly initialized variables", self._model_dir
             )
-        state.start(checkpoint)
         variables = self._imported.variables
-        values = state.read([_key(name) for name in variables.values()])
         if self._source.mode == ModeKeys.TRAIN:
             write_text(self._model_dir / "graph.pbtxt", str(self._model.graph.as_graph_def()))
+        if self._large_state is not None:
+            return self._large_state.start(checkpoint, _keys(variables))
+        state = self._model_state
+        state.start(checkpoint)
+        values = state.read([_key(name) for name in variables.values()])
         # Only metrics may be float64, which the importer makes float32.
         narrow = [value.astype(np.float32) if value.dtype == np.float64 else value for value in values]
         return dict(zip(variables, narrow, strict=True))
@@ -94,6 +97,9 @@ class TensorFlowFrontEnd(ProgramInput):
             CheckpointWriteError: no space or permission; older checkpoints are as they were.
         """
         variables = self._imported.variables
+        if self._large_state is not None:
+            names = {key: name for name, key in _keys(variables).items() if name in state}
+            return self._large_state.save(step, Renamed(state, names))
         known = {_key(variables[name]): value for name, value in state.items() if name in variables}
         self._model_state.assign(known)
         return self._model_state.save(step)
@@ -164,6 +170,16 @@ class TensorFlowFrontEnd(ProgramInput):
             global_step=model.global_step,
         )
 
+    @cached_property
+    def _large_state(self) -> LargeState | None:
+        """For a training whose state is large and needs no session: nobody is shown one."""
+        scaffold, options = self._model.spec.scaffold, self._options
+        shown = options.saving_listeners or options.warm_start or (scaffold is not None and scaffold.saver)
+        if self._source.mode != ModeKeys.TRAIN or shown:
+            return None
+        graph, keys = self._model.graph, _keys(self._imported.variables).values()
+        return LargeState(graph, self._model_dir, self._config) if fits_parts(graph, keys) else None
+
     @property
     def _model_state(self) -> ModelState:
         if self._state is None:
@@ -212,6 +228,11 @@ def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
 
     # Of an update only what it writes: its own value may need what the system cannot compute.
     return variable_writes([update for _, update in model.metrics.values()])
+
+
+def _keys(variables: Mapping[str, str]) -> dict[str, str]:
+    """Names in a checkpoint by resource name."""
+    return {name: _key(variable) for name, variable in variables.items()}
 
 
 def _key(variable_name: str) -> str:

@@ -180,9 +180,10 @@ class Service:
         run = self._run(context)
         assembler = TensorAssembler(_state_check(run))
         async for chunk in requests:
-            assembler.add(chunk.tensors)
+            # Before the next chunk: something has to be left for the end, as no tensors are a new state.
             if assembler.complete_bytes > _STATE_BYTES:
                 await run.put_state(assembler.take())
+            assembler.add(chunk.tensors)
         await run.put_state(assembler.finish())
         run.end_state()
         return pb.PutStateReply()

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from cs_system.client import SystemClient, parse_address
+from cs_system.client import RemoteState, SystemClient, parse_address
 from cs_system.errors import (
     ArtifactRefusedError,
     InputRefusedError,
@@ -168,6 +169,48 @@ def test_state_larger_than_a_message_travels_in_parts(reservation, helpers, tmp_
     reservation.put_state(state)
     for name, array in reservation.fetch_state().items():
         np.testing.assert_array_equal(array, state[name])
+
+
+def test_state_larger_than_the_server_takes_at_once(reservation, helpers, tmp_path, monkeypatch):
+    text, rows, columns = helpers.linear_text, 4100, 4200  # 69 MB, which come last
+    for old, new in {
+        "<8xf32": f"<{8 * columns}xf32",
+        "<8xi32": f"<{8 * columns}xi32",
+        "<8x4x": f"<8x{rows}x",
+        "<4x1x": f"<{rows}x{columns}x",
+        "<8x1x": f"<8x{columns}x",
+    }.items():
+        text = text.replace(old, new)
+    reservation.load(helpers.compiled(tmp_path, text))
+    state = {
+        "state.optimizer.lr": np.full((), 0.5, np.float32),
+        "state.global_step": np.full((), 3, np.int64),
+        "state.model.w": np.arange(rows * columns, dtype=np.float32).reshape(rows, columns),
+    }
+    reservation.put_state(state)
+    monkeypatch.setattr("cs_system.client.LARGE_STATE_BYTES", 0)
+    got = reservation.state()
+    assert isinstance(got, RemoteState)
+    assert sorted(got) == sorted(state)
+    for name, array in state.items():
+        np.testing.assert_array_equal(got[name], array)
+
+
+def test_a_state_of_which_a_tensor_cannot_be_read(loaded, linear):
+    class Lazy(Mapping):
+        def __getitem__(self, name):
+            if name == "state.optimizer.lr":
+                raise OSError("no such disk")
+            return linear.state()[name]
+
+        def __iter__(self):
+            return iter(linear.state())
+
+        def __len__(self):
+            return len(linear.state())
+
+    with pytest.raises(OSError, match="no such disk"):
+        loaded.put_state(Lazy())
 
 
 def test_a_state_that_does_not_fit_is_refused_before_it_travels(loaded, linear):

@@ -1,0 +1,108 @@
+"""A GPT of 1.3 thousand million parameters: compiled at reduced depth, trained in little memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from cs_system.testing import running_system
+from cs_toolkit.loader import load_mapping
+
+Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
+Losses = Callable[[Path], dict[int, float]]
+
+PROGRAM = Path(__file__).parents[3] / "models" / "gpt2" / "tf"
+PUBLISHED, SHORT = "params_cerebras_gpt_1p3b.yaml", "params_cerebras_gpt_1p3b_msl128.yaml"
+
+WAFER_GIB, CHIEF_GIB = 6.0, 6.0
+DISK_GIB = 60
+"""MemoryX keeps 16 bytes a parameter; two checkpoints have 12 each for a moment."""
+
+
+def params_of(modules: dict[str, ModuleType], file: Path) -> dict[str, Any]:
+    program = modules["run"].PROGRAM
+    params: dict[str, Any] = program.merged_params(program.parse_arguments(["-m", "train", "-p", str(file)]))
+    return params
+
+
+@pytest.mark.parametrize("name", [PUBLISHED, SHORT])
+def test_the_number_of_parameters(name: str, example: Example) -> None:
+    file = PROGRAM / "configs" / name
+    with example("gpt2") as modules, tf.Graph().as_default():
+        params = params_of(modules, file)
+        ids = tf.zeros([1, params["train_input"]["max_sequence_length"]], tf.int32)
+        modules["model"].network(ids, params["model"], training=True)
+        count = sum(math.prod(v.shape.as_list()) for v in tf.compat.v1.trainable_variables())
+    assert round(count / 1e8) == 13
+    assert f"{count:,} parameters" in file.read_text().replace("\n# ", " ")
+    assert params["runconfig"]["execution"] == "weight_streaming"
+
+
+def test_blocks_are_compiled_once(example: Example, tmp_path: Path) -> None:
+    text = (PROGRAM / "configs" / SHORT).read_text()
+    functions, calls = {}, {}
+    with example("gpt2") as modules:
+        for depth in (3, 4):
+            file, out = tmp_path / f"{depth}.yaml", tmp_path / f"depth_{depth}"
+            file.write_text(text.replace("num_hidden_layers: 24", f"num_hidden_layers: {depth}"))
+            modules["run"].main(["--mode=compile_only", f"--params={file}", f"--model_dir={out}"])
+            (artifact,) = out.glob("cs_*")
+            functions[depth] = len(list(artifact.glob("function_*.jaxexport")))
+            layers = json.loads((artifact / "schedule.json").read_text())["layers"]
+            calls[depth] = [layer["forward"]["function"] for layer in layers]
+    assert len(calls[4]) == len(calls[3]) + 1
+    assert len(set(calls[4])) == len(set(calls[3])) == 3
+    assert max(calls[4].count(function) for function in calls[4]) == 4
+    assert functions[4] == functions[3]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_it_trains_in_little_memory(tmp_path: Path, logged_losses: Losses) -> None:
+    free_gib = shutil.disk_usage(tmp_path).free / 2**30
+    if free_gib < DISK_GIB:
+        pytest.skip(f"{free_gib:.0f} GiB of disk are free, state and checkpoints need {DISK_GIB}")
+    model_dir, log = tmp_path / "model", tmp_path / "chief.txt"
+    params = load_mapping(PROGRAM / "configs" / SHORT)
+    with running_system(tmp_path, [f"--memoryx-dir={tmp_path}"]) as system, log.open("w") as errors:
+        command = [
+            sys.executable,
+            str(PROGRAM / "run.py"),
+            "--mode=train",
+            "--max_steps=2",
+            f"--cs_ip={system.address}",
+        ]
+        command += [f"--params={PROGRAM / 'configs' / SHORT}", f"--model_dir={model_dir}"]
+        chief = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, usage = os.wait4(chief.pid, 0)
+        chief.returncode = os.waitstatus_to_exitcode(status)
+        wafer_gib = peak_gib(system.process.pid)
+    assert chief.returncode == 0, log.read_text()
+    assert wafer_gib < WAFER_GIB
+    assert usage.ru_maxrss / 2**20 < CHIEF_GIB
+    losses = logged_losses(model_dir)
+    first, *_, last = (losses[step] for step in sorted(losses))
+    # The logits of a fresh model have the variance of a product of its width with weights of 0.02.
+    variance = params["model"]["hidden_size"] * 0.02**2
+    assert first == pytest.approx(math.log(params["model"]["vocab_size"]) + variance / 2, rel=0.05)
+    assert last < first
+    shutil.rmtree(model_dir)
+
+
+def peak_gib(pid: int) -> float:
+    """The most memory that a process has had resident; of the wafer's no file but its libraries counts."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 2**20

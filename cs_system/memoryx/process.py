@@ -17,13 +17,18 @@ _END_TIMEOUT_S = 5.0
 class OwnMemoryx:
     """A MemoryX process on this machine. It ends with `close`, and with this process, however that ends.
 
+    Args:
+        place: Where it keeps state and gradients.
+        host: Address to listen on, an IP.
+
     Attributes:
         address: Where it listens, from the start: connections wait until it is ready.
     """
 
-    def __init__(self, place: MemoryxPlace) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.address: tuple[str, int] = listener.getsockname()
+    def __init__(self, place: MemoryxPlace, host: str = "127.0.0.1") -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family) as listener:
+            self.address: tuple[str, int] = listener.getsockname()[:2]
             descriptor = listener.fileno()
             command = [
                 sys.executable,

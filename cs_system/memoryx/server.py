@@ -25,6 +25,7 @@ from cs_system.engine.functions import Function, OneDevice
 from cs_system.errors import CsSystemError, MemoryxError, SystemBugError
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
+    MAX_TOKEN_BYTES,
     FrameType,
     Header,
     receive_header,
@@ -39,7 +40,6 @@ from cs_toolkit.traffic import traffic
 
 log = logging.getLogger("cs_system.memoryx")
 
-MAX_TOKEN_BYTES = 256
 _MAX_FUNCTION_BYTES = 2 << 30
 _JOIN_TIMEOUT_S = 120.0
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
-import os
+import logging
 import queue
 import secrets
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from cs_stream.sockets import shut_down, tune
+from cs_stream.sockets import name_of, shut_down, tune
+from cs_system.address import host_port
 from cs_system.engine.device import from_device
 from cs_system.engine.layered import LayeredEngine
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
     ExecutionError,
+    MemoryxError,
     ProgramError,
     WaferLostError,
     from_wire,
@@ -30,6 +31,7 @@ from cs_system.errors import (
 from cs_system.interface import samples_per_step
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
+    MAX_TOKEN_BYTES,
     FrameType,
     receive_fresh,
     receive_header,
@@ -39,15 +41,19 @@ from cs_system.memoryx.frames import (
 )
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
+from cs_system.swarmx.channel import notice_loss
+from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
 from cs_system.swarmx.orders import Order, cut_inputs
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic
 
 _START_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 5.0
+_JOIN_TIMEOUT_S = 5.0
 _CAUSE_S = 0.5
 """The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
+
+log = logging.getLogger("cs_system.server")
 
 Arrays = list[np.ndarray]
 _Arriving = queue.SimpleQueue[Arrays | CsSystemError]
@@ -79,6 +85,7 @@ class GroupEngine(LayeredEngine):
         data: Bytes of its executables, by their names.
         memoryx: Where weights and optimizer state are kept.
         count: Of wafers.
+        machines: Where they are started.
 
     Raises:
         ArtifactRefusedError: the batch cannot be shared equally.
@@ -91,6 +98,7 @@ class GroupEngine(LayeredEngine):
         data: Mapping[str, bytes],
         memoryx: MemoryxPlace,
         count: int,
+        machines: Machines | None = None,
     ) -> None:
         samples = samples_per_step(step.interface)
         if samples % count:
@@ -101,10 +109,11 @@ class GroupEngine(LayeredEngine):
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
         self._count = count
+        self._machines = machines or OneMachine()
         self._cut = cut_inputs(step)
         self._for_memory = traffic(schedule).inputs
         self._own: OwnMemoryx | None = None
-        self.wafers: list[subprocess.Popen[bytes]] = []
+        self.wafers: list[Wafer] = []
         self._socks: list[socket.socket] = []
         self._failures: queue.SimpleQueue[tuple[int, CsSystemError]] = queue.SimpleQueue()
         self._states: _Arriving = queue.SimpleQueue()
@@ -155,8 +164,8 @@ class GroupEngine(LayeredEngine):
         for group in (slice(1, None), slice(0, 1)):
             for sock in self._socks[group]:
                 shut_down(sock)
-            for process in self.wafers[group]:
-                _end(process)
+            for wafer in self.wafers[group]:
+                wafer.end()
         for sock in self._socks:
             sock.close()
         self._socks, self.wafers = [], []
@@ -167,18 +176,20 @@ class GroupEngine(LayeredEngine):
     # Inside
 
     def _start(self) -> None:
-        address = self._place.address
-        if address is None:
-            self._own = OwnMemoryx(self._place)
-            address = self._own.address
+        hosts = self._machines.gather(self._count)
+        memoryx = self._place.address
+        if memoryx is None:
+            self._own = OwnMemoryx(self._place, hosts.listen)
+            memoryx = (hosts.address, self._own.address[1])
         token = secrets.token_hex(16)
-        with socket.create_server(("127.0.0.1", 0), backlog=self._count) as listener:
+        family = socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET
+        with socket.create_server((hosts.listen, 0), family=family, backlog=self._count) as listener:
             listener.settimeout(_START_TIMEOUT_S)
-            host, port = listener.getsockname()
-            self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
+            for wafer in hosts.start(listener.getsockname()[1], token, self._count):
+                self.wafers.append(wafer)
             self._socks = self._accepted(listener, token)
-        with _held_port() as port:
-            self._order(f"127.0.0.1:{port}", address, token)
+        with _held_port(hosts) as port:
+            self._order(host_port(hosts.address, port), memoryx, token)
 
     def _order(self, coordinator: str, memoryx: tuple[str, int], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
@@ -198,16 +209,17 @@ class GroupEngine(LayeredEngine):
         found: dict[int, socket.socket] = {}
         while len(found) < self._count:
             try:
-                sock, _ = listener.accept()
+                sock, address = listener.accept()
             except TimeoutError:
                 raise ProgramError(
                     f"{len(found)} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
                     "the log of the CS system"
                 ) from None
-            tune(sock)
-            header = receive_header(sock)
-            if bytes(receive_payload(sock, header, MAX_TEXT_BYTES)) == token.encode():
-                found[header.index] = sock
+            rank = _rank(sock, name_of(address), token)
+            if rank is None:
+                sock.close()
+            else:
+                found[rank] = sock
         return [found[rank] for rank in range(self._count)]
 
     def _receive(self, rank: int, ready: queue.SimpleQueue[int]) -> None:
@@ -228,7 +240,7 @@ class GroupEngine(LayeredEngine):
         except CsSystemError as error:
             self._failures.put((rank, error))
         except ConnectionError:
-            self._failures.put((rank, WaferLostError.of(rank, self._count)))
+            self._failures.put((rank, WaferLostError.of(rank, self._count, self.wafers[rank].host)))
         ready.put(-1)
         failure = self._cause()
         for waiting in (self._states, self._outputs):
@@ -270,25 +282,24 @@ class GroupEngine(LayeredEngine):
         return found
 
 
-def _wafer(leader: str, token: str, rank: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "cs_system", "wafer", f"--leader={leader}", f"--rank={rank}"]
-    # Not on the command line, which every user of the machine sees.
-    environment = {**os.environ, "CS_WAFER_TOKEN": token}
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+def _rank(sock: socket.socket, address: str, token: str) -> int | None:
+    """Of the wafer that has come; None where it is a stranger, who may come from any host."""
+    sock.settimeout(_JOIN_TIMEOUT_S)
+    try:
+        header = receive_header(sock)
+        known = bytes(receive_payload(sock, header, MAX_TOKEN_BYTES))
+    except (ConnectionError, MemoryxError) as error:
+        log.warning("%s is no wafer of the group: %s", address, error)
+        return None
+    tune(sock)
+    notice_loss(sock)
+    return header.index if hmac.compare_digest(known, token.encode()) else None
 
 
 @contextlib.contextmanager
-def _held_port() -> Iterator[int]:
+def _held_port(hosts: Hosts) -> Iterator[int]:
     """A free port that nobody but the first wafer's coordinator, which shares ports, takes in the body."""
-    with socket.socket() as holder:
+    with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind(("127.0.0.1", 0))
+        holder.bind((hosts.listen, 0))
         yield int(holder.getsockname()[1])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -92,6 +92,7 @@ class Channel:
     def close(self) -> None:
         """Hangs up, and wakes who waits in `receive`."""
         shut_down(self._sock)
+        self._file.close()
         self._sock.close()
 
 

@@ -21,7 +21,7 @@ class Wafer(Protocol):
         ...
 
     def end(self) -> None:
-        """Returns when it has ended, after the CS system has hung up."""
+        """Ends it, and waits until it has ended."""
         ...
 
 

@@ -11,7 +11,7 @@ _END_TIMEOUT_S = 5.0
 
 
 class WaferProcess:
-    """A wafer of a group. It ends when the CS system hangs up, and with this process, however that ends.
+    """A wafer of a group. It ends with `end`, when the CS system hangs up, and with this process.
 
     Args:
         leader: HOST:PORT where the CS system waits for its wafers.
@@ -41,12 +41,12 @@ class WaferProcess:
         return self._process.pid
 
     def end(self, timeout_s: float = _END_TIMEOUT_S) -> None:
-        """Waits until it has ended, since the CS system has hung up; then kills it."""
+        """Ends it, whatever it waits for."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()

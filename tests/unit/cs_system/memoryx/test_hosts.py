@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,9 +51,9 @@ def leader(tmp_path: Path) -> Iterator[Members]:
     members.close()
 
 
-def wait_complete(leader: Members) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     limit_s = time.monotonic() + LIMIT_S
-    while not leader.is_complete:
+    while not condition():
         assert time.monotonic() < limit_s
         time.sleep(0.02)
 
@@ -117,11 +117,11 @@ def test_a_lost_host_is_named_and_missing_until_it_joins_again(
         with pytest.raises(WaferLostError, match=rf"CS system 2 of 2 \({socket.gethostname()}\) has gone"):
             train(engine, stack, len(stack.batches))
         assert time.monotonic() - began_s < 10
-    assert not is_alive(wafer)
+    wait_until(lambda: not is_alive(wafer))
     with pytest.raises(GroupError, match=r"1 of 2 CS systems of the group are there \(this one\); .* member"):
         leader.gather(2)
     with member(tmp_path / "group.json") as host:
-        wait_complete(leader)
+        wait_until(lambda: leader.is_complete)
         host.terminate()
         assert host.wait(LIMIT_S) == 0
 
@@ -143,12 +143,12 @@ def test_who_does_not_know_the_token_is_no_member(leader: Members, tmp_path: Pat
         time.sleep(1.0)
         assert not leader.is_complete
         meeting.write(file)
-        wait_complete(leader)
+        wait_until(lambda: leader.is_complete)
 
 
 def test_a_member_whose_leader_has_gone_says_so(leader: Members, tmp_path: Path) -> None:
     with member(tmp_path / "group.json") as host:
-        wait_complete(leader)
+        wait_until(lambda: leader.is_complete)
         leader.gather(2).members[0].channel.close()  # type: ignore[attr-defined]
         _, log = host.communicate(timeout=LIMIT_S)
     assert host.returncode == 1

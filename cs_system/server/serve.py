@@ -141,9 +141,7 @@ def _members(options: ServeOptions) -> Members | None:
     group = options.group
     if group is None:
         return None
-    name = options.system.advertise or (
-        socket.gethostname() if _is_unspecified(options.host) else options.host
-    )
+    name = _known_as(options)
     memoryx = options.system.memoryx.address
     if group.step_nodes > 1 and is_loopback(options.host):
         raise _not_reached("--host", options.host)
@@ -241,7 +239,7 @@ class _ReadyFile:
 
     def __init__(self, options: ServeOptions, port: int, data_port: int) -> None:
         self._path = options.ready_file
-        host = options.system.advertise or _reachable(options.host)
+        host = _known_as(options)
         self._content = {
             "address": host_port(host, port),
             "data_address": host_port(host, data_port),
@@ -267,10 +265,13 @@ class _ReadyFile:
             self._path.unlink(missing_ok=True)
 
 
-def _reachable(host: str) -> str:
-    """The address under which this machine reaches a server that listens on `host`."""
-    if not _is_unspecified(host):
-        return host
+def _known_as(options: ServeOptions) -> str:
+    """The host by which the server is reached: from this machine, or from the others of its group."""
+    host = options.host
+    if options.system.advertise or not _is_unspecified(host):
+        return options.system.advertise or host
+    if options.group is not None:
+        return socket.gethostname()
     return "::1" if ":" in host else "127.0.0.1"
 
 

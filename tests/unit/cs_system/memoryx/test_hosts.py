@@ -167,3 +167,28 @@ def test_the_group_of_a_slurm_step() -> None:
         group_place(3, None, STEP)
     with pytest.raises(BadOptionError, match="--num-csx=2 or more with it, got 1"):
         group_place(1, Path("mine"), {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "fault"),
+    [
+        ((), {"SLURM_STEP_NUM_TASKS": "2"}, "--host=127.0.0.1: only this machine reaches it"),
+        (
+            ("--host=0.0.0.0", "--memoryx=127.0.0.1:9002", "--group-file=group.json"),
+            {},
+            "--memoryx=127.0.0.1: only this machine reaches it",
+        ),
+        (("--group-file=/nowhere/group.json",), {}, "--group-file=/nowhere/group.json: cannot be written"),
+    ],
+)
+def test_what_other_hosts_cannot_reach(
+    flags: tuple[str, ...], environment: dict[str, str], fault: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "cs_system", "serve", "--num-csx=2", "--port=0", *flags]
+    step = {**STEP, "SLURM_PROCID": "0", **environment} if environment else {}
+    done = subprocess.run(
+        command, env={**os.environ, **step}, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 2
+    assert fault in done.stderr
+    assert not list(tmp_path.iterdir())

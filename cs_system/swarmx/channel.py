@@ -7,7 +7,7 @@
           <------- welcome, or refused with the reason
           <------- start   port, token and rank: a wafer for the next run
           <------- end     of that wafer
-    ended ------->
+    ended ------->         token: by itself or as told
           <------- bye     of the leader
 
 A proof is the HMAC of the other side's nonce: the token itself does not travel.

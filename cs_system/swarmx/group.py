@@ -50,6 +50,7 @@ from cs_toolkit.traffic import traffic
 
 _START_TIMEOUT_S = 60.0
 _JOIN_TIMEOUT_S = 5.0
+_POLL_S = 0.2
 _CAUSE_S = 0.5
 """The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
 
@@ -184,7 +185,7 @@ class GroupEngine(LayeredEngine):
         token = secrets.token_hex(16)
         family = socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET
         with socket.create_server((hosts.listen, 0), family=family, backlog=self._count) as listener:
-            listener.settimeout(_START_TIMEOUT_S)
+            listener.settimeout(_POLL_S)
             for wafer in hosts.start(listener.getsockname()[1], token, self._count):
                 self.wafers.append(wafer)
             self._socks = self._accepted(listener, token)
@@ -207,20 +208,29 @@ class GroupEngine(LayeredEngine):
 
     def _accepted(self, listener: socket.socket, token: str) -> list[socket.socket]:
         found: dict[int, socket.socket] = {}
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while len(found) < self._count:
             try:
                 sock, address = listener.accept()
             except TimeoutError:
-                raise ProgramError(
-                    f"{len(found)} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
-                    "the log of the CS system"
-                ) from None
+                self._check_start(len(found), deadline)
+                continue
             rank = _rank(sock, name_of(address), token)
             if rank is None:
                 sock.close()
             else:
                 found[rank] = sock
         return [found[rank] for rank in range(self._count)]
+
+    def _check_start(self, found: int, deadline: float) -> None:
+        for rank, wafer in enumerate(self.wafers):
+            if wafer.has_ended:
+                raise WaferLostError.of(rank, self._count, wafer.host)
+        if time.monotonic() > deadline:
+            raise ProgramError(
+                f"{found} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
+                "the log of the CS system"
+            )
 
     def _receive(self, rank: int, ready: queue.SimpleQueue[int]) -> None:
         sock, values = self._socks[rank], self._schedule.values

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -105,12 +107,20 @@ def _follow(channel: Channel, leader: str, wafer: _Wafer) -> None:
     while True:
         message = channel.receive()
         if message["kind"] == "start":
-            wafer.start(host_port(leader, message["port"]), message["token"], message["rank"])
+            token = message["token"]
+            process = wafer.start(host_port(leader, message["port"]), token, message["rank"])
+            threading.Thread(target=_report, args=(process, channel, token), daemon=True).start()
         elif message["kind"] == "end":
             wafer.end()
-            channel.send("ended")
         elif message["kind"] == "bye":
             return
+
+
+def _report(process: WaferProcess, channel: Channel, token: str) -> None:
+    """Tells the leader when a wafer has ended."""
+    process.wait()
+    with contextlib.suppress(ConnectionError):
+        channel.send("ended", token=token)
 
 
 class _Wafer:
@@ -119,9 +129,10 @@ class _Wafer:
     def __init__(self) -> None:
         self._process: WaferProcess | None = None
 
-    def start(self, leader: str, token: str, rank: int) -> None:
+    def start(self, leader: str, token: str, rank: int) -> WaferProcess:
         self.end(0.0)
         self._process = WaferProcess(leader, token, rank)
+        return self._process
 
     def end(self, timeout_s: float = 5.0) -> None:
         process, self._process = self._process, None

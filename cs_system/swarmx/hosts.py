@@ -20,6 +20,11 @@ class Wafer(Protocol):
         """What messages call its machine; empty: this one."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has, or its machine has gone."""
+        ...
+
     def end(self) -> None:
         """Ends it, and waits until it has ended."""
         ...

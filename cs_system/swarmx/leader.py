@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 from cs_stream.sockets import name_of, shut_down
 from cs_system.errors import GroupError, PortInUseError
@@ -111,10 +112,9 @@ class Members:
         self._add(member)
         try:
             while True:
-                if channel.receive()["kind"] == "ended":
-                    member.has_ended.set()
+                member.take(channel.receive())
         except ConnectionError as error:
-            member.has_ended.set()
+            member.lost()
             self._lose(member, error)
         channel.close()
 
@@ -138,7 +138,18 @@ class _Member:
 
     def __init__(self, channel: Channel, host: str, number: int) -> None:
         self.channel, self.host, self.number = channel, host, number
-        self.has_ended = threading.Event()
+        self._token = ""
+        self._ended = threading.Event()
+
+    def take(self, message: dict[str, Any]) -> None:
+        """What the member says."""
+        if message["kind"] == "ended" and message.get("token") == self._token:
+            self._ended.set()
+
+    def lost(self) -> None:
+        """Says that the host has gone, and the wafer with it."""
+        self._token = ""
+        self._ended.set()
 
     def start(self, port: int, token: str, rank: int) -> _Member:
         """See `Member`.
@@ -146,18 +157,24 @@ class _Member:
         Raises:
             GroupError: the host has gone.
         """
-        self.has_ended.clear()
+        self._token = token
+        self._ended.clear()
         try:
             self.channel.send("start", port=port, token=token, rank=rank)
         except ConnectionError:
             raise GroupError(f"the CS system on {self.host} has gone; start the job again") from None
         return self
 
+    @property
+    def has_ended(self) -> bool:
+        """See `Wafer`."""
+        return self._ended.is_set()
+
     def end(self) -> None:
         """See `Wafer`."""
         with contextlib.suppress(ConnectionError):
             self.channel.send("end")
-            self.has_ended.wait(_END_TIMEOUT_S)
+            self._ended.wait(_END_TIMEOUT_S)
 
 
 def _remove(file: Path) -> None:

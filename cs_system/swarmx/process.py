@@ -40,6 +40,15 @@ class WaferProcess:
         """Of the process."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        return self._process.poll() is not None
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        self._process.wait()
+
     def end(self, timeout_s: float = _END_TIMEOUT_S) -> None:
         """Ends it, whatever it waits for."""
         assert self._process.stdin is not None

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -124,6 +125,17 @@ def test_a_lost_host_is_named_and_missing_until_it_joins_again(
         wait_until(lambda: leader.is_complete)
         host.terminate()
         assert host.wait(LIMIT_S) == 0
+
+
+def test_a_host_that_is_lost_while_a_run_starts(stack: Streamed, leader: Members, tmp_path: Path) -> None:
+    with member(tmp_path / "group.json") as host:
+        wait_until(lambda: leader.is_complete)
+        host.send_signal(signal.SIGSTOP)
+        lost = threading.Timer(1.0, host.kill)
+        lost.start()
+        with pytest.raises(WaferLostError, match="CS system 2 of 2"), group(stack, leader, tmp_path):
+            pass
+        lost.join()
 
 
 def test_who_does_not_know_the_token_is_no_member(leader: Members, tmp_path: Path) -> None:

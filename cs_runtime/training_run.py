@@ -155,10 +155,9 @@ class TrainingRun:
                 self.session.reservation.pause_steps()
 
     def _checked_state(self, step: int, found: State) -> State:
-        state = {**self.session.initial_state, **found}
-        if int(state[GLOBAL_STEP]) != step:
-            raise GlobalStepError(step, int(state[GLOBAL_STEP]))
-        return state
+        if int(found[GLOBAL_STEP]) != step:
+            raise GlobalStepError(step, int(found[GLOBAL_STEP]))
+        return found
 
 
 @contextmanager

@@ -1,11 +1,13 @@
-"""The command line: `cs_system serve`, `cs_system memoryx serve` and `cs_system status`."""
+"""The command line: `cs_system serve`, `member`, `memoryx serve` and `status`."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -95,6 +97,12 @@ def main() -> None:
     help="CS systems of the group, which can share the batch of a program with weight streaming.",
 )
 @click.option(
+    "--group-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The other systems of the group are on other hosts, which find this one by the file; it is written "
+    "here, and holds a secret.  [default in a Slurm step of several tasks: one in the working directory]",
+)
+@click.option(
     "--memoryx",
     metavar="HOST:PORT,...",
     help="MemoryX for weight streaming; several share out the layers.  [default: its own, while needed]",
@@ -125,11 +133,17 @@ def serve(
     reconnect_s: float,
     input_patience_s: float,
     num_csx: int,
+    group_file: Path | None,
     memoryx: str | None,
     wgt_servers: int,
     memoryx_dir: Path | None,
 ) -> None:
-    """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once."""
+    """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once.
+
+    \b
+    Example, a group of four systems behind one address, a host each:
+      srun --nodes=4 --ntasks-per-node=1 cs_system serve --num-csx=4 --host=0.0.0.0
+    """
     from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
     from cs_system.server.executables import default_cache_dir
     from cs_system.server.logs import set_up_logs
@@ -137,9 +151,16 @@ def serve(
     from cs_system.server.serve import ServeOptions, is_loopback
     from cs_system.server.serve import serve as run_server
     from cs_system.server.system import SystemOptions
+    from cs_system.swarmx.place import group_place
     from cs_toolkit.fabric import FabricError, load_fabric
 
     set_up_logs()
+    try:
+        group = group_place(num_csx, group_file, os.environ)
+    except CsSystemError as error:
+        _fail(error, error.exit_code)
+    if group is not None and group.number:
+        _be_member(group.file, group.number)
     if not is_loopback(host):
         logging.getLogger("cs_system.server").warning(
             "listening on %s: the control plane is not authenticated apart from the tokens of jobs, "
@@ -169,6 +190,7 @@ def serve(
                 threads=threads,
                 cache_dir=(cache_dir or default_cache_dir()) if cache_size else None,
                 cache_bytes=cache_size * _MIB,
+                group=group,
             )
         )
     except (CsSystemError, FabricError) as error:
@@ -176,6 +198,37 @@ def serve(
     except KeyboardInterrupt:
         # Before the server has set up its own handling of signals.
         code = 130
+    raise SystemExit(code)
+
+
+@main.command()
+@click.option(
+    "--group-file",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The one that `cs_system serve --num-csx=N --group-file=FILE` writes.",
+)
+def member(group_file: Path) -> None:
+    """Be one of the CS systems of a group whose address is on another host, until that ends.
+
+    \b
+    Example, a group of two systems; FILE is in a directory that both hosts share:
+      cs_system serve --num-csx=2 --host=10.0.0.7 --group-file=FILE
+      cs_system member --group-file=FILE
+    """
+    from cs_system.server.logs import set_up_logs
+
+    set_up_logs()
+    _be_member(group_file)
+
+
+def _be_member(group_file: Path, number: int = 1) -> NoReturn:
+    from cs_system.swarmx.host import serve as follow
+
+    try:
+        code = follow(group_file, number)
+    except CsSystemError as error:
+        _fail(error, error.exit_code)
     raise SystemExit(code)
 
 
@@ -244,7 +297,14 @@ def wafer(leader: str, rank: int) -> None:
     setup.limit_threads(None)
     from cs_system.swarmx.member import serve as serve_wafer
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _end_process(serve_wafer(memoryx_address(leader), os.environ["CS_WAFER_TOKEN"], rank))
+
+
+def _end_with_parent() -> None:
+    """Ends this process, whatever it waits for, when the one that has started it is gone."""
+    sys.stdin.buffer.read()
+    _end_process(0)
 
 
 def _end_process(code: int) -> NoReturn:

@@ -243,12 +243,19 @@ class WaferLostError(CsSystemError):
     code = "wafer_lost"
 
     @classmethod
-    def of(cls, rank: int, count: int) -> WaferLostError:
-        """The number of the system in its group, from 0."""
+    def of(cls, rank: int, count: int, host: str = "") -> WaferLostError:
+        """The number of the system in its group, from 0, and its host where that is another one."""
+        place = f" ({host})" if host else ""
         return cls(
-            f"CS system {rank + 1} of {count} has gone; the state is lost, start the job again: a training "
-            "continues from its last checkpoint"
+            f"CS system {rank + 1} of {count}{place} has gone; the state is lost, start the job again: a "
+            "training continues from its last checkpoint"
         )
+
+
+class GroupError(CsSystemError):
+    """Systems of a group on several hosts do not find each other, or not all of them are there."""
+
+    code = "group_failed"
 
 
 class StorageFullError(CsSystemError):

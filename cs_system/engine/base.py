@@ -9,6 +9,7 @@ import numpy as np
 
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.place import MemoryxPlace
+from cs_system.swarmx.hosts import Machines
 from cs_toolkit.schedule import ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep, StepInterface
 
@@ -131,6 +132,7 @@ def make_engine(
     chunk_batches: int,
     memoryx: MemoryxPlace,
     num_csx: int = 1,
+    machines: Machines | None = None,
 ) -> Engine:
     """The engine of an execution mode; imports JAX, which takes a second.
 
@@ -140,6 +142,7 @@ def make_engine(
         chunk_batches: batches stacked in a chunk, at most.
         memoryx: where weights are kept that stream to the device.
         num_csx: wafers that share a batch.
+        machines: where these are started; None: here.
 
     Raises:
         ArtifactRefusedError: this system has no engine for the mode, or the engine wants other executables.
@@ -150,11 +153,16 @@ def make_engine(
             f"the artifact is compiled for execution {step.execution!r}, this system has "
             f"{', '.join(_ENGINES)}; compile it for one of them"
         )
-    return make(step, data, chunk_batches, memoryx, num_csx)
+    return make(step, data, chunk_batches, memoryx, num_csx, machines)
 
 
 def _pipelined(
-    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace, num_csx: int
+    step: CompiledStep,
+    data: Mapping[str, bytes],
+    chunk_batches: int,
+    memoryx: MemoryxPlace,
+    num_csx: int,
+    machines: Machines | None,
 ) -> Engine:
     if num_csx != 1:
         raise ArtifactRefusedError(
@@ -173,7 +181,12 @@ def _pipelined(
 
 
 def _weight_streaming(
-    step: CompiledStep, data: Mapping[str, bytes], chunk_batches: int, memoryx: MemoryxPlace, num_csx: int
+    step: CompiledStep,
+    data: Mapping[str, bytes],
+    chunk_batches: int,
+    memoryx: MemoryxPlace,
+    num_csx: int,
+    machines: Machines | None,
 ) -> Engine:
     try:
         schedule = schedule_from_json(step.schedule)
@@ -189,13 +202,14 @@ def _weight_streaming(
     if num_csx != 1:
         from cs_system.swarmx.group import GroupEngine
 
-        return GroupEngine(step, schedule, data, memoryx, num_csx)
+        return GroupEngine(step, schedule, data, memoryx, num_csx, machines)
     from cs_system.engine.streamed import StreamedEngine
 
     return StreamedEngine(step, schedule, data, memoryx)
 
 
-_ENGINES: dict[str, Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxPlace, int], Engine]] = {
+_Make = Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxPlace, int, Machines | None], Engine]
+_ENGINES: dict[str, _Make] = {
     "pipelined": _pipelined,
     "weight_streaming": _weight_streaming,
 }

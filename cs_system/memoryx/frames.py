@@ -53,6 +53,8 @@ ALIGNMENT = 64
 MAX_TEXT_BYTES = 64 << 20
 """Of a JSON payload."""
 
+MAX_TOKEN_BYTES = 256
+
 _MAGIC = b"CSMX"
 _VERSION = 1
 _FORMAT = struct.Struct("<4sBBHIIQ")

@@ -17,25 +17,37 @@ _END_TIMEOUT_S = 5.0
 
 
 def started_memoryx(
-    place: MemoryxPlace, schedule: Schedule
+    place: MemoryxPlace, schedule: Schedule, listen: str = "127.0.0.1", reached_by: str = "127.0.0.1"
 ) -> tuple[tuple[tuple[str, int], ...], list[OwnMemoryx]]:
-    """Where the model lies, and the processes that were started for it: none where some run already."""
+    """Where the model lies, and the processes that were started for it: none where some run already.
+
+    Args:
+        place: What is said of it.
+        schedule: Of the step.
+        listen: Address of this machine that new ones listen on.
+        reached_by: The one under which all wafers reach them.
+    """
     if place.addresses:
         return place.addresses, []
-    own = [OwnMemoryx(place.directory) for _ in shards(schedule, place.servers)]
-    return tuple(memoryx.address for memoryx in own), own
+    own = [OwnMemoryx(place.directory, listen) for _ in shards(schedule, place.servers)]
+    return tuple((reached_by, memoryx.address[1]) for memoryx in own), own
 
 
 class OwnMemoryx:
     """A MemoryX process on this machine. It ends with `close`, and with this process, however that ends.
 
+    Args:
+        directory: Where it keeps state and gradients.
+        host: Address to listen on, an IP.
+
     Attributes:
         address: Where it listens, from the start: connections wait until it is ready.
     """
 
-    def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.address: tuple[str, int] = listener.getsockname()
+    def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family) as listener:
+            self.address: tuple[str, int] = listener.getsockname()[:2]
             descriptor = listener.fileno()
             command = [
                 sys.executable,

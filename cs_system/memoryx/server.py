@@ -24,6 +24,7 @@ from cs_stream.sockets import PeerGoneError, shut_down
 from cs_system.errors import CsSystemError, MemoryxError, SystemBugError
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
+    MAX_TOKEN_BYTES,
     FrameType,
     Header,
     receive_fresh,
@@ -40,7 +41,6 @@ from cs_toolkit.shards import shards
 
 log = logging.getLogger("cs_system.memoryx")
 
-MAX_TOKEN_BYTES = 256
 _MAX_FUNCTION_BYTES = 2 << 30
 _JOIN_TIMEOUT_S = 120.0
 

@@ -37,6 +37,7 @@ from cs_system.identity import InputIdentity
 from cs_system.interface import samples_per_step
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
+from cs_system.swarmx.hosts import Machines
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Run:
         receiver: The data plane.
         limits: Of memory and patience.
         memoryx: Where weights are kept that stream to the device.
+        machines: Where wafers that share a batch are started; None: here.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Run:
         receiver: Receiver,
         limits: RunLimits,
         memoryx: MemoryxPlace,
+        machines: Machines | None,
     ) -> None:
         self.job = job
         self.program: CompiledStep | None = None
@@ -103,6 +106,7 @@ class Run:
         self._receiver = receiver
         self._limits = limits
         self._memoryx = memoryx
+        self._machines = machines
         self._log = logging.LoggerAdapter(logging.getLogger("cs_system.server"), {"job": job})
         self._engine: Engine | None = None
         self._chunks = 0
@@ -380,9 +384,8 @@ class Run:
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        self._engine = make_engine(
-            program, data, size.chunk_batches, self._memoryx.limited(max_wgt_servers), num_csx
-        )
+        place = self._memoryx.limited(max_wgt_servers)
+        self._engine = make_engine(program, data, size.chunk_batches, place, num_csx, self._machines)
         self._chunks = size.chunks
 
     def _free(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import logging
 import os
 import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,9 @@ from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.executables import ExecutableStore, keep_newest
 from cs_system.server.service import Service
 from cs_system.server.system import System, SystemOptions
+from cs_system.swarmx.host import JOIN_TIMEOUT_S
+from cs_system.swarmx.leader import Members
+from cs_system.swarmx.place import GroupPlace
 from cs_system.transport import SERVER_OPTIONS
 from cs_system.version import TOOLKIT_VERSION
 from cs_toolkit.files import replace_file
@@ -34,6 +39,8 @@ log = logging.getLogger("cs_system.server")
 # Everything has ended within 5 s of a signal; what then still computes is cut off.
 _RUN_END_S = 2.5
 _CALLS_END_S = 0.5
+
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class ServeOptions:
         threads: That compute; None: one for each CPU.
         cache_dir: For programs and their compiled form; None keeps nothing.
         cache_bytes: Limit for the programs in it.
+        group: Of the systems on several hosts that this one leads; None: all are on this machine.
     """
 
     system: SystemOptions
@@ -56,6 +64,7 @@ class ServeOptions:
     threads: int | None
     cache_dir: Path | None
     cache_bytes: int
+    group: GroupPlace | None = None
 
 
 def serve(options: ServeOptions) -> int:
@@ -66,7 +75,8 @@ def serve(options: ServeOptions) -> int:
 
     Raises:
         PortInUseError: a port cannot be listened on.
-        BadOptionError: the ready file cannot be written.
+        BadOptionError: a file cannot be written, or an address is not for other hosts.
+        GroupError: systems of the group do not come.
     """
     threads = setup.limit_threads(options.threads)
     if options.ready_file is not None:
@@ -104,24 +114,60 @@ def _xla_cache(options: ServeOptions) -> Path | None:
 async def _serve(options: ServeOptions, device: ThreadPoolExecutor) -> tuple[int, bool]:
     signals = _Signals()
     store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
-    receiver = _listen_data(options)
-    try:
-        system = System(options.system, device, receiver, store)
+    with contextlib.ExitStack() as stack:
+        receiver = _listen_data(options)
+        stack.callback(receiver.close)
+        members = _members(options)
+        if members is not None:
+            stack.callback(members.close)
+        system = System(options.system, device, receiver, store, members)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(Service(system).servicer(), server)
         port = _listen_control(server, options)
         await server.start()
         try:
+            await _gathered(members, options.system.num_csx, signals)
             with _ReadyFile(options, port, receiver.address[1]):
                 caught = await signals.first()
                 log.info("%s: shutting down", caught.name)
                 busy = await _end_run(system, caught)
         finally:
             await server.stop(_CALLS_END_S)
-    finally:
-        receiver.close()
     log.info("stopped")
     return (130 if caught is signal.SIGINT else 0), busy
+
+
+def _members(options: ServeOptions) -> Members | None:
+    group = options.group
+    if group is None:
+        return None
+    name = _known_as(options)
+    memoryx = options.system.memoryx.address
+    if group.step_nodes > 1 and is_loopback(options.host):
+        raise _not_reached("--host", options.host)
+    if memoryx is not None and is_loopback(memoryx[0]) and not is_loopback(name):
+        raise _not_reached("--memoryx", memoryx[0])
+    return Members(group, options.host, name)
+
+
+def _not_reached(option: str, host: str) -> BadOptionError:
+    return BadOptionError(
+        f"{option}={host}: only this machine reaches it, expected an address that the other hosts of the "
+        "group reach (to listen on all: 0.0.0.0)"
+    )
+
+
+async def _gathered(members: Members | None, count: int, signals: _Signals) -> None:
+    """Waits until all systems of the group are there, or a signal is.
+
+    Raises:
+        GroupError: they do not come.
+    """
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    while members is not None and not members.is_complete and not signals.is_caught:
+        if time.monotonic() > deadline:
+            raise members.missing(count)
+        await asyncio.sleep(_POLL_S)
 
 
 async def _end_run(system: System, caught: signal.Signals) -> bool:
@@ -149,6 +195,11 @@ class _Signals:
             os._exit(128 + number)
         self._shutting_down = True
         self._loop.call_soon_threadsafe(self._first.set_result, signal.Signals(number))
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether there was one."""
+        return self._first.done()
 
     async def first(self) -> signal.Signals:
         return await self._first
@@ -188,7 +239,7 @@ class _ReadyFile:
 
     def __init__(self, options: ServeOptions, port: int, data_port: int) -> None:
         self._path = options.ready_file
-        host = options.system.advertise or _reachable(options.host)
+        host = _known_as(options)
         self._content = {
             "address": host_port(host, port),
             "data_address": host_port(host, data_port),
@@ -214,15 +265,21 @@ class _ReadyFile:
             self._path.unlink(missing_ok=True)
 
 
-def _reachable(host: str) -> str:
-    """The address under which this machine reaches a server that listens on `host`."""
+def _known_as(options: ServeOptions) -> str:
+    """The host by which the server is reached: from this machine, or from the others of its group."""
+    host = options.host
+    if options.system.advertise or not _is_unspecified(host):
+        return options.system.advertise or host
+    if options.group is not None:
+        return socket.gethostname()
+    return "::1" if ":" in host else "127.0.0.1"
+
+
+def _is_unspecified(host: str) -> bool:
     try:
-        address = ipaddress.ip_address(host)
+        return ipaddress.ip_address(host).is_unspecified
     except ValueError:
-        return host
-    if not address.is_unspecified:
-        return host
-    return "127.0.0.1" if address.version == 4 else "::1"
+        return False
 
 
 def is_loopback(host: str) -> bool:

@@ -24,6 +24,7 @@ from cs_system.memoryx.place import MemoryxPlace
 from cs_system.server.executables import ExecutableStore
 from cs_system.server.reservations import ReservationBook, Ticket
 from cs_system.server.run import Run, RunLimits
+from cs_system.swarmx.hosts import Machines
 
 log = logging.getLogger("cs_system.server")
 
@@ -79,10 +80,16 @@ class System:
         device: The executor with the one thread that uses the device.
         receiver: The data plane.
         executables: Programs that were sent before.
+        machines: Where wafers that share a batch are started; None: here.
     """
 
     def __init__(
-        self, options: SystemOptions, device: Executor, receiver: Receiver, executables: ExecutableStore
+        self,
+        options: SystemOptions,
+        device: Executor,
+        receiver: Receiver,
+        executables: ExecutableStore,
+        machines: Machines | None = None,
     ) -> None:
         self.options = options
         self.receiver = receiver
@@ -93,6 +100,7 @@ class System:
         self.started_s = time.monotonic()
         self._changes = Changes()
         self._device = device
+        self._machines = machines
         self._releases: dict[str, asyncio.Task[None]] = {}
 
     def state(self) -> str:
@@ -131,7 +139,15 @@ class System:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(change.wait(), STATUS_EVERY_S)
         options = self.options
-        self.run = Run(ticket.job, ticket.token, self._device, self.receiver, options.limits, options.memoryx)
+        self.run = Run(
+            ticket.job,
+            ticket.token,
+            self._device,
+            self.receiver,
+            options.limits,
+            options.memoryx,
+            self._machines,
+        )
         log.info("reserved", extra={"job": ticket.job})
 
     async def hold(self, ticket: Ticket) -> None:

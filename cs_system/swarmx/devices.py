@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -16,6 +18,16 @@ _initialize: Callable[..., None] = jax.distributed.initialize
 _from_parts: Callable[..., Any] = jax.make_array_from_single_device_arrays
 _devices: Callable[[], Any] = jax.devices
 _local_devices: Callable[[], Any] = jax.local_devices
+_jax: Any = import_module("jaxlib._jax")
+_make_gloo: Callable[..., Any] = _jax.make_gloo_tcp_collectives
+
+
+def _meet_at(address: str) -> None:
+    """Where gloo listens; it would take what the name of the machine stands for, which may be its loopback.
+
+    No public name of JAX says it.
+    """
+    _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
 
 
 class GroupDevices:
@@ -25,10 +37,12 @@ class GroupDevices:
         coordinator: HOST:PORT where the processes of the group meet; the first one listens there.
         count: Of wafers.
         rank: Of this one, from 0.
+        address: Of this machine, under which the others reach it.
     """
 
-    def __init__(self, coordinator: str, count: int, rank: int) -> None:
+    def __init__(self, coordinator: str, count: int, rank: int, address: str) -> None:
         settings: Any = jax.config
+        _meet_at(address)
         settings.update("jax_cpu_collectives_implementation", "gloo")
         _initialize(coordinator, count, rank)
         mesh = Mesh(np.array(_devices()), (_AXIS,))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
-import os
+import logging
 import queue
 import secrets
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from cs_stream.sockets import shut_down, tune
+from cs_stream.sockets import name_of, shut_down, tune
+from cs_system.address import host_port
 from cs_system.engine.device import from_device
 from cs_system.engine.layered import LayeredEngine
 from cs_system.engine.micro import for_memory, share
@@ -24,6 +24,7 @@ from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
     ExecutionError,
+    MemoryxError,
     ProgramError,
     WaferLostError,
     from_wire,
@@ -31,6 +32,7 @@ from cs_system.errors import (
 from cs_system.interface import samples_per_step
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
+    MAX_TOKEN_BYTES,
     FrameType,
     receive_fresh,
     receive_header,
@@ -41,15 +43,20 @@ from cs_system.memoryx.frames import (
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx, started_memoryx
 from cs_system.memoryx.sharded import ShardedReader
+from cs_system.swarmx.channel import notice_loss
+from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
 from cs_system.swarmx.orders import Order, cut_inputs
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic
 
 _START_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 5.0
+_JOIN_TIMEOUT_S = 5.0
+_POLL_S = 0.2
 _CAUSE_S = 0.5
 """The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
+
+log = logging.getLogger("cs_system.server")
 
 Arrays = list[np.ndarray]
 _Arriving = queue.SimpleQueue[Arrays | CsSystemError]
@@ -81,6 +88,7 @@ class GroupEngine(LayeredEngine):
         data: Bytes of its executables, by their names.
         memoryx: Where weights and optimizer state are kept.
         count: Of wafers.
+        machines: Where they are started.
 
     Raises:
         ArtifactRefusedError: the batch cannot be shared equally.
@@ -93,6 +101,7 @@ class GroupEngine(LayeredEngine):
         data: Mapping[str, bytes],
         memoryx: MemoryxPlace,
         count: int,
+        machines: Machines | None = None,
     ) -> None:
         samples = samples_per_step(step.interface)
         parts = schedule.micro.count
@@ -105,10 +114,11 @@ class GroupEngine(LayeredEngine):
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
         self._count = count
+        self._machines = machines or OneMachine()
         self._cut = cut_inputs(step)
         self._traffic = traffic(schedule)
         self._own: list[OwnMemoryx] = []
-        self.wafers: list[subprocess.Popen[bytes]] = []
+        self.wafers: list[Wafer] = []
         self._socks: list[socket.socket] = []
         self._failures: queue.SimpleQueue[tuple[int, CsSystemError]] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -160,8 +170,8 @@ class GroupEngine(LayeredEngine):
         for group in (slice(1, None), slice(0, 1)):
             for sock in self._socks[group]:
                 shut_down(sock)
-            for process in self.wafers[group]:
-                _end(process)
+            for wafer in self.wafers[group]:
+                wafer.end()
         for sock in self._socks:
             sock.close()
         self._socks, self.wafers = [], []
@@ -175,15 +185,17 @@ class GroupEngine(LayeredEngine):
     # Inside
 
     def _start(self) -> None:
-        addresses, self._own = started_memoryx(self._place, self._schedule)
+        hosts = self._machines.gather(self._count)
+        addresses, self._own = started_memoryx(self._place, self._schedule, hosts.listen, hosts.address)
         token = secrets.token_hex(16)
-        with socket.create_server(("127.0.0.1", 0), backlog=self._count) as listener:
-            listener.settimeout(_START_TIMEOUT_S)
-            host, port = listener.getsockname()
-            self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
+        family = socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET
+        with socket.create_server((hosts.listen, 0), family=family, backlog=self._count) as listener:
+            listener.settimeout(_POLL_S)
+            for wafer in hosts.start(listener.getsockname()[1], token, self._count):
+                self.wafers.append(wafer)
             self._socks = self._accepted(listener, token)
-        with _held_port() as port:
-            self._order(f"127.0.0.1:{port}", addresses, token)
+        with _held_port(hosts) as port:
+            self._order(host_port(hosts.address, port), addresses, token)
 
     def _order(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
@@ -201,19 +213,29 @@ class GroupEngine(LayeredEngine):
 
     def _accepted(self, listener: socket.socket, token: str) -> list[socket.socket]:
         found: dict[int, socket.socket] = {}
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while len(found) < self._count:
             try:
-                sock, _ = listener.accept()
+                sock, address = listener.accept()
             except TimeoutError:
-                raise ProgramError(
-                    f"{len(found)} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
-                    "the log of the CS system"
-                ) from None
-            tune(sock)
-            header = receive_header(sock)
-            if bytes(receive_payload(sock, header, MAX_TEXT_BYTES)) == token.encode():
-                found[header.index] = sock
+                self._check_start(len(found), deadline)
+                continue
+            rank = _rank(sock, name_of(address), token)
+            if rank is None:
+                sock.close()
+            else:
+                found[rank] = sock
         return [found[rank] for rank in range(self._count)]
+
+    def _check_start(self, found: int, deadline: float) -> None:
+        for rank, wafer in enumerate(self.wafers):
+            if wafer.has_ended:
+                raise WaferLostError.of(rank, self._count, wafer.host)
+        if time.monotonic() > deadline:
+            raise ProgramError(
+                f"{found} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
+                "the log of the CS system"
+            )
 
     def _receive(self, rank: int) -> None:
         sock, values = self._socks[rank], self._schedule.values
@@ -231,7 +253,7 @@ class GroupEngine(LayeredEngine):
         except CsSystemError as error:
             self._failures.put((rank, error))
         except ConnectionError:
-            self._failures.put((rank, WaferLostError.of(rank, self._count)))
+            self._failures.put((rank, WaferLostError.of(rank, self._count, self.wafers[rank].host)))
         self._ready.put(-1)
         failure = self._cause()
         self._outputs.put(failure)
@@ -275,25 +297,24 @@ class GroupEngine(LayeredEngine):
         return found
 
 
-def _wafer(leader: str, token: str, rank: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "cs_system", "wafer", f"--leader={leader}", f"--rank={rank}"]
-    # Not on the command line, which every user of the machine sees.
-    environment = {**os.environ, "CS_WAFER_TOKEN": token}
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+def _rank(sock: socket.socket, address: str, token: str) -> int | None:
+    """Of the wafer that has come; None where it is a stranger, who may come from any host."""
+    sock.settimeout(_JOIN_TIMEOUT_S)
+    try:
+        header = receive_header(sock)
+        known = bytes(receive_payload(sock, header, MAX_TOKEN_BYTES))
+    except (ConnectionError, MemoryxError) as error:
+        log.warning("%s is no wafer of the group: %s", address, error)
+        return None
+    tune(sock)
+    notice_loss(sock)
+    return header.index if hmac.compare_digest(known, token.encode()) else None
 
 
 @contextlib.contextmanager
-def _held_port() -> Iterator[int]:
+def _held_port(hosts: Hosts) -> Iterator[int]:
     """A free port that nobody but the first wafer's coordinator, which shares ports, takes in the body."""
-    with socket.socket() as holder:
+    with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind(("127.0.0.1", 0))
+        holder.bind((hosts.listen, 0))
         yield int(holder.getsockname()[1])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

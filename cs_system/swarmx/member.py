@@ -28,6 +28,7 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.sharded import ShardedListener, ShardedMemoryx
+from cs_system.swarmx.channel import notice_loss
 from cs_system.swarmx.devices import GroupDevices
 from cs_system.swarmx.orders import Order, cut_inputs
 from cs_toolkit.schedule import schedule_from_json
@@ -47,6 +48,7 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
     """
     with socket.create_connection(address) as sock:
         tune(sock)
+        notice_loss(sock)
         send_frame(sock, FrameType.JOIN, rank, token.encode())
         try:
             _Wafer(sock).serve()
@@ -73,6 +75,7 @@ def _fail(sock: socket.socket, error: Exception) -> int:
 class _Wafer:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._address = str(sock.getsockname()[0])
         header = receive_header(sock)
         self._order, self._step = Order.from_bytes(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
         self._data = {}
@@ -117,7 +120,7 @@ class _Wafer:
     def _compile(self) -> Layers:
         order = self._order
         with device_errors(ProgramError, "programming"):
-            self._devices = GroupDevices(order.coordinator, order.count, order.rank)
+            self._devices = GroupDevices(order.coordinator, order.count, order.rank, self._address)
             cut = zip(self._schedule.inputs, cut_inputs(self._step), strict=True)
             places = {number: self._devices.by_sample for number, is_cut in cut if is_cut}
             executables = executables_of(self._step, self._data, self._traffic.calls)

@@ -34,6 +34,7 @@ from cs_system.server.executables import ExecutableStore
 from cs_system.server.offers import MAX_ARTIFACT_BYTES, Offer
 from cs_system.server.service import Service
 from cs_system.server.system import System, SystemOptions
+from cs_system.swarmx.hosts import Machines
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 W = TensorSpec("state.model.w", "float32", (4, 2))
@@ -83,6 +84,7 @@ class Loaded:
     chunk_batches: int
     memoryx: MemoryxPlace
     num_csx: int
+    machines: Machines | None
     interface: StepInterface = field(init=False)
 
     def __post_init__(self) -> None:

@@ -50,6 +50,7 @@ def main():
     parser.add_argument("--checkpoint_path")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--num_csx", type=int, default=1)
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--broken", type=int)
     args = parser.parse_args()
@@ -58,7 +59,9 @@ def main():
         model_dir="model_dir",
         mgmt_address=args.cs_ip,
         checkpoint_steps=checkpoint_steps,
+        num_csx=args.num_csx,
         num_workers_per_csx=args.workers,
+        execution="weight_streaming" if args.num_csx > 1 else None,
         seed=7,
     )
     model = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, CLASSES))

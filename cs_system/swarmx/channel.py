@@ -1,0 +1,165 @@
+"""What the leader of a group and its members on other hosts say to each other: JSON, a line a message.
+
+    member  leader
+    hello ------->   host, number, version and a nonce
+          <------- nonce   with the proof that the leader knows the token
+    proof ------->
+          <------- welcome, or refused with the reason
+          <------- start   port, token and rank: a wafer for the next run
+          <------- end     of that wafer
+    ended ------->         token: by itself or as told
+          <------- bye     of the leader
+
+A proof is the HMAC of the other side's nonce: the token itself does not travel.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import threading
+from typing import Any
+
+from cs_stream.sockets import PeerGoneError, PeerSilentError, shut_down, tune
+from cs_system.errors import GroupError
+from cs_system.version import TOOLKIT_VERSION
+
+HANDSHAKE_S = 5.0
+_MAX_LINE_BYTES = 4096
+_LOST_S = 6
+"""A host that is silent for so long, in seconds, has gone."""
+
+
+class Channel:
+    """One end of the connection of a member.
+
+    Args:
+        sock: Connected; the channel closes it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        tune(sock)
+        notice_loss(sock)
+        self._sock = sock
+        self._file = sock.makefile("rb")
+        self._sending = threading.Lock()
+
+    @property
+    def own_host(self) -> str:
+        """The address of this machine that the other one talks to."""
+        return str(self._sock.getsockname()[0])
+
+    def limit(self, seconds: float | None) -> None:
+        """How long `receive` waits from now on; None: for ever."""
+        self._sock.settimeout(seconds)
+
+    def send(self, kind: str, **fields: object) -> None:
+        """Sends a message.
+
+        Raises:
+            ConnectionError: the peer has gone.
+        """
+        try:
+            with self._sending:
+                self._sock.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        except OSError as error:
+            raise PeerGoneError(f"the connection broke ({error.strerror})") from None
+
+    def receive(self) -> dict[str, Any]:
+        """The next message.
+
+        Raises:
+            ConnectionError: the peer has gone, is silent, or speaks something else.
+        """
+        try:
+            line = self._file.readline(_MAX_LINE_BYTES)
+        except TimeoutError:
+            raise PeerSilentError("nothing was heard within the time limit") from None
+        except OSError as error:
+            raise PeerGoneError(f"the connection broke ({error.strerror})") from None
+        if not line.endswith(b"\n"):
+            raise PeerGoneError("the connection was closed")
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict) or "kind" not in message:
+            raise PeerGoneError(f"got {line[:40]!r}, expected a message of a group of CS systems")
+        return message
+
+    def close(self) -> None:
+        """Hangs up, and wakes who waits in `receive`."""
+        shut_down(self._sock)
+        self._file.close()
+        self._sock.close()
+
+
+def notice_loss(sock: socket.socket) -> None:
+    """Breaks a connection soon after the other host has lost its power or its network."""
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 2),
+        (socket.TCP_KEEPINTVL, 1),
+        (socket.TCP_KEEPCNT, _LOST_S - 2),
+        (socket.TCP_USER_TIMEOUT, _LOST_S * 1000),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def greet(channel: Channel, token: str, host: str, number: int) -> None:
+    """A member's part of the first words.
+
+    Args:
+        channel: To what may be the leader.
+        token: Of the group.
+        host: What messages call this machine.
+        number: By which the members are in order.
+
+    Raises:
+        ConnectionError: that is no leader, or one of another group.
+        GroupError: it refuses this member.
+    """
+    nonce = secrets.token_hex(16)
+    channel.send("hello", host=host, number=number, version=TOOLKIT_VERSION, nonce=nonce)
+    answer = channel.receive()
+    if answer["kind"] == "nonce" and not _is_proof(answer, token, "leader", nonce):
+        raise PeerGoneError("another group listens there")
+    if answer["kind"] == "nonce":
+        channel.send("proof", proof=_proof(token, "member", str(answer.get("nonce"))))
+        answer = channel.receive()
+    if answer["kind"] != "welcome":
+        raise GroupError(f"the group does not take this host: {answer.get('reason')}")
+
+
+def welcome(channel: Channel, token: str) -> tuple[str, int]:
+    """The leader's part of the first words; the member's host and number.
+
+    Raises:
+        ConnectionError: that is no member of this group; it has been told.
+    """
+    hello = channel.receive()
+    if hello["kind"] != "hello":
+        raise PeerGoneError(f"got {hello['kind']}, expected hello")
+    version = hello.get("version")
+    if version != TOOLKIT_VERSION:
+        _refuse(channel, f"it has version {version} of the toolkit, the group has {TOOLKIT_VERSION}")
+    nonce = secrets.token_hex(16)
+    channel.send("nonce", nonce=nonce, proof=_proof(token, "leader", str(hello.get("nonce"))))
+    if not _is_proof(channel.receive(), token, "member", nonce):
+        _refuse(channel, "its token is not that of the group")
+    channel.send("welcome")
+    return str(hello.get("host"))[:255], int(hello.get("number", 0))
+
+
+def _refuse(channel: Channel, reason: str) -> None:
+    channel.send("refused", reason=reason)
+    raise PeerGoneError(f"refused: {reason}")
+
+
+def _proof(token: str, side: str, nonce: str) -> str:
+    return hmac.digest(token.encode(), f"{side} {nonce}".encode(), "sha256").hex()
+
+
+def _is_proof(message: dict[str, Any], token: str, side: str, nonce: str) -> bool:
+    return hmac.compare_digest(str(message.get("proof")).encode(), _proof(token, side, nonce).encode())

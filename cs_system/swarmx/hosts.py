@@ -1,0 +1,83 @@
+"""Where the wafers of a run are started: on this machine, or on the hosts of the members of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cs_system.address import host_port
+from cs_system.swarmx.process import WaferProcess
+
+_LOOPBACK = "127.0.0.1"
+
+
+class Wafer(Protocol):
+    """One that has been started."""
+
+    @property
+    def host(self) -> str:
+        """What messages call its machine; empty: this one."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has, or its machine has gone."""
+        ...
+
+    def end(self) -> None:
+        """Ends it, and waits until it has ended."""
+        ...
+
+
+class Member(Protocol):
+    """A host of the group."""
+
+    def start(self, port: int, token: str, rank: int) -> Wafer:
+        """Starts a wafer there; see `WaferProcess`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The machines of one run.
+
+    Attributes:
+        listen: Address of this one to listen on.
+        address: The one under which all reach it.
+        members: The others, a wafer each; none: all wafers are here.
+    """
+
+    listen: str = _LOOPBACK
+    address: str = _LOOPBACK
+    members: Sequence[Member] = ()
+
+    def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
+        """Starts so many wafers, in the order of their ranks; they come to `port`."""
+        leader = host_port(self.address, port)
+        yield WaferProcess(leader, token, 0)
+        for rank in range(1, count):
+            if self.members:
+                yield self.members[rank - 1].start(port, token, rank)
+            else:
+                yield WaferProcess(leader, token, rank)
+
+
+class Machines(Protocol):
+    """The machines that a CS system has for its wafers."""
+
+    def gather(self, count: int) -> Hosts:
+        """Those for a run of so many wafers.
+
+        Raises:
+            GroupError: some are missing.
+        """
+        ...
+
+
+class OneMachine:
+    """See `Machines`: all wafers are processes of this one."""
+
+    def gather(self, count: int) -> Hosts:
+        """See `Machines`."""
+        return Hosts()

@@ -1,0 +1,61 @@
+"""The process of a wafer on this machine, as whoever starts it sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+_END_TIMEOUT_S = 5.0
+
+
+class WaferProcess:
+    """A wafer of a group. It ends with `end`, when the CS system hangs up, and with this process.
+
+    Args:
+        leader: HOST:PORT where the CS system waits for its wafers.
+        token: Its secret.
+        rank: Of the wafer in its group.
+
+    Attributes:
+        host: Empty: it is on the machine of whoever asks.
+    """
+
+    host = ""
+
+    def __init__(self, leader: str, token: str, rank: int) -> None:
+        command = [sys.executable, "-m", "cs_system", "wafer", f"--leader={leader}", f"--rank={rank}"]
+        self._process = subprocess.Popen(
+            command,
+            # Not on the command line, which every user of the machine sees.
+            env={**os.environ, "CS_WAFER_TOKEN": token},
+            # Its end is the end of this process.
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        return self._process.poll() is not None
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        self._process.wait()
+
+    def end(self, timeout_s: float = _END_TIMEOUT_S) -> None:
+        """Ends it, whatever it waits for."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

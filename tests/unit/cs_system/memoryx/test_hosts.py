@@ -1,0 +1,206 @@
+"""A group whose systems are on several hosts: processes that know of each other what a file says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamed_steps import Streamed
+
+from cs_system.errors import BadOptionError, GroupError, WaferLostError
+from cs_system.memoryx.place import MemoryxPlace
+from cs_system.swarmx.group import GroupEngine
+from cs_system.swarmx.hosts import Machines
+from cs_system.swarmx.leader import Members
+from cs_system.swarmx.place import GroupPlace, Meeting, group_place
+
+LIMIT_S = 60.0
+STEP = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_STEP_ID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_PROCID": "1",
+}
+
+
+@contextmanager
+def member(file: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "cs_system", "member", f"--group-file={file}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Members]:
+    members = Members(GroupPlace(2, 0, tmp_path / "group.json"), "127.0.0.1", "127.0.0.1")
+    yield members
+    members.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit_s
+        time.sleep(0.02)
+
+
+@contextmanager
+def group(stack: Streamed, machines: Machines | None, tmp_path: Path) -> Iterator[GroupEngine]:
+    place = MemoryxPlace(None, tmp_path)
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
+    try:
+        engine.put_state(stack.state)
+        yield engine
+    finally:
+        engine.free()
+
+
+def train(engine: GroupEngine, stack: Streamed, count: int) -> dict[str, bytes]:
+    for batch in stack.batches[:count]:
+        engine.dispatch([array[None] for array in batch], 0, 1).wait()
+    return {name: np.asarray(value).tobytes() for name, value in engine.fetch_state().items()}
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for path in tasks for word in path.read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def test_a_member_computes_run_after_run_also_when_its_wafer_was_killed(
+    stack: Streamed, leader: Members, tmp_path: Path
+) -> None:
+    with group(stack, None, tmp_path) as engine:
+        expected = train(engine, stack, 3)
+    with member(tmp_path / "group.json") as host:
+        with group(stack, leader, tmp_path) as engine:
+            assert train(engine, stack, 3) == expected
+            (wafer,) = children(host.pid)
+            os.kill(wafer, signal.SIGKILL)
+            name = socket.gethostname()
+            with pytest.raises(WaferLostError, match=rf"CS system 2 of 2 \({name}\) has gone; .* last check"):
+                train(engine, stack, 1)
+        assert not children(host.pid)
+        with group(stack, leader, tmp_path) as engine:
+            assert train(engine, stack, 3) == expected
+        leader.close()
+        assert host.wait(LIMIT_S) == 0
+
+
+def test_a_lost_host_is_named_and_missing_until_it_joins_again(
+    stack: Streamed, leader: Members, tmp_path: Path
+) -> None:
+    with member(tmp_path / "group.json") as host, group(stack, leader, tmp_path) as engine:
+        (wafer,) = children(host.pid)
+        host.kill()
+        began_s = time.monotonic()
+        with pytest.raises(WaferLostError, match=rf"CS system 2 of 2 \({socket.gethostname()}\) has gone"):
+            train(engine, stack, len(stack.batches))
+        assert time.monotonic() - began_s < 10
+    wait_until(lambda: not is_alive(wafer))
+    with pytest.raises(GroupError, match=r"1 of 2 CS systems of the group are there \(this one\); .* member"):
+        leader.gather(2)
+    with member(tmp_path / "group.json") as host:
+        wait_until(lambda: leader.is_complete)
+        host.terminate()
+        assert host.wait(LIMIT_S) == 0
+
+
+def test_a_host_that_is_lost_while_a_run_starts(stack: Streamed, leader: Members, tmp_path: Path) -> None:
+    with member(tmp_path / "group.json") as host:
+        wait_until(lambda: leader.is_complete)
+        host.send_signal(signal.SIGSTOP)
+        lost = threading.Timer(1.0, host.kill)
+        lost.start()
+        with pytest.raises(WaferLostError, match="CS system 2 of 2"), group(stack, leader, tmp_path):
+            pass
+        lost.join()
+
+
+def test_who_does_not_know_the_token_is_no_member(leader: Members, tmp_path: Path) -> None:
+    file = tmp_path / "group.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    meeting = Meeting.read(file)
+    with socket.create_connection((meeting.host, meeting.port)) as stranger:
+        stranger.sendall(b'{"kind": "hello"}\n')
+        assert b"refused" in stranger.makefile("rb").readline()
+    with socket.create_connection((meeting.host, meeting.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert stranger.recv(100) == b""
+    assert not leader.is_complete
+    # One of another group, which an earlier run has left behind, is read again until it is replaced.
+    Meeting(meeting.host, meeting.port, "0" * 64).write(file)
+    with member(file):
+        time.sleep(1.0)
+        assert not leader.is_complete
+        meeting.write(file)
+        wait_until(lambda: leader.is_complete)
+
+
+def test_a_member_whose_leader_has_gone_says_so(leader: Members, tmp_path: Path) -> None:
+    with member(tmp_path / "group.json") as host:
+        wait_until(lambda: leader.is_complete)
+        leader.gather(2).members[0].channel.close()  # type: ignore[attr-defined]
+        _, log = host.communicate(timeout=LIMIT_S)
+    assert host.returncode == 1
+    assert "the CS system at 127.0.0.1, which leads the group, has gone" in log
+
+
+def test_the_group_of_a_slurm_step() -> None:
+    assert group_place(4, None, {}) is None
+    assert group_place(1, None, STEP) is None
+    assert group_place(4, None, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None
+    assert group_place(4, None, STEP) == GroupPlace(4, 1, Path("cs_group-12.3.json"), 2)
+    assert group_place(4, Path("mine"), {}) == GroupPlace(4, 0, Path("mine"))
+    with pytest.raises(
+        BadOptionError, match=r"--num-csx=3 in a Slurm step of 4 tasks: .*--num-csx=4, or srun"
+    ):
+        group_place(3, None, STEP)
+    with pytest.raises(BadOptionError, match="--num-csx=2 or more with it, got 1"):
+        group_place(1, Path("mine"), {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "fault"),
+    [
+        ((), {"SLURM_STEP_NUM_TASKS": "2"}, "--host=127.0.0.1: only this machine reaches it"),
+        (
+            ("--host=0.0.0.0", "--memoryx=127.0.0.1:9002", "--group-file=group.json"),
+            {},
+            "--memoryx=127.0.0.1: only this machine reaches it",
+        ),
+        (("--group-file=/nowhere/group.json",), {}, "--group-file=/nowhere/group.json: cannot be written"),
+    ],
+)
+def test_what_other_hosts_cannot_reach(
+    flags: tuple[str, ...], environment: dict[str, str], fault: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "cs_system", "serve", "--num-csx=2", "--port=0", *flags]
+    step = {**STEP, "SLURM_PROCID": "0", **environment} if environment else {}
+    done = subprocess.run(
+        command, env={**os.environ, **step}, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 2
+    assert fault in done.stderr
+    assert not list(tmp_path.iterdir())

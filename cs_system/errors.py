@@ -250,6 +250,23 @@ class WaferLostError(CsSystemError):
             "continues from its last checkpoint"
         )
 
+    @classmethod
+    def at_start(cls, rank: int, count: int, code: int) -> WaferLostError:
+        """One that ended before it was there; `code` is its exit code, that of a signal negative."""
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return cls(
+            f"CS system {rank + 1} of {count} has ended while it started ({how}); the log of the system at "
+            "this address says why; start the job again"
+        )
+
+    @classmethod
+    def silent(cls, rank: int, count: int, seconds: float) -> WaferLostError:
+        """One that is there and says nothing."""
+        return cls(
+            f"CS system {rank + 1} of {count} has not answered for {seconds:.0f} s and is ended; the state "
+            "is lost, start the job again: a training continues from its last checkpoint"
+        )
+
 
 class StorageFullError(CsSystemError):
     """MemoryX has no room for state and gradients."""

@@ -63,6 +63,10 @@ class LayeredEngine(ABC):
         wanted = wanted_state(self.interface, names)
         return {spec.name: from_device(self._get(self._schedule.state[spec.name]), spec) for spec in wanted}
 
+    def late(self) -> str | None:
+        """See `Engine`."""
+        return None
+
     def _lose_state(self) -> None:
         self._missing = [spec.name for spec in self.interface.state]
 

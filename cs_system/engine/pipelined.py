@@ -173,6 +173,10 @@ class PipelinedEngine:
         with device_errors(ExecutionError, "reading the state"):
             return {spec.name: from_device(np.asarray(values[spec.name]), spec) for spec in specs}
 
+    def late(self) -> str | None:
+        """See `Engine`."""
+        return None
+
     def free(self) -> None:
         """Gives back the memory of the device."""
         self._state = None

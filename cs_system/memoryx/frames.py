@@ -16,6 +16,7 @@
     RESULTS   wafer    call      what goes to MemoryX after a call
     GET       wafer    value     -
     JOIN      wafer    -         the token of a group whose weights it gets, too
+    ALIVE     wafer    -         -               to its CS system, every second
     DONE      MemoryX  -         -               OPEN and its functions are understood
     WEIGHTS   MemoryX  call      what comes to the wafer before a call
     ANSWERS   MemoryX  -         what the step puts out of its update
@@ -69,6 +70,7 @@ class FrameType(IntEnum):
     STATE = 10
     FAILED = 11
     JOIN = 12
+    ALIVE = 13
 
 
 @dataclass(frozen=True)

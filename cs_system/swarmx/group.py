@@ -16,14 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from cs_stream.sockets import shut_down, tune
+from cs_stream.sockets import shut_down
 from cs_system.engine.device import from_device
 from cs_system.engine.layered import LayeredEngine
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
     ExecutionError,
-    ProgramError,
     WaferLostError,
     from_wire,
 )
@@ -39,13 +38,15 @@ from cs_system.memoryx.frames import (
 )
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx
+from cs_system.swarmx.gathering import gathered
 from cs_system.swarmx.orders import Order, cut_inputs
+from cs_system.swarmx.pulse import PATIENCE_S, Pulse
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic
 
-_START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
+_LOOK_S = 0.5
 _CAUSE_S = 0.5
 """The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
 
@@ -79,6 +80,7 @@ class GroupEngine(LayeredEngine):
         data: Bytes of its executables, by their names.
         memoryx: Where weights and optimizer state are kept.
         count: Of wafers.
+        patience_s: Silence after which a wafer is ended.
 
     Raises:
         ArtifactRefusedError: the batch cannot be shared equally.
@@ -91,6 +93,7 @@ class GroupEngine(LayeredEngine):
         data: Mapping[str, bytes],
         memoryx: MemoryxPlace,
         count: int,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         samples = samples_per_step(step.interface)
         if samples % count:
@@ -100,7 +103,9 @@ class GroupEngine(LayeredEngine):
             )
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
-        self._count = count
+        self._count, self._patience_s = count, patience_s
+        self._pulse: Pulse | None = None
+        self._watched = threading.Event()
         self._cut = cut_inputs(step)
         self._for_memory = traffic(schedule).inputs
         self._own: OwnMemoryx | None = None
@@ -148,15 +153,21 @@ class GroupEngine(LayeredEngine):
             for spec, number in zip(self.interface.outputs, self._schedule.outputs, strict=True)
         }
 
+    def late(self) -> str | None:
+        """See `Engine`."""
+        pulse = self._pulse
+        return None if pulse is None else pulse.late()
+
     def free(self) -> None:
         """See `Engine`."""
         self._lose_state()
+        self._watched.set()
+        self._pulse = None
         # The first one last: the others would take its end for a fault.
         for group in (slice(1, None), slice(0, 1)):
             for sock in self._socks[group]:
                 shut_down(sock)
-            for process in self.wafers[group]:
-                _end(process)
+            _end(self.wafers[group])
         for sock in self._socks:
             sock.close()
         self._socks, self.wafers = [], []
@@ -173,49 +184,55 @@ class GroupEngine(LayeredEngine):
             address = self._own.address
         token = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0), backlog=self._count) as listener:
-            listener.settimeout(_START_TIMEOUT_S)
             host, port = listener.getsockname()
             self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
-            self._socks = self._accepted(listener, token)
+            self._pulse = pulse = Pulse(self._count, self._patience_s)
+            self._watched = watched = threading.Event()
+            threading.Thread(target=self._watch, args=(pulse, watched), daemon=True).start()
+            self._socks = gathered(listener, token, self.wafers, pulse)
         with _held_port() as port:
             self._order(f"127.0.0.1:{port}", address, token)
 
     def _order(self, coordinator: str, memoryx: tuple[str, int], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
-        for rank, sock in enumerate(self._socks):
-            order = Order(rank, self._count, coordinator, memoryx, token)
-            send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
-            for number, executable in enumerate(self._step.executables):
-                send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
+        assert self._pulse is not None
         ready: queue.SimpleQueue[int] = queue.SimpleQueue()
         for rank in range(self._count):
-            threading.Thread(target=self._receive, args=(rank, ready), daemon=True).start()
+            threading.Thread(target=self._receive, args=(rank, ready, self._pulse), daemon=True).start()
+        for rank, sock in enumerate(self._socks):
+            order = Order(rank, self._count, coordinator, memoryx, token)
+            try:
+                send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
+                for number, executable in enumerate(self._step.executables):
+                    send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
+            except ConnectionError:
+                raise self._cause() from None
         for _ in range(self._count):
             if ready.get() < 0:
                 raise self._cause()
 
-    def _accepted(self, listener: socket.socket, token: str) -> list[socket.socket]:
-        found: dict[int, socket.socket] = {}
-        while len(found) < self._count:
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError:
-                raise ProgramError(
-                    f"{len(found)} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
-                    "the log of the CS system"
-                ) from None
-            tune(sock)
-            header = receive_header(sock)
-            if bytes(receive_payload(sock, header, MAX_TEXT_BYTES)) == token.encode():
-                found[header.index] = sock
-        return [found[rank] for rank in range(self._count)]
+    def _watch(self, pulse: Pulse, watched: threading.Event) -> None:
+        """Names wafers that are silent, and ends one that is for too long."""
+        while not watched.wait(_LOOK_S):
+            pulse.tell()
+            overdue = pulse.overdue()
+            if overdue is not None and self._socks:
+                rank, silent_s = overdue
+                self._failures.put((rank, WaferLostError.silent(rank, self._count, silent_s)))
+                # Wakes whoever waits for it; others may wait for it in a sum.
+                self.wafers[rank].kill()
+                shut_down(self._socks[rank])
+                return
 
-    def _receive(self, rank: int, ready: queue.SimpleQueue[int]) -> None:
+    def _receive(self, rank: int, ready: queue.SimpleQueue[int], pulse: Pulse) -> None:
         sock, values = self._socks[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
             while True:
                 header = receive_header(sock)
+                pulse.heard(rank)
+                if header.type is FrameType.ALIVE:
+                    continue
                 if header.type is FrameType.DONE:
                     ready.put(rank)
                 elif header.type is FrameType.STATE:
@@ -286,9 +303,12 @@ def _held_port() -> Iterator[int]:
         yield int(holder.getsockname()[1])
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Waits until processes have ended; those that have not in time are killed."""
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

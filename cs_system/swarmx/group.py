@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
     ExecutionError,
+    ProgramError,
+    StorageFullError,
     WaferLostError,
     from_wire,
 )
@@ -47,8 +50,13 @@ from cs_toolkit.traffic import traffic
 
 _END_TIMEOUT_S = 5.0
 _LOOK_S = 0.5
-_CAUSE_S = 0.5
+_STRANGERS = 64
+"""Connections of others that may wait beside those of the wafers."""
+_CAUSE_S = 1.0
 """The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
+
+_CODE_S = 0.5
+"""So long the exit code of a wafer that has hung up is waited for."""
 
 Arrays = list[np.ndarray]
 _Arriving = queue.SimpleQueue[Arrays | CsSystemError]
@@ -111,7 +119,8 @@ class GroupEngine(LayeredEngine):
         self._own: OwnMemoryx | None = None
         self.wafers: list[subprocess.Popen[bytes]] = []
         self._socks: list[socket.socket] = []
-        self._failures: queue.SimpleQueue[tuple[int, CsSystemError]] = queue.SimpleQueue()
+        self._failed = threading.Condition()
+        self._failures: list[tuple[int, CsSystemError]] = []
         self._states: _Arriving = queue.SimpleQueue()
         self._outputs: _Arriving = queue.SimpleQueue()
 
@@ -183,7 +192,7 @@ class GroupEngine(LayeredEngine):
             self._own = OwnMemoryx(self._place)
             address = self._own.address
         token = secrets.token_hex(16)
-        with socket.create_server(("127.0.0.1", 0), backlog=self._count) as listener:
+        with socket.create_server(("127.0.0.1", 0), backlog=self._count + _STRANGERS) as listener:
             host, port = listener.getsockname()
             self.wafers = [_wafer(f"{host}:{port}", token, rank) for rank in range(self._count)]
             self._pulse = pulse = Pulse(self._count, self._patience_s)
@@ -218,14 +227,14 @@ class GroupEngine(LayeredEngine):
             overdue = pulse.overdue()
             if overdue is not None and self._socks:
                 rank, silent_s = overdue
-                self._failures.put((rank, WaferLostError.silent(rank, self._count, silent_s)))
+                self._note(WaferLostError.silent(rank, self._count, silent_s))
                 # Wakes whoever waits for it; others may wait for it in a sum.
                 self.wafers[rank].kill()
                 shut_down(self._socks[rank])
                 return
 
     def _receive(self, rank: int, ready: queue.SimpleQueue[int], pulse: Pulse) -> None:
-        sock, values = self._socks[rank], self._schedule.values
+        sock, process, values = self._socks[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
             while True:
@@ -243,25 +252,26 @@ class GroupEngine(LayeredEngine):
                     fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
                     raise from_wire(fields["code"], fields["message"], {})
         except CsSystemError as error:
-            self._failures.put((rank, error))
+            self._note(error)
         except ConnectionError:
-            self._failures.put((rank, WaferLostError.of(rank, self._count)))
+            self._note(WaferLostError.of(rank, self._count), _has_aborted(process))
         ready.put(-1)
         failure = self._cause()
         for waiting in (self._states, self._outputs):
             waiting.put(failure)
 
+    def _note(self, error: CsSystemError, has_aborted: bool = False) -> None:
+        with self._failed:
+            self._failures.append((_doubt(error, has_aborted), error))
+            self._failed.notify_all()
+
     def _cause(self) -> CsSystemError:
-        """The first failure; the death of a wafer before what it has done to others."""
-        deadline = time.monotonic() + _CAUSE_S
-        found: list[tuple[int, CsSystemError]] = []
-        with contextlib.suppress(queue.Empty):
-            while not any(isinstance(error, WaferLostError) for _, error in found):
-                found.append(self._failures.get(timeout=max(0.0, deadline - time.monotonic())))
-        for item in found:
-            self._failures.put(item)  # for whoever asks next
-        errors = [error for _, error in found] or [ExecutionError("the wafers do not answer")]
-        return next((error for error in errors if isinstance(error, WaferLostError)), errors[0])
+        """The failure that is least in doubt of being what another one did; of several the first."""
+        with self._failed:
+            self._failed.wait_for(lambda: any(doubt == 0 for doubt, _ in self._failures), _CAUSE_S)
+            if not self._failures:
+                return ExecutionError("the wafers do not answer")
+            return min(self._failures, key=lambda item: item[0])[1]
 
     def _send(self, rank: int, kind: FrameType, index: int, arrays: Arrays) -> None:
         try:
@@ -285,6 +295,25 @@ class GroupEngine(LayeredEngine):
             self._lose_state()
             raise found
         return found
+
+
+def _doubt(error: CsSystemError, has_aborted: bool) -> int:
+    """How likely a failure is only what another one did; 0: it is not.
+
+    When a wafer ends, sums fail on the others, MemoryX hangs up, and JAX aborts their processes.
+    """
+    if isinstance(error, WaferLostError):
+        return 2 if has_aborted else 0
+    if isinstance(error, StorageFullError):
+        return 0
+    return 3 if isinstance(error, ExecutionError | ProgramError) else 1
+
+
+def _has_aborted(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a wafer that has hung up has ended itself, as JAX does where another one has gone."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(_CODE_S) == -signal.SIGABRT
+    return False
 
 
 def _wafer(leader: str, token: str, rank: int) -> subprocess.Popen[bytes]:

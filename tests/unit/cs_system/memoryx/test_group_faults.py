@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from groups import group, train
-from streamed_steps import Streamed
+from streamed_steps import Streamed, running_memoryx
 
-from cs_system.errors import WaferLostError, WrongOrderError
+from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
 from cs_system.memoryx.frames import FrameType, send_frame
 from cs_system.memoryx.place import MemoryxPlace, memoryx_address
 from cs_system.swarmx.group import GroupEngine
@@ -157,3 +158,21 @@ def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str,
         for sock in strangers:
             sock.close()
     assert len(losses) == 2
+
+
+def test_a_full_disk_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> None:
+    """And not what it does to the other wafers."""
+    with running_memoryx(tmp_path) as (process, address):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxPlace(address), 2)
+        with pytest.raises(StorageFullError, match=r"MemoryX needs [\d,]+ bytes in .* --memoryx-dir"):
+            engine.program()
+
+
+def test_a_killed_memoryx_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> None:
+    """And not what it does to the wafers."""
+    with running_memoryx(tmp_path) as (process, address), group(stack, MemoryxPlace(address), 2) as engine:
+        train(engine, stack, 2)
+        process.kill()
+        with pytest.raises(MemoryxError, match=r"MemoryX at \S+ has gone .* from its last checkpoint"):
+            train(engine, stack)

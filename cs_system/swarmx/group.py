@@ -224,13 +224,13 @@ class GroupEngine(LayeredEngine):
         """Names wafers that are silent, and ends one that is for too long."""
         while not watched.wait(_LOOK_S):
             pulse.tell()
-            overdue = pulse.overdue()
-            if overdue is not None and self._socks:
+            overdue, wafers, socks = pulse.overdue(), self.wafers, self._socks
+            if overdue is not None and socks:
                 rank, silent_s = overdue
                 self._note(WaferLostError.silent(rank, self._count, silent_s))
                 # Wakes whoever waits for it; others may wait for it in a sum.
-                self.wafers[rank].kill()
-                shut_down(self._socks[rank])
+                wafers[rank].kill()
+                shut_down(socks[rank])
                 return
 
     def _receive(self, rank: int, ready: queue.SimpleQueue[int], pulse: Pulse) -> None:

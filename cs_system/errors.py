@@ -251,6 +251,23 @@ class WaferLostError(CsSystemError):
             "training continues from its last checkpoint"
         )
 
+    @classmethod
+    def at_start(cls, rank: int, count: int, code: int | None, host: str = "") -> WaferLostError:
+        """One that ended before it was there; `code` is its exit code if known, of a signal negative."""
+        how = f"on {host}" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+        return cls(
+            f"CS system {rank + 1} of {count} has ended while it started ({how}); the log of the system at "
+            "this address says why; start the job again"
+        )
+
+    @classmethod
+    def silent(cls, rank: int, count: int, seconds: float) -> WaferLostError:
+        """One that is there and says nothing."""
+        return cls(
+            f"CS system {rank + 1} of {count} has not answered for {seconds:.0f} s and is ended; the state "
+            "is lost, start the job again: a training continues from its last checkpoint"
+        )
+
 
 class GroupError(CsSystemError):
     """Systems of a group on several hosts do not find each other, or not all of them are there."""

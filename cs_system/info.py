@@ -36,6 +36,7 @@ class RunInfo:
         steps_per_s: Over the last seconds.
         workers: Empty until the chief has opened the input.
         waiting_for: Workers whose batches the run waits for.
+        late: What part of the system has not answered for seconds; empty: nothing.
     """
 
     job: str
@@ -45,6 +46,7 @@ class RunInfo:
     samples_per_s: float
     workers: tuple[WorkerInfo, ...]
     waiting_for: tuple[int, ...]
+    late: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,4 +121,5 @@ def _read_run(message: pb.RunInfo) -> RunInfo:
         samples_per_s=message.samples_per_s,
         workers=tuple(workers),
         waiting_for=tuple(message.input.waiting_for),
+        late=message.late,
     )

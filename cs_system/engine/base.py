@@ -121,6 +121,10 @@ class Engine(Protocol):
         """
         ...
 
+    def late(self) -> str | None:
+        """What part of the system has not answered for seconds; None: nothing. Any thread may ask."""
+        ...
+
     def free(self) -> None:
         """Gives back the memory of the device."""
         ...

@@ -101,6 +101,10 @@ class LayeredEngine(ABC):
         numbers = self._schedule.state
         return KeptState(self._keep([numbers[spec.name] for spec in wanted]), wanted, self._schedule)
 
+    def late(self) -> str | None:
+        """See `Engine`."""
+        return None
+
     def _lose_state(self) -> None:
         self._missing = [spec.name for spec in self.interface.state]
 

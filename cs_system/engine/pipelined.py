@@ -176,6 +176,10 @@ class PipelinedEngine:
     def snapshot(self, names: Sequence[str] | None = None) -> None:
         """See `Engine`: the next steps take the memory of the state."""
 
+    def late(self) -> str | None:
+        """See `Engine`."""
+        return None
+
     def free(self) -> None:
         """Gives back the memory of the device."""
         self._state = None

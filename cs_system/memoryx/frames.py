@@ -20,6 +20,7 @@
     READ      reader   -         the token of the model whose snapshots it reads, on a connection of its own
     GET       reader   value     -
     END       reader   -         -               the snapshot is not read any further
+    ALIVE     wafer    -         -               to its CS system, every second
     DONE      MemoryX  -         -               OPEN is understood; a snapshot is kept, or has ended
     WEIGHTS   MemoryX  call      what comes to the wafer before a call
     ANSWERS   MemoryX  -         what the step puts out of its update
@@ -81,6 +82,7 @@ class FrameType(IntEnum):
     END = 15
     PARTIAL = 16
     SHARED = 17
+    ALIVE = 18
 
 
 @dataclass(frozen=True)

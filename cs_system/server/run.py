@@ -170,8 +170,15 @@ class Run:
             raise input_error(error) from error
         return None
 
+    def late(self) -> str | None:
+        """What part of the system has not answered for seconds; None: nothing."""
+        return None if self._engine is None else self._engine.late()
+
     def delay_text(self, since_s: float) -> str:
         """Why no step has ended since a monotonic time: whom the device waits for, or that it computes."""
+        late = self.late()
+        if late is not None:
+            return late
         waiting_since = self.progress.waiting_since
         if self._ring is None or waiting_since is None:
             seconds = time.monotonic() - since_s

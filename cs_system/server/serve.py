@@ -142,11 +142,11 @@ def _members(options: ServeOptions) -> Members | None:
     if group is None:
         return None
     name = _known_as(options)
-    memoryx = options.system.memoryx.address
     if group.step_nodes > 1 and is_loopback(options.host):
         raise _not_reached("--host", options.host)
-    if memoryx is not None and is_loopback(memoryx[0]) and not is_loopback(name):
-        raise _not_reached("--memoryx", memoryx[0])
+    for memoryx, _ in options.system.memoryx.addresses:
+        if is_loopback(memoryx) and not is_loopback(name):
+            raise _not_reached("--memoryx", memoryx)
     return Members(group, options.host, name)
 
 

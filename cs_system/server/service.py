@@ -342,6 +342,7 @@ def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
         steps_per_s=run.progress.rate.per_s(),
         samples_per_s=run.samples_per_s(),
         input=None if state is None else _input_message(state),
+        late=run.late() or "",
     )
 
 

@@ -24,6 +24,8 @@ def render(info: SystemInfo, now_s: float) -> str:
 
 def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
     rows = [("job", f"{run.job} since {clock_text(run.since)} ({duration_text(now_s - run.since)})")]
+    if run.late:
+        rows.append(("late", run.late))
     if not run.workers:
         return rows
     rows.append(("step", f"{run.step}, {run.steps_per_s:,.1f} steps/s, {run.samples_per_s:,.0f} samples/s"))

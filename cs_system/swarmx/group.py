@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
-import logging
 import queue
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from cs_stream.sockets import name_of, shut_down, tune
+from cs_stream.sockets import shut_down
 from cs_system.address import host_port
 from cs_system.engine.device import from_device
 from cs_system.engine.layered import LayeredEngine
@@ -24,15 +23,14 @@ from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
     ExecutionError,
-    MemoryxError,
     ProgramError,
+    StorageFullError,
     WaferLostError,
     from_wire,
 )
 from cs_system.interface import samples_per_step
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
-    MAX_TOKEN_BYTES,
     FrameType,
     receive_fresh,
     receive_header,
@@ -43,20 +41,22 @@ from cs_system.memoryx.frames import (
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx, started_memoryx
 from cs_system.memoryx.sharded import ShardedReader
-from cs_system.swarmx.channel import notice_loss
+from cs_system.swarmx.gathering import gathered
 from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
 from cs_system.swarmx.orders import Order, cut_inputs
+from cs_system.swarmx.pulse import PATIENCE_S, Pulse
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic
 
-_START_TIMEOUT_S = 60.0
-_JOIN_TIMEOUT_S = 5.0
-_POLL_S = 0.2
-_CAUSE_S = 0.5
+_LOOK_S = 0.5
+_STRANGERS = 64
+"""Connections of others that may wait beside those of the wafers."""
+_CAUSE_S = 1.0
 """The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
 
-log = logging.getLogger("cs_system.server")
+_CODE_S = 0.5
+"""So long the exit code of a wafer that has hung up is waited for."""
 
 Arrays = list[np.ndarray]
 _Arriving = queue.SimpleQueue[Arrays | CsSystemError]
@@ -89,6 +89,7 @@ class GroupEngine(LayeredEngine):
         memoryx: Where weights and optimizer state are kept.
         count: Of wafers.
         machines: Where they are started.
+        patience_s: Silence after which a wafer is ended.
 
     Raises:
         ArtifactRefusedError: the batch cannot be shared equally.
@@ -102,6 +103,7 @@ class GroupEngine(LayeredEngine):
         memoryx: MemoryxPlace,
         count: int,
         machines: Machines | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         samples = samples_per_step(step.interface)
         parts = schedule.micro.count
@@ -113,14 +115,17 @@ class GroupEngine(LayeredEngine):
             )
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
-        self._count = count
+        self._count, self._patience_s = count, patience_s
+        self._pulse: Pulse | None = None
+        self._watched = threading.Event()
         self._machines = machines or OneMachine()
         self._cut = cut_inputs(step)
         self._traffic = traffic(schedule)
         self._own: list[OwnMemoryx] = []
         self.wafers: list[Wafer] = []
         self._socks: list[socket.socket] = []
-        self._failures: queue.SimpleQueue[tuple[int, CsSystemError]] = queue.SimpleQueue()
+        self._failed = threading.Condition()
+        self._failures: list[tuple[int, CsSystemError]] = []
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._reader: ShardedReader | None = None
         self._outputs: _Arriving = queue.SimpleQueue()
@@ -163,9 +168,16 @@ class GroupEngine(LayeredEngine):
             for spec, number in zip(self.interface.outputs, self._schedule.outputs, strict=True)
         }
 
+    def late(self) -> str | None:
+        """See `Engine`."""
+        pulse = self._pulse
+        return None if pulse is None else pulse.late()
+
     def free(self) -> None:
         """See `Engine`."""
         self._lose_state()
+        self._watched.set()
+        self._pulse = None
         # The first one last: the others would take its end for a fault.
         for group in (slice(1, None), slice(0, 1)):
             for sock in self._socks[group]:
@@ -189,60 +201,57 @@ class GroupEngine(LayeredEngine):
         addresses, self._own = started_memoryx(self._place, self._schedule, hosts.listen, hosts.address)
         token = secrets.token_hex(16)
         family = socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET
-        with socket.create_server((hosts.listen, 0), family=family, backlog=self._count) as listener:
-            listener.settimeout(_POLL_S)
+        waiting = self._count + _STRANGERS
+        with socket.create_server((hosts.listen, 0), family=family, backlog=waiting) as listener:
             for wafer in hosts.start(listener.getsockname()[1], token, self._count):
                 self.wafers.append(wafer)
-            self._socks = self._accepted(listener, token)
+            self._pulse = pulse = Pulse(self._count, self._patience_s)
+            self._watched = watched = threading.Event()
+            threading.Thread(target=self._watch, args=(pulse, watched), daemon=True).start()
+            self._socks = gathered(listener, token, self.wafers, pulse)
         with _held_port(hosts) as port:
             self._order(host_port(hosts.address, port), addresses, token)
 
     def _order(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
+        assert self._pulse is not None
+        for rank in range(self._count):
+            threading.Thread(target=self._receive, args=(rank, self._pulse), daemon=True).start()
         for rank, sock in enumerate(self._socks):
             order = Order(rank, self._count, coordinator, memoryx, token)
-            send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
-            for number, executable in enumerate(self._step.executables):
-                send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
-        for rank in range(self._count):
-            threading.Thread(target=self._receive, args=(rank,), daemon=True).start()
+            try:
+                send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
+                for number, executable in enumerate(self._step.executables):
+                    send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
+            except ConnectionError:
+                raise self._cause() from None
         for _ in range(self._count):
             if self._ready.get() < 0:
                 raise self._cause()
         self._reader = ShardedReader(self._schedule, memoryx, token)
 
-    def _accepted(self, listener: socket.socket, token: str) -> list[socket.socket]:
-        found: dict[int, socket.socket] = {}
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while len(found) < self._count:
-            try:
-                sock, address = listener.accept()
-            except TimeoutError:
-                self._check_start(len(found), deadline)
-                continue
-            rank = _rank(sock, name_of(address), token)
-            if rank is None:
-                sock.close()
-            else:
-                found[rank] = sock
-        return [found[rank] for rank in range(self._count)]
+    def _watch(self, pulse: Pulse, watched: threading.Event) -> None:
+        """Names wafers that are silent, and ends one that is for too long."""
+        while not watched.wait(_LOOK_S):
+            pulse.tell()
+            overdue, wafers, socks = pulse.overdue(), self.wafers, self._socks
+            if overdue is not None and socks:
+                rank, silent_s = overdue
+                self._note(WaferLostError.silent(rank, self._count, silent_s))
+                # Wakes whoever waits for it; others may wait for it in a sum.
+                wafers[rank].kill()
+                shut_down(socks[rank])
+                return
 
-    def _check_start(self, found: int, deadline: float) -> None:
-        for rank, wafer in enumerate(self.wafers):
-            if wafer.has_ended:
-                raise WaferLostError.of(rank, self._count, wafer.host)
-        if time.monotonic() > deadline:
-            raise ProgramError(
-                f"{found} of {self._count} wafers were there within {_START_TIMEOUT_S:g} s; look at "
-                "the log of the CS system"
-            )
-
-    def _receive(self, rank: int) -> None:
-        sock, values = self._socks[rank], self._schedule.values
+    def _receive(self, rank: int, pulse: Pulse) -> None:
+        sock, wafer, values = self._socks[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
             while True:
                 header = receive_header(sock)
+                pulse.heard(rank)
+                if header.type is FrameType.ALIVE:
+                    continue
                 if header.type is FrameType.DONE:
                     self._ready.put(rank)
                 elif header.type is FrameType.ANSWERS:
@@ -251,24 +260,24 @@ class GroupEngine(LayeredEngine):
                     fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
                     raise from_wire(fields["code"], fields["message"], {})
         except CsSystemError as error:
-            self._failures.put((rank, error))
+            self._note(error)
         except ConnectionError:
-            self._failures.put((rank, WaferLostError.of(rank, self._count, self.wafers[rank].host)))
+            self._note(WaferLostError.of(rank, self._count, wafer.host), _has_aborted(wafer))
         self._ready.put(-1)
-        failure = self._cause()
-        self._outputs.put(failure)
+        self._outputs.put(self._cause())
+
+    def _note(self, error: CsSystemError, has_aborted: bool = False) -> None:
+        with self._failed:
+            self._failures.append((_doubt(error, has_aborted), error))
+            self._failed.notify_all()
 
     def _cause(self) -> CsSystemError:
-        """The first failure; the death of a wafer before what it has done to others."""
-        deadline = time.monotonic() + _CAUSE_S
-        found: list[tuple[int, CsSystemError]] = []
-        with contextlib.suppress(queue.Empty):
-            while not any(isinstance(error, WaferLostError) for _, error in found):
-                found.append(self._failures.get(timeout=max(0.0, deadline - time.monotonic())))
-        for item in found:
-            self._failures.put(item)  # for whoever asks next
-        errors = [error for _, error in found] or [ExecutionError("the wafers do not answer")]
-        return next((error for error in errors if isinstance(error, WaferLostError)), errors[0])
+        """The failure that is least in doubt of being what another one did; of several the first."""
+        with self._failed:
+            self._failed.wait_for(lambda: any(doubt == 0 for doubt, _ in self._failures), _CAUSE_S)
+            if not self._failures:
+                return ExecutionError("the wafers do not answer")
+            return min(self._failures, key=lambda item: item[0])[1]
 
     def _send(self, rank: int, kind: FrameType, index: int, arrays: Arrays) -> None:
         try:
@@ -297,18 +306,24 @@ class GroupEngine(LayeredEngine):
         return found
 
 
-def _rank(sock: socket.socket, address: str, token: str) -> int | None:
-    """Of the wafer that has come; None where it is a stranger, who may come from any host."""
-    sock.settimeout(_JOIN_TIMEOUT_S)
-    try:
-        header = receive_header(sock)
-        known = bytes(receive_payload(sock, header, MAX_TOKEN_BYTES))
-    except (ConnectionError, MemoryxError) as error:
-        log.warning("%s is no wafer of the group: %s", address, error)
-        return None
-    tune(sock)
-    notice_loss(sock)
-    return header.index if hmac.compare_digest(known, token.encode()) else None
+def _doubt(error: CsSystemError, has_aborted: bool) -> int:
+    """How likely a failure is only what another one did; 0: it is not.
+
+    When a wafer ends, sums fail on the others, MemoryX hangs up, and JAX aborts their processes.
+    """
+    if isinstance(error, WaferLostError):
+        return 2 if has_aborted else 0
+    if isinstance(error, StorageFullError):
+        return 0
+    return 3 if isinstance(error, ExecutionError | ProgramError) else 1
+
+
+def _has_aborted(wafer: Wafer) -> bool:
+    """Whether a wafer that has hung up has ended itself, as JAX does where another one has gone."""
+    deadline = time.monotonic() + _CODE_S
+    while not wafer.has_ended and time.monotonic() < deadline:
+        time.sleep(_CODE_S / 50)
+    return wafer.exit_code == -signal.SIGABRT
 
 
 @contextlib.contextmanager

@@ -25,8 +25,17 @@ class Wafer(Protocol):
         """Whether it has, or its machine has gone."""
         ...
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of one that has ended, that of a signal negative; None where nobody knows it."""
+        ...
+
     def end(self) -> None:
         """Ends it, and waits until it has ended."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it, whatever it does, and does not wait."""
         ...
 
 

@@ -136,6 +136,8 @@ class Members:
 class _Member:
     """See `Member`; and the wafer there, of which there is one at a time: see `Wafer`."""
 
+    exit_code = None
+
     def __init__(self, channel: Channel, host: str, number: int) -> None:
         self.channel, self.host, self.number = channel, host, number
         self._token = ""
@@ -169,6 +171,11 @@ class _Member:
     def has_ended(self) -> bool:
         """See `Wafer`."""
         return self._ended.is_set()
+
+    def kill(self) -> None:
+        """See `Wafer`."""
+        with contextlib.suppress(ConnectionError):
+            self.channel.send("end")
 
     def end(self) -> None:
         """See `Wafer`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import socket
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,9 @@ from cs_toolkit.schedule import schedule_from_json
 from cs_toolkit.step import TensorSpec
 from cs_toolkit.traffic import traffic
 
+ALIVE_EVERY_S = 1.0
+"""A wafer tells the CS system so often that it is there."""
+
 _MAX_EXECUTABLE_BYTES = 2 << 30
 
 
@@ -50,14 +55,24 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
         tune(sock)
         notice_loss(sock)
         send_frame(sock, FrameType.JOIN, rank, token.encode())
+        sending = threading.Lock()
+        threading.Thread(target=_stay_alive, args=(sock, sending), daemon=True).start()
         try:
-            _Wafer(sock).serve()
+            _Wafer(sock, sending).serve()
         except Exception as error:
-            return _fail(sock, error)
+            return _fail(sock, sending, error)
     return 0
 
 
-def _fail(sock: socket.socket, error: Exception) -> int:
+def _stay_alive(sock: socket.socket, sending: threading.Lock) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            with sending:
+                send_frame(sock, FrameType.ALIVE, 0)
+            time.sleep(ALIVE_EVERY_S)
+
+
+def _fail(sock: socket.socket, sending: threading.Lock, error: Exception) -> int:
     """Tells the CS system, where it still listens, and hangs up; the exit code of the process."""
     if isinstance(error, ConnectionError):
         return 0
@@ -65,16 +80,17 @@ def _fail(sock: socket.socket, error: Exception) -> int:
         error = SystemBugError(f"internal error of a wafer: {type(error).__name__}: {error}")
     text = json.dumps({"code": error.code, "message": str(error)}).encode()
     try:
-        send_frame(sock, FrameType.FAILED, 0, text)
-        shut_down(sock)
+        with sending:
+            send_frame(sock, FrameType.FAILED, 0, text)
+            shut_down(sock)
     except ConnectionError:
         return 0
     return error.exit_code
 
 
 class _Wafer:
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, sending: threading.Lock) -> None:
+        self._sock, self._sending = sock, sending
         self._address = str(sock.getsockname()[0])
         header = receive_header(sock)
         self._order, self._step = Order.from_bytes(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
@@ -98,7 +114,8 @@ class _Wafer:
         if isinstance(self._stream, ShardedMemoryx):
             self._stream.wait_open()
             threading.Thread(target=self._answer, daemon=True).start()
-        send_frame(self._sock, FrameType.DONE, 0)
+        with self._sending:
+            send_frame(self._sock, FrameType.DONE, 0)
         while True:
             header = receive_header(self._sock)
             if header.type is FrameType.PUT:
@@ -138,7 +155,8 @@ class _Wafer:
         numbers = np.empty(header.index, np.uint32)
         receive_tensors(self._sock, header, [numbers])
         self._stream.snapshot([int(number) for number in numbers])
-        send_frame(self._sock, FrameType.DONE, 0)
+        with self._sending:
+            send_frame(self._sock, FrameType.DONE, 0)
 
     # Steps
 
@@ -166,9 +184,10 @@ class _Wafer:
             while True:
                 found = {**self._outputs.get(), **self._stream.answers()}
                 arrays = [np.asarray(found[number]) for number in dict.fromkeys(self._schedule.outputs)]
-                send_tensors(self._sock, FrameType.ANSWERS, 0, arrays)
+                with self._sending:
+                    send_tensors(self._sock, FrameType.ANSWERS, 0, arrays)
         except Exception as error:
-            _fail(self._sock, error)
+            _fail(self._sock, self._sending, error)
 
 
 def _share(spec: TensorSpec, count: int) -> TensorSpec:

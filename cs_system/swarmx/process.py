@@ -45,6 +45,15 @@ class WaferProcess:
         """Whether it has."""
         return self._process.poll() is not None
 
+    @property
+    def exit_code(self) -> int | None:
+        """See `Wafer`."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Ends it, whatever it does, and does not wait."""
+        self._process.kill()
+
     def wait(self) -> None:
         """Until it has ended."""
         self._process.wait()

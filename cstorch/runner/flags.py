@@ -122,7 +122,8 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
     if args.num_epochs is not None:
         run.pop("num_steps", None)
     for name, value in vars(args).items():
-        if name not in (*_NOT_RUN_CONFIG, *own) and value not in (None, False):
+        is_given = value is not None and value is not False  # 0 is a number
+        if name not in (*_NOT_RUN_CONFIG, *own) and is_given:
             run[name] = str(value) if isinstance(value, Path) else value
     if args.execution is not None:
         run["execution"] = EXECUTION_NAMES[args.execution]

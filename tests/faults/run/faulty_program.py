@@ -64,6 +64,7 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         log_every_steps=10,
         **{limit: int(max_steps)},
         execution=default_execution(),
+        num_csx=int(os.environ.get("NUM_CSX", "1")),
     )
     train(FaultyFrontEnd(settings.model_dir), settings, StepEvents(Scalars(), 10, BATCH))
 

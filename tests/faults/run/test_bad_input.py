@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from cgc.errors import CompileError
-from cs_runtime.errors import ModelDirError, NonFiniteLossError
+from cs_runtime.errors import CallError, ModelDirError, NonFiniteLossError
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import CsSystemError
 from cs_system.testing import RunningSystem
@@ -122,6 +122,30 @@ def test_busy_system_names_the_job_that_holds_it(system: RunningSystem, tmp_path
     ):
         estimator(tmp_path, system.address).train(input_fn, max_steps=5)
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("num_csx", "execution", "message"),
+    [
+        (2, "weight_streaming", r"num_csx is 2, the CS system at \S+ has 1; ask for fewer, or start it with"),
+        (
+            3,
+            "weight_streaming",
+            "a batch of 8 samples cannot be shared equally by 3 CS systems; choose a batch",
+        ),
+        (16, "auto", "a batch of 8 samples cannot be shared equally by 16 CS systems"),
+        (2, "pipelined", "num_csx is 2 with execution 'pipelined', expected 1: several CS systems share"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused_before_compiling(
+    system: RunningSystem, tmp_path: Path, num_csx: int, execution: str, message: str
+) -> None:
+    config = CSRunConfig(cs_ip=system.address, num_csx=num_csx, execution=execution, tf_random_seed=1)
+    with pytest.raises(CallError, match=message) as caught:
+        CerebrasEstimator(model_fn_with(), tmp_path, config=config).train(input_fn, max_steps=5)
+    assert caught.value.exit_code == 2
+    assert not list(tmp_path.glob("model.ckpt*"))
+    assert not list(tmp_path.glob("cs_*"))
 
 
 def test_unknown_ops_are_all_reported_with_node_and_line(system: RunningSystem, tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ def test_a_run_that_waits_for_a_worker():
     ]
 
 
+def test_a_run_in_which_a_system_does_not_answer():
+    late = "CS system 2 of 4 has not answered for 6 s; the run ends after 60 s"
+    run = RunInfo("job-7", 0.0, 0, 0.0, 0.0, (), (), late)
+    assert f"late     {late}" in render(info(run, "RUNNING"), now_s=1.0).splitlines()
+
+
 def test_a_run_that_has_not_opened_its_input():
     run = RunInfo("job-7", 0.0, 0, 0.0, 0.0, (), ())
     assert "step" not in render(info(run, "PROGRAMMING"), now_s=1.0)

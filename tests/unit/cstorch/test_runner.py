@@ -380,6 +380,24 @@ def test_steps_of_a_training(changes: dict[str, Any], first: int, steps: int) ->
     assert made.total_steps(first, EPOCH) == steps
 
 
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--num_csx=0",), "num_csx is 0, expected a whole number of 1 or more"),
+        (("--num_csx=2",), r"num_csx is 2, the CS system at \S+ has 1; ask for fewer"),
+        (("--num_csx=3",), "cannot be shared equally by 3 CS systems"),
+        (("--num_csx=64",), "cannot be shared equally by 64 CS systems"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(system: RunningSystem, flags: tuple[str, ...], text: str) -> None:
+    with pytest.raises(CallError, match=text):
+        called("CSX", "weight_streaming", "-m", "train", f"--cs_ip={system.address}", *flags)
+
+
+def test_a_flag_of_zero_is_given(tmp_path: Path) -> None:
+    assert called("-m", "train", "--seed=0", seed=7).config.seed == 0
+
+
 def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(Network, argv=["-m", "train"])

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from groups import train
 from streamed_steps import Streamed, stack_of_three
-from test_group import check_numbers, train
+from test_group import check_numbers
 
 from cs_system.engine.base import make_engine
 from cs_system.engine.micro import share

@@ -1,0 +1,247 @@
+"""Jobs with weight streaming in which something breaks: it is named, nothing is left, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from training_jobs import (
+    assert_equal_bit_for_bit,
+    checkpoint,
+    children,
+    finish,
+    launch,
+    pid_of,
+    wait_for_log,
+    wait_idle,
+)
+
+from cs_runtime.settings import EXECUTION_VARIABLE
+from cs_system.client import SystemClient, parse_address
+from cs_system.testing import RunningSystem, running_system
+
+STREAMED = {EXECUTION_VARIABLE: "weight_streaming"}
+STEPS = 150
+
+
+class Streaming(SimpleNamespace):
+    """A system of two wafers, and where its MemoryX keeps state.
+
+    Attributes:
+        system: RunningSystem.
+        memoryx_dir: Path.
+        listening: Inodes of the sockets on which it listens while it is idle.
+    """
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
+    memoryx_dir = tmp_path_factory.mktemp("memoryx")
+    flags = ["--num-csx=2", f"--memoryx-dir={memoryx_dir}"]
+    with running_system(tmp_path_factory.mktemp("group"), flags) as system:
+        yield Streaming(system=system, memoryx_dir=memoryx_dir, listening=listening(system.process.pid))
+
+
+@pytest.fixture(scope="module")
+def whole(streaming: Streaming, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The folder of an undisturbed job on so many wafers."""
+    found: dict[int, Path] = {}
+
+    def folder(num_csx: int) -> Path:
+        if num_csx not in found:
+            found[num_csx] = tmp_path_factory.mktemp(f"whole-{num_csx}")
+            job = launch(streaming.system, found[num_csx], STEPS, NUM_CSX=str(num_csx), **STREAMED)
+            code, output = finish(job)
+            assert code == 0, output
+        return found[num_csx]
+
+    return folder
+
+
+def listening(pid: int) -> set[str]:
+    """The inodes of a process's sockets that listen."""
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    inodes = {fields[9] for fields in lines if fields[3] == "0A"}
+    own = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    return {inode for inode in inodes if f"socket:[{inode}]" in own}
+
+
+def wafer(system: RunningSystem, rank: int) -> int:
+    """The process of a wafer."""
+    (found,) = (
+        pid
+        for pid in children(system.process.pid)
+        if f"--rank={rank}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    )
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and not only its exit code that nobody has asked for."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def check_nothing_is_left(streaming: Streaming) -> None:
+    """Neither processes nor files nor ports."""
+    pid = streaming.system.process.pid
+    wait_idle(streaming.system)
+    assert not children(pid)
+    assert not list(streaming.memoryx_dir.iterdir())
+    assert listening(pid) == streaming.listening
+
+
+def check_continues(streaming: Streaming, whole: Path, broken: Path, num_csx: int) -> None:
+    """From a checkpoint in the middle to the numbers of the undisturbed job."""
+    assert 20 <= checkpoint(broken)["state.global_step"] < STEPS
+    code, output = finish(launch(streaming.system, broken, STEPS, NUM_CSX=str(num_csx), **STREAMED))
+    assert code == 0, output
+    assert_equal_bit_for_bit(whole, broken, STEPS)
+    check_nothing_is_left(streaming)
+
+
+def running(
+    streaming: Streaming, folder: Path, num_csx: int, steps: int = 1_000_000
+) -> subprocess.Popen[str]:
+    """A job that has written a checkpoint and goes on."""
+    job = launch(streaming.system, folder, steps, FAULT="slow", NUM_CSX=str(num_csx), **STREAMED)
+    wait_for_log(folder, "saved step 20$", job)
+    return job
+
+
+@pytest.mark.parametrize("num_csx", [1, 2])
+@pytest.mark.parametrize("role", ["chief", "worker"])
+def test_a_job_whose_task_was_killed_continues_bit_for_bit(
+    streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path, role: str, num_csx: int
+) -> None:
+    job = running(streaming, tmp_path, num_csx)
+    os.kill(pid_of(role, tmp_path), signal.SIGKILL)
+    killed_s = time.monotonic()
+    code, output = finish(job)
+    assert code == 128 + signal.SIGKILL, output
+    assert re.search(rf"{role}.*SIGKILL", output), output
+    assert time.monotonic() - killed_s < 10
+    check_nothing_is_left(streaming)
+    check_continues(streaming, whole(num_csx), tmp_path, num_csx)
+
+
+@pytest.mark.parametrize(
+    ("num_csx", "victim", "message"),
+    [
+        (1, "memoryx", r"MemoryX at \S+ has gone .* a training continues from its last checkpoint"),
+        (2, "wafer", "CS system 2 of 2 has gone; .* a training continues from its last checkpoint"),
+    ],
+)
+def test_a_job_whose_system_lost_a_process_continues_bit_for_bit(
+    streaming: Streaming,
+    whole: Callable[[int], Path],
+    tmp_path: Path,
+    num_csx: int,
+    victim: str,
+    message: str,
+) -> None:
+    job = running(streaming, tmp_path, num_csx)
+    if victim == "wafer":
+        pid = wafer(streaming.system, 1)
+    else:
+        (pid,) = children(streaming.system.process.pid)
+    os.kill(pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    code, output = finish(job)
+    assert code == 1, output
+    assert time.monotonic() - killed_s < 10
+    assert re.search(message, output)
+    check_nothing_is_left(streaming)
+    check_continues(streaming, whole(num_csx), tmp_path, num_csx)
+
+
+def test_a_killed_system_takes_wafers_and_memoryx_with_it(tmp_path: Path) -> None:
+    state, server = tmp_path / "state", tmp_path / "server"
+    state.mkdir()
+    server.mkdir()
+    with running_system(server, ["--num-csx=2", f"--memoryx-dir={state}"]) as system:
+        job = launch(system, tmp_path, 1_000_000, FAULT="slow", NUM_CSX="2", **STREAMED)
+        wait_for_log(tmp_path, "saved step 20$", job)
+        parts = children(system.process.pid)
+        assert len(parts) == 3
+        system.process.kill()
+        deadline = time.monotonic() + 10
+        while any(is_running(pid) for pid in parts):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        code, output = finish(job)
+    assert code == 1, output
+    assert system.address in output
+    assert not list(state.iterdir())
+
+
+def test_a_wafer_that_stands_still_is_named_and_the_job_goes_on(
+    streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path
+) -> None:
+    expected = whole(2)
+    job = running(streaming, tmp_path, 2, STEPS)
+    pid = wafer(streaming.system, 1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with SystemClient(parse_address(streaming.system.address)) as client:
+            deadline = time.monotonic() + 10
+            while not ((run := client.info().run) and run.late):
+                assert time.monotonic() < deadline, streaming.system.log()
+                time.sleep(0.1)
+        assert re.fullmatch(r"CS system 2 of 2 has not answered for \d+ s; the run ends after 60 s", run.late)
+        # In the job's log, too, where no step has ended for ten seconds.
+        wait_for_log(tmp_path, "CS system 2 of 2 has not answered", job)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    code, output = finish(job)
+    assert code == 0, output
+    assert "CS system 2 of 2 answers again" in streaming.system.log()
+    assert_equal_bit_for_bit(expected, tmp_path, STEPS)
+    check_nothing_is_left(streaming)
+
+
+def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(tmp_path: Path) -> None:
+    state, server = tmp_path / "state", tmp_path / "server"
+    state.mkdir()
+    server.mkdir()
+    command = [sys.executable, "-m", "cs_system", "memoryx", "serve", "--port=0", f"--memoryx-dir={state}"]
+    memoryx = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert memoryx.stderr is not None
+        address = re.findall("--memoryx=([^,]+)", memoryx.stderr.readline())[0]
+        limits = resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE)
+        with running_system(server, [f"--memoryx={address}"]) as system:
+            # No file of MemoryX gets a byte, as on a disk that is full.
+            resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+            code, output = finish(launch(system, tmp_path, 20, **STREAMED))
+            assert code == 1, output
+            wanted = (
+                rf"MemoryX needs [\d,]+ bytes in {state}, where [\d,]+ are free; free some, or name another"
+            )
+            assert re.search(wanted, output)
+            assert "Traceback" not in output
+            wait_idle(system)
+            assert not list(state.iterdir())
+
+            resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE, limits)
+            code, output = finish(launch(system, tmp_path, 20, **STREAMED))
+            assert code == 0, output
+            wait_idle(system)
+    finally:
+        memoryx.kill()
+        memoryx.wait()

@@ -1,0 +1,95 @@
+"""Starts jobs of several tasks, waits for what they do, and looks at what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+
+from cs_system.client import SystemClient, parse_address
+from cs_system.testing import RunningSystem
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = Path(__file__).with_name("faulty_program.py")
+TENSORFLOW_PROGRAM = Path(__file__).with_name("tensorflow_program.py")
+TIMEOUT_S = 100.0
+
+
+def launch(
+    system: RunningSystem,
+    folder: Path,
+    max_steps: int,
+    tasks: int = 3,
+    flags: tuple[str, ...] = (),
+    program: Path = PROGRAM,
+    **environment: str,
+) -> subprocess.Popen[str]:
+    command = [
+        str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", f"--tasks-per-node={tasks}",
+        "--cpus-per-task=1", f"--log-dir={folder / 'logs'}", "--grace-period=5", *flags,
+        "python", str(program), system.address, str(folder / "model_dir"), str(max_steps),
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(job: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        output, _ = job.communicate(timeout=TIMEOUT_S)
+    finally:
+        if job.poll() is None:
+            job.send_signal(signal.SIGTERM)
+            job.wait(timeout=20)
+    return job.returncode, output
+
+
+def wait_idle(system: RunningSystem) -> None:
+    with SystemClient(parse_address(system.address)) as client:
+        deadline = time.monotonic() + 20
+        while client.info().state != "IDLE":
+            assert time.monotonic() < deadline, client.info()
+            time.sleep(0.05)
+
+
+def wait_for_log(folder: Path, pattern: str, job: subprocess.Popen[str]) -> None:
+    log = folder / "logs" / "chief-0.log"
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (log.exists() and re.search(pattern, log.read_text(), re.M)):
+        assert job.poll() is None, log.read_text() if log.exists() else "no log"
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def checkpoint(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "model_dir" / "state.npz") as saved:
+        return dict(saved)
+
+
+def pid_of(role: str, folder: Path) -> int:
+    """Of the last task with a role in the job whose logs are in a folder."""
+    tasks = json.loads((folder / "logs" / "job.json").read_text())["tasks"]
+    return int([task["pid"] for task in tasks if task["role"] == role][-1])
+
+
+def assert_equal_bit_for_bit(whole: Path, broken: Path, steps: int = 60) -> None:
+    expected, got = checkpoint(whole), checkpoint(broken)
+    assert expected["state.global_step"] == steps
+    for name, value in expected.items():
+        assert got[name].tobytes() == value.tobytes(), name
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]

@@ -1,0 +1,31 @@
+"""Groups of wafers that train a step in layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from streamed_steps import Streamed
+
+from cs_system.engine.base import Engine
+from cs_system.memoryx.place import MemoryxPlace
+from cs_system.swarmx.group import GroupEngine
+from cs_system.swarmx.pulse import PATIENCE_S
+
+
+@contextmanager
+def group(
+    stack: Streamed, place: MemoryxPlace, count: int, patience_s: float = PATIENCE_S
+) -> Iterator[GroupEngine]:
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, count, patience_s=patience_s)
+    try:
+        engine.put_state(stack.state)
+        yield engine
+    finally:
+        engine.free()
+
+
+def train(engine: Engine, stack: Streamed, last: int | None = None) -> list[np.ndarray]:
+    pending = [engine.dispatch([array[None] for array in batch], 0, 1) for batch in stack.batches[:last]]
+    return [step.wait()["output_0"] for step in pending]

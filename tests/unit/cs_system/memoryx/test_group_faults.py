@@ -1,0 +1,184 @@
+"""Wafers of a group that die, stop or are strangers: who it was is told in seconds, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from groups import group, train
+from streamed_steps import Streamed, running_memoryx
+
+from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
+from cs_system.memoryx.frames import FrameType, send_frame
+from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
+from cs_system.swarmx.group import GroupEngine
+from cs_system.swarmx.process import WaferProcess
+
+
+def pids_of(engine: GroupEngine) -> list[int]:
+    return [wafer.pid for wafer in engine.wafers if isinstance(wafer, WaferProcess)]
+
+
+def check_gone(pids: list[int]) -> None:
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def wait_until(is_true: Callable[[], object], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def at_start(engine: GroupEngine, act: Callable[[], None]) -> Iterator[None]:
+    """Acts as soon as the processes of the wafers are there: none has come to the CS system yet."""
+
+    def wait_and_act() -> None:
+        wait_until(lambda: engine.wafers, 60)
+        act()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: Path) -> None:
+    with group(stack, MemoryxPlace((), tmp_path), 2) as engine:
+        train(engine, stack, 2)
+        pids = pids_of(engine)
+        os.kill(pids[1], signal.SIGKILL)
+        began_s = time.monotonic()
+        with pytest.raises(WaferLostError, match=r"CS system 2 of 2 has gone; .* from its last checkpoint"):
+            train(engine, stack)
+        assert time.monotonic() - began_s < 10
+        with pytest.raises(WrongOrderError, match="put_state comes before"):
+            train(engine, stack, 1)
+    check_gone(pids)
+
+
+def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
+    stack: Streamed, memoryx: tuple[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with group(stack, MemoryxPlace((memoryx,)), 2) as engine:
+        expected = train(engine, stack)
+        engine.put_state(stack.state)
+        train(engine, stack, 3)
+        engine.put_state(stack.state)
+        assert engine.late() is None
+        with caplog.at_level("INFO", "cs_system.server"):
+            with stopped(pids_of(engine)[1]):
+                losses: list[bytes] = []
+                steps = threading.Thread(
+                    target=lambda: losses.extend(a.tobytes() for a in train(engine, stack))
+                )
+                steps.start()
+                wait_until(engine.late, 10)
+                told = engine.late()
+                wait_until(lambda: "CS system 2 of 2 has not answered for 5 s" in caplog.text, 10)
+                assert not losses
+            steps.join()
+        assert "CS system 2 of 2 answers again" in caplog.text
+        assert engine.late() is None
+    assert told is not None
+    assert told.startswith("CS system 2 of 2 has not answered for")
+    assert told.endswith("; the run ends after 60 s")
+    assert losses == [loss.tobytes() for loss in expected]
+
+
+def test_a_wafer_that_stands_still_for_long_is_ended(stack: Streamed, tmp_path: Path) -> None:
+    with group(stack, MemoryxPlace((), tmp_path), 2, patience_s=8.0) as engine:
+        train(engine, stack, 2)
+        pids = pids_of(engine)
+        with (
+            stopped(pids[0]),
+            pytest.raises(WaferLostError, match="CS system 1 of 2 has not answered for 8 s"),
+        ):
+            train(engine, stack)
+        engine.free()
+        check_gone(pids)
+
+
+def test_a_wafer_that_dies_at_its_start(stack: Streamed, tmp_path: Path) -> None:
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxPlace((), tmp_path), 2)
+    pids: list[int] = []
+
+    def kill() -> None:
+        pids.extend(pids_of(engine))
+        engine.wafers[-1].kill()
+
+    began_s = time.monotonic()
+    with (
+        at_start(engine, kill),
+        pytest.raises(WaferLostError, match=r"CS system . of 2 has ended .*signal 9"),
+    ):
+        engine.program()
+    assert time.monotonic() - began_s < 10
+    check_gone(pids)
+
+
+def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str, int]) -> None:
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxPlace((memoryx,)), 2)
+    strangers: list[socket.socket] = []
+
+    def disturb() -> None:
+        words = Path(f"/proc/{pids_of(engine)[0]}/cmdline").read_text().split("\0")
+        flags = dict(word.split("=") for word in words if "=" in word)
+        for address in (*memoryx_addresses(flags["--leader"]), memoryx):
+            strangers.extend(socket.create_connection(address) for _ in range(4))
+            talking, guessing, leaving, _silent = strangers[-4:]
+            talking.sendall(b"GET / HTTP/1.1\r\nHost: wafer\r\n\r\n")
+            send_frame(guessing, FrameType.JOIN, 1, b"0" * 32)
+            leaving.close()
+
+    try:
+        with at_start(engine, disturb):
+            engine.put_state(stack.state)
+        assert len(strangers) == 8
+        losses = train(engine, stack, 2)
+    finally:
+        engine.free()
+        for sock in strangers:
+            sock.close()
+    assert len(losses) == 2
+
+
+def test_a_full_disk_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> None:
+    """And not what it does to the other wafers."""
+    with running_memoryx(tmp_path) as (process, address):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxPlace((address,)), 2)
+        with pytest.raises(StorageFullError, match=r"MemoryX needs [\d,]+ bytes in .* --memoryx-dir"):
+            engine.program()
+
+
+def test_a_killed_memoryx_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> None:
+    """And not what it does to the wafers."""
+    with running_memoryx(tmp_path) as (process, address), group(stack, MemoryxPlace((address,)), 2) as engine:
+        train(engine, stack, 2)
+        process.kill()
+        with pytest.raises(MemoryxError, match=r"MemoryX at \S+ has gone .* from its last checkpoint"):
+            train(engine, stack)

@@ -21,6 +21,7 @@ from cs_runtime.exits import report_errors
 from cs_runtime.settings import RunSettings, default_execution
 from cs_runtime.training import train
 from cs_toolkit.step import TensorSpec
+from cs_toolkit.streaming import Streaming
 
 sys.path[0] = str(Path(__file__).parents[2] / "unit" / "cs_runtime")
 from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402
@@ -64,7 +65,7 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         log_every_steps=10,
         **{limit: int(max_steps)},
         execution=default_execution(),
-        num_csx=int(os.environ.get("NUM_CSX", "1")),
+        streaming=Streaming(num_csx=int(os.environ.get("NUM_CSX", "1"))),
     )
     train(FaultyFrontEnd(settings.model_dir), settings, StepEvents(Scalars(), 10, BATCH))
 

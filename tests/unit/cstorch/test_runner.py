@@ -383,7 +383,7 @@ def test_steps_of_a_training(changes: dict[str, Any], first: int, steps: int) ->
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (("--num_csx=0",), "num_csx is 0, expected a whole number of 1 or more"),
+        (("--num_csx=0",), "num_csx must be a whole number >= 1, got 0"),
         (("--num_csx=2",), r"num_csx is 2, the CS system at \S+ has 1; ask for fewer"),
         (("--num_csx=3",), "cannot be shared equally by 3 CS systems"),
         (("--num_csx=64",), "cannot be shared equally by 64 CS systems"),

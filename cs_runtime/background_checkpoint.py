@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cs_runtime.program import State
-from cs_system.client import StateStream
+from cs_system.state_reading import StateStream
 
 
 class ReadingState:

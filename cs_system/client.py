@@ -41,6 +41,7 @@ from cs_system.identity import InputIdentity, identity_to_wire
 from cs_system.info import SystemInfo, read_info
 from cs_system.interface import state_faults, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
+from cs_system.state_reading import RemoteState, StateStream
 from cs_system.wire import CHUNK_BYTES, TensorAssembler, pack_tensors
 from cs_toolkit.step import StepInterface, StepSource
 
@@ -409,26 +410,6 @@ class Reservation:
             self._steps = None
 
 
-class StateStream:
-    """The state of one step on its way here; the system keeps it from the moment in which this is made.
-
-    Raises (also in `read`): what `Reservation.fetch_state` does.
-    """
-
-    def __init__(self, connection: Connection, call: Any) -> None:
-        self._connection, self._call = connection, call
-        with connection.errors():
-            next(self._call)
-
-    def read(self) -> dict[str, np.ndarray]:
-        """Waits for all of it; in the dtypes of the program's interface."""
-        assembler = TensorAssembler()
-        with self._connection.errors():
-            for chunk in self._call:
-                assembler.add(chunk.tensors)
-        return assembler.finish()
-
-
 def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) -> Iterator[pb.StateChunk]:
     """The messages of a state; ends early where getting a tensor fails, as gRPC hides what this raises."""
     try:
@@ -436,27 +417,6 @@ def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) ->
             yield pb.StateChunk(tensors=group)
     except Exception as error:
         failures.append(error)
-
-
-class RemoteState(Mapping[str, np.ndarray]):
-    """The state of a system that computes no step meanwhile; each tensor comes when it is asked for."""
-
-    def __init__(self, reservation: Reservation, names: Sequence[str]) -> None:
-        self._reservation, self._names = reservation, names
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self:
-            raise KeyError(name)
-        return self._reservation.fetch_state([name])[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class StepStream(Iterator[StepOutputs]):

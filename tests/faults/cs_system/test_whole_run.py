@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from cs_system.client import RemoteState, SystemClient, parse_address
+from cs_system.client import SystemClient, parse_address
 from cs_system.errors import (
     ArtifactRefusedError,
     InputRefusedError,
@@ -17,6 +17,7 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.proto import cs_system_pb2 as pb
+from cs_system.state_reading import RemoteState
 
 
 def positions(outputs):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
+from xdsl.dialects.builtin import TensorType
+
+from cgc.cirh.base import CirhOp
 from cgc.errors import PlacementError
 from cgc.kernels import Kernel, KernelGraph, match_kernels
 from cgc.layers.streamed import StreamedStep
@@ -68,7 +72,8 @@ def placed_layers(step: StreamedStep, fabric: Fabric) -> tuple[PlacedLayer, ...]
     names = layer_names(step)
     for index, (calls, moved) in enumerate(zip(step.schedule.layers, traffic, strict=True)):
         name = names[index]
-        _check_size(name, moved, fabric)
+        if max(moved.weights, moved.backward_weights) > fabric.memory_bytes:
+            raise _too_large(name, moved, whole_layer(step, index), fabric)
         kind = tuple(call and call.function for call in (calls.forward, calls.backward))
         if kind not in plans:
             plans[kind] = _placed(len(plans), name, whole_layer(step, index), fabric)
@@ -102,14 +107,25 @@ def layer_costs(
     return tuple(costs)
 
 
-def _check_size(name: str, traffic: LayerTraffic, fabric: Fabric) -> None:
+def _too_large(name: str, traffic: LayerTraffic, layer: WholeLayer | None, fabric: Fabric) -> PlacementError:
     weights = max(traffic.weights, traffic.backward_weights)
-    if weights > fabric.memory_bytes:
-        raise PlacementError(
-            f"layer {name} has {weights:,} bytes of weights, the {fabric.processing_elements:,} PEs of the "
-            f"whole wafer ({fabric.name}) have {fabric.memory_bytes:,}; weight streaming holds a layer at a "
-            "time: make the layer smaller, or use 16-bit parameters"
-        )
+    message = (
+        f"layer {name} has {weights:,} bytes of weights, the {fabric.processing_elements:,} PEs of the "
+        f"whole wafer ({fabric.name}) have {fabric.memory_bytes:,}; weight streaming holds a layer at a "
+        "time: make the layer smaller, or use 16-bit parameters"
+    )
+    return PlacementError(message, kernel=name, source=None if layer is None else _largest_source(layer))
+
+
+def _largest_source(layer: WholeLayer) -> str | None:
+    """The user's line of the op with the largest operand."""
+    ops = [op for op in layer.module.walk() if isinstance(op, CirhOp) and op.source is not None]
+    return max(ops, key=_operand_elements).source if ops else None
+
+
+def _operand_elements(op: CirhOp) -> int:
+    shapes = [kind.get_shape() for kind in op.operand_types if isinstance(kind, TensorType)]
+    return max(map(prod, shapes), default=0)
 
 
 def _placed(number: int, name: str, layer: WholeLayer | None, fabric: Fabric) -> LayerPlan:

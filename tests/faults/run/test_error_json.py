@@ -36,7 +36,10 @@ def input_fn() -> tf.data.Dataset:
 
 
 def estimator(
-    model_dir: Path, middle: Callable[[Any], Any] = lambda logits: logits, **arguments: Any
+    model_dir: Path,
+    middle: Callable[[Any], Any] = lambda logits: logits,
+    execution: str = "auto",
+    **arguments: Any,
 ) -> CerebrasEstimator:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         weights = v1.get_variable("weights", [4, 3], initializer=v1.glorot_uniform_initializer(seed=1))
@@ -45,7 +48,8 @@ def estimator(
         train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, v1.train.get_global_step())
         return EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    return CerebrasEstimator(model_fn, model_dir, config=CSRunConfig(tf_random_seed=1), **arguments)
+    config = CSRunConfig(tf_random_seed=1, execution=execution)
+    return CerebrasEstimator(model_fn, model_dir, config=config, **arguments)
 
 
 @pytest.fixture
@@ -57,9 +61,10 @@ def failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
         data: Callable[..., Any] = input_fn,
         *,
         validate_only: bool = False,
+        execution: str = "auto",
     ) -> Report:
         with pytest.raises(SystemExit) as ended, report_errors(tmp_path):
-            estimator(tmp_path, middle).compile(data, validate_only=validate_only)
+            estimator(tmp_path, middle, execution).compile(data, validate_only=validate_only)
         report: Report = json.loads((tmp_path / "error.json").read_text())
         assert report["exit_code"] == ended.value.code
         printed = capsys.readouterr().err
@@ -175,20 +180,30 @@ def test_batches_of_any_size(failure: Callable[..., Report]) -> None:
     assert "drop_remainder=True" in fault["what_to_do"]
 
 
-def test_a_kernel_too_large_for_the_fabric(failure: Callable[..., Report]) -> None:
-    def wide(logits: Any) -> Any:
-        enormous = v1.get_variable("enormous", [200_000, 200_000])
-        inner = tf.matmul(logits, v1.get_variable("before", [3, 200_000]))
-        inner = tf.matmul(inner, enormous, name="too_large")
-        return tf.matmul(inner, v1.get_variable("after", [200_000, 3]))
+def wide(logits: Any) -> Any:
+    enormous = v1.get_variable("enormous", [200_000, 200_000])
+    inner = tf.matmul(logits, v1.get_variable("before", [3, 200_000]))
+    inner = tf.matmul(inner, enormous, name="too_large")
+    return tf.matmul(inner, v1.get_variable("after", [200_000, 3]))
 
-    report = failure(wide)
+
+def test_a_kernel_too_large_for_the_fabric(failure: Callable[..., Report]) -> None:
+    report = failure(wide, execution="pipelined")
     assert (report["kind"], report["exit_code"]) == ("PlacementError", 1)
     (fault,) = report["faults"]
     assert fault["source"] == line_of(wide, "too_large")
     assert f"kernel {fault['node']} " in fault["message"]
     assert "make the layer or the model smaller" in fault["what_to_do"]
     assert report["shortage"]["needed_bytes_per_pe"] > report["shortage"]["available_bytes_per_pe"] > 0
+
+
+def test_a_layer_too_large_for_the_fabric(failure: Callable[..., Report]) -> None:
+    report = failure(wide)
+    assert (report["kind"], report["exit_code"]) == ("PlacementError", 1)
+    (fault,) = report["faults"]
+    assert fault["source"] == line_of(wide, "too_large")
+    assert f"layer {fault['node']} has 160,0" in fault["message"]
+    assert "make the layer or the model smaller" in fault["what_to_do"]
 
 
 def test_an_error_of_the_model_function(tmp_path: Path) -> None:

@@ -91,13 +91,6 @@ disturbs both sides alike. Absolute figures are of this machine:
   large: the compiled program in the engine of the CS system against the same model_fn in a session, in
   `tf.function` and in `tf.function(jit_compile=True)`, all from batches in memory and on the same
   cores. The ratio is our time over the best of the others, so less is better.
-* *weight streaming*: GPTs of one width and batch; seconds of compiling and tracing are the CPU's. The peak is
-  that of the process that stands for the wafer, XLA's work in it included. *Activations recomputed*: the
-  forward part of every layer is computed again in the backward pass, so that one activation a layer waits;
-  else all that the backward pass reads. *Compiling* is the compiler's time, from the traced step to the
-  artifact, in a new process. Kernels, places on the wafer and executables are made once for equal layers;
-  reading, rewriting and printing the ops of the step still grows with them. Before that, TensorFlow traces
-  the user's Python and the graph is imported: the seconds in brackets.
 * *ISPD 2020*: graphs of the wafer-scale placement contest; the objective is the slowest kernel's time plus
   the weighted length of the wires. The area bound is the time at which the smallest rectangles fill the
   fabric; where wires weigh 4 no solution may come near it, so the target is relative to the bound of time and
@@ -112,8 +105,15 @@ disturbs both sides alike. Absolute figures are of this machine:
   `--mode=eval`, on a CS system on the same cores. The loss is that of an evaluation on data that no training
   sees.
 * *weight streaming*: GPTs of width 512 and growing depth, a process of its own for each measurement: time of
-  a step from the first call to its last output, and the largest resident memory of the wafer's process,
-  against the pipelined execution of the same step. MemoryX is another process on the same cores.
+  a step from the first call to its last output, and the largest resident memory of the wafer's process, XLA's
+  work in it included, against the pipelined execution of the same step. MemoryX is another process on the
+  same cores. *Activations recomputed*: the forward part of every layer is computed again in the backward
+  pass, so that one activation a layer waits; else all that the backward pass reads. *Compiling*: CPU seconds
+  of the compiler, from the traced step to the artifact, in a new process. Kernels, places on the wafer and
+  executables are made once for equal layers; reading, rewriting and printing the ops of the step still grows
+  with them. Before that, TensorFlow traces the user's Python and the graph is imported: the seconds in
+  brackets. *Update rate*: bytes of weights, moments and gradients that AdamW must read and write in a second,
+  against a STREAM triad of XLA on the same cores.
 * *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads, shuffles and
   batches its data in the workers and streams it to a CS system, all on the same cores; the contenders get
   their batches from memory for nothing. Steps per second of the training loop, checkpoints included.

@@ -101,7 +101,7 @@ disturbs both sides alike. Absolute figures are of this machine:
   to load, PyTorch 0.04 and 0.07 ms: thousands of tensors of a few kilobytes take longer than by PyTorch.
 * *PyTorch training step*: one core for all; AdamW and clipping at 1.0, PyTorch's AdamW fused.
 * *capturing*: from the call of a training step of PyTorch to the module that the compiler gets.
-* *PyTorch, loss behind the training*: example programs as a user types them, `--mode=train` and
+* *PyTorch, loss after the training*: example programs as a user types them, `--mode=train` and
   `--mode=eval`, on a CS system on the same cores. The loss is that of an evaluation on data that no training
   sees.
 * *weight streaming*: GPTs of width 512 and growing depth, a process of its own for each measurement: time of

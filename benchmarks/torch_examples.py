@@ -106,7 +106,7 @@ def _trained(example: Example, address: str) -> Row:
         raise RuntimeError(f"the evaluation of {example.name} told no loss: {said}")
     loss = float(found.group(1))
     return Row(
-        f"PyTorch, {example.name} with {example.params}: loss behind the training",
+        f"PyTorch, {example.name} with {example.params}: loss after the training",
         f"{loss:.3f} {example.unit}, {seconds:.0f} s",
         "",
         None,

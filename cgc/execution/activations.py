@@ -63,7 +63,7 @@ class Choice:
 def chosen_step(module: ModuleOp, whole: StreamedStep, limit: MemoryLimit, streaming: Streaming) -> Choice:
     """Chooses what is computed again, and the micro-batches of a training.
 
-    Layers are computed again before a batch is cut, since weights come anew for each micro-batch.
+    Layers are computed again before a batch is cut, since weights come again for each micro-batch.
 
     Args:
         module: the step.

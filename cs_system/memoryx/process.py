@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import subprocess
 import sys
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Self
 
 from cs_system.memoryx.place import MemoryxPlace
+from cs_system.own_process import end_process
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import shards
-
-_END_TIMEOUT_S = 5.0
 
 
 def started_memoryx(
@@ -73,14 +71,7 @@ class OwnMemoryx:
 
     def close(self) -> None:
         """Ends the process."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process)
 
     def __enter__(self) -> Self:
         return self

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
 
-_END_TIMEOUT_S = 5.0
+from cs_system.own_process import END_TIMEOUT_S, end_process
 
 
 class WaferProcess:
@@ -58,13 +57,6 @@ class WaferProcess:
         """Until it has ended."""
         self._process.wait()
 
-    def end(self, timeout_s: float = _END_TIMEOUT_S) -> None:
+    def end(self, timeout_s: float = END_TIMEOUT_S) -> None:
         """Ends it, whatever it waits for."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process, timeout_s)

@@ -1,4 +1,4 @@
-"""A GPT of 1.3 thousand million parameters: compiled at reduced depth, trained in little memory."""
+"""A GPT of 1.3 billion parameters: compiled at reduced depth, trained in little memory."""
 
 from __future__ import annotations
 

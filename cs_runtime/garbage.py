@@ -30,14 +30,17 @@ def seldom_searched() -> Iterator[None]:
     A program's own limits stay where they mean fewer still.
     """
     before = gc.get_threshold()
-    if before[0] > 0:  # with 0 there are no searches at all
-        young, *older = before
-        gc.set_threshold(max(young, YOUNG_OBJECTS), *(max(limit, _SEARCHES) for limit in older))
+    young, *older = before
+    limits = max(young, YOUNG_OBJECTS), *(max(limit, _SEARCHES) for limit in older)
+    if young == 0 or limits == before:  # searched as seldom already, or never
+        yield
+        return
+    gc.set_threshold(*limits)
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        if not gc.get_freeze_count():
+        if not gc.get_freeze_count():  # which takes time for each frozen object
             # What is there now goes to the oldest objects, without the search that else comes next.
             gc.freeze()
             gc.unfreeze()

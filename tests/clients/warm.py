@@ -131,7 +131,9 @@ def main(folder):
     load("cs_runtime", "estimator", "input_rules")
     if own == "chief-0":
         load_compiler()
-    gc.freeze()  # else every forked process takes a second to end
+    # Else every forked process takes a second to end, and searches for garbage a quarter of its time.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
     for number in count():
         file, logs = folder / f"programs_{number}.json", folder / f"logs_{number}"
         wait_for(file.exists, file.name, LIST_TIMEOUT_S)

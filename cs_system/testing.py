@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 START_TIMEOUT_S = 60.0
+CACHE_VARIABLE = "CS_SYSTEM_TESTING_CACHE"
+"""Names a directory in which all systems of `running_system` keep what they have compiled."""
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
 
@@ -61,14 +64,15 @@ def running_system(directory: Path, flags: Sequence[str] = ()) -> Iterator[Runni
     """Starts a system on free ports of loopback; ends it with the body, in every case.
 
     Args:
-        directory: For its ready file, log and cache; two systems can share a cache, not the directory.
+        directory: For its ready file and log, and its cache where `CACHE_VARIABLE` names none.
         flags: More flags of `cs_system serve`; they win over those given here.
     """
     ready, log_file = directory / "ready.json", directory / "cs_system.log"
+    cache = os.environ.get(CACHE_VARIABLE) or directory / "cache"
     command = [sys.executable, "-m", "cs_system", "serve", "--port=0", f"--ready-file={ready}"]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            [*command, f"--cache-dir={directory / 'cache'}", *flags], stderr=log, stdin=subprocess.DEVNULL
+            [*command, f"--cache-dir={cache}", *flags], stderr=log, stdin=subprocess.DEVNULL
         )
         try:
             content = read_ready_file(ready, process, START_TIMEOUT_S)

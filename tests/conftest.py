@@ -18,7 +18,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import CACHE_VARIABLE, RunningSystem, running_system
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -31,6 +31,11 @@ gc.set_threshold(100_000, 50, 50)
 # Neither the settings nor the list of jobs of whoever runs the tests.
 _home = TemporaryDirectory(prefix="csrun-tests-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _home.name
+
+# Many tests run the same programs, on systems of several workers: XLA compiles each of them once.
+if CACHE_VARIABLE not in os.environ:  # a worker has that of pytest itself
+    _cache = TemporaryDirectory(prefix="csrun-tests-cache-")
+    os.environ[CACHE_VARIABLE] = _cache.name
 
 # Hundreds of processes import the toolkit, and pytest rewrites every file of tests: all is compiled once,
 # also where an image says that Python keeps nothing it has compiled.

@@ -50,9 +50,10 @@ class WarmJob:
         command: What the tasks run, by a launcher.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *packages: Path) -> None:
+        """Args: the folder for lists and logs, and packages whose functions AutoGraph converts once."""
         folder.mkdir()
-        self.command = "python", str(WARM), str(folder)
+        self.command = "python", str(WARM), str(folder), *map(str, packages)
         self.folder = folder
         self._lists: list[Path] = []
 

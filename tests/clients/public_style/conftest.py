@@ -113,7 +113,7 @@ class Workshop:
         """
         if tasks not in self.jobs:
             launcher = ["csrun_cpu"] if tasks == 1 else ["csrun_wse", f"--tasks-per-node={tasks}"]
-            lists = self.warm_job(self.directory / f"job_of_{tasks}")
+            lists = self.warm_job(self.directory / f"job_of_{tasks}", PROGRAMS / "common")
             self.jobs[tasks] = self.launch(lists, [*launcher, *lists.command])
         logs = self.jobs[tasks].run(programs, kill_at)
         self.logs |= {name: log["chief-0"] for name, log in logs.items()}

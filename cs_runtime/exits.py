@@ -52,23 +52,26 @@ def report_errors(crash_dir: Path | str | None = None, essence: Essence = first_
         sys.exit(told(error, crash_dir, essence))
 
 
-def report_at_exit(failed: Callable[[BaseException], None]) -> None:
+def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = first_line) -> None:
     """Ends this process as `report_errors` does, where the program's main is not ours to decorate.
 
-    A program that has a hook for its errors keeps it. Call this before anything else registers what is to
-    happen at exit: the exit code is set when all of that has been done.
+    A program that has a hook for its errors keeps it; the launchers' own asks `program_ended`. Call this
+    before anything else registers what is to happen at exit: the exit code is set when all of that has been
+    done.
 
     Args:
         failed: Is given the error that the program ends by.
+        essence: Of what the framework raises.
     """
+    if failed not in _failed:
+        _failed.append(failed)
     if sys.excepthook is not sys.__excepthook__:
         return
     code = 0
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         nonlocal code
-        failed(error)
-        code = told(error, in_program=True)
+        code = program_ended(error, essence)
 
     def leave() -> None:
         if code:
@@ -79,6 +82,21 @@ def report_at_exit(failed: Callable[[BaseException], None]) -> None:
 
     sys.excepthook = tell
     atexit.register(leave)
+
+
+_failed: list[Callable[[BaseException], None]] = []
+
+
+def program_ended(error: BaseException, essence: Essence = first_line) -> int:
+    """Tells of an error that a program has not caught, whose main is its own; the exit code.
+
+    Args:
+        error: The error.
+        essence: Of what the framework raises.
+    """
+    for failed in _failed:
+        failed(error)
+    return told(error, essence=essence, in_program=True)
 
 
 def told(

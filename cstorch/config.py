@@ -36,6 +36,8 @@ class Configuration:
     max_act_per_csx: float | str | None = 1
     recompute: Recompute | None = None
     micro_batch_size: int | str | None = None
+    use_cs_grad_accum: bool = True
+    """Whether `micro_batch_size` counts."""
     run_dir: Path | None = None
     """Where the files of a run go; `model_dir` when None."""
 
@@ -80,7 +82,7 @@ class Configuration:
             num_csx=int(self.num_csx),
             max_act_per_csx=self.max_act_per_csx,
             recompute=self.recompute,
-            micro_batch_size=self.micro_batch_size,
+            micro_batch_size=self.micro_batch_size if self.use_cs_grad_accum else None,
         )
 
 

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError, UsageError
+
+_WITHOUT_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver")
+
+
+def essence(error: Exception) -> str:
+    """What an error of PyTorch says, in a line; with the cure where a program was written for GPUs."""
+    said = first_line(error)
+    if not said.startswith(_WITHOUT_GPU):
+        return said
+    return (
+        f"{said}; a model or a tensor is moved to a GPU, expected none to be moved: cstorch.compile puts a "
+        "model where its steps run; drop .cuda(), .to('cuda') and device='cuda'"
+    )
 
 
 class StepError(ToolkitError):

@@ -446,6 +446,11 @@ def _require_same_numbers(step: TracedStep) -> None:
 
 
 def _require_batch(args: Any, kwargs: Any) -> None:
+    if any(isinstance(x, DataLoader) for x in (*args, *kwargs.values())):
+        raise StepError(
+            "the step gets the DataLoader instead of the batch of the loop; pass what the loop over it "
+            "gives, as in `for batch in dataloader: step(batch)`"
+        )
     tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     if tensors and not any(isinstance(x, DeviceTensor) for x in tensors):
         raise StepError(

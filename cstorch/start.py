@@ -12,6 +12,7 @@ from cs_runtime.checkpoint_requests import CheckpointRequests
 from cs_runtime.embedded_system import EmbeddedSystem
 from cstorch import left_loops
 from cstorch.config import configuration
+from cstorch.errors import essence
 from cstorch.job import own_workers, task
 from cstorch.own_workers import OwnWorkers
 from cstorch.worker import job_directory, job_files, serve_and_leave
@@ -60,7 +61,7 @@ def start_session() -> None:
 
 def _set_up() -> None:
     logs.set_up("cstorch", "torch")
-    exits.report_at_exit(left_loops.tell)
+    exits.report_at_exit(left_loops.tell, essence)
 
 
 def take_requests() -> None:

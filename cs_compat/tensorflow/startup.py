@@ -56,9 +56,10 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
         # Python takes the exit code of a SystemExit that its hook raises.
         raise SystemExit(told(error.with_traceback(trace)))
     if "cstorch" in sys.modules:
-        from cs_runtime.exits import told as told_of_torch
+        from cs_runtime.exits import program_ended
+        from cstorch.errors import essence
 
-        raise SystemExit(told_of_torch(error.with_traceback(trace)))
+        raise SystemExit(program_ended(error.with_traceback(trace), essence))
     sys.__excepthook__(kind, error, trace)
     if isinstance(error, ModuleNotFoundError):
         from csrun.missing_modules import hint

@@ -30,7 +30,7 @@ class BackendType(enum.Enum):
 _OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
 """Of the first releases."""
 
-NO_EFFECT = ("drop_data", "log_initialization", "use_cs_grad_accum")
+NO_EFFECT = ("drop_data", "log_initialization")
 """Settings of releases whose meaning is the original's cluster; the numbers are the same without them."""
 
 
@@ -145,6 +145,7 @@ def backend(
     retrace_every_iteration: bool = False,
     mixed_precision: bool | None = None,
     micro_batch_size: Any = None,
+    use_cs_grad_accum: bool | None = None,
     **settings: Any,
 ) -> Backend:
     """Chooses what this process computes on, once, before the model is made.
@@ -162,7 +163,9 @@ def backend(
         mixed_precision: Steps are computed in the 16-bit type of `amp.set_half_dtype`, or in float32; None
             leaves that to `set_half_dtype` and `amp.autocast`.
         micro_batch_size: Samples that go through the layers together where weights stream, see `configure`.
-        settings: `drop_data`, `log_initialization` and `use_cs_grad_accum`, which have no effect.
+        use_cs_grad_accum: False leaves a `micro_batch_size` out of account, as in the original; the numbers
+            are the same either way.
+        settings: `drop_data` and `log_initialization`, which have no effect.
 
     Raises:
         ConfigureError: there is a backend already, or a setting is unknown or cannot be.
@@ -197,6 +200,7 @@ def backend(
         compile_only=compile_only,
         validate_only=validate_only,
         micro_batch_size=micro_batch_size_of(micro_batch_size),
+        use_cs_grad_accum=use_cs_grad_accum is not False,
         **cluster,
     )
     # The address of a system may come with a DataExecutor, so none is started before that.
@@ -265,8 +269,8 @@ def _require_known(settings: dict[str, Any]) -> None:
     if unknown:
         raise ConfigureError(
             f"backend() got {', '.join(unknown)}, expected artifact_dir, compile_dir, compile_only, "
-            f"validate_only, cluster_config, max_checkpoints, micro_batch_size, or a setting without effect: "
-            f"{', '.join(NO_EFFECT)}"
+            "validate_only, cluster_config, max_checkpoints, micro_batch_size, use_cs_grad_accum, or a "
+            f"setting without effect: {', '.join(NO_EFFECT)}"
         )
     for name in sorted(settings):
         log.info("backend setting %s has no effect on this system", name)

@@ -16,6 +16,10 @@ _SCALAR = h5s.create(h5s.SCALAR)
 _LINKS = h5p.create(h5p.LINK_CREATE)
 _LINKS.set_create_intermediate_group(True)
 _LINKS.set_char_encoding(h5t.CSET_UTF8)
+_PLACED = h5p.create(h5p.DATASET_CREATE)
+_PLACED.set_layout(h5d.CONTIGUOUS)
+_PLACED.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+_PLACED.set_fill_time(h5d.FILL_TIME_NEVER)
 
 
 def put_text(place: Any, name: str, value: str) -> None:
@@ -28,18 +32,19 @@ def put_mark(place: Any, name: str) -> None:
     h5a.create(place, name.encode(), _STORED_TRUTH, _SCALAR).write(_TRUE)
 
 
-def put_array(file: h5py.File, name: str, array: np.ndarray[Any, Any]) -> Any:
-    """Writes an array as one contiguous data set, whose `id` it returns; a slash in the name makes a group.
+def make_array(file: h5py.File, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """Makes a contiguous data set without writing its elements; a slash in the name makes a group.
+
+    Returns:
+        Its `id`; `get_offset()` is where its elements belong in the file, None where it has none.
 
     Raises:
         ValueError: the name is empty, or taken.
     """
-    space = h5s.create_simple(array.shape) if array.ndim else _SCALAR
-    stored = h5t.py_create(array.dtype, logical=True)
-    data = h5d.create(file.id, name.encode(), stored, space, lcpl=_LINKS)
-    if array.size:
-        data.write(h5s.ALL, h5s.ALL, np.asarray(array, order="C"))
-    return data
+    space = h5s.create_simple(shape) if shape else _SCALAR
+    return h5d.create(
+        file.id, name.encode(), h5t.py_create(dtype, logical=True), space, dcpl=_PLACED, lcpl=_LINKS
+    )
 
 
 def text(place: Any, name: str) -> str:

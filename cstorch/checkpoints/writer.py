@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import torch
 from cs_toolkit.files import replacing
 from cs_toolkit.version import __version__
 from cstorch.checkpoints import nest
-from cstorch.checkpoints.hdf5 import put_array, put_mark, put_text
+from cstorch.checkpoints.elements import Elements, array_dtype, write_elements
+from cstorch.checkpoints.hdf5 import make_array, put_mark, put_text
 from cstorch.checkpoints.layout import (
     ARRAY,
     LINKED,
@@ -66,20 +69,31 @@ def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
         writer = _Writer(file)
         for key, leaf in entries:
             writer.put(key, leaf)
-        writer.put_descriptions()
+        placed = sorted(writer.placed, key=itemgetter(0))
+        with ThreadPoolExecutor(1, "checkpoint") as pool:
+            written = pool.submit(write_elements, path, placed, writer.end)
+            writer.put_descriptions()
+            written.result()
         file.attrs[SUCCESS] = True
 
 
 class _Writer:
-    """Writes leaves into an open file."""
+    """Writes leaves into an open file, but for the elements of tensors and arrays.
+
+    Attributes:
+        placed: elements with their offsets in the file.
+        end: behind the last element.
+    """
 
     def __init__(self, file: h5py.File) -> None:
         self._file = file
+        self.placed: list[tuple[int, Elements]] = []
+        self.end = 0
         self._written: dict[tuple[Any, ...], str] = {}
         self._described: dict[str, dict[str, Any]] = {}
 
     def put(self, key: str, leaf: Any) -> None:
-        """Writes the elements of one leaf."""
+        """Makes room for the elements of one leaf."""
         try:
             self._described[key] = self._describe(key, leaf)
         except (ValueError, TypeError) as error:  # what h5py raises for names that it does not take
@@ -89,7 +103,7 @@ class _Writer:
             ) from error
 
     def put_descriptions(self) -> None:
-        """Writes what all leaves are; behind their elements, because HDF5 takes longer in between."""
+        """Writes what all leaves are; behind their data sets, because HDF5 takes longer in between."""
         for key, described in self._described.items():
             spec = {SPEC: nest.leaf_spec(key), "__objects__": [key], key + METADATA: described}
             put_text(self._file.id, key + METADATA, json.dumps(spec))
@@ -132,32 +146,26 @@ class _Writer:
             "__NUMPY__": True,
             "compressed": False,
         }
-        self._put_elements(key, _numpy(host))
+        self._place(key, host)
         return described
 
     def _put_array(self, key: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
         narrow = array.dtype == ml_dtypes.bfloat16
         described = {"is_bfloat16": narrow, "__TYPE__": ARRAY, "__NUMPY__": True, "compressed": False}
-        self._put_elements(key, array.view(np.int16) if narrow else array)
+        self._place(key, array.view(np.int16) if narrow else array)
         return described
 
-    def _put_elements(self, key: str, array: np.ndarray[Any, Any]) -> None:
+    def _place(self, key: str, elements: Elements) -> None:
         """The mark says that these are numbers; all else that readers ask is in the file's own attributes."""
-        put_mark(put_array(self._file, key, array), "__NUMPY__")
+        data = make_array(self._file, key, array_dtype(elements), tuple(elements.shape))
+        put_mark(data, "__NUMPY__")
+        if elements.nbytes:
+            self.placed.append((data.get_offset(), elements))
+            self.end = max(self.end, data.get_offset() + elements.nbytes)
 
 
 def _plain(kind: str, **values: Any) -> dict[str, Any]:
     return {**values, "__TYPE__": kind, "__NONE__": True}
-
-
-def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Elements, as integers of their size where numpy lacks their type."""
-    tensor = tensor.contiguous()
-    try:
-        found: np.ndarray[Any, Any] = tensor.numpy()
-    except TypeError:
-        found = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8).numpy()
-    return found
 
 
 def _refuse_same_names(keys: list[str], path: Path) -> None:

@@ -13,7 +13,7 @@ from cstorch.metrics.ranking import AUCMetric, PrecisionAtKMetric, RecallAtKMetr
 Accuracy = AccuracyMetric
 AUC = AUCMetric
 DiceCoefficient = DiceCoefficientMetric
-FBetaScore = FBetaScoreMetric
+FBeta = FBetaScore = FBetaScoreMetric
 Mean = MeanMetric
 MeanIOU = MeanIOUMetric
 MeanPerClassAccuracy = MeanPerClassAccuracyMetric
@@ -29,6 +29,7 @@ __all__ = [
     "AccuracyMetric",
     "DiceCoefficient",
     "DiceCoefficientMetric",
+    "FBeta",
     "FBetaScore",
     "FBetaScoreMetric",
     "Mean",

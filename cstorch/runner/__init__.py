@@ -16,6 +16,7 @@ from cs_runtime.files import write_text
 from cs_runtime.params import text_of
 from cs_runtime.settings import default_execution
 from cstorch import left_loops
+from cstorch.errors import essence
 from cstorch.runner import flags
 from cstorch.runner.model import Model
 from cstorch.runner.runner import LossValueError, Runner
@@ -60,7 +61,7 @@ def run(
     """
     directory = Path(sys.argv[0]).resolve().parent
     args, own = flags.parse(directory, extra_args_parser_fn, argv)
-    exits.report_at_exit(left_loops.tell)
+    exits.report_at_exit(left_loops.tell, essence)
     params = flags.merged(args, own)
     if default_params_fn is not None:
         params = default_params_fn(params) or params

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class Runner:
         self.global_step = 0
         self.losses: dict[int, float] = {}
         self._first_step = self._total_steps = self._last_step = self._run_step = 0
+        self._measured: Counter[str] = Counter()
         self._writer: Any = None
 
     # Hooks.
@@ -230,7 +232,7 @@ class Runner:
         steps = self.config.total_steps(self.global_step, loader.steps)
         first, model_dir = self.global_step, self.config.model_dir
         self._last_step = last_step_of_job(model_dir, current(), first, steps, None)
-        state().rate_tracker.reset()
+        self._measured.clear()
         self.on_train_start()
         if self.config.save_initial_checkpoint and cm.is_master_ordinal():
             self.save_checkpoint()
@@ -241,11 +243,13 @@ class Runner:
         self._first_step, self._run_step = self.global_step, 0
         self._total_steps = last_step - self._first_step
         self.model.network.train()
+        state().rate_tracker.reset()
         if cm.use_cs():
             log.info("Compiling the model and programming onto fabric. This may take a few minutes.")
             self._train_on_cs(loader)
         else:
             self._train_on_cpu(loader)
+        self._measured.update(_figures())
         self.global_step = last_step  # workers have counted none
         cm.rendezvous("train end")
 
@@ -322,7 +326,8 @@ class Runner:
             if config.save_losses:
                 write_json(config.model_dir / "losses.json", {str(n): x for n, x in self.losses.items()})
             write_json(
-                Path(config.service_dir or config.model_dir) / "performance" / "performance.json", _rates()
+                Path(config.service_dir or config.model_dir) / "performance" / "performance.json",
+                _performance(self._measured),
             )
         self.on_train_end()
         cm.master_print("Training Completed Successfully!", flush=True)
@@ -387,25 +392,34 @@ def _batch_size(batch: Any) -> int:
     return next((len(x) for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor) and x.ndim), 1)
 
 
-def _rates() -> dict[str, Any]:
-    """Contents of `performance/performance.json`: what was measured, and what the compiler has estimated.
+def _figures() -> dict[str, float]:
+    """Samples and seconds of the steps since the last evaluation, and of what came before them."""
+    tracker = state().rate_tracker
+    found = {"total_samples": tracker.total_count, "total_time": tracker.elapsed_seconds}
+    for name, counter, unit in (
+        ("compile_time", "CerebrasCompileTimeMs", 1e-3),
+        ("programming_time", "CerebrasProgrammingTimeNs", 1e-9),
+    ):
+        value = cm.metrics_counter_value(counter)
+        if value is not None:
+            found[name] = value * unit
+    return found
+
+
+def _performance(measured: Mapping[str, float]) -> dict[str, Any]:
+    """Contents of `performance/performance.json`: figures of a whole training, and the compiler's estimate.
 
     The names are the original's; times are in seconds.
     """
-    tracker = state().rate_tracker
+    samples, seconds = measured.get("total_samples", 0), measured.get("total_time", 0.0)
     return {
-        "total_samples": tracker.total_count,
-        "total_time": tracker.elapsed_seconds,
-        "samples_per_sec": tracker.global_rate(),
+        "total_samples": samples,
+        "total_time": seconds,
+        "samples_per_sec": samples / max(seconds, 1e-9),
         "est_samples_per_sec": cm.metrics_counter_value("CerebrasSystemEstSamples"),
-        "compile_time": _seconds("CerebrasCompileTimeMs", 1e-3),
-        "programming_time": _seconds("CerebrasProgrammingTimeNs", 1e-9),
+        "compile_time": measured.get("compile_time"),
+        "programming_time": measured.get("programming_time"),
     }
-
-
-def _seconds(counter: str, unit: float) -> float | None:
-    value = cm.metrics_counter_value(counter)
-    return None if value is None else value * unit
 
 
 def _writer(directory: Path) -> Any:

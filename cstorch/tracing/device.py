@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from cstorch.errors import (
@@ -30,6 +29,7 @@ from cstorch.errors import (
 from cstorch.tracing.autocast import following_autocast
 from cstorch.tracing.composed import COMPOSED, composing
 from cstorch.tracing.modes import Mode
+from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import user_line
 from cstorch.tracing.values import META, Recorded
 
@@ -230,7 +230,7 @@ class Recorder(Mode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         keywords = dict(kwargs or {})
-        if any(isinstance(x, DeviceTensor) for x in pytree.tree_leaves((args, keywords))):
+        if any(isinstance(x, DeviceTensor) for x in leaves((args, keywords))):
             return _recorded(self.recording, func, args, keywords)
         if keywords.get("device") in (DEVICE, META):  # operations that are made of others see META
             return self._made(func, args, keywords)
@@ -242,7 +242,7 @@ class Recorder(Mode):
         if func is _aten._to_copy.default:
             return lifted(self.recording.constant(args[0].to(kwargs.get("dtype") or args[0].dtype)))
         found = self.recording.call(func, args, {**kwargs, "device": META})
-        return pytree.tree_map_only(Recorded, lifted, found)
+        return mapped(lambda x: lifted(x) if isinstance(x, Recorded) else x, found)
 
 
 class _HostFactories(Mode):
@@ -371,10 +371,10 @@ def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return torch.device("cpu") if x == DEVICE else x
 
     _refuse_lost_writes(func, args)
-    host_args, host_kwargs = pytree.tree_map(unwrap, (args, kwargs))
-    outs = pytree.tree_map_only(torch.Tensor, _held, func(*host_args, **host_kwargs))
+    host_args, host_kwargs = mapped(unwrap, (args, kwargs))
+    outs = mapped(_held, func(*host_args, **host_kwargs))
     if func.is_view and isinstance(args[0], DeviceTensor):
-        for view in pytree.tree_leaves(outs):
+        for view in leaves(outs):
             view.owner = _OfBase(args[0])
     return return_and_correct_aliasing(func, args, kwargs, outs)
 
@@ -395,13 +395,14 @@ class _OfBase:
         self.base.held()
 
 
-def _held(host: torch.Tensor) -> DeviceTensor:
-    return host if isinstance(host, DeviceTensor) else DeviceTensor(host, host)
+def _held(host: Any) -> Any:
+    foreign = isinstance(host, torch.Tensor) and not isinstance(host, DeviceTensor)
+    return DeviceTensor(host, host) if foreign else host
 
 
 def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in _READS:
-        tensors = pytree.tree_map_only(DeviceTensor, lambda x: _readable(x, "read"), (args, kwargs))
+        tensors = mapped(lambda x: _readable(x, "read") if isinstance(x, DeviceTensor) else x, (args, kwargs))
         return func(*tensors[0], **tensors[1])
     _refuse_foreign_writes(func, args)
     strided = func is _aten.as_strided.default
@@ -417,13 +418,13 @@ def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: di
         return META if isinstance(x, torch.device) else x
 
     func, args = _declared(func, args)
-    inner_args, inner_kwargs = pytree.tree_map(unwrap, (args, kwargs))
-    outs = pytree.tree_map(_wrap, _functionalized(func, inner_args, inner_kwargs))
-    leaves = [x for x in pytree.tree_leaves(outs) if isinstance(x, DeviceTensor)]
+    inner_args, inner_kwargs = mapped(unwrap, (args, kwargs))
+    outs = mapped(_wrap, _functionalized(func, inner_args, inner_kwargs))
+    made = [x for x in leaves(outs) if isinstance(x, DeviceTensor)]
     if func.is_view and isinstance(args[0], DeviceTensor):
-        for leaf in leaves:
-            leaf.base = args[0].base
-    return return_and_correct_aliasing(func, args, kwargs, outs) if leaves else outs
+        for view in made:
+            view.base = args[0].base
+    return return_and_correct_aliasing(func, args, kwargs, outs) if made else outs
 
 
 def _declared(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

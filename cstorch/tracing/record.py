@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch.utils import _pytree as pytree
 
 from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor, unsupported
 from cstorch.errors import ValueNotThereError
 from cstorch.tracing.known import known_value
 from cstorch.tracing.modes import Mode
+from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import Places, user_line
 from cstorch.tracing.values import META, Recorded, dtype_name, to_array
 
@@ -125,13 +125,13 @@ class Recording:
         given = self._given(func, args, kwargs)
         outs = self._expected(func, given)
         if outs is None:
-            metas = pytree.tree_map(self._as_meta, (args, kwargs))
+            metas = mapped(self._as_meta, (args, kwargs))
             try:
                 outs = func(*metas[0], **metas[1])
             except NotImplementedError as error:
                 self._refuse(func, error)
         self.shapes.append((func, given, outs))
-        results = pytree.tree_map_only(torch.Tensor, self.new, outs)
+        results = mapped(lambda x: self.new(x) if isinstance(x, torch.Tensor) else x, outs)
         self._write(func, given, results)
         return results
 
@@ -214,12 +214,12 @@ class Factories(Mode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         keywords = dict(kwargs or {})
-        leaves = pytree.tree_leaves((args, keywords))
-        if any(isinstance(x, Recorded) for x in leaves) or keywords.get("device") == META:
+        if any(isinstance(x, Recorded) for x in leaves((args, keywords))) or keywords.get("device") == META:
             return self._recording.call(func, args, keywords)
         return func(*args, **keywords)
 
 
+@cache
 def _full_name(func: Any) -> str:
     return f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
+
+from cstorch.tracing.nests import leaves
 
 if TYPE_CHECKING:
     from cgc.importers.aten import Tensor
@@ -47,8 +48,9 @@ class Recorded(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        found = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Recorded)]
-        return found[0].recording.call(func, args, dict(kwargs or {}))
+        keywords = dict(kwargs or {})
+        first = next(x for x in leaves((args, keywords)) if isinstance(x, Recorded))
+        return first.recording.call(func, args, keywords)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"%{self.value.id}: {self.value.dtype}{list(self.value.shape)}"

@@ -38,6 +38,17 @@ class ClassGrad:
     dense: Callable[[], SSAValue]
 
 
+@dataclass(frozen=True)
+class Deferred:
+    """A value that few steps read.
+
+    Attributes:
+        dense: makes it, where one does.
+    """
+
+    dense: Callable[[], SSAValue]
+
+
 @dataclass
 class StepState:
     """What the operations of one step share.
@@ -59,7 +70,7 @@ class StepState:
     draws: int = 0
 
 
-Value: TypeAlias = "SSAValue | ClassGrad | None"
+Value: TypeAlias = "SSAValue | ClassGrad | Deferred | None"
 Result: TypeAlias = "Value | Sequence[Value]"
 Handler: TypeAlias = Callable[["NodeContext"], Result]
 Table: TypeAlias = dict[str, Handler]
@@ -156,7 +167,7 @@ class NodeContext:
         if not isinstance(argument, Tensor):
             return self.emit.constant(np.asarray(argument, numpy_dtype(element_type(dtype or self.dtype))))
         value = self.value_of(argument)
-        if isinstance(value, ClassGrad):
+        if isinstance(value, ClassGrad | Deferred):
             value = value.dense()
         if value is None:
             raise RefusedError(Kind.USAGE, f"its argument %{argument.id} has no value on the device")

@@ -13,7 +13,7 @@ from cgc.errors import CompileError, GraphImportError
 from cgc.importers.aten.faults import REMEDIES, describe, operation
 from cgc.importers.aten.graph import Graph, Node, Tensor
 from cgc.importers.aten.handlers import HANDLERS
-from cgc.importers.aten.node import ClassGrad, NodeContext, StepState, Value
+from cgc.importers.aten.node import ClassGrad, Deferred, NodeContext, StepState, Value
 from cgc.importers.emit import Emitter, require_dtype
 from cgc.importers.faults import (
     Fault,
@@ -96,7 +96,7 @@ class _Body:
     def final(self, tensor: Tensor) -> SSAValue:
         """A result of the step."""
         value = self._value_of(tensor)
-        if isinstance(value, ClassGrad):
+        if isinstance(value, ClassGrad | Deferred):
             value = value.dense()
         if value is None:
             raise AssertionError(f"%{tensor.id} was never computed")

@@ -14,9 +14,6 @@ NOT_COMPILED = {
     "CTCLoss": "PyTorch does not describe its gradient",
     "FractionalMaxPool2d": "draws its windows",
     "FractionalMaxPool3d": "draws its windows",
-    "MaxUnpool1d": "takes positions that max pooling does not give",
-    "MaxUnpool2d": "takes positions that max pooling does not give",
-    "MaxUnpool3d": "takes positions that max pooling does not give",
 }
 """Layers without a rule, and why; docs/pytorch.md lists them."""
 
@@ -51,6 +48,20 @@ class First(nn.Module):
     def forward(self, *args: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.layer(*args)[0]
         return found
+
+
+class Unpooled(nn.Module):
+    """The largest elements of windows that overlap, put back where they were; and where that was."""
+
+    def __init__(self, first: nn.Module, pool: nn.Module, unpool: nn.Module) -> None:
+        super().__init__()
+        self.first, self.pool, self.unpool = first, pool, unpool
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        found, positions = self.pool(x)
+        unpooled: torch.Tensor = self.unpool(found, positions, output_size=x.shape)
+        return unpooled + 0.01 * positions.float().mean()
 
 
 class Loss(nn.Module):
@@ -199,6 +210,8 @@ def _space(dimensions: int, x: torch.Tensor) -> Iterator[Case]:
     for name in ("MaxPool", "AvgPool"):
         yield _case(f"{name}{end}", behind(layer(name, 2)), x)
         yield _case(f"{name}{end}", behind(layer(name, 3, 2, 1)), x, suffix="padded")
+    pool, unpool = layer("MaxPool", 3, 2, 1, return_indices=True), layer("MaxUnpool", 3, 2, 1)
+    yield _case(f"MaxUnpool{end}", Unpooled(layer("Conv", 3, 3, 1), pool, unpool), x)
     yield _case(f"LPPool{end}", behind(layer("LPPool", 2, 2)), x)
     yield _case(f"AdaptiveAvgPool{end}", behind(layer("AdaptiveAvgPool", 1)), x)
     yield _case(f"AdaptiveMaxPool{end}", behind(layer("AdaptiveMaxPool", 1)), x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from cgc.errors import GraphTypeError
+from cs_compat.tensorflow.startup import end_program
+from cs_runtime import exits
 from cstorch.errors import (
     ClosureError,
     CompileCallError,
@@ -24,6 +28,7 @@ from cstorch.errors import (
     NotThereError,
     OptimizerInStepError,
     StepError,
+    essence,
 )
 from cstorch.utils.data import DataExecutor, DataLoader
 
@@ -133,6 +138,34 @@ def test_a_model_that_is_moved_to_a_device(model: nn.Module) -> None:
         run(model, lambda loss: loss.backward())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch moves it")
+@pytest.mark.parametrize("move", [nn.Module.cuda, lambda model: model.to("cuda")])
+def test_a_plain_model_that_is_moved_to_a_gpu(move: Callable[[nn.Module], Any]) -> None:
+    with pytest.raises(AssertionError) as caught:
+        move(nn.Linear(2, 2))
+    assert re.fullmatch(
+        r"Torch not compiled with CUDA.*expected none.*drop \.cuda\(\).*", essence(caught.value)
+    )
+
+
+def test_a_program_in_the_launchers_ends_as_others_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("estimator.")]:
+        monkeypatch.delitem(sys.modules, name)  # of other tests
+    failed: list[BaseException] = []
+    monkeypatch.setattr(exits, "_failed", [failed.append])
+    with pytest.raises(ConfigureError) as caught:
+        cstorch.backend("CSX", max_checkpoints=0)
+    with pytest.raises(SystemExit) as ended:
+        end_program(caught.type, caught.value, caught.tb)
+    assert ended.value.code == 2
+    assert failed == [caught.value]
+    assert re.search(
+        r"error: max_checkpoints is 0.*\n  at .*test_bad_programs\.py:\d+\n", capsys.readouterr().err
+    )
+
+
 def test_a_loader_that_is_not_wrapped(model: nn.Module) -> None:
     with pytest.raises(
         StepError, match=r"outside of a loop over a DataLoader, expected `for batch in cstorch"
@@ -182,10 +215,12 @@ def test_a_batch_that_is_not_of_the_loop(model: nn.Module) -> None:
     def step(batch: Any) -> torch.Tensor:
         return functional.cross_entropy(model(batch[0]), batch[1])
 
-    traced = cstorch.trace(step)
-    for _ in DataLoader(data):
+    traced, loader = cstorch.trace(step), DataLoader(data)
+    for _ in loader:
         with pytest.raises(StepError, match=r"tensors of this CPU instead of the batch of the loop"):
             traced(next(iter(data())))
+        with pytest.raises(StepError, match=r"gets the DataLoader instead of the batch"):
+            traced(loader)
 
 
 def test_summaries_and_closures_outside_of_a_loop() -> None:

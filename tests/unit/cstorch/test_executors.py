@@ -221,6 +221,19 @@ def test_a_loop_has_the_micro_batch_size_of_its_own_or_that_of_the_backend(
         forget()
 
 
+def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_path: Path) -> None:
+    forget()
+    cstorch.backend(
+        "CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2, use_cs_grad_accum=False
+    )
+    try:
+        assert configuration().streaming().micro_batch_size == "auto"
+        with DataExecutor(DataLoader(data), micro_batch_size=4)._entered():
+            assert configuration().streaming().micro_batch_size == "auto"
+    finally:
+        forget()
+
+
 def test_a_position_in_the_input_is_saved_and_loaded(model: nn.Module) -> None:
     losses: list[float] = []
     step = step_of(model)

@@ -44,7 +44,7 @@ trace manual_seed summarize_tensor use_cs current_torch_device current_executor 
 full_like ones_like zeros_like make_constant from_numpy to_numpy name_scope add_debug_name pol current_pol
 amp.set_half_dtype amp.autocast backends.csx.debug backends.csx.performance backends.csx.precision
 nn.DiceCELoss nn.Scope nn.StripPadding sparse.configure_sparsity_optimizer sparse.SparsityWrapperOptimizer
-sparse.configure sparse.Static sparse.SET sparse.GMP sparse.RigL sparse.Group
+sparse.configure sparse.Static sparse.SET sparse.GMP sparse.RigL sparse.Group metrics.FBeta
 metrics.Accuracy metrics.AUC metrics.DiceCoefficient metrics.FBetaScore metrics.Mean metrics.MeanIOU
 metrics.MeanPerClassAccuracy metrics.Perplexity metrics.PrecisionAtK metrics.RecallAtK metrics.Metric
 metrics.FBetaScoreMetric metrics.MeanIOUMetric metrics.DiceCoefficientMetric metrics.get_all_metrics
@@ -89,6 +89,8 @@ def test_inside_the_launchers_it_is_also_called_cerebras_pytorch() -> None:
         "import cerebras_pytorch\n"
         "assert cstorch.compile is cerebras_pytorch.compile\n"
         "assert schedules is cstorch.optim.lr_scheduler\n"
+        "import cerebras.pytorch.experimental.optim.lr_scheduler as old\n"
+        "assert old is schedules and cerebras_pytorch.experimental.compile is cstorch.compile\n"
         "assert 'tensorflow' not in sys.modules and 'jax' not in sys.modules\n"
     )
     path = ":".join(map(str, [*modules, ROOT]))

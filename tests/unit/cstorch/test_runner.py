@@ -312,6 +312,9 @@ def test_training_and_evaluating_take_turns_by_epoch(
     made = called("-m", "train_and_eval", *words, "-o", "turns", runner=Without, **epochs)
     assert made.global_step == 12
     assert made.losses[12] == whole.losses[12]
+    for name in ("turns", "whole"):
+        performance = json.loads(Path(name, "performance", "performance.json").read_text())
+        assert performance["total_samples"] == 12 * BATCH
     ours, theirs = (torch.load(f"{name}/checkpoint_12.mdl")["model"] for name in ("turns", "whole"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     told = [record.getMessage() for record in caplog.records if "Avg " in record.getMessage()]

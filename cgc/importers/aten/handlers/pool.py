@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.aten.handlers.layer_norm import channels_last, channels_second
-from cgc.importers.aten.node import Handler, NodeContext, Table
-from cgc.importers.emit import Emitter, Shape
+from cgc.importers.aten.node import Deferred, Handler, NodeContext, Table
+from cgc.importers.emit import Emitter, Shape, dtype_of
 from cgc.importers.faults import Kind, RefusedError
 
 
@@ -41,15 +43,54 @@ def _batched(e: Emitter, x: SSAValue, dimensions: int) -> SSAValue:
 
 
 def _max_pool(dimensions: int) -> Handler:
-    """The largest elements; their positions are not there, as the gradient finds them itself."""
+    """The largest elements, and their positions for who reads them: the gradient finds them itself."""
 
-    def handler(node: NodeContext) -> tuple[SSAValue, None]:
+    def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
         e, x = node.emit, node.x()
         window = _window(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
-        y = e.emit(ops.PoolOp(_batched(e, x, dimensions), "MAX", **window))
-        return e.reshape(channels_second(e, y), node.shape), None
+        batched = _batched(e, x, dimensions)
+        y = e.emit(ops.PoolOp(batched, "MAX", **window))
+
+        def positions() -> SSAValue:
+            found = channels_second(e, _positions(e, batched, shape_of(y), **window))
+            return e.cast(e.reshape(found, node.shape), "int64")
+
+        return e.reshape(channels_second(e, y), node.shape), Deferred(positions)
 
     return handler
+
+
+def _positions(
+    e: Emitter,
+    x: SSAValue,
+    pooled: Shape,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+) -> SSAValue:
+    """Where the first of the largest elements of each window is, counted in the whole image.
+
+    `[N, *pooled, C]` of int32 for `[N, *space, C]`.
+    """
+    space = shape_of(x)[1:-1]
+    rows = [math.prod(space[axis + 1 :]) for axis in range(len(space))]
+    x = e.pad(x, (0, *padding[::2], 0), (0, *padding[1::2], 0), e.scalar(-math.inf, dtype_of(x)))
+    offsets = list(itertools.product(*map(range, ksize)))
+    at_offsets = []
+    for offset in offsets:
+        ends = (at + (n - 1) * step + 1 for at, n, step in zip(offset, pooled[1:-1], strides, strict=True))
+        limit = (pooled[0], *ends, pooled[-1])
+        at_offsets.append(e.slice(x, (0, *offset, 0), limit, (1, *strides, 1)))
+    columns = [e.reshape(found, (*pooled, 1)) for found in at_offsets]
+    first = e.emit(ops.ArgMaxOp(e.emit(ops.ConcatOp(columns, len(pooled))), len(pooled), "int32"))
+    starts = np.zeros((1, *pooled[1:-1], 1), np.int32)
+    for axis, (count, step, low, row) in enumerate(
+        zip(pooled[1:-1], strides, padding[::2], rows, strict=True)
+    ):
+        along = ((np.arange(count) * step - low) * row).astype(np.int32)
+        starts = starts + along.reshape([-1 if i == axis + 1 else 1 for i in range(len(pooled))])
+    within = (np.array(offsets) @ np.array(rows)).astype(np.int32)
+    return e.add(e.take(e.constant(within), e.reshape(first, pooled), 0), e.constant(starts))
 
 
 def _max_pool_backward(dimensions: int) -> Handler:

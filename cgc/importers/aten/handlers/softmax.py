@@ -37,13 +37,11 @@ def _log_softmax(node: NodeContext) -> SSAValue:
 
 def _log_softmax_backward(node: NodeContext) -> SSAValue:
     """Grad - softmax * sum(grad); of a cross entropy that is the scaled difference of softmax and labels."""
-    e, grad, axis = node.emit, node.raw("grad_output"), node.axis(source="output")
-    if isinstance(grad, ClassGrad):
-        if grad.backprop is not None:
-            scale = e.reshape(grad.scale, (*shape_of(grad.scale), 1))
-            return e.cast(e.mul(grad.backprop, scale), node.dtype)
-        grad = grad.dense()
-    assert grad is not None
+    e, likelihood, axis = node.emit, node.raw("grad_output"), node.axis(source="output")
+    if isinstance(likelihood, ClassGrad) and likelihood.backprop is not None:
+        scale = e.reshape(likelihood.scale, (*shape_of(likelihood.scale), 1))
+        return e.cast(e.mul(likelihood.backprop, scale), node.dtype)
+    grad = node.x("grad_output")
     total = e.reduce("ADD", grad, (axis,), keep_dims=True)
     probabilities = e.unary(ops.ExpOp, node.x("output"))
     return e.cast(e.sub(grad, e.mul(probabilities, total)), node.dtype)

@@ -3,6 +3,7 @@
 from cstorch import *  # noqa: F403
 from cstorch import __all__ as __all__
 from cstorch import __getattr__ as __getattr__
-from cstorch.aliases import public_modules
+from cstorch.aliases import alias, public_modules
 
 public_modules(__name__)
+alias(f"{__name__}.experimental", "cerebras_pytorch.experimental")

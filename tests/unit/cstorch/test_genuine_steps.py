@@ -1,0 +1,158 @@
+"""Imported steps beside those of release 2.10: their interface, and how many operations have kernels.
+
+Elementwise operations differ in number: both fold and share them their own way, and here casts to 16 bits are
+a pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cgc.cirh import ops
+from cgc.cirh.interface import step_interface
+from cgc.importers.aten import import_step
+from cs_toolkit.step import GLOBAL_STEP
+from cstorch import optim
+from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import trace
+
+RECORDED = json.loads((Path(__file__).parents[2] / "golden" / "cstorch" / "cirh_steps.json").read_text())
+TYPES = {"float32": "f32", "int32": "i32", "int64": "i64"}
+WITH_KERNELS = (
+    "Convolution FusedBatchNorm FusedBatchNormGrad Gather Gelu GeluGrad LayerNorm LayerNormGrad "
+    "RandomUniform Relu ScatterNd Softmax SparseSoftmaxCrossEntropyWithLogits"
+)
+
+
+class Mlp(nn.Module):
+    """Dense layers with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [784, 500, 300, 10]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:-1]:
+            x = functional.dropout(functional.relu(layer(x)), 0.1)
+        return self.layers[-1](x)
+
+
+class Cnn(nn.Module):
+    """Convolutions with batch norms and pools."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.conv2, self.bn2 = nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.fc = nn.Linear(784, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(functional.relu(self.bn1(self.conv1(x))), 2)
+        x = functional.max_pool2d(functional.relu(self.bn2(self.conv2(x))), 2)
+        return self.fc(x.flatten(1))
+
+
+class Attention(nn.Module):
+    """Attention in the products that it is made of."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            layer(x).view(*x.shape[:2], self.heads, -1).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
+        return self.o(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class GptBlock(nn.Module):
+    """A block of a GPT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(64, 32), nn.Embedding(16, 32)
+        self.ln1, self.attn, self.ln2 = nn.LayerNorm(32), Attention(32, 2), nn.LayerNorm(32)
+        self.fc1, self.fc2 = nn.Linear(32, 128), nn.Linear(128, 32)
+        self.lnf, self.head = nn.LayerNorm(32), nn.Linear(32, 64, bias=False)
+        self.head.weight = self.wte.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
+        x = x + self.attn(self.ln1(x))
+        x = x + self.fc2(functional.gelu(self.fc1(self.ln2(x))))
+        return self.head(self.lnf(x)).flatten(0, 1)
+
+
+CASES: dict[str, tuple[type[nn.Module], Callable[[Any], optim.Optimizer], list[torch.Tensor]]] = {
+    "mlp_adamw": (
+        Mlp,
+        lambda parameters: optim.AdamW(parameters, lr=0.001, weight_decay=0.01),
+        [torch.ones(16, 784), torch.ones(16, dtype=torch.int32)],
+    ),
+    "cnn_sgdm": (
+        Cnn,
+        lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9),
+        [torch.ones(4, 1, 28, 28), torch.ones(4, dtype=torch.int32)],
+    ),
+    "gpt_block_adamw_dls": (
+        GptBlock,
+        lambda parameters: optim.AdamW(parameters, lr=0.001, weight_decay=0.1),
+        [torch.ones(2, 16, dtype=torch.int32), torch.ones(2, 16, dtype=torch.int32)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_step_is_that_of_the_release(name: str) -> None:
+    kind, make, tensors = CASES[name]
+    model, expected = kind(), RECORDED[name]
+    move_to_device(model)
+    optimizer, batch = make(model.parameters()), list(map(DeviceTensor, tensors))
+
+    def step() -> dict[str, torch.Tensor]:
+        loss = functional.cross_entropy(model(batch[0]), batch[1].flatten().long())
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    module = import_step(trace(step, batch, model_state(model), [model]).graph, mode="train", seed=1)
+    interface = step_interface(module)
+    found = {spec.name: _type(spec) for spec in (*interface.state, *interface.inputs)}
+    # a tied weight has the first of its names here, and there the last
+    ours = {key.replace(".wte.", ".head."): value for key, value in found.items() if key != GLOBAL_STEP}
+    apart = ("state.grad_scaler.", "state.schedulers.")  # here a part of the optimizer's state
+    assert ours == {key: value for key, value in expected["inputs"].items() if not key.startswith(apart)}
+
+    counts = Counter(op.name.removeprefix("cirh.") for op in module.walk())
+    theirs = Counter({key.removeprefix("cirh."): value for key, value in expected["ops"].items()})
+    for op in WITH_KERNELS.split():
+        assert counts[op] == theirs[op], op
+    products = ("MatMul", "DotGeneral")
+    assert sum(counts[op] for op in products) == sum(theirs[op] for op in products)
+
+
+def _type(spec: Any) -> str:
+    sizes = "x".join(map(str, (*spec.shape, TYPES[spec.dtype])))
+    return f"tensor<{sizes}>"
+
+
+def test_every_operation_of_the_release_is_one_of_ours() -> None:
+    ours = {op.name for op in vars(ops).values() if isinstance(op, type) and hasattr(op, "name")}
+    assert {op for case in RECORDED.values() for op in case["ops"]} <= ours

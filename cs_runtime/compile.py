@@ -14,6 +14,7 @@ from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.failures import noted_failures
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import FrontEnd, StepProgram
+from cs_runtime.run_files import write_run_files
 from cs_runtime.settings import RunSettings
 from cs_runtime.terminal import shortened, show
 from cs_runtime.timeline import Timeline
@@ -211,8 +212,15 @@ def _write_files(
     files.write_json(
         model_dir / "fabric.json", summaries.fabric_json(target.fabric, estimates, target.system)
     )
-    files.write_json(
-        model_dir / "performance.json",
+    write_run_files(
+        model_dir,
+        summaries.run_summary(
+            settings,
+            timeline,
+            "completed",
+            artifact=None if artifact is None else str(artifact.path),
+            compile_reused=None if result is None else result.reused,
+        ),
         summaries.performance_json(
             fabric=target.fabric,
             total_samples=0,
@@ -220,16 +228,6 @@ def _write_files(
             estimates=estimates,
             compile_time_s=timeline.seconds("compile"),
             programming_time_s=None,
-        ),
-    )
-    files.write_json(
-        model_dir / "run_summary.json",
-        summaries.run_summary(
-            settings,
-            timeline,
-            "completed",
-            artifact=None if artifact is None else str(artifact.path),
-            compile_reused=None if result is None else result.reused,
         ),
     )
     try:

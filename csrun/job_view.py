@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from shlex import join
 from typing import Any
 
@@ -13,6 +14,7 @@ from csrun.job_registry import KnownJob, read_record, scheduler_number
 from csrun.job_state import JobStatus, QueueView, job_status
 from csrun.launcher_process import launcher_lives
 from csrun.schedulers.registry import scheduler
+from csrun.training_progress import read_progress
 
 
 def status_of(job: KnownJob) -> JobStatus:
@@ -55,6 +57,7 @@ def statuses_of(
             record,
             views.get(job.launcher, {}).get(scheduler_number(job, record)),
             launcher_lives(record),
+            read_progress(Path(job.log_dir)),
         )
         for job, record in records
     ]
@@ -75,6 +78,7 @@ def status_text(found: JobStatus) -> str:
         "nodes": found.nodes,
         "started": found.started,
         "ended": found.ended,
+        "training": found.progress.summary() if found.progress else None,
         "command": join(found.job.command),
         "logs": found.job.log_dir,
     }

@@ -12,6 +12,7 @@ from cs_runtime import tasks
 from cs_runtime.source import narrowed
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
+from estimator.left_sessions import close_left, leave
 from estimator.modes import ModeKeys
 
 _FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
@@ -114,7 +115,8 @@ def describe(source: InputSource) -> Element:
 def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
     """Batches of a freshly built input without the first `skip`, one array a component.
 
-    64-bit integers come as 32-bit ones. Works with and without eager execution, in any thread.
+    64-bit integers come as 32-bit ones. Works with and without eager execution, in any thread. Whoever closes
+    the iterator does not wait for what the input is doing.
 
     Raises:
         InputFnError: an integer does not fit 32 bits.
@@ -135,18 +137,21 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
         names = component_names(structure, source.parts)
         tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
         tables = tf.compat.v1.tables_initializer()
-    with tf.compat.v1.Session(graph=graph) as session:
+    close_left()
+    session = tf.compat.v1.Session(graph=graph)
+    try:
         session.run(tables)
         session.run(start)
         take = session.make_callable(tensors)
-        try:
-            for _ in range(left_to_skip):
-                take()
-            while True:
-                arrays = take()
-                yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
-        except tf.errors.OutOfRangeError:
-            return
+        for _ in range(left_to_skip):
+            take()
+        while True:
+            arrays = take()
+            yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
+    except tf.errors.OutOfRangeError:
+        return
+    finally:
+        leave(session)
 
 
 def in_model_graph(source: InputSource) -> tuple[Any, Any]:

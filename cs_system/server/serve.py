@@ -266,13 +266,21 @@ class _ReadyFile:
 
 
 def _known_as(options: ServeOptions) -> str:
-    """The host by which the server is reached: from this machine, or from the others of its group."""
+    """The host by which the server is reached, from other machines too where it listens to them."""
     host = options.host
     if options.system.advertise or not _is_unspecified(host):
         return options.system.advertise or host
-    if options.group is not None:
-        return socket.gethostname()
-    return "::1" if ":" in host else "127.0.0.1"
+    return _own_name("::1" if ":" in host else "127.0.0.1")
+
+
+def _own_name(otherwise: str) -> str:
+    """This machine's name as others know it; `otherwise` where nobody can find it by that."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return otherwise
+    return name
 
 
 def _is_unspecified(host: str) -> bool:

@@ -190,6 +190,13 @@ def build_command(site: Site) -> click.Command:
         launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
         plan = scheduler.plan(request, launch_context, survey)  # refuses what can never run
         _say(plan.notices)
+        if not dry_run:
+            from csrun.system_check import check_system  # only here: --help starts no process
+
+            here = scheduler.job_here(environment)
+            certain = not queue.submit and (not scheduler.has_nodes or (here is not None and here.on_node))
+            notice = check_system(words, site.cs_ip, this_toolkit(), wait=wait, certain=certain)
+            _say([notice] if notice else [])
         if not queue.submit and not dry_run:
             return scheduler.run(plan, environment)
         if not queue.submit:

@@ -124,7 +124,8 @@ def read_scalars(directory: Path) -> dict[str, dict[int, float]]:
 
 
 def test_log_lines(tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "estimator")
+    for package in ("estimator", "cs_runtime"):
+        caplog.set_level(logging.INFO, package)
     tiny(log_step_count_steps=2).train(tiny_input, steps=4)
     messages = [record.getMessage() for record in caplog.records]
     steps = [message.split(":")[0] for message in messages if message.startswith("global step ")]

@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from cs_toolkit.version import __version__
+from csrun.commands.completion import files
 from csrun.commands.flags import (
     context_settings,
     flag_name,
@@ -78,7 +79,9 @@ def build_command(site: Site) -> click.Command:
     @site_config_option
     @click.option("--dry-run", is_flag=True, help="Show the environment and the command; start nothing.")
     @click.version_option(__version__, prog_name=PROGRAM)
-    @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")
+    @click.argument(
+        "command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...", shell_complete=files
+    )
     @click.pass_context
     def csrun_cpu(
         context: click.Context,

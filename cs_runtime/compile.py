@@ -16,7 +16,7 @@ from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import FrontEnd, StepProgram
 from cs_runtime.run_files import write_run_files
 from cs_runtime.settings import RunSettings
-from cs_runtime.terminal import by_family, shortened, show
+from cs_runtime.terminal import ROWS, by_family, shortened, show
 from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
@@ -119,9 +119,10 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
     path = settings.model_dir / KERNEL_LIST
-    files.write_text(path, kernel_list_text(result.graph))
+    text = kernel_list_text(result.graph)
+    files.write_text(path, text)
     kernels = [(one.family, one.generated, len(one.ops)) for one in result.graph.kernels]
-    show(by_family(kernels, str(path)))
+    show(shortened(text, file=str(path)) if len(kernels) <= ROWS else by_family(kernels, str(path)))
     log.info("every operation can run on the CS system; compile_only places the kernels")
     return result
 

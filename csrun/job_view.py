@@ -78,7 +78,7 @@ def status_text(found: JobStatus) -> str:
         "nodes": found.nodes,
         "started": found.started,
         "ended": found.ended,
-        "training": found.progress.summary() if found.progress else None,
+        "training": _training_text(found),
         "command": join(found.job.command),
         "logs": found.job.log_dir,
     }
@@ -87,6 +87,13 @@ def status_text(found: JobStatus) -> str:
         rows = [("task", "host", "state", "exit code"), *(_task_row(task) for task in found.tasks)]
         lines += ["", *columns(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _training_text(found: JobStatus) -> str | None:
+    """How far its training is, and behind an end before the last step how to go on."""
+    if found.progress is None:
+        return None
+    return (found.progress.how_to_go_on() if found.over else None) or found.progress.summary()
 
 
 def _number_text(found: JobStatus) -> str:

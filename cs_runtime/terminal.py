@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 ROWS = 10
 """Rows of a long table that a terminal shows."""
 
+_NOTES = "All figures are estimates"
 _LOOPS = "Generated kernels, from loop nests"
 _SLOWEST_FIRST: dict[str, Callable[[float], float]] = {"Kernel Name": float, "Layer": lambda ms: -ms}
 """How the second cells of a table, by the name of its first column, say which rows are slow."""
@@ -22,12 +23,16 @@ def show(report: str) -> None:
 def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> str:
     """A text report for a terminal: of a long table the slowest rows, in order, and the last; no loops.
 
+    Of the notes on what the figures mean the first one, which says what they are estimates of.
+
     Args:
         text: the report, its parts with an empty line between them.
         rows: kernels or layers to show.
         file: where the whole of it lies.
     """
-    return "\n\n".join(_shortened(part, rows, file) for part in text.split("\n\n"))
+    parts = text.split("\n\n")
+    shown = [_shortened(part, rows, file) for part in parts]
+    return text if shown == parts else "\n\n".join(map(_first_note, shown))
 
 
 def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
@@ -57,6 +62,12 @@ def _shortened(part: str, rows: int, file: str) -> str:
         kernels = "1 kernel is" if count == 1 else f"{count} kernels are"
         return f"{kernels} generated from loop nests, which are in {file}" + "\n" * part.endswith("\n")
     return part
+
+
+def _first_note(part: str) -> str:
+    if not part.startswith(_NOTES):
+        return part
+    return part.partition("\n")[0] + "\n" * part.endswith("\n")
 
 
 def _short_table(table: str, rows: int, file: str) -> str:

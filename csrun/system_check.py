@@ -52,7 +52,9 @@ def check_system(
     if wait:
         return f"{held}; the job waits for it before its first step"
     if named:
-        raise CsrunError(f"{held}; expected a free one: try again later, or queue for it with --wait")
+        raise CsrunError(
+            f"{held}; expected a free one: try again later, or queue for it with csrun_wse --wait"
+        )
     return held
 
 

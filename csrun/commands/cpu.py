@@ -32,6 +32,7 @@ from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
 from csrun.site.model import Site
+from csrun.system_watch import named_system
 
 PROGRAM = "csrun_cpu"
 
@@ -110,6 +111,10 @@ def build_command(site: Site) -> click.Command:
         if dry_run:
             write_text(STDOUT, describe(plan, change, cwd))
             return 0
+        if named_system(words) and not runner.has_nodes:
+            from csrun.system_check import check_system  # only here: --help starts no process
+
+            check_system(words, "", this_toolkit(), wait=False, certain=True)
         if logging:
             write_text(STDERR, f"Running: {join(words)}\n")
         return runner.run_program(plan)

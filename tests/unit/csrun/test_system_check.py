@@ -50,7 +50,9 @@ def test_the_system_of_the_command_comes_before_that_of_the_site(answer: list[An
 
 def test_a_busy_system_is_told_with_its_job(answer: list[Any]) -> None:
     answer[0] = BUSY
-    with pytest.raises(CsrunError, match=r"is busy: held by local-7 since 19\S+ .*queue for it with --wait"):
+    with pytest.raises(
+        CsrunError, match=r"is busy: held by local-7 since 19\S+ .*queue for it with csrun_wse --wait"
+    ):
         checked()
     assert "held by local-7" in str(checked(wait=True))
     assert "held by local-7" in str(checked(("python", "run.py"), "10.0.0.5"))  # not named: no error

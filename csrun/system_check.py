@@ -39,6 +39,8 @@ def check_system(
     try:
         status = ask_system(address, toolkit)
     except SystemQueryError as error:
+        if not error.asked:
+            return str(error)
         if error.exit_code == 2 and named:
             raise
         if named and certain:

@@ -19,11 +19,13 @@ class SystemQueryError(CsrunError):
 
     Attributes:
         exit_code: 2 for what is no address.
+        asked: the system's client has said so; else it could not be run, and nothing is known of the system.
     """
 
-    def __init__(self, text: str, exit_code: int = 1) -> None:
+    def __init__(self, text: str, exit_code: int = 1, *, asked: bool = True) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+        self.asked = asked
 
 
 def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
@@ -40,9 +42,11 @@ def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
             words, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SystemQueryError(f"the CS system at {address} was not reached: {error}") from error
+        raise SystemQueryError(f"the CS system at {address} was not asked: {error}", asked=False) from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["without a word"]
-        raise SystemQueryError(said[-1].removeprefix(_PREFIX), done.returncode)
+        said = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        if not said.startswith(_PREFIX):
+            raise SystemQueryError(f"the CS system at {address} was not asked: {said}", asked=False)
+        raise SystemQueryError(said.removeprefix(_PREFIX), done.returncode)
     answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[0])
     return answer

@@ -67,6 +67,8 @@ def test_what_does_not_answer_ends_a_job_that_names_it(answer: list[Any]) -> Non
         checked()
     assert checked(certain=False) == "no CS system answers at 10.0.0.5:9000, seen from this machine"
     assert checked(("python", "run.py"), "10.0.0.5") == "no CS system answers at 10.0.0.5:9000"
+    answer[0] = SystemQueryError("the CS system was not asked: no module grpc", asked=False)
+    assert checked() == "the CS system was not asked: no module grpc"
     answer[0] = SystemQueryError("'10.0.0' is not an IPv4 address", 2)
     with pytest.raises(CsrunError, match="not an IPv4 address") as wrong:
         checked(certain=False)

@@ -14,8 +14,9 @@ from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.failures import noted_failures
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import FrontEnd, StepProgram
+from cs_runtime.run_files import write_run_files
 from cs_runtime.settings import RunSettings
-from cs_runtime.terminal import shortened, show
+from cs_runtime.terminal import ROWS, by_family, shortened, show
 from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
@@ -24,6 +25,9 @@ from cs_toolkit.step import ExecutionChoice
 from cs_toolkit.streaming import Streaming, micro_batch_fault
 
 log = logging.getLogger("cs_runtime")
+
+KERNEL_LIST = "kernels.txt"
+"""In `model_dir`: the kernels of a validation."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,11 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
             )
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
-    show(kernel_list_text(result.graph))
+    path = settings.model_dir / KERNEL_LIST
+    text = kernel_list_text(result.graph)
+    files.write_text(path, text)
+    kernels = [(one.family, one.generated, len(one.ops)) for one in result.graph.kernels]
+    show(shortened(text, file=str(path)) if len(kernels) <= ROWS else by_family(kernels, str(path)))
     log.info("every operation can run on the CS system; compile_only places the kernels")
     return result
 
@@ -211,8 +219,15 @@ def _write_files(
     files.write_json(
         model_dir / "fabric.json", summaries.fabric_json(target.fabric, estimates, target.system)
     )
-    files.write_json(
-        model_dir / "performance.json",
+    write_run_files(
+        model_dir,
+        summaries.run_summary(
+            settings,
+            timeline,
+            "completed",
+            artifact=None if artifact is None else str(artifact.path),
+            compile_reused=None if result is None else result.reused,
+        ),
         summaries.performance_json(
             fabric=target.fabric,
             total_samples=0,
@@ -220,16 +235,6 @@ def _write_files(
             estimates=estimates,
             compile_time_s=timeline.seconds("compile"),
             programming_time_s=None,
-        ),
-    )
-    files.write_json(
-        model_dir / "run_summary.json",
-        summaries.run_summary(
-            settings,
-            timeline,
-            "completed",
-            artifact=None if artifact is None else str(artifact.path),
-            compile_reused=None if result is None else result.reused,
         ),
     )
     try:

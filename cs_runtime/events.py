@@ -49,7 +49,7 @@ class StepEvents:
         for step in range(first_due, first_step + outputs.count + 1, self._every):
             row = step - first_step - 1
             values = {_tag(name): float(value[row]) for name, value in columns if value.ndim == 1}
-            rate = self._pace.mark(step, outputs)
+            rate, _ = self._pace.mark(step, outputs)
             rates = {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
             self._writer.scalars(step, {**values, **rates})
 

@@ -1,11 +1,17 @@
-"""What the user sees of a report in a terminal, without any part of the compiler."""
+"""What the user sees of a report in a terminal, at most a screen, without any part of the compiler."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 
-ROWS = 40
-"""Rows of the kernel table that a terminal shows."""
+ROWS = 10
+"""Rows of a long table that a terminal shows."""
+
+_NOTES = "All figures are estimates"
+_LOOPS = "Generated kernels, from loop nests"
+_SLOWEST_FIRST: dict[str, Callable[[float], float]] = {"Kernel Name": float, "Layer": lambda ms: -ms}
+"""How the second cells of a table, by the name of its first column, say which rows are slow."""
 
 
 def show(report: str) -> None:
@@ -14,26 +20,72 @@ def show(report: str) -> None:
     sys.stdout.flush()
 
 
-def shortened(text: str, rows: int = ROWS) -> str:
-    """A text report for a terminal: of a long table only the slowest kernels, in order, and the last row.
+def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> str:
+    """A text report for a terminal: of a long table the slowest rows, in order, and the last; no loops.
+
+    Of the notes on what the figures mean the first one, which says what they are estimates of.
 
     Args:
-        text: the content of `compile_report.txt`.
-        rows: kernels to show.
+        text: the report, its parts with an empty line between them.
+        rows: kernels or layers to show.
+        file: where the whole of it lies.
     """
-    lines = text.splitlines(keepends=True)
+    parts = text.split("\n\n")
+    shown = [_shortened(part, rows, file) for part in parts]
+    return text if shown == parts else "\n\n".join(map(_first_note, shown))
+
+
+def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
+    """A line for each family of kernels.
+
+    Args:
+        kernels: of each its family, whether it is generated, and the number of its ops.
+        file: where the list of all lies.
+    """
+    ops = sum(count for *_, count in kernels)
+    families = sorted({family for family, *_ in kernels})
+    width = max(map(len, families), default=0)
+    lines = [f"{len(kernels)} kernels for {ops} ops, by family:"]
+    for family in families:
+        own = [(generated, count) for name, generated, count in kernels if name == family]
+        made = sum(generated for generated, _ in own)
+        note = f", {made} of them generated" if made else ""
+        lines.append(f"  {family:<{width}} {len(own):5} for {sum(count for _, count in own)} ops{note}")
+    return "\n".join([*lines, f"all of them, with your lines: {file}"]) + "\n"
+
+
+def _shortened(part: str, rows: int, file: str) -> str:
+    if part.startswith("+-"):
+        return _short_table(part, rows, file)
+    if part.startswith(_LOOPS):
+        count = sum(line.startswith("  ") and line[2] != " " for line in part.splitlines())
+        kernels = "1 kernel is" if count == 1 else f"{count} kernels are"
+        return f"{kernels} generated from loop nests, which are in {file}" + "\n" * part.endswith("\n")
+    return part
+
+
+def _first_note(part: str) -> str:
+    if not part.startswith(_NOTES):
+        return part
+    return part.partition("\n")[0] + "\n" * part.endswith("\n")
+
+
+def _short_table(table: str, rows: int, file: str) -> str:
+    lines = table.split("\n")
     rules = [index for index, line in enumerate(lines) if line.startswith("+-")]
-    first, last = rules[1] + 1, rules[2] - 1
-    kernels = lines[first:last]
-    if len(kernels) <= rows:
-        return text
-    slowest = sorted(range(len(kernels)), key=lambda index: _rate(kernels[index]))[:rows]
-    note = f"... and {len(kernels) - rows} faster kernels, see compile_report.txt"
-    width = len(lines[rules[2]].rstrip()) - 4
-    shown = [kernels[index] for index in sorted(slowest)]
-    return "".join([*lines[:first], *shown, f"| {note:<{width}} |\n", *lines[last:]])
+    slowness = _SLOWEST_FIRST.get(_cell(lines[1], 0))
+    if slowness is None or len(rules) < 3:
+        return table
+    last = rules[2] - (_cell(lines[rules[2] - 1], 0) == "overall")
+    kept = lines[rules[1] + 1 : last]
+    if len(kept) <= rows:
+        return table
+    slowest = sorted(range(len(kept)), key=lambda index: slowness(float(_cell(kept[index], 1))))[:rows]
+    note = f"... and {len(kept) - rows} faster ones, see {file}"
+    width = len(lines[rules[2]]) - 4
+    shown = [kept[index] for index in sorted(slowest)]
+    return "\n".join([*lines[: rules[1] + 1], *shown, f"| {note:<{width}} |", *lines[last:]])
 
 
-def _rate(line: str) -> float:
-    """Samples/s of a line of the kernel table."""
-    return float(line.split("|")[2])
+def _cell(line: str, column: int) -> str:
+    return line.split("|")[column + 1].strip().replace(",", "")

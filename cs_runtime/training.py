@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from cs_runtime import files
+from cs_runtime import files, progress_notes
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
 from cs_runtime.goals import last_step_of_job
 from cs_runtime.program import FrontEnd, Observer
@@ -65,6 +65,7 @@ def _chief(
         last_step = last_step_of_job(
             settings.model_dir, task, training.first_step, settings.steps, settings.last_step
         )
+        progress_notes.begin(settings.model_dir, training.first_step, last_step)
         with (
             timeline.phase("training") as phase,
             requests.served_by(training.session.reservation.pause_steps),

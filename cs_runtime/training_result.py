@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from cs_runtime import files, summaries
+from cs_runtime import files, progress_notes, summaries
 from cs_runtime.errors import ModelDirError
 from cs_runtime.progress import Progress
+from cs_runtime.run_files import write_run_files
 from cs_runtime.session import Session
 from cs_runtime.settings import RunSettings
 from cs_runtime.timeline import Timeline
@@ -55,7 +56,11 @@ def note_success(
     """Says how a training ended, in the log and in the files of `model_dir`."""
     rate = result.samples / result.seconds if result.seconds else 0.0
     if result.loss is None:
-        log.info("nothing to do: global step %d has reached the last step asked for", result.final_step)
+        log.info(
+            "nothing to do: global step %d has reached the last step asked for; give more steps to train on, "
+            "or an empty model_dir to begin again",
+            result.final_step,
+        )
     else:
         log.info(
             "Training %s with %d samples in %.3f seconds, %.2f samples/second.",
@@ -67,22 +72,11 @@ def note_success(
         log.info("Loss for final step: %.6g.", result.loss)
     artifact = session.compiled.artifact
     files.write_json(
-        settings.model_dir / "performance.json",
-        summaries.performance_json(
-            fabric=session.target.fabric,
-            total_samples=result.samples,
-            total_time_s=result.seconds,
-            estimates=artifact.estimates,
-            compile_time_s=timeline.seconds("compile"),
-            programming_time_s=timeline.seconds("program the fabric"),
-        ),
-    )
-    files.write_json(
         settings.model_dir / "fabric.json",
         summaries.fabric_json(session.target.fabric, artifact.estimates, session.target.system),
     )
-    files.write_json(
-        settings.model_dir / "run_summary.json",
+    write_run_files(
+        settings.model_dir,
         summaries.run_summary(
             settings,
             timeline,
@@ -98,7 +92,16 @@ def note_success(
             samples_per_sec=rate,
             input_ended=result.input_ended,
         ),
+        summaries.performance_json(
+            fabric=session.target.fabric,
+            total_samples=result.samples,
+            total_time_s=result.seconds,
+            estimates=artifact.estimates,
+            compile_time_s=timeline.seconds("compile"),
+            programming_time_s=timeline.seconds("program the fabric"),
+        ),
     )
+    progress_notes.end(result.final_step)
 
 
 def note_failure(settings: RunSettings, timeline: Timeline, error: BaseException) -> None:
@@ -107,7 +110,8 @@ def note_failure(settings: RunSettings, timeline: Timeline, error: BaseException
     summary = summaries.run_summary(
         settings, timeline, status, error={"type": type(error).__name__, "message": str(error)}
     )
+    progress_notes.log_how_to_go_on(error)
     try:
-        files.write_json(settings.model_dir / "run_summary.json", summary)
+        write_run_files(settings.model_dir, summary)
     except ModelDirError as second:
         log.warning("run_summary.json was not written: %s", second)

@@ -35,13 +35,13 @@ class WaitLog:
 
 
 @contextmanager
-def announced(what: str) -> Iterator[None]:
+def announced(what: str, doing: str = "waiting for the CS system to") -> Iterator[None]:
     """Logs `waiting for the CS system to {what}, for N s` every ten seconds of the body, which blocks."""
     ended, began_s = threading.Event(), time.monotonic()
 
     def tell() -> None:
         while not ended.wait(LINE_EVERY_S):
-            log.info("waiting for the CS system to %s, for %.0f s", what, time.monotonic() - began_s)
+            log.info("%s %s, for %.0f s", doing, what, time.monotonic() - began_s)
 
     thread = threading.Thread(target=tell, name="wait-log", daemon=True)
     thread.start()

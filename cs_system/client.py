@@ -85,6 +85,7 @@ class StepOutputs:
         samples: Samples of these steps together.
         began_s: When the device began with the first of them, by a clock of the system's.
         ended_s: When it had done the last one, by the same clock.
+        waited_s: How long it had nothing to do before these steps for lack of a batch.
     """
 
     first_step: int
@@ -93,6 +94,7 @@ class StepOutputs:
     samples: int
     began_s: float = 0.0
     ended_s: float = 0.0
+    waited_s: float = 0.0
 
     def time_of(self, step: int) -> float:
         """When global step `step`, one of these, was done: as if all of them had taken the same time."""
@@ -451,6 +453,7 @@ class StepStream(Iterator[StepOutputs]):
                         span.samples,
                         span.began_s,
                         span.ended_s,
+                        span.waited_s,
                     )
         raise StopIteration
 

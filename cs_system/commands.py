@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 
+ASKING = ("status",)
+"""Commands that ask a system, which they find by --cs_ip or CS_IP."""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(TOOLKIT_VERSION, prog_name="cs_system")
@@ -325,7 +328,13 @@ def _data_port(port: int) -> int:
 
 @main.command()
 @click.option(
-    "--cs_ip", "--cs-ip", "cs_ip", required=True, metavar="IP[:PORT]", help="Address of the system."
+    "--cs_ip",
+    "--cs-ip",
+    "cs_ip",
+    required=True,
+    envvar="CS_IP",
+    metavar="IP[:PORT]",
+    help="Address of the system.  [default: CS_IP, else the site's]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @click.option("--watch", is_flag=True, help="Print again every second until Ctrl-C.")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -123,7 +124,7 @@ def validate(
         return model.model_validate(dict(data))
     except ValidationError as error:
         faults = sorted(error.errors(), key=lambda fault: _line_of(fault, known) or 0)
-        raise ConfigError(path, [_describe(path, known, fault) for fault in faults]) from None
+        raise ConfigError(path, [_describe(path, known, fault, model) for fault in faults]) from None
 
 
 def read_document(path: Path) -> Document:
@@ -189,15 +190,37 @@ def _line_of(fault: Any, lines: Mapping[KeyPath, int]) -> int | None:
     return lines[at] if at else None
 
 
-def _describe(path: Path, lines: Mapping[KeyPath, int], fault: Any) -> str:
+def _describe(path: Path, lines: Mapping[KeyPath, int], fault: Any, model: type[BaseModel]) -> str:
     location: KeyPath = tuple(fault["loc"])
     line = _line_of(fault, lines)
     place = f"{path}:{line}" if line else f"{path}"
     name = ".".join(map(str, location))
     if fault["type"] == "extra_forbidden":
-        return f"{place}: unknown key '{name}'; remove it or correct its spelling"
+        close = get_close_matches(str(location[-1]), _keys_at(model, location[:-1]), n=1)
+        advice = f"did you mean '{close[0]}'?" if close else "remove it or correct its spelling"
+        return f"{place}: unknown key '{name}'; {advice}"
     if fault["type"] == "missing":
         return f"{place}: key '{name}' is missing; add it"
     message = fault["msg"].removeprefix("Value error, ")
     got = "" if isinstance(fault["input"], Mapping) else f" is {fault['input']!r}"
     return f"{place}: '{name}'{got}: {message}"
+
+
+def _keys_at(model: type[BaseModel], at: KeyPath) -> list[str]:
+    """The keys that a model has at a place of its data."""
+    for key in at:
+        if isinstance(key, int):  # of a list, whose field has told the model
+            continue
+        field = model.model_fields.get(key)
+        inner = None if field is None else _model_in(field.annotation)
+        if inner is None:
+            return []
+        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in a type such as `Optional[list[Layer]]`; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)

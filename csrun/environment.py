@@ -32,6 +32,9 @@ FOREIGN_VARIABLES = (
 CONTAINER_VARIABLES = ("LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
 """Further ones that name files of the host, which a program in a container does not see."""
 
+SYSTEM_VARIABLE = "CS_IP"
+"""Tells programs where the CS system is, if their command line does not."""
+
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -109,7 +112,7 @@ def program_environment(
     """
     site = site or Site()
     if site.container != "none":
-        return _container_environment(environment)
+        return _container_environment(environment, site)
     path, python = environment.get("PATH") or DEFAULT_PATH, program_python(site, toolkit)
     values = {
         "PATH": _with_first(path, f"{toolkit.wrappers}:{python.parent}"),
@@ -117,16 +120,20 @@ def program_environment(
     }
     if toolkit.import_root is not None:
         values["PYTHONPATH"] = str(toolkit.import_root)
+    if site.cs_ip:
+        values[SYSTEM_VARIABLE] = site.cs_ip
     candidates = (*FOREIGN_VARIABLES, "TF_CONFIG", *JOB_VARIABLES)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
 
 
-def _container_environment(environment: Mapping[str, str]) -> EnvironmentChange:
+def _container_environment(environment: Mapping[str, str], site: Site) -> EnvironmentChange:
     # Packages that a user has installed below ~/.local for the host's Python would be found by the image's.
     values = {"PATH": environment.get("PATH") or DEFAULT_PATH, "PYTHONNOUSERSITE": "1"}
     if not environment.get("USER"):
         # ch-run refuses to start without it; batch jobs and cron have none.
         values["USER"] = environment.get("LOGNAME") or f"uid{os.getuid()}"
+    if site.cs_ip:
+        values[SYSTEM_VARIABLE] = site.cs_ip
     candidates = (*FOREIGN_VARIABLES, *CONTAINER_VARIABLES, "TF_CONFIG", *JOB_VARIABLES, PYTHON_VARIABLE)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
 

@@ -13,6 +13,7 @@ from csrun.output import TaskOutput, task_prefix
 from csrun.schedulers.base import LaunchPlan
 from csrun.signals import INTERRUPTS
 from csrun.supervisor import Action, ReportFailure, ReportLoss, Supervisor
+from csrun.training_progress import read_progress
 
 PROGRAM = "csrun_wse"
 CONSOLE_POLL_S = 0.02
@@ -110,6 +111,9 @@ class JobReport:
         self.write_record()
         self.say(f"{supervisor.outcome}; logs: {shown(self._plan.log_dir, self._plan)}")
         if supervisor.interrupted_by:
+            progress = read_progress(self._plan.log_dir)
+            if progress is not None and (text := progress.how_to_go_on()):
+                self.say(text)
             self._console.close(INTERRUPTED_FLUSH_S)
             return
         # As for any program in a pipeline, a slow reader is waited for; only a signal ends that.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from csrun.job_registry import KnownJob
+from csrun.training_progress import TrainingProgress
 
 State = Literal["waiting", "running", "done", "failed", "cancelled", "lost"]
 
@@ -42,6 +43,7 @@ class JobStatus:
         news: what of that is worth saying again when it changes.
         exit_code: of the launcher, once the job has ended.
         tasks: the entries of the record; empty before the start.
+        progress: of the training; None where there is none, or none yet.
     """
 
     job: KnownJob
@@ -54,6 +56,7 @@ class JobStatus:
     scheduler_job_id: str
     nodes: str
     tasks: tuple[Mapping[str, Any], ...]
+    progress: TrainingProgress | None = None
 
     @property
     def over(self) -> bool:
@@ -74,12 +77,17 @@ class JobStatus:
             "nodes": self.nodes or None,
             "command": list(self.job.command),
             "log_dir": self.job.log_dir,
+            "training": self.progress.to_json() if self.progress else None,
             "tasks": [dict(task) for task in self.tasks],
         }
 
 
 def job_status(
-    job: KnownJob, record: Mapping[str, Any] | None, view: QueueView | None, launcher_lives: bool | None
+    job: KnownJob,
+    record: Mapping[str, Any] | None,
+    view: QueueView | None,
+    launcher_lives: bool | None,
+    progress: TrainingProgress | None = None,
 ) -> JobStatus:
     """Puts together what is known of a job.
 
@@ -88,6 +96,7 @@ def job_status(
         record: its job.json; None before its start.
         view: what the scheduler says; None where it was not asked or has forgotten the job.
         launcher_lives: whether the launcher's process is there; None where that cannot be seen from here.
+        progress: what the chief has noted of its training.
     """
     record = record or {}
     state, detail = _state(record, view, launcher_lives, submitted=bool(job.scheduler_job_id))
@@ -103,6 +112,7 @@ def job_status(
         scheduler_job_id=str(record.get("scheduler_job_id") or job.scheduler_job_id),
         nodes=view.nodes if view else "",
         tasks=tuple(tasks),
+        progress=progress,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from shlex import join
 from typing import Any
 
@@ -13,6 +14,7 @@ from csrun.job_registry import KnownJob, read_record, scheduler_number
 from csrun.job_state import JobStatus, QueueView, job_status
 from csrun.launcher_process import launcher_lives
 from csrun.schedulers.registry import scheduler
+from csrun.training_progress import read_progress
 
 
 def status_of(job: KnownJob) -> JobStatus:
@@ -55,6 +57,7 @@ def statuses_of(
             record,
             views.get(job.launcher, {}).get(scheduler_number(job, record)),
             launcher_lives(record),
+            read_progress(Path(job.log_dir)),
         )
         for job, record in records
     ]
@@ -75,6 +78,7 @@ def status_text(found: JobStatus) -> str:
         "nodes": found.nodes,
         "started": found.started,
         "ended": found.ended,
+        "training": _training_text(found),
         "command": join(found.job.command),
         "logs": found.job.log_dir,
     }
@@ -83,6 +87,13 @@ def status_text(found: JobStatus) -> str:
         rows = [("task", "host", "state", "exit code"), *(_task_row(task) for task in found.tasks)]
         lines += ["", *columns(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _training_text(found: JobStatus) -> str | None:
+    """How far its training is, and behind an end before the last step how to go on."""
+    if found.progress is None:
+        return None
+    return (found.progress.how_to_go_on() if found.over else None) or found.progress.summary()
 
 
 def _number_text(found: JobStatus) -> str:

@@ -20,6 +20,7 @@ from csrun.errors import LogDirError
 from csrun.job_registry import KnownJob
 from csrun.roles import Role
 from csrun.schedulers.base import LaunchPlan
+from csrun.training_progress import FILE_NAME as PROGRESS_NAME
 
 RECORD_NAME = "job.json"
 
@@ -151,6 +152,7 @@ def prepare_log_dir(log_dir: Path) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
+        (log_dir / PROGRESS_NAME).unlink(missing_ok=True)  # of a job before, in the same directory
     except OSError as error:
         raise LogDirError(
             f"cannot write logs to {log_dir}: {error.strerror}; expected a directory that can be created and "

@@ -1,6 +1,7 @@
 """From the bytes that a task writes to the lines that a terminal shows. Pure: bytes and times in, text out.
 
-The log files get the bytes as they are; this is for people who watch several tasks at once. A text that ends
+The log files get the bytes as they are; this is for people who watch several tasks at once, without what
+TensorFlow says at its start in every one of them. A text that ends
 in a carriage return is a state of a progress display: of those only one in a while is shown.
 """
 
@@ -21,6 +22,13 @@ MAX_TAIL_LINE = 2_000
 
 _COLOURS = ("36", "32", "33", "35", "34", "96", "92", "93", "95", "94")
 _RESET = "\x1b[0m"
+# What TensorFlow's C++ says at its start about how it was built and what it finds; errors are E and F.
+_NOISE = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    rb"|[IW]0000 00:00:\d+\.\d+ +\d+ [\w/.-]+:\d+\] "
+    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] (?:tensorflow|external)/"
+    rb"|To enable the following instructions: .*, rebuild TensorFlow with the appropriate compiler flags\."
+)
 # Everything that could move the cursor or change the terminal, except tabs and colours (SGR sequences).
 _UNSAFE = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
@@ -157,7 +165,9 @@ class TaskOutput:
     def _take(self, pieces: Iterator[tuple[bytes, bool]], now_s: float) -> str:
         lines = []
         for text, is_line in pieces:
-            if is_line:
+            if is_line and _NOISE.match(text):
+                self._state = self._shown = b""  # it is in the task's log
+            elif is_line:
                 self._state = self._shown = b""
                 self._tail.append(text)
                 lines.append(self._line(text))

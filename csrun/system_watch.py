@@ -23,11 +23,8 @@ def system_address(command: Sequence[str], default: str = "") -> tuple[str, int]
 
     The last --cs_ip counts, as it does for the program.
     """
-    text = default
-    for number, word in enumerate(command):
-        name, equals, value = word.partition("=")
-        if name.replace("-", "_") == "__cs_ip":
-            text = value if equals else "".join(command[number + 1 : number + 2])
+    named = named_system(command)
+    text = default if named is None else named
     host, colon, port = text.strip().rpartition(":")
     if not colon or "]" in port or (text.count(":") > 1 and not text.startswith("[")):  # IPv6 without a port
         host, port = text.strip(), str(PORT)
@@ -35,6 +32,16 @@ def system_address(command: Sequence[str], default: str = "") -> tuple[str, int]
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         return None
     return host, int(port)
+
+
+def named_system(command: Sequence[str]) -> str | None:
+    """What a command says of its CS system with --cs_ip; None where it says nothing."""
+    text = None
+    for number, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name.replace("-", "_") == "__cs_ip":
+            text = value if equals else "".join(command[number + 1 : number + 2])
+    return text
 
 
 class Presence:

@@ -33,7 +33,7 @@ class CpuLoop(Turns):
     def batches(self) -> Iterator[Any]:
         """A batch for each step; the input begins again where it ends."""
         first = steps_done() if self.trains else 0
-        yield from islice(self._loader.endless(), first, first + self.steps)
+        yield from islice(self._loader.endless(first), self.steps)
 
     def count_turn(self) -> None:
         """See `Turns`."""

@@ -14,6 +14,7 @@ import torch
 from numpy.random import mtrand
 from torch.utils import _pytree as pytree
 
+from cs_runtime import position
 from cs_runtime.input_facts import input_facts
 from cs_runtime.settings import RunSettings
 from cs_runtime.source import narrowed
@@ -22,6 +23,7 @@ from cstorch.distributed.worker_state import get_worker_state
 from cstorch.errors import InputError
 from cstorch.handed_input import HandedInput
 from cstorch.seed import program_seed
+from cstorch.skipping import later, why_made
 from cstorch.step_count import continue_at, steps_done
 from cstorch.streaming import get_streaming_rank, whole_input_on_chief
 from cstorch.tracing.device import DeviceTensor
@@ -143,16 +145,31 @@ class DataLoader:
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
         """See `cs_runtime.source.InputSource`; a loader that ends begins again."""
         state = get_worker_state()
-        for position, arrays in enumerate(self.arrays(islice(self.endless(), skip, None)), start=skip):
-            state.add(self.batch_size, position)
+        for number, arrays in enumerate(self.arrays(self.endless(skip)), start=skip):
+            state.add(self.batch_size, number)
             yield arrays
 
-    def endless(self) -> Iterator[Any]:
+    def endless(self, skip: int = 0) -> Iterator[Any]:
         """Batches as the loader of the input function gives them, from its first again where it ends.
+
+        Args:
+            skip: so many are left out; they are not made where the loader allows that.
 
         Raises:
             InputError: it has no batch.
         """
+        why = self._why_made() if skip else ""
+        with position.told(skip, why):
+            batches = islice(self._all(), skip, None) if why else self._all(skip)
+            first = next(batches)
+        yield first
+        yield from batches
+
+    def _why_made(self) -> str:
+        with OwnNumbers(self.seed), whole_input_on_chief():
+            return why_made(self._loader)
+
+    def _all(self, skip: int = 0) -> Iterator[Any]:
         numbers = OwnNumbers(self.seed)
         with numbers, whole_input_on_chief():
             loader = self.made()
@@ -161,8 +178,11 @@ class DataLoader:
         for epoch in count():
             with numbers, whole_input_on_chief():
                 _begin_epoch(loader, epoch)
-                batches = iter(loader)
+                batches, left = later(loader, skip) if skip else (iter(loader), int)
                 batch = next(batches, _END)
+                left_out, skip = left(), skip - left()
+            if batch is _END and left_out:
+                continue
             if batch is _END:
                 raise InputError(f"epoch {epoch} of the input has no batch, expected one or more")
             while batch is not _END:

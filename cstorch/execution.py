@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from cs_runtime import files, inference
+from cs_runtime import files, inference, progress_notes
 from cs_runtime.program import State, StepProgram
 from cs_runtime.session import next_run
 from cs_runtime.settings import Command, RunSettings
@@ -93,6 +93,9 @@ class Training:
             stack.push(self._note_failure)
             run = training_run(front_end, settings, self, task(), number, self._timeline)
             self._run = stack.enter_context(run)
+            first = self._run.first_step
+            last = None if settings.steps is None else first + settings.steps
+            progress_notes.begin(settings.model_dir, first, last, resumes=False)
             self._phase = stack.enter_context(self._timeline.phase("training"))
             self._stack = stack.pop_all()
 

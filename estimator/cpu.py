@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cs_runtime import tasks
+from cs_runtime import progress_notes, tasks
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
 from cs_runtime.files import write_text
 from cs_runtime.goals import last_step_of_job
@@ -88,8 +88,12 @@ class CpuBackend:
             session = self._open_session(built, newest, loop.saver, (keeper, *own_hooks, *spec_hooks))
         write_text(model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
         requeue = tasks.current().requeue
-        with CheckpointRequests() as requests, session, loop.events, told_as_limits(built.graph):
-            stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
+        try:
+            with CheckpointRequests() as requests, session, loop.events, told_as_limits(built.graph):
+                stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
+        except KeyboardInterrupt as error:
+            progress_notes.log_how_to_go_on(error)
+            raise
         if stopped_at is not None:
             leave_for_requeue(stopped_at)
 

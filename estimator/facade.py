@@ -156,11 +156,15 @@ class EstimatorFacade(ABC):
         """
         _check_limits(steps, max_steps)
         self._hand_over(input_fn, ModeKeys.TRAIN)
-        if max_steps is not None and checkpoints.step_of(self.latest_checkpoint()) >= max_steps:
+        done = 0 if max_steps is None else checkpoints.step_of(self.latest_checkpoint())
+        if max_steps is not None and done >= max_steps:
             log.info(
-                "Skipping training since max_steps = %d has already been reached. "
-                "Give a higher max_steps, or steps, or another model_dir to train on",
+                "Skipping training since max_steps = %d has already been reached: the newest checkpoint is "
+                "of step %d. To train on give a higher max_steps (%d: as many again), or steps, which count "
+                "on from there; another model_dir begins again",
                 max_steps,
+                done,
+                done + max_steps,
             )
             return self
         self._backend(use_cs).train(input_fn, hooks, steps, max_steps, saving_listeners)

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cs_runtime import tasks
+from cs_runtime import position, tasks
 from cs_runtime.source import narrowed
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
+from estimator.left_sessions import close_left, leave
 from estimator.modes import ModeKeys
+from estimator.skipping import skipped
 
 _FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
@@ -114,7 +116,8 @@ def describe(source: InputSource) -> Element:
 def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
     """Batches of a freshly built input without the first `skip`, one array a component.
 
-    64-bit integers come as 32-bit ones. Works with and without eager execution, in any thread.
+    64-bit integers come as 32-bit ones. Works with and without eager execution, in any thread. Whoever closes
+    the iterator does not wait for what the input is doing.
 
     Raises:
         InputFnError: an integer does not fit 32 bits.
@@ -126,27 +129,34 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
     with graph.as_default():
         tf.compat.v1.set_random_seed(seed)
         result = source.call()
+        reads = "tensors that are no dataset" if skip else ""
         if isinstance(result, tf.data.Dataset):
-            iterator = tf.compat.v1.data.make_initializable_iterator(result.skip(skip) if skip else result)
-            start, element, left_to_skip = [iterator.initializer], iterator.get_next(), 0
+            later = skipped(result, skip)
+            iterator = tf.compat.v1.data.make_initializable_iterator(later.dataset)
+            start, element, left_to_skip, reads = [iterator.initializer], iterator.get_next(), 0, later.read
         else:
             start, element, left_to_skip = [], result, skip
         structure = _parts(element, source.parts, source.mode)
         names = component_names(structure, source.parts)
         tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
         tables = tf.compat.v1.tables_initializer()
-    with tf.compat.v1.Session(graph=graph) as session:
+    close_left()
+    session = tf.compat.v1.Session(graph=graph)
+    try:
         session.run(tables)
         session.run(start)
         take = session.make_callable(tensors)
-        try:
+        with position.told(skip, reads):
             for _ in range(left_to_skip):
                 take()
-            while True:
-                arrays = take()
-                yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
-        except tf.errors.OutOfRangeError:
-            return
+            arrays = take()
+        while True:
+            yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
+            arrays = take()
+    except tf.errors.OutOfRangeError:
+        return
+    finally:
+        leave(session)
 
 
 def in_model_graph(source: InputSource) -> tuple[Any, Any]:

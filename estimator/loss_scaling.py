@@ -32,12 +32,16 @@ def loss_scale_optimizer(
         CallError: `loss_scale` is neither "dynamic" nor a number of at least 1.
     """
     import tensorflow as tf
+    from tensorflow.python.util.deprecation import silence
 
     mixed = tf.compat.v1.mixed_precision
     if loss_scale == "dynamic":
-        scale = mixed.DynamicLossScale(initial_loss_scale, increment_period, multiplier)
+        with silence():  # what TensorFlow offers instead needs Keras
+            scale = mixed.DynamicLossScale(initial_loss_scale, increment_period, multiplier)
     elif isinstance(loss_scale, (int, float)) and not isinstance(loss_scale, bool) and loss_scale >= 1:
-        scale = mixed.FixedLossScale(loss_scale)
+        with silence():
+            scale = mixed.FixedLossScale(loss_scale)
     else:
         raise CallError(f"loss_scale must be 'dynamic' or a number >= 1, got {loss_scale!r}")
-    return mixed.MixedPrecisionLossScaleOptimizer(optimizer, scale)
+    with silence():
+        return mixed.MixedPrecisionLossScaleOptimizer(optimizer, scale)

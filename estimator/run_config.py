@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, get_args
@@ -133,7 +134,8 @@ class CSRunConfig(RunConfig):
     """RunConfig with the fields of the CS system.
 
     Args:
-        cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`; None runs on this CPU.
+        cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`; None runs on this CPU, in a job of csrun_wse on the system
+            that `CS_IP` or the site names.
         system_name: A name for messages.
         cs_config: Options of the CS system as a message or mapping; kept for `model_fn` to read.
         stack_params: Options of the compiler's stack; kept for `model_fn` to read.
@@ -182,7 +184,7 @@ class CSRunConfig(RunConfig):
         **fields: Any,
     ) -> None:
         super().__init__(
-            cs_ip=cs_ip,
+            cs_ip=_system_of_job() if cs_ip is None else cs_ip,
             system_name=system_name,
             cs_config=cs_config,
             stack_params=stack_params,
@@ -197,6 +199,11 @@ class CSRunConfig(RunConfig):
             input_position=input_position,
             **fields,
         )
+
+
+def _system_of_job() -> str | None:
+    """The CS system that the site names, in a job of csrun_wse: such jobs are there to train on it."""
+    return os.environ.get("CS_IP") or None if os.environ.get("CSRUN_ROLE") else None
 
 
 def as_cs_config(config: Any) -> CSRunConfig:

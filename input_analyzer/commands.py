@@ -16,6 +16,7 @@ import click
 
 from cs_toolkit.errors import ToolkitError, UsageError
 from cs_toolkit.version import __version__
+from csrun.commands.completion import files
 from csrun.commands.flags import (
     DAY_S,
     context_settings,
@@ -164,7 +165,9 @@ def build_command(site: Site) -> click.Command:
     @scheduler_flags("Where it is measured.")
     @site_config_option
     @click.version_option(__version__, prog_name=PROGRAM)
-    @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")
+    @click.argument(
+        "command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...", shell_complete=files
+    )
     @click.pass_context
     def cs_input_analyzer(
         context: click.Context,

@@ -141,7 +141,7 @@ def _members(options: ServeOptions) -> Members | None:
     group = options.group
     if group is None:
         return None
-    name = _known_as(options)
+    name = known_as(options.host, options.system.advertise)
     if group.step_nodes > 1 and is_loopback(options.host):
         raise _not_reached("--host", options.host)
     for memoryx, _ in options.system.memoryx.addresses:
@@ -239,7 +239,7 @@ class _ReadyFile:
 
     def __init__(self, options: ServeOptions, port: int, data_port: int) -> None:
         self._path = options.ready_file
-        host = _known_as(options)
+        host = known_as(options.host, options.system.advertise)
         self._content = {
             "address": host_port(host, port),
             "data_address": host_port(host, data_port),
@@ -265,14 +265,26 @@ class _ReadyFile:
             self._path.unlink(missing_ok=True)
 
 
-def _known_as(options: ServeOptions) -> str:
-    """The host by which the server is reached: from this machine, or from the others of its group."""
-    host = options.host
-    if options.system.advertise or not _is_unspecified(host):
-        return options.system.advertise or host
-    if options.group is not None:
-        return socket.gethostname()
-    return "::1" if ":" in host else "127.0.0.1"
+def known_as(host: str, advertise: str) -> str:
+    """The host by which a server is reached, from other machines too where it listens to them.
+
+    Args:
+        host: that it listens on.
+        advertise: what its user says; "" for nothing.
+    """
+    if advertise or not _is_unspecified(host):
+        return advertise or host
+    return _own_name("::1" if ":" in host else "127.0.0.1")
+
+
+def _own_name(otherwise: str) -> str:
+    """This machine's name as others know it; `otherwise` where nobody can find it by that."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return otherwise
+    return name
 
 
 def _is_unspecified(host: str) -> bool:

@@ -398,6 +398,7 @@ def _span_messages(values: StepValues, batch_size: int) -> list[pb.RunEvent]:
                 last=index == len(groups) - 1,
                 began_s=values.began_s,
                 ended_s=values.ended_s,
+                waited_s=values.waited_s,
             )
         )
         for index, group in enumerate(groups)

@@ -43,6 +43,7 @@ class StepValues:
         outputs: By name, stacked: shape (count, *shape).
         began_s: Monotonic time at which the device began with the first step.
         ended_s: Monotonic time at which it had done the last one.
+        waited_s: For so long it had nothing to do before these steps, for lack of a batch.
     """
 
     first_step: int
@@ -50,6 +51,7 @@ class StepValues:
     outputs: dict[str, np.ndarray]
     began_s: float = 0.0
     ended_s: float = 0.0
+    waited_s: float = 0.0
 
 
 def merged(parts: Sequence[StepValues]) -> StepValues:
@@ -63,6 +65,7 @@ def merged(parts: Sequence[StepValues]) -> StepValues:
         {name: np.concatenate([part.outputs[name] for part in parts]) for name in names},
         parts[0].began_s,
         parts[-1].ended_s,
+        sum(part.waited_s for part in parts),
     )
 
 
@@ -74,12 +77,14 @@ class _Call:
         pending: Its steps.
         span: Given back when the call has ended; None where later calls read it too.
         dispatched_s: Monotonic time right before the call.
+        waited_s: Time without a batch before the call.
         ready_s: Monotonic time at which the device was first seen to have ended it.
     """
 
     pending: PendingSteps
     span: ReadySpan | None
     dispatched_s: float
+    waited_s: float
     ready_s: float | None = None
 
     def look(self) -> None:
@@ -120,6 +125,7 @@ class StepLoop:
         self._progress = progress
         self._patience_s = patience_s
         self._ended_s = 0.0
+        self._waited_s = 0.0
         # The span whose batches are being used up, and how many of them have been dispatched.
         self._span: ReadySpan | None = None
         self._used = 0
@@ -178,6 +184,7 @@ class StepLoop:
         """Whether there is a span with unused batches; waits for it only while the device is idle."""
         if self._span is not None:
             return True
+        idle_since_s = None if self._under_way else time.monotonic()
         try:
             self._span = self._ring.take(0.0 if self._under_way else batcher.due_in_s(_POLL_S))
         except StallError as error:
@@ -185,6 +192,9 @@ class StepLoop:
                 self._wait_on(error)
                 batcher.flush()
             return False
+        finally:
+            if idle_since_s is not None:
+                self._waited_s += time.monotonic() - idle_since_s
         self._used = 0
         self._progress.waiting_since = None
         return True
@@ -210,7 +220,8 @@ class StepLoop:
         pending = self._device.dispatch(span.chunk_arrays, span.offset + self._used, count)
         self._used += count
         finished = self._used == span.count
-        self._under_way.append(_Call(pending, span if finished else None, dispatched_s))
+        waited_s, self._waited_s = self._waited_s, 0.0
+        self._under_way.append(_Call(pending, span if finished else None, dispatched_s, waited_s))
         # A call may have ended while the next one was made, which on a CPU may be all of its work.
         for call in self._under_way:
             call.look()
@@ -231,7 +242,7 @@ class StepLoop:
         first_step = self._progress.step
         self._progress.step += pending.count
         self._progress.rate.update(self._progress.step)
-        return StepValues(first_step, pending.count, outputs, began_s, self._ended_s)
+        return StepValues(first_step, pending.count, outputs, began_s, self._ended_s, call.waited_s)
 
 
 class _Batcher:

@@ -7,6 +7,7 @@ import time
 
 import click
 
+from csrun.commands.completion import job_ids
 from csrun.commands.flags import seconds
 from csrun.console import say
 from csrun.errors import CsrunError
@@ -20,7 +21,7 @@ WAIT_LIMIT_S = 60
 
 
 @click.command("cancel")
-@click.argument("job")
+@click.argument("job", shell_complete=job_ids)
 @click.option(
     "--wait",
     "limit_s",

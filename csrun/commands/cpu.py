@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from cs_toolkit.version import __version__
+from csrun.commands.completion import files
 from csrun.commands.flags import (
     context_settings,
     flag_name,
@@ -31,6 +32,7 @@ from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
 from csrun.site.model import Site
+from csrun.system_watch import named_system
 
 PROGRAM = "csrun_cpu"
 
@@ -78,7 +80,9 @@ def build_command(site: Site) -> click.Command:
     @site_config_option
     @click.option("--dry-run", is_flag=True, help="Show the environment and the command; start nothing.")
     @click.version_option(__version__, prog_name=PROGRAM)
-    @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")
+    @click.argument(
+        "command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...", shell_complete=files
+    )
     @click.pass_context
     def csrun_cpu(
         context: click.Context,
@@ -107,6 +111,10 @@ def build_command(site: Site) -> click.Command:
         if dry_run:
             write_text(STDOUT, describe(plan, change, cwd))
             return 0
+        if named_system(words) and not runner.has_nodes:
+            from csrun.system_check import check_system  # only here: --help starts no process
+
+            check_system(words, "", this_toolkit(), wait=False, certain=True)
         if logging:
             write_text(STDERR, f"Running: {join(words)}\n")
         return runner.run_program(plan)

@@ -16,6 +16,7 @@ PROGRAM = "csrun"
 
 COMMANDS: Mapping[str, str] = {
     "cancel": "csrun.commands.cancel",
+    "completion": "csrun.commands.completion",
     "config": "csrun.commands.config",
     "doctor": "csrun.commands.doctor",
     "logs": "csrun.commands.logs",

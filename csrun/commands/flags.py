@@ -191,6 +191,12 @@ def _click_message(program: str, error: click.ClickException, given: Sequence[st
             error.option_name,
         )
         return f"unknown flag {typed.split('=')[0]!r}; {_suggestion(error)} {all_flags}"
+    if isinstance(error, click.exceptions.NoSuchCommand):
+        group = error.ctx.command if error.ctx else None
+        known = group.list_commands(error.ctx) if error.ctx and isinstance(group, click.Group) else []
+        near = _nearest(error.command_name, known, f"expected one of: {', '.join(known)}")
+        path = error.ctx.command_path if error.ctx else program
+        return f"unknown command {error.command_name!r}; {near} (all commands: {path} --help)"
     if isinstance(error, click.BadOptionUsage):
         flag = error.option_name
         if flag in (word.replace("_", "-") for word in given):
@@ -200,8 +206,6 @@ def _click_message(program: str, error: click.ClickException, given: Sequence[st
 
 
 def _suggestion(error: click.NoSuchOption) -> str:
-    from difflib import get_close_matches  # costs start-up time and is needed on this path only
-
     command = error.ctx.command if error.ctx else None
     visible = [
         name
@@ -210,8 +214,14 @@ def _suggestion(error: click.NoSuchOption) -> str:
         for name in param.opts
         if name.startswith("--")
     ]
-    close = get_close_matches(error.option_name, visible, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else "expected one of this command's flags"
+    return _nearest(error.option_name, visible, "expected one of this command's flags")
+
+
+def _nearest(word: str, known: Sequence[str], otherwise: str) -> str:
+    from difflib import get_close_matches  # costs start-up time and is needed on this path only
+
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else otherwise
 
 
 def _crash_message(program: str, error: Exception) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from cs_toolkit.errors import UsageError
+from csrun.commands.completion import job_ids, tasks
 from csrun.commands.flags import count
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import CsrunError
@@ -27,8 +28,8 @@ LOOK_INTERVAL_S = 2.0
 
 
 @click.command("logs")
-@click.argument("job")
-@click.argument("task", required=False)
+@click.argument("job", shell_complete=job_ids)
+@click.argument("task", required=False, shell_complete=tasks)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option(
     "-n",

@@ -153,14 +153,24 @@ def _launcher(context: click.Context, param: click.Parameter, text: str | None) 
 
 
 def _option(flag: Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def check(context: click.Context, param: click.Parameter, text: str) -> str:
+    def check(context: click.Context, param: click.Parameter, given: str | tuple[str, ...]) -> str:
+        texts = given if isinstance(given, tuple) else (given,)
+        return "\n".join(map(checked, texts))
+
+    def checked(text: str) -> str:
         try:
             return flag.check(text)
         except ValueError as error:
             raise UsageError(f"{flag.name}: got {text!r}, {error}") from None
 
     return click.option(
-        flag.name, _parameter(flag.name), default="", metavar=flag.metavar, help=flag.help, callback=check
+        flag.name,
+        _parameter(flag.name),
+        default=() if flag.repeated else "",
+        multiple=flag.repeated,
+        metavar=flag.metavar,
+        help=flag.help,
+        callback=check,
     )
 
 

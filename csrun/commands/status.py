@@ -8,6 +8,7 @@ from shlex import join
 
 import click
 
+from csrun.commands.completion import job_ids
 from csrun.commands.flags import count
 from csrun.console import STDOUT, say, write_text
 from csrun.job_registry import find_job, known_jobs
@@ -20,7 +21,7 @@ COMMAND_WIDTH = 60
 
 
 @click.command("status")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=job_ids)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--last",

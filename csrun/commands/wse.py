@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from cs_toolkit.version import __version__
+from csrun.commands.completion import files
 from csrun.commands.flags import (
     context_settings,
     count,
@@ -141,7 +142,9 @@ def build_command(site: Site) -> click.Command:
         "--dry-run", is_flag=True, help="Show the tasks, their environment and command; start nothing."
     )
     @click.version_option(__version__, prog_name=PROGRAM)
-    @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...")
+    @click.argument(
+        "command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGUMENT]...", shell_complete=files
+    )
     @click.pass_context
     def csrun_wse(
         context: click.Context,
@@ -190,6 +193,13 @@ def build_command(site: Site) -> click.Command:
         launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
         plan = scheduler.plan(request, launch_context, survey)  # refuses what can never run
         _say(plan.notices)
+        if not dry_run:
+            from csrun.system_check import check_system  # only here: --help starts no process
+
+            here = scheduler.job_here(environment)
+            certain = not queue.submit and (not scheduler.has_nodes or (here is not None and here.on_node))
+            notice = check_system(words, site.cs_ip, this_toolkit(), wait=wait, certain=certain)
+            _say([notice] if notice else [])
         if not queue.submit and not dry_run:
             return scheduler.run(plan, environment)
         if not queue.submit:

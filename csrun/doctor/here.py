@@ -17,9 +17,9 @@ from csrun.doctor.findings import Finding
 from csrun.environment import Toolkit, program_environment, program_python
 from csrun.site.loading import LoadedSite
 from csrun.site.model import Site
+from csrun.system_query import SystemQueryError, ask_system
 
 ANSWER_LIMIT_S = 60.0
-STATUS_LIMIT_S = 20.0
 FRONT_ENDS = ("tensorflow", "torch")
 
 _LIST_PACKAGES = (
@@ -144,18 +144,10 @@ def system_finding(address: str, toolkit: Toolkit) -> Finding:
     if not address:
         text = "no address is configured; programs get it with --cs_ip"
         return Finding("CS system", "note", text, "set cs_ip of the site, or check one with --cs-ip")
-    words = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
-    # -m searches in the current directory first, so it has to be one that is ours.
-    cwd = toolkit.import_root or toolkit.bin_dir
     try:
-        done = subprocess.run(
-            words, cwd=cwd, capture_output=True, text=True, timeout=STATUS_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("CS system", "fail", f"{address} was not reached: {error}", _START)
-    if done.returncode:
-        return Finding("CS system", "fail", _last_words(done.stderr), _START)
-    status = json.loads(done.stdout.splitlines()[0])
+        status = ask_system(address, toolkit)
+    except SystemQueryError as error:
+        return Finding("CS system", "fail", str(error), _START)
     who = f"{status['name']} {status['version']}"
     text = f"{address} answers: {who}, {status['state']}, fabric {status['fabric']}"
     if status["version"] != __version__:

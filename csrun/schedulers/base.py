@@ -34,12 +34,14 @@ class Flag:
         metavar: what stands for its value in the help.
         help: one line.
         check: returns the value, or raises ValueError with the rest of a sentence: "expected ...".
+        repeated: it may be given several times; its values come in a line each.
     """
 
     name: str
     metavar: str
     help: str
     check: Callable[[str], str] = str
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Asked:
     Attributes:
         site: its settings.
         environment: of the launcher.
-        flags: the scheduler's own flags that were given, by name.
+        flags: the scheduler's own flags that were given, by name; of repeated ones a value a line.
         total_nodes: as the user has given it.
         submit: the job will be handed to the queue.
         dry_run: nothing will be started: what cannot be asked now is a notice, no error.

@@ -10,10 +10,12 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _pytree as pytree
 
+from cs_runtime import progress_notes
 from cstorch.backends import current_backend
 from cstorch.checkpoints.reader import SIGNATURE, read
 from cstorch.checkpoints.writer import write
 from cstorch.errors import CheckpointError
+from cstorch.step_count import steps_done
 from cstorch.tracing.device import DEVICE, to_device
 
 PathLike = str | os.PathLike[str]
@@ -33,6 +35,7 @@ def save(state: Any, path: PathLike) -> None:
         ValueNotThereError: a tensor of a step is saved outside of a step closure.
     """
     write(state, Path(path))
+    progress_notes.checkpoint_saved(steps_done(), path)
     backend = current_backend(raise_exception=False)
     if backend is not None:
         backend.keep_newest(Path(path))

@@ -273,7 +273,7 @@ class Runner:
 
     def _train_on_cpu(self, loader: DataLoader) -> None:
         epoch_steps = self.config.steps_per_epoch or loader.steps
-        batches = islice(loader.endless(), self._first_step, self._first_step + self._total_steps)
+        batches = islice(loader.endless(self._first_step), self._total_steps)
         for step, batch in enumerate(batches):
             epoch, index = divmod(self._first_step + step, epoch_steps)
             asked, last = checkpoint_requests.pending, step + 1 == self._total_steps

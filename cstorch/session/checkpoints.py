@@ -9,10 +9,12 @@ from typing import Any, BinaryIO
 import torch
 from torch.utils import _pytree as pytree
 
+from cs_runtime import progress_notes
 from cs_runtime.tasks import is_chief
 from cs_toolkit.files import replacing
 from cstorch.errors import CheckpointError
 from cstorch.session.closures import step_closure
+from cstorch.step_count import steps_done
 from cstorch.tracing.device import DeviceTensor
 
 
@@ -60,3 +62,4 @@ def save(
             f"cannot write checkpoint '{path}': {error}; older checkpoints are as they were. Free space or "
             "give a writable directory"
         ) from error
+    progress_notes.checkpoint_saved(steps_done(), path)

@@ -164,7 +164,7 @@ def test_dry_run_shows_the_words_of_srun(cluster: Any, run: Any) -> None:
     job = run(cluster, LAUNCHER, "--dry-run", "--time=5", "echo", "a b", ":", program="csrun_cpu")
     assert job.process.returncode == 0
     assert re.search(
-        r"command: srun --disable-status --job-name=csrun_cpu-\w{12} --nodes=1 --ntasks=1 --exclusive "
+        r"command: srun --disable-status --job-name=\w+-\w{12} --nodes=1 --ntasks=1 --exclusive "
         r"--mpi=none --cpus-per-task=4 --time=5 /bin/sh -c 'exec echo",
         job.stdout,
     )

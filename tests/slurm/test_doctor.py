@@ -92,3 +92,15 @@ def test_a_container_is_tried_on_a_node(cluster: Any, doctor: Any) -> None:
     assert "apptainer does not start a program in /nowhere/image.sif: slurmstepd" in line
     assert "/nowhere/image.sif is not there on cs-node" in job.stdout
     assert "note  container        not checked" in doctor(cluster, "--no-probe", **site).stdout
+
+
+def test_a_drained_node_of_the_system_is_told_with_the_administrators_reason(
+    cluster: Any, doctor: Any
+) -> None:
+    cluster.run("scontrol", "update", "nodename=cs-node1", "state=drain", "reason=power supply of ada")
+    try:
+        job = doctor(cluster, "--no-probe")
+    finally:
+        cluster.run("scontrol", "update", "nodename=cs-node1", "state=resume")
+    assert job.process.returncode == 1
+    assert "no job can run: cs-node1 is drained (power supply of ada), and holds the CS system" in job.stdout

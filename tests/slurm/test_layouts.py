@@ -250,3 +250,24 @@ def test_sixty_four_tasks_end_together_when_one_fails(make_cluster: Any, run: An
     assert job.process.returncode == 9, job.shown()
     assert "worker 62 on cs-node8 failed with exit code 9" in job.stderr
     assert not cluster.jobs()
+
+
+def test_options_of_slurm_reach_the_job(cluster: Any, run: Any) -> None:
+    flags = (
+        "--job-name=mine",
+        "--mem=100",
+        "--exclude=cs-node3",
+        "--slurm=comment=for tests",
+        "--slurm=nice=7",
+    )
+    show = ("sh", "-c", "scontrol show job $SLURM_JOB_ID")
+    job = run(cluster, "--total-nodes=1", "--tasks-per-node=1", *flags, *show)
+    assert job.process.returncode == 0, job.shown()
+    for field in (
+        "JobName=mine",
+        "MinMemoryNode=100M",
+        "ExcNodeList=cs-node3",
+        "Comment=for tests",
+        "Nice=7",
+    ):
+        assert field in job.stdout, job.shown()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import join
 
+from cs_toolkit.errors import UsageError
 from csrun.schedulers.slurm.allocation import Allocation
 from csrun.schedulers.slurm.components import Component
 from csrun.schedulers.slurm.options import SlurmOptions
@@ -24,13 +25,31 @@ STEP_WORDS = (
 alone decides what the end of a task means, whatever a site has set for `--wait` and `--kill-on-bad-exit`."""
 
 
-def request_words(component: Component, options: SlurmOptions) -> list[str]:
-    """How srun or sbatch ask for one component, besides its tasks."""
+def node_lists(parts: Sequence[Component], options: SlurmOptions) -> list[str]:
+    """The nodes that each component must have: the chief's that of the CS system, the last one the user's.
+
+    Raises:
+        UsageError: a job of one node must have two.
+    """
+    first, asked = options.gres_node, options.nodelist
+    if len(parts) > 1:
+        return [first, *[""] * (len(parts) - 2), asked]
+    if first and asked not in ("", first):
+        raise UsageError(
+            f"--nodelist={asked}: the job's one node is {first}, which holds the CS system; expected more "
+            f"nodes (--total-nodes), or no --nodelist"
+        )
+    return [first or asked]
+
+
+def request_words(component: Component, options: SlurmOptions, named: str) -> list[str]:
+    """How srun or sbatch ask for one component, besides its tasks; `named` is its one of `node_lists`."""
     words = [f"--nodes={component.nodes}"]
+    words += options.gres_words(with_system=component.holds_system)
     if component.holds_system:
-        words += [f"--gres={options.gres}"] if options.gres else []
         words += [f"--licenses={options.licence}"] if options.licence else []
-        words += [f"--nodelist={options.gres_node}"] if options.gres_node else []
+    words += [f"--nodelist={named}"] if named else []
+    words += options.exclude_words()
     if component.exclusive:
         words.append("--exclusive")
     return [*words, *task_words(component), *options.words]
@@ -47,19 +66,20 @@ def task_words(component: Component) -> list[str]:
 
 
 def srun_job(
-    job_id: str, parts: Sequence[Component], options: SlurmOptions, agent: Sequence[str]
+    name: str, parts: Sequence[Component], options: SlurmOptions, agent: Sequence[str]
 ) -> tuple[str, ...]:
     """Srun that asks for nodes of its own and runs an agent for every task on them."""
-    words: list[str] = ["srun", f"--job-name={job_id}"]
+    words: list[str] = ["srun", f"--job-name={name}"]
+    named = node_lists(parts, options)
     for number, component in enumerate(parts):
         # Options hold for one component only, and so for each of them.
-        words += [":", f"--job-name={job_id}"] if number else []
-        words += [*STEP_WORDS, *request_words(component, options), *agent]
+        words += [":", f"--job-name={name}"] if number else []
+        words += [*STEP_WORDS, *request_words(component, options, named[number]), *agent]
     return tuple(words)
 
 
 def srun_step(
-    job_id: str,
+    name: str,
     parts: Sequence[Component],
     allocation: Allocation,
     agent: Sequence[str],
@@ -71,7 +91,7 @@ def srun_step(
     wherever in the list that stands. `--overlap`, because a shell that was started with srun holds the
     processors and resources of the job, and the step would wait for it for ever.
     """
-    words = ["srun", f"--jobid={allocation.job_id}", f"--job-name={job_id}"]
+    words = ["srun", f"--jobid={allocation.job_id}", f"--job-name={name}"]
     if not allocation.heterogeneous:
         cpus = {component.cpus_per_task for component in parts} - {None}
         tasks, nodes = sum(part.tasks for part in parts), sum(part.nodes for part in parts)
@@ -113,8 +133,9 @@ def srun_cpu(
     """
     words = [*_single_task(name, terminal), "--exclusive", "--mpi=none"]
     words += [] if cpus is None else [f"--cpus-per-task={cpus}"]
-    if exclude_gres and options.gres_node:
-        words.append(f"--exclude={options.gres_node}")
+    words += options.exclude_words(options.gres_node if exclude_gres else "")
+    words += options.gres_words(with_system=False)
+    words += [f"--nodelist={options.nodelist}"] if options.nodelist else []
     return (*words, *options.words, *_one_component(command))
 
 

@@ -36,9 +36,11 @@ ENDED_STATES = (
     "TIMEOUT",
 )
 
+_UNUSABLE = ("down", "drained", "draining", "fail", "failing", "not_responding", "powered_down", "unknown")
+
 _SEPARATOR = "\x1f"
 _QUEUE_FORMAT = _SEPARATOR.join(("%i", "%T", "%r", "%N", "%u", "%j", "%b", "%W", "%S", "%L", "%P", "%Q"))
-_NODE_FORMAT = _SEPARATOR.join(("%N", "%c", "%m", "%G", "%P", "%T"))
+_NODE_FORMAT = _SEPARATOR.join(("%N", "%c", "%m", "%G", "%P", "%T", "%E"))
 _PARTITION_FORMAT = _SEPARATOR.join(("%P", "%a", "%l", "%D"))
 
 
@@ -95,7 +97,10 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node in one of its partitions; memory in MiB, `resources` as "cs:1,gpu:4" or ""."""
+    """A node in one of its partitions; memory in MiB, `resources` as "cs:1,gpu:4" or "".
+
+    `reason` is why it is not in use, in the words of whoever has taken it out of it; "" for none.
+    """
 
     name: str
     cpus: int
@@ -103,6 +108,17 @@ class Node:
     resources: str
     partition: str
     state: str
+    reason: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether jobs start on it."""
+        return not any(bad in self.state.lower() for bad in _UNUSABLE)
+
+    @property
+    def trouble(self) -> str:
+        """`cs-node1 is drained (power supply, since Monday)`: state and Slurm's reason in a few words."""
+        return f"{self.name} is {self.state.lower()}" + (f" ({self.reason})" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +319,16 @@ def parse_nodes(text: str) -> list[Node]:
     """The output of sinfo --Node in our format."""
     nodes = []
     for line in text.splitlines():
-        name, cpus, memory, gres, partition, state = line.split(_SEPARATOR)
+        name, cpus, memory, gres, partition, state, reason = line.split(_SEPARATOR)
         nodes.append(
             Node(
-                name, int(cpus), int(memory), plain_resources(gres), partition.rstrip("*"), state.rstrip("*")
+                name,
+                int(cpus),
+                int(memory),
+                plain_resources(gres),
+                partition.rstrip("*"),
+                state.rstrip("*"),
+                _given(reason),
             )
         )
     return nodes

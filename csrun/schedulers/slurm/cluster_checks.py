@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from csrun.doctor.findings import Finding
 from csrun.schedulers.slurm.client import Node, Partition
 from csrun.schedulers.slurm.hostlist import compress_hostlist
+from csrun.schedulers.slurm.owners import amount_of, owners_out_of_use
 from csrun.schedulers.slurm.times import limit_seconds
 from csrun.site.model import Site
-
-_UNUSABLE = ("down", "drained", "draining", "fail", "failing", "not_responding", "powered_down", "unknown")
 
 
 def job_partition(site: Site, partitions: Sequence[Partition]) -> Partition | None:
@@ -58,13 +57,12 @@ def node_findings(site: Site, nodes: Sequence[Node]) -> Iterator[Finding]:
         nodes: of the partition.
     """
     names = {node.name for node in nodes}
-    usable = [node for node in nodes if not any(bad in node.state.lower() for bad in _UNUSABLE)]
+    usable = [node for node in nodes if node.usable]
     out = sorted(names - {node.name for node in usable})
     if out:
-        advice = "'sinfo -R' tells why; jobs run on the others"
-        yield Finding(
-            "nodes", "note", f"{len(out)} of {len(names)} cannot be used: {compress_hostlist(out)}", advice
-        )
+        troubles = "; ".join(dict.fromkeys(node.trouble for node in nodes if node.name in out))
+        text = f"{len(out)} of {len(names)} cannot be used: {compress_hostlist(out)}"
+        yield Finding("nodes", "note", text, f"{troubles}; jobs run on the others")
     else:
         yield Finding("nodes", "ok", f"all {len(names)} can be used")
     if site.def_nodes > len(usable):
@@ -109,7 +107,7 @@ def resource_findings(
 def _gres_finding(site: Site, nodes: Sequence[Node]) -> Finding:
     parts = site.gres_resource.split(":")  # name[:type][:count]
     name, wanted = parts[0], int(parts[-1]) if parts[-1].isdigit() else 1
-    owners = {node.name: amount for node in nodes if (amount := _amount(node.resources.split(","), name))}
+    owners = {node.name: amount for node in nodes if (amount := amount_of(node, name))}
     if not owners:
         text = f"no node of the partition has the generic resource {name!r}"
         return Finding(
@@ -119,13 +117,11 @@ def _gres_finding(site: Site, nodes: Sequence[Node]) -> Finding:
         text = f"{site.gres_resource} is more than any node has ({max(owners.values())})"
         return Finding("gres", "fail", text, "lower the count in gres_resource of the site")
     where = compress_hostlist(sorted(owners))
+    if out := owners_out_of_use(nodes, site.gres_resource, site.gres_node):
+        text = f"no job can run: {out}, and holds the CS system"
+        advice = "have the administrator bring it back: scontrol update nodename=NODE state=resume"
+        return Finding("gres", "fail", text, advice)
     if site.gres_node and site.gres_node not in owners:
         text = f"{name!r} is on {where}, and gres_node of the site is {site.gres_node}"
         return Finding("gres", "fail", text, f"set gres_node to {sorted(owners)[0]}")
     return Finding("gres", "ok", f"{site.gres_resource} on {where}")
-
-
-def _amount(resources: Iterable[str], name: str) -> int:
-    """How many of a generic resource "name[:type]:count" a node has."""
-    amounts = [item.split(":") for item in resources if item.partition(":")[0] == name]
-    return sum(int(parts[-1]) if parts[-1].isdigit() else 1 for parts in amounts)

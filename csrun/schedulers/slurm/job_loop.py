@@ -477,7 +477,13 @@ class SlurmRun:
         if self._plan.allocation is not None or self._first_at_s is not None:
             return
         if self._queue is None and now_s - self._began_at_s > QUEUE_WATCH_AFTER_S:
-            self._queue = QueueWatch(self._client, self._plan.job_id, self._plan.resource)
+            self._queue = QueueWatch(
+                self._client,
+                self._plan.job_name,
+                self._plan.resource,
+                lambda: self._lines.job_id,
+                self._plan.owner,
+            )
         if self._queue is not None:
             for line in self._queue.lines():
                 self._report.say(line)

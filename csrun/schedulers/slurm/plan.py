@@ -12,6 +12,7 @@ from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.slurm.allocation import Allocation, host_file
 from csrun.schedulers.slurm.arguments import srun_job, srun_step
 from csrun.schedulers.slurm.components import components, with_whole_nodes
+from csrun.schedulers.slurm.names import job_name
 from csrun.schedulers.slurm.survey import ClusterSurvey
 from csrun.schedulers.tasks import check_number_of_tasks, common_change, job_log_dir, planned_tasks, plural
 from csrun.system_watch import system_address
@@ -26,21 +27,25 @@ class SlurmPlan(LaunchPlan):
 
     Attributes:
         srun: the words of the command that starts the agents.
+        job_name: of the job in Slurm's queue; a user may give the same to several.
         host_file: what SLURM_HOSTFILE has to hold; "" where srun needs none.
         allocation: that the job runs in; None where srun asks for one of its own.
         cpus_of_tasks: by rank, to how many CPUs the task is pinned where Slurm does not do it; None: to none.
         ports: range in which the launcher may listen; None: any port.
         loopback: nodes reach the launcher through this machine's loopback.
         resource: what stands for the CS system in the queue, such as "cs:1".
+        owner: the node that holds it, where the site says so.
     """
 
     srun: tuple[str, ...]
+    job_name: str
     host_file: str
     allocation: Allocation | None
     cpus_of_tasks: tuple[int | None, ...]
     ports: tuple[int, int] | None
     loopback: bool
     resource: str
+    owner: str
 
 
 def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSurvey) -> SlurmPlan:
@@ -50,6 +55,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
         ToolkitError: it can never run on this cluster, or not in this allocation.
     """
     layout, facts, allocation = request.layout, survey.facts, survey.allocation
+    name = survey.options.job_name or job_name(request.command, context.cwd, context.job_id)
     check_number_of_tasks(layout)
     parts = components(layout)
     agent = agent_command()
@@ -60,10 +66,10 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
             facts.check(layout, survey.options)
             # of the smallest node: site and user may ask for any of them (--nodelist, --constraint)
             asked = with_whole_nodes(parts, min(facts.cpus, default=1))
-        srun = srun_job(context.job_id, asked, survey.options, agent)
+        srun = srun_job(name, asked, survey.options, agent)
     else:
         allocation.check(layout, survey.system_node)
-        srun = srun_step(context.job_id, parts, allocation, agent)
+        srun = srun_step(name, parts, allocation, agent)
         if not allocation.heterogeneous:
             hosts = host_file(layout, allocation.ordered(survey.system_node))
     log_dir = job_log_dir(request, context)
@@ -81,12 +87,14 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
         grace_s=request.grace_s,
         wind_down_s=request.wind_down_s,
         srun=srun,
+        job_name=name,
         host_file=hosts,
         allocation=allocation,
         cpus_of_tasks=tuple(part.cpus_per_task for part in parts for _ in range(part.tasks)),
         ports=facts.ports if facts else None,
         loopback=bool(facts and facts.loopback),
         resource=survey.options.resource,
+        owner=survey.options.gres_node,
     )
 
 

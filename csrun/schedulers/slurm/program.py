@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from csrun.commandline import find_command
 from csrun.schedulers.base import Asked, ProgramPlan, ProgramRequest
 from csrun.schedulers.slurm.allocation import read_allocation
@@ -10,6 +12,7 @@ from csrun.schedulers.slurm.attended import on_terminal, run_attended, step_name
 from csrun.schedulers.slurm.client import SlurmClient, submission_environment
 from csrun.schedulers.slurm.errors import SlurmError
 from csrun.schedulers.slurm.facts import look_around, whole_node_cpus
+from csrun.schedulers.slurm.names import subject
 from csrun.schedulers.slurm.options import SlurmOptions
 
 
@@ -20,7 +23,8 @@ def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:
         ToolkitError: there is no such command, no such partition, or no cluster.
     """
     options = SlurmOptions.of_site(asked.site, asked.flags)
-    name, terminal = step_name(request.launcher), on_terminal()
+    about = options.job_name or subject(request.command, Path.cwd())
+    name, terminal = step_name(about), on_terminal()
     allocation = read_allocation(asked.environment) if request.inside else None
     if allocation is not None:
         avoided = options.gres_node if request.avoid_system else ""

@@ -72,6 +72,7 @@ class Waiting:
         reason: Slurm's keyword.
         holders: the running jobs that have the CS system.
         start: expected start, ISO local time; "" where Slurm does not know it.
+        trouble: why the node that holds the CS system is out of use; "" for nothing.
     """
 
     job: QueuedJob
@@ -79,6 +80,7 @@ class Waiting:
     reason: str
     holders: tuple[QueuedJob, ...]
     start: str
+    trouble: str = ""
 
     def sentence(self) -> str:
         """One line for the user."""
@@ -86,7 +88,12 @@ class Waiting:
             f"job {self.job.job_id} waits in partition {self.job.partition}, place {self.place}: "
             f"{reason_sentence(self.reason)}"
         ]
-        if self.holders:
+        if self.trouble:
+            parts.append(
+                f"no job can run: {self.trouble}, and holds the CS system; it goes on when the administrator "
+                f"has brought the node back"
+            )
+        elif self.holders:
             held = " and ".join(_holder_text(holder) for holder in self.holders)
             parts.append(f"the CS system is held by {held}")
         elif self.job.resources or self.job.licences:
@@ -103,13 +110,16 @@ def news(sentence: str) -> str:
     return re.sub(r"; expected start [^;]*", "", sentence)
 
 
-def waiting(components: Sequence[QueuedJob], queue: Iterable[QueuedJob], resource: str) -> Waiting | None:
+def waiting(
+    components: Sequence[QueuedJob], queue: Iterable[QueuedJob], resource: str, trouble: str = ""
+) -> Waiting | None:
     """Why a job waits; None if it does not.
 
     Args:
         components: the job's entries in the queue, its leader first.
         queue: all jobs that wait or run.
         resource: the generic resource ("cs:1") or licence that stands for the CS system; "" for none.
+        trouble: why the node that holds it is out of use, see `owners_out_of_use`.
     """
     pending = [component for component in components if component.pending]
     if not pending:
@@ -123,7 +133,7 @@ def waiting(components: Sequence[QueuedJob], queue: Iterable[QueuedJob], resourc
     }
     reason = next((component.reason for component in pending if component.reason), "")
     starts = [component.start for component in pending if component.start]
-    return Waiting(leader, len(before) + 1, reason, holders(jobs, resource), max(starts, default=""))
+    return Waiting(leader, len(before) + 1, reason, holders(jobs, resource), max(starts, default=""), trouble)
 
 
 def holders(queue: Iterable[QueuedJob], resource: str) -> tuple[QueuedJob, ...]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from cs_toolkit.errors import UsageError
 from csrun.job_registry import KnownJob
 from csrun.schedulers.base import LaunchContext, LaunchRequest
-from csrun.schedulers.slurm.arguments import request_words
+from csrun.schedulers.slurm.arguments import node_lists, request_words
 from csrun.schedulers.slurm.components import components
+from csrun.schedulers.slurm.names import job_name
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.script import BatchScript
 from csrun.schedulers.slurm.times import limit_seconds
@@ -30,9 +31,13 @@ def batch_script(request: LaunchRequest, context: LaunchContext, options: SlurmO
     Raises:
         UsageError: it would be asked for its last checkpoint before its start.
     """
+    parts = components(request.layout)
+    named = node_lists(parts, options)
     return BatchScript(
-        name=context.job_id,
-        components=tuple(tuple(request_words(part, options)) for part in components(request.layout)),
+        name=options.job_name or job_name(request.command, context.cwd, context.job_id),
+        components=tuple(
+            tuple(request_words(part, options, nodes)) for part, nodes in zip(parts, named, strict=True)
+        ),
         output=job_log_dir(request, context) / OUTPUT_NAME,
         cwd=context.cwd,
         command=launcher_words(request, context, "slurm"),

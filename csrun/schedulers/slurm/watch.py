@@ -5,9 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 
 from csrun.schedulers.slurm.client import QueuedJob, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
+from csrun.schedulers.slurm.owners import owners_out_of_use
 from csrun.schedulers.slurm.queue import news, waiting
 from csrun.wait_lines import WaitLines
 
@@ -21,11 +23,17 @@ class QueueWatch:
     Args:
         client: the cluster.
         name: the job's name; it need not be submitted yet.
+        number: the job's number, by which it is told from others of its name; "" while it is not known.
+        owner: the node that holds the CS system, where the site says so.
         resource: what stands for the CS system, as for `csrun.schedulers.slurm.queue.waiting`.
     """
 
-    def __init__(self, client: SlurmClient, name: str, resource: str) -> None:
+    def __init__(
+        self, client: SlurmClient, name: str, resource: str, number: Callable[[], str] = str, owner: str = ""
+    ) -> None:
         self._client = client
+        self._number = number
+        self._owner = owner
         self._name = name
         self._resource = resource
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -65,9 +73,12 @@ class QueueWatch:
                 self._lines.put(told)
 
     def _line(self) -> str:
-        components = [job for job in self._client.jobs(name=self._name) if job.active]
+        number = self._number()
+        named = [job for job in self._client.jobs(name=self._name) if job.active]
+        components = [job for job in named if number in ("", job.job_id)]
         self._job = components[0] if components else self._job
         if not any(component.pending for component in components):
             return ""
-        found = waiting(components, self._client.queue(), self._resource)
+        trouble = owners_out_of_use(self._client.nodes(), self._resource, self._owner)
+        found = waiting(components, self._client.queue(), self._resource, trouble)
         return found.sentence() if found else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -15,7 +15,8 @@ import yaml
 
 from cs_system.testing import RunningSystem
 
-RUN_PY = Path(__file__).parents[3] / "models" / "fc_mnist" / "tf" / "run.py"
+ROOT = Path(__file__).parents[3]
+RUN_PY = ROOT / "models" / "fc_mnist" / "tf" / "run.py"
 TASKS = ("--total-nodes=1", "--tasks-per-node=3", "--cpus-per-task=1")
 Command = Callable[..., CompletedProcess[str]]
 
@@ -84,3 +85,14 @@ def test_from_validate_to_predict(
     assert on_cpu["classes"].shape == (360,)
     assert (on_system["classes"] == on_cpu["classes"]).all()
     np.testing.assert_allclose(on_system["probabilities"], on_cpu["probabilities"], rtol=1e-4, atol=1e-6)
+    assert not _undocumented([*model_dir.iterdir(), *artifact.iterdir(), *tmp_path.glob("*.yaml")])
+
+
+def _undocumented(paths: Iterable[Path]) -> list[str]:
+    """Names that the page on files does not have; a letter or a word in capitals there stands for any."""
+    page = (ROOT / "docs/files.md").read_text()
+    words = re.findall(r"`([^`\n]+)`", page)
+    known = [
+        re.escape(re.sub(r"\b[A-Z]+\b|<hash>", "*", word).rstrip("/")).replace(r"\*", ".*") for word in words
+    ]
+    return [path.name for path in paths if not any(re.fullmatch(name, path.name) for name in known)]

@@ -15,9 +15,9 @@ _QUEUE = """\
 """
 _PARTITIONS = "all*|up|1-00:00:00|3\nshort|up|5:00|3\n"
 _NODES = """\
-cs-node1|8|2000|cs:1|all*|mixed
-cs-node2|8|2000|(null)|all*|mixed
-cs-node3|8|2000|(null)|all*|idle
+cs-node1|8|2000|cs:1|all*|mixed|none
+cs-node2|8|2000|(null)|all*|mixed|none
+cs-node3|8|2000|(null)|all*|idle|none
 """
 _CONFIGURATION = """\
 Configuration data as of 2026-11-20T10:16:00

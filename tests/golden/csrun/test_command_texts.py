@@ -119,7 +119,7 @@ def test_launchers_and_doctor(
 
 def test_one_program_on_a_node_of_its_own(text: Text) -> None:
     said = text("csrun_cpu", "--dry-run", *PROGRAM, env=SLURM)
-    _compare(re.sub(r"csrun_cpu-[0-9a-f]{12}", "STEP", said), "cpu_slurm")
+    _compare(re.sub(r"project-[0-9a-f]{12}", "STEP", said), "cpu_slurm")
 
 
 @pytest.mark.parametrize(

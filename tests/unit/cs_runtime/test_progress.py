@@ -2,16 +2,25 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cs_runtime import progress_notes
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.progress import Progress
 from cs_system.client import StepOutputs
+from csrun.training_progress import read_progress
 
 STEP_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def no_training_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_notes, "_present", None)
+    monkeypatch.setattr(progress_notes, "_newest", None)
 
 
 def spans(lengths: list[int], first_step: int = 0) -> list[StepOutputs]:
@@ -28,7 +37,7 @@ def spans(lengths: list[int], first_step: int = 0) -> list[StepOutputs]:
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, float, float, float]]:
     """(step, loss, steps a second, samples a second) of every line."""
     pattern = r"global step (\d+): loss = (\S+) \((\S+) steps/sec, (\S+) samples/sec\)"
-    found = (re.fullmatch(pattern, record.getMessage()) for record in caplog.records)
+    found = (re.match(pattern, record.getMessage()) for record in caplog.records)
     return [(int(m[1]), float(m[2]), float(m[3]), float(m[4])) for m in found if m]
 
 
@@ -70,8 +79,74 @@ def test_lines_before_a_bad_loss_are_logged(tmp_path: Path, caplog: pytest.LogCa
     assert [step for step, *_ in lines(caplog)] == [1, 10, 20]
 
 
+def test_a_line_says_where_the_training_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
+    progress_notes.begin(tmp_path, 7, 107)
+    progress = Progress(7, 8, 10, tmp_path)
+    for outputs in spans([13, 10], 7):
+        progress.add(outputs)
+        progress_notes.checkpoint_saved(20, tmp_path / "model.ckpt-20")
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "continuing at step 7 of 107"
+    assert said[1] == (
+        "global step 8: loss = 8 (2.00 steps/sec, 16 samples/sec); of 107; checkpoint 7; input keeps up"
+    )
+    assert said[-1] == (
+        "global step 30: loss = 30 (2.00 steps/sec, 16 samples/sec); of 107, 38 s left; checkpoint 20; "
+        "input keeps up"
+    )
+
+
+@pytest.mark.parametrize("lengths", [[40], [20, 20], [5, 15, 10, 10]])
+def test_time_without_a_batch_makes_a_line_input_bound(
+    lengths: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
+    progress = Progress(0, 8, 20, tmp_path)
+    for outputs in spans(lengths):
+        progress.add(replace(outputs, waited_s=0.3 * STEP_S * outputs.count))
+    ends = [record.getMessage().rpartition("; ")[2] for record in caplog.records]
+    assert ends[1:] == ["input-bound: 30% of the time without a batch"] * 2
+
+
 def test_no_lines_where_none_are_wanted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cs_runtime")
     for every in (0, None):
         Progress(0, 8, every, tmp_path).add(spans([30])[0])
     assert not lines(caplog)
+
+
+def test_the_notes_of_a_job_lie_beside_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
+    progress_notes.begin(tmp_path / "model", 0, 100)
+    progress = Progress(0, 8, 10, tmp_path)
+    for outputs in spans([10, 15]):
+        progress.add(outputs)
+    progress_notes.checkpoint_saved(25, tmp_path / "model/model.ckpt-25")
+    noted = read_progress(tmp_path)
+    assert noted is not None
+    assert (noted.step, noted.last_step, noted.loss, noted.checkpoint_step) == (25, 100, 20.0, 25)
+    assert noted.how_to_go_on() == (
+        f"the training was at global step 25 of 100; its newest checkpoint is of step 25 ({tmp_path}/model): "
+        "the same command goes on from there"
+    )
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_an_interrupted_training_says_how_to_go_on(
+    launched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cs_runtime")
+    monkeypatch.delenv("CSRUN_LOG_DIR", raising=False)
+    if launched:  # where the launcher says it
+        monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
+    progress_notes.begin(tmp_path, 0, 100)
+    progress_notes.now_at(12)
+    progress_notes.log_how_to_go_on(KeyboardInterrupt())
+    told = [r.getMessage() for r in caplog.records]
+    assert told == ([] if launched else [
+        "the training was at global step 12 of 100 and has written no checkpoint: it begins again"
+    ])  # fmt: skip
+    caplog.clear()
+    progress_notes.log_how_to_go_on(ValueError("a bug of the program"))
+    assert not caplog.records

@@ -1,7 +1,10 @@
+import socket
+
 import pytest
 
 from cs_system.address import SystemAddress, parse_address
 from cs_system.errors import BadAddressError
+from cs_system.server.serve import known_as
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,29 @@ def test_other_forms_are_refused_by_name(value, fault):
 @pytest.mark.parametrize("value", ["10.0.0.5:9123", "[::1]:9123"])
 def test_text_of_an_address_reads_back(value):
     assert str(parse_address(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise", "known"),
+    [
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("10.0.0.5", "", "10.0.0.5"),
+        ("0.0.0.0", "cs.lab", "cs.lab"),
+        ("0.0.0.0", "", "node7"),
+        ("::", "", "node7"),
+    ],
+)
+def test_the_printed_address_can_be_used_from_another_node(
+    host: str, advertise: str, known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, port: [])
+    assert known_as(host, advertise) == known
+
+
+def test_a_host_whose_name_nobody_knows_is_reached_on_its_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str, port: None) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert known_as("0.0.0.0", "") == "127.0.0.1"

@@ -4,10 +4,12 @@ import itertools
 import threading
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import cs_system.server.steps as steps_module
 from cs_stream.errors import EndOfInputError, StallError, WorkerLostError
 from cs_stream.receiver import ReadySpan
 from cs_system.server.rates import RateMeter
@@ -133,6 +135,23 @@ def test_a_stall_is_waited_out():
         3, StallError("none yet", 0), 1, StallError("none yet", 1), StallError("none yet", 1), 2
     )
     assert values(emitted) == [0, 1, 2]
+
+
+def test_time_without_a_batch_is_told_with_the_steps_behind_it(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    class SlowRing(ScriptedRing):
+        def take(self, timeout_s):
+            now_s[0] += 0.0 if not timeout_s else 2.0
+            return super().take(timeout_s)
+
+    calls, emitted = Calls(), []
+    ring = SlowRing(calls, 2, StallError("none yet", 0), StallError("none yet", 0), 3)
+    StepLoop(calls, ring, Progress(0)).run(5, emitted.append, threading.Event())
+    assert values(emitted) == [0, 1, 2, 3, 4]
+    # 2 s for the first span; while it is under way nobody waits; then two looks of 2 s each.
+    assert sum(part.waited_s for part in emitted) == 6.0
 
 
 def test_outputs_before_a_lost_worker_are_delivered():

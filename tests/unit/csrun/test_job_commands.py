@@ -15,8 +15,10 @@ import pytest
 
 from csrun.job_registry import KnownJob, find_job, known_jobs, register
 from csrun.job_state import QueueView, job_status
+from csrun.job_view import status_text
 from csrun.jobs import new_job_id
 from csrun.schedulers.slurm.state import view_of
+from csrun.training_progress import TrainingProgress, read_progress
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")
@@ -218,3 +220,28 @@ def test_the_end_of_a_job_id_is_never_a_number(monkeypatch: pytest.MonkeyPatch) 
     names = iter(["0998", "1234", "1a2b"])
     monkeypatch.setattr("csrun.jobs.token_hex", lambda size: next(names))
     assert new_job_id("local").endswith("-1a2b")
+
+
+def test_the_status_of_a_training_has_the_numbers_of_its_log() -> None:
+    progress = TrainingProgress(
+        *(4300, 1000, 13500, "/m", 0.125, 80.0, 5120.0, 0.4, 4000, "/m/model.ckpt-4000"),
+    )
+    running = job_status(JOB, {}, view_of("RUNNING", "n1"), None, progress)
+    line = next(line for line in status_text(running).splitlines() if line.startswith("training"))
+    assert line == (
+        "training  step 4300: loss = 0.125 (80.00 steps/sec, 5120 samples/sec); of 13500, 1 min 55 s left; "
+        "checkpoint 4000; input-bound: 40% of the time without a batch"
+    )
+    assert running.to_json()["training"]["seconds_left"] == 115.0
+    ended = job_status(JOB, {}, view_of("TIMEOUT"), None, progress)
+    assert "(/m): the same command goes on from there" in status_text(ended)
+
+
+def test_a_progress_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    known = {"step": 5, "first_step": 0, "last_step": None, "model_dir": "m", "to_come": 1}
+    (tmp_path / "progress.json").write_text(json.dumps(known))
+    found = read_progress(tmp_path)
+    assert found is not None
+    assert found.line() == "global step 5:"
+    (tmp_path / "progress.json").write_text('{"step": 5}')
+    assert read_progress(tmp_path) is None

@@ -37,6 +37,24 @@ def test_of_a_progress_display_one_state_a_second_is_shown_and_the_last(output: 
     assert output.tail == ["100%"]
 
 
+def test_what_tensorflow_says_at_its_start_is_left_to_the_log_but_errors_are_shown(
+    output: TaskOutput,
+) -> None:
+    noise = (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+        "I0000 00:00:1795536179.756084   26966 port.cc:153] oneDNN custom operations are on.\n"
+        "W0000 00:00:1795536179.756084   26966 gpu_device.cc:2341] Cannot dlopen some GPU libraries.\n"
+        "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the "
+        "appropriate compiler flags.\n"
+        "2026-11-24 10:15:30.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow\n"
+    )
+    error = "E0000 00:00:1795536179.756084   26966 cuda_dnn.cc:8310] Unable to register cuDNN factory\n"
+    own = "W0000 is a product\nthe loss is 2.5\n"
+    shown = output.feed((noise + error + own).encode(), 0.0)
+    assert shown == "".join(f"chief | {line}\n" for line in (error + own).splitlines())
+    assert output.tail == (error + own).splitlines()
+
+
 def test_windows_line_ends_are_line_ends(output: TaskOutput) -> None:
     assert output.feed(b"a\r", 0.0) == ""
     assert output.feed(b"\nb\r\n", 0.0) == "chief | a\nchief | b\n"

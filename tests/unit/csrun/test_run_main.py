@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from csrun.commands.csrun import build_command
+from csrun.commands.flags import run_main
 
 CRASH = """
 import sys, tempfile
@@ -15,6 +21,29 @@ def build():
     raise RuntimeError("a wrong turn")
 run_main("csrun_wse", build, [])
 """
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["statsu"], "'statsu'; did you mean status? (all commands: csrun --help)"),
+        (
+            ["config", "chek"],
+            "'chek'; did you mean check? (all commands: csrun config --help)",
+        ),
+        (["xyz"], "'xyz'; expected one of: cancel, completion, config, "),
+    ],
+)
+def test_a_command_that_is_not_there_gets_a_suggestion(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit, match="2"):
+        run_main("csrun", build_command, words)
+    signal.signal(signal.SIGINT, handler)
+    assert capfd.readouterr().err.startswith(f"csrun: unknown command {said}")
+
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

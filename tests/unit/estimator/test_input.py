@@ -123,3 +123,31 @@ def test_unusable_inputs(element: Any, message: str) -> None:
 def test_integers_beyond_32_bits_are_refused() -> None:
     with pytest.raises(InputFnError, match=r"'labels' .* to 4294967296; .* 32 bits"):
         narrowed("labels", np.array([0, 1 << 32]))
+
+
+def test_closing_waits_for_nothing_that_the_input_does() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(number: Any) -> Any:
+        if number.numpy() >= 2:
+            begun.set()
+            go_on.wait(60)
+        return number
+
+    def busy(params: dict[str, Any]) -> tf.data.Dataset:
+        return tf.data.Dataset.range(9).map(
+            lambda n: tf.ensure_shape(tf.py_function(slow, [n], tf.int64), [])
+        )
+
+    def prefetched(params: dict[str, Any]) -> tf.data.Dataset:
+        return busy(params).batch(1, drop_remainder=True).prefetch(4)
+
+    batches = read(source(prefetched), None, 0)
+    next(batches)
+    begun.wait(60)
+    closing = threading.Thread(target=batches.close)  # type: ignore[attr-defined]
+    closing.start()
+    closing.join(20)
+    waited = closing.is_alive()
+    go_on.set()
+    assert not waited

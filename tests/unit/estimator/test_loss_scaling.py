@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.util import deprecation
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module, print_module
@@ -59,3 +60,13 @@ def test_the_global_step_is_found_in_a_branch(scale: Any) -> None:
         check_advances(op, step)
         with pytest.raises(ModelFnError, match="does not advance"):
             check_advances(op, other)
+
+
+def test_no_deprecation_is_told_to_whoever_scales_the_loss(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deprecation, "_PRINTED_WARNING", {})  # each is told once in a process
+    with caplog.at_level("WARNING", "tensorflow"), tf.Graph().as_default():
+        loss_scale_optimizer(v1.train.GradientDescentOptimizer(0.1))
+        loss_scale_optimizer(v1.train.GradientDescentOptimizer(0.1), 128.0)
+    assert not caplog.records

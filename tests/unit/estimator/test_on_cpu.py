@@ -59,13 +59,17 @@ def test_checkpoints_are_readable_by_tensorflow(tiny: Tiny, tiny_input: InputFn)
     assert Path(estimator.model_dir, "model.ckpt-3.meta").is_file()
 
 
-def test_second_train_continues(tiny: Tiny, tiny_input: InputFn) -> None:
+def test_second_train_continues(tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture) -> None:
+    for package in ("estimator", "cs_runtime"):
+        caplog.set_level(logging.INFO, package)
     tiny().train(tiny_input, steps=3)
     tiny().train(tiny_input, steps=3)
     assert tiny().get_variable_value("global_step") == 6
     before = tiny().get_variable_value("dense/kernel")
     tiny().train(tiny_input, max_steps=6)
     assert np.array_equal(before, tiny().get_variable_value("dense/kernel"))
+    assert "continuing at step 3 of 6" in caplog.text
+    assert "the newest checkpoint is of step 6. To train on give a higher max_steps (12:" in caplog.text
 
 
 def test_keep_checkpoint_max_counts_earlier_runs(tiny: Tiny, tiny_input: InputFn) -> None:
@@ -124,7 +128,8 @@ def read_scalars(directory: Path) -> dict[str, dict[int, float]]:
 
 
 def test_log_lines(tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "estimator")
+    for package in ("estimator", "cs_runtime"):
+        caplog.set_level(logging.INFO, package)
     tiny(log_step_count_steps=2).train(tiny_input, steps=4)
     messages = [record.getMessage() for record in caplog.records]
     steps = [message.split(":")[0] for message in messages if message.startswith("global step ")]

@@ -121,3 +121,13 @@ def test_numbers_of_replicas() -> None:
     for wrong in (0, "many", 2.5):
         with pytest.raises(ValueError, match=r"num_replicas is .*, expected a whole number of 1 or more"):
             CSRunConfig(num_replicas=wrong)
+
+
+def test_in_a_job_the_system_is_that_of_the_site_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CS_IP", "10.0.0.9")
+    assert CSRunConfig().cs_ip is None  # without csrun_wse a program without an address runs on this CPU
+    monkeypatch.setenv("CSRUN_ROLE", "chief")
+    assert CSRunConfig().cs_ip == "10.0.0.9"
+    assert CSRunConfig(cs_ip="10.0.0.5").cs_ip == "10.0.0.5"

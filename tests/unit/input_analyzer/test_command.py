@@ -107,7 +107,7 @@ def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> N
     tools = tmp_path / "bin"
     tools.mkdir()
     cpus, ports = "NodeName=n1 CPUEfctv=3 CPUTot=4", "SrunPortRange = 0-0"
-    partition, node = r"cpu*\037up\0371:00:00\0374\n", r"n1\0374\0378000\037(null)\037cpu*\037idle\n"
+    partition, node = r"cpu*\037up\0371:00:00\0374\n", r"n1\0374\0378000\037(null)\037cpu*\037idle\037none\n"
     for name, body in {
         "srun": 'echo srun "$@"',
         "scontrol": f'case "$*" in *nodes) echo {cpus};; *) echo {ports};; esac',

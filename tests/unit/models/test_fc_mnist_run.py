@@ -97,7 +97,7 @@ def test_bad_parameter_files(fc_mnist_dir: Path, tmp_path: Path) -> None:
     unknown = run_py(fc_mnist_dir, tmp_path, "-m", "train", "-p", "bad.yaml")
     line = 1 + text.splitlines().index("  dropout: 0.2")
     assert unknown.returncode == 2
-    assert f"bad.yaml:{line}: unknown key 'model.droput'" in unknown.stderr
+    assert f"bad.yaml:{line}: unknown key 'model.droput'; did you mean 'dropout'?" in unknown.stderr
     assert "Traceback" not in missing.stderr + doubled.stderr + unknown.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
 

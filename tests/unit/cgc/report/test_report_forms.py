@@ -167,7 +167,7 @@ def test_a_terminal_shows_the_slowest_kernels_of_a_long_table_and_all_else() -> 
     names = [line.split()[1] for line in shown.splitlines() if line.startswith("| fc")]
     slowest = sorted(range(100), key=lambda index: rates[index])[:5]
     assert names == [f"fc{index}" for index in sorted(slowest)]
-    assert "... and 95 faster kernels, see compile_report.txt" in shown
+    assert "... and 95 faster ones, see compile_report.txt" in shown
     assert "| overall" in shown
     assert shown.startswith("head\n\n+-")
     assert shown.endswith("\n\nVerdict: good.\n")

@@ -110,5 +110,5 @@ def test_a_host_that_is_too_slow_for_all_copies_is_told(graph: KernelGraph) -> N
 def test_a_terminal_shows_the_replicas_whole(graph: KernelGraph) -> None:
     text = render_text(report_of(graph, "auto"))
     short = shortened(text, rows=3)
-    assert "and 4 faster kernels" in short
-    assert text[text.index("Replicas: ") :] in short
+    assert "and 4 faster ones" in short
+    assert text[text.index("Replicas: ") : text.index("All figures are")] in short

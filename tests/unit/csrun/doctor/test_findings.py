@@ -82,6 +82,14 @@ def test_nodes_that_are_down_are_noted_and_not_counted() -> None:
     assert levels(list(node_findings(replace(SITE, def_nodes=1), nodes)))["default job"] == "ok"
 
 
+def test_a_drained_node_of_the_system_stops_all_jobs_and_slurms_reason_is_told() -> None:
+    nodes = [replace(NODES[0], state="drained", reason="power supply"), *NODES[1:]]
+    failed = failure(list(resource_findings(SITE, nodes, {"cs": (1, 0)})))
+    assert failed.text == "no job can run: n1 is drained (power supply), and holds the CS system"
+    [noted] = [one for one in node_findings(SITE, nodes) if one.name == "nodes"]
+    assert noted.advice.startswith("n1 is drained (power supply); ")
+
+
 def test_without_a_resource_for_the_system_a_run_works_and_is_noted() -> None:
     (finding,) = resource_findings(Site(), NODES, {})
     assert finding.level == "note"

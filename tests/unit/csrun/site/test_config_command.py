@@ -55,7 +55,7 @@ def test_check_prints_each_fault_on_a_line_of_its_own_that_editors_understand(
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
         "bad.yaml:1: 'def_nodes' is 0: Input should be greater than or equal to 1",
-        "bad.yaml:2: unknown key 'nodes'; remove it or correct its spelling",
+        "bad.yaml:2: unknown key 'nodes'; did you mean 'def_nodes'?",
     ]
 
 

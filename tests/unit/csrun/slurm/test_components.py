@@ -6,7 +6,14 @@ import pytest
 
 from csrun.layout import JobLayout
 from csrun.schedulers.slurm.allocation import Allocation
-from csrun.schedulers.slurm.arguments import request_words, srun_cpu, srun_cpu_step, srun_job, srun_step
+from csrun.schedulers.slurm.arguments import (
+    node_lists,
+    request_words,
+    srun_cpu,
+    srun_cpu_step,
+    srun_job,
+    srun_step,
+)
 from csrun.schedulers.slurm.components import Component, components, with_whole_nodes
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.model import Site
@@ -60,9 +67,10 @@ def test_srun_for_nodes_of_its_own() -> None:
 
 def test_a_licence_and_the_node_of_the_system_are_asked_for_once() -> None:
     options = SlurmOptions(licence="cs:1", gres_node="node1")
-    first, second = components(JobLayout(2, 1))
-    assert "--licenses=cs:1 --nodelist=node1" in " ".join(request_words(first, options))
-    assert not {"--licenses=cs:1", "--nodelist=node1"} & set(request_words(second, options))
+    parts = components(JobLayout(2, 1))
+    first, second = map(request_words, parts, [options] * 2, node_lists(parts, options))
+    assert "--licenses=cs:1 --nodelist=node1" in " ".join(first)
+    assert not {"--licenses=cs:1", "--nodelist=node1"} & set(second)
 
 
 def test_srun_in_a_plain_allocation_leaves_the_places_to_the_host_file() -> None:

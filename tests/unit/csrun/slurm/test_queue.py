@@ -40,6 +40,15 @@ def test_a_waiting_job_has_place_reason_holder_and_start() -> None:
     )
 
 
+def test_where_the_systems_node_is_out_of_use_no_job_can_run() -> None:
+    found = waiting([JOB], [JOB], "cs:1", "n1 is drained (power supply)")
+    assert found is not None
+    assert found.sentence().endswith(
+        "; no job can run: n1 is drained (power supply), and holds the CS system; it goes on when the "
+        "administrator has brought the node back"
+    )
+
+
 def test_equal_priorities_go_by_job_number() -> None:
     queue = [replace(JOB, job_id=number) for number in ("9", "12", "10", "100")]
     found = waiting([JOB], queue, "")

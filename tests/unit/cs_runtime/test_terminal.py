@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from cs_runtime.terminal import by_family, shortened
+
+LOOPS = """\
+Generated kernels, from loop nests; all others are kernels of the library:
+  exp1 (elementwise)
+    for i in 0..512: 1 arith op
+    for j in 0..512: 2 arith ops
+  reduce1 (reduction)
+    for i in 0..512: 1 arith op, reduce over i"""
+
+
+def layer_table(times_ms: list[float]) -> str:
+    rule = "+------------+------------+"
+    rows = [f"| layer{number:<5} | {ms:10,.1f} |" for number, ms in enumerate(times_ms)]
+    return "\n".join([rule, "| Layer      | Compute ms |", rule, *rows, rule])
+
+
+def test_loops_are_left_to_the_file() -> None:
+    notes = "All figures are estimates of time on the wafer.\nActive PEs: share of the fabric.\n"
+    assert shortened(f"head\n\n{notes}") == f"head\n\n{notes}"
+    assert shortened(f"{LOOPS}\n\n{notes}").endswith(f"compile_report.txt\n\n{notes.splitlines()[0]}\n")
+    shown = shortened(f"head\n\n{LOOPS}\n\nVerdict: good.\n")
+    assert shown == (
+        "head\n\n2 kernels are generated from loop nests, which are in compile_report.txt\n\nVerdict: good.\n"
+    )
+    assert shortened(f"{LOOPS}\n", file="kernels.txt").endswith("which are in kernels.txt\n")
+
+
+def test_of_many_layers_the_longest_are_shown() -> None:
+    times_ms = [float(number * 37 % 50) for number in range(49)] + [1234.0]
+    shown = shortened(f"head\n\n{layer_table(times_ms)}\n", rows=3)
+    names = [line.split()[1] for line in shown.splitlines() if line.startswith("| layer")]
+    slowest = sorted(range(50), key=lambda number: -times_ms[number])[:3]
+    assert names == [f"layer{number}" for number in sorted(slowest)]
+    assert "... and 47 faster ones" in shown
+
+
+def test_a_validation_tells_the_kernels_by_family() -> None:
+    kernels = [("fc", False, 3), ("add", False, 1), ("fc", True, 10), ("add", False, 1)]
+    assert by_family(kernels, "model_dir/kernels.txt").splitlines() == [
+        "4 kernels for 15 ops, by family:",
+        "  add     2 for 2 ops",
+        "  fc      2 for 13 ops, 1 of them generated",
+        "all of them, with your lines: model_dir/kernels.txt",
+    ]

@@ -1,0 +1,95 @@
+"""What csrun_wse finds out about the CS system before it starts anything."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import csrun.system_check as module
+from csrun.environment import Toolkit, program_environment, this_toolkit
+from csrun.errors import CsrunError
+from csrun.site.model import Site
+from csrun.system_check import check_system, only_compiles
+from csrun.system_query import SystemQueryError, ask_system
+
+TRAINS = ("python", "run.py", "--mode=train", "--cs_ip=10.0.0.5")
+IDLE: Mapping[str, Any] = {"run": None}
+BUSY: Mapping[str, Any] = {"run": {"job": "local-7", "since": 0.0}}
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the system says; what was asked is put behind it."""
+    said: list[Any] = [IDLE]
+
+    def ask(address: str, toolkit: Toolkit) -> Any:
+        said.append(address)
+        if isinstance(said[0], Exception):
+            raise said[0]
+        return said[0]
+
+    monkeypatch.setattr(module, "ask_system", ask)
+    return said
+
+
+def checked(
+    command: tuple[str, ...] = TRAINS, site: str = "", *, wait: bool = False, certain: bool = True
+) -> str | None:
+    return check_system(command, site, this_toolkit(), wait=wait, certain=certain)
+
+
+def test_the_system_of_the_command_comes_before_that_of_the_site(answer: list[Any]) -> None:
+    assert checked(TRAINS, "10.0.0.9") is None
+    assert checked(("python", "run.py"), "10.0.0.9") is None
+    assert checked(("python", "run.py")) is None
+    assert answer[1:] == ["10.0.0.5", "10.0.0.9"]
+
+
+def test_a_busy_system_is_told_with_its_job(answer: list[Any]) -> None:
+    answer[0] = BUSY
+    with pytest.raises(
+        CsrunError, match=r"is busy: held by local-7 since 19\S+ .*queue for it with csrun_wse --wait"
+    ):
+        checked()
+    assert "held by local-7" in str(checked(wait=True))
+    assert "held by local-7" in str(checked(("python", "run.py"), "10.0.0.5"))  # not named: no error
+    assert checked((*TRAINS, "--compile_only")) is None
+    assert checked(("python", "run.py", "--mode=validate_only", "--cs_ip=10.0.0.5")) is None
+    assert checked(certain=False) is None  # the queue of a cluster decides
+
+
+def test_what_does_not_answer_ends_a_job_that_names_it(answer: list[Any]) -> None:
+    answer[0] = SystemQueryError("no CS system answers at 10.0.0.5:9000")
+    with pytest.raises(CsrunError, match="no CS system answers"):
+        checked()
+    assert checked(certain=False) == "no CS system answers at 10.0.0.5:9000, seen from this machine"
+    assert checked(("python", "run.py"), "10.0.0.5") == "no CS system answers at 10.0.0.5:9000"
+    answer[0] = SystemQueryError("the CS system was not asked: no module grpc", asked=False)
+    assert checked() == "the CS system was not asked: no module grpc"
+    answer[0] = SystemQueryError("'10.0.0' is not an IPv4 address", 2)
+    with pytest.raises(CsrunError, match="not an IPv4 address") as wrong:
+        checked(certain=False)
+    assert wrong.value.exit_code == 2
+
+
+def test_the_question_is_asked_by_the_client_of_the_system() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    with pytest.raises(SystemQueryError, match=f"no CS system answers at 127.0.0.1:{port}: .*refused"):
+        ask_system(f"127.0.0.1:{port}", this_toolkit())
+
+
+def test_words_that_only_compile() -> None:
+    assert only_compiles(("python", "run.py", "-m=compile_only"))
+    assert only_compiles(("python", "run.py", "--mode", "validate_only"))
+    assert not only_compiles(("python", "run.py", "--mode=train"))
+
+
+@pytest.mark.parametrize("container", ["none", "singularity"])
+def test_programs_are_told_the_system_of_the_site(container: Any) -> None:
+    site = Site(cs_ip="10.0.0.9", container=container, container_image="/image.sif")
+    assert program_environment({}, this_toolkit(), site).values["CS_IP"] == "10.0.0.9"
+    assert "CS_IP" not in program_environment({}, this_toolkit(), Site()).values

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from estimator import CerebrasEstimator
 
 MODES = ("train", "eval", "eval_all", "train_and_eval", "predict", "compile_only", "validate_only")
-CPU_MODES = ("eval_all", "train_and_eval")
+CPU_MODES = ("eval_all",)
 _NOT_RUN_CONFIG = ("max_steps", "steps", "eval_steps")
 
 
@@ -113,7 +113,7 @@ class Program:
             run["num_csx"] = args.num_csx
         if args.num_replicas is not None:
             run["num_replicas"] = args.num_replicas
-        elif args.multireplica and run["num_replicas"] is None:
+        elif args.multireplica:
             run["num_replicas"] = "auto"
         if args.eval_steps is not None:
             run["eval_steps"] = args.eval_steps
@@ -153,8 +153,28 @@ def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) 
     if args.cs_ip and args.mode in CPU_MODES:
         parser.error(
             f"--mode {args.mode} runs on a CPU only, got --cs_ip {args.cs_ip}; "
-            "leave out --cs_ip, or use --mode train and then --mode eval"
+            "leave out --cs_ip, or use --mode eval with --checkpoint_path"
         )
+    if args.multireplica and args.num_replicas not in (None, "auto"):
+        parser.error(f"--multireplica and --num_replicas {args.num_replicas} exclude each other; give one")
+    _check_use(parser, args)
+
+
+def _check_use(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuses what a run would ignore; a compile run takes the command line of the run that follows."""
+    if args.compile_only or args.validate_only:
+        return
+    trains, evaluates = args.mode.startswith("train"), args.mode != "train"
+    unused = {
+        "steps": not trains and "it is for training; give --eval_steps",
+        "max_steps": not trains and "it is for training; give --eval_steps",
+        "eval_steps": not evaluates and "it is for evaluations and predictions; give --steps or --max_steps",
+        "checkpoint_path": args.mode == "eval_all" and "all checkpoints are evaluated; use --mode eval",
+        "device": args.cs_ip is not None and "it is for a run on this CPU; leave out --cs_ip",
+    }
+    for name, why in unused.items():
+        if why and getattr(args, name) is not None:
+            parser.error(f"--{name} {getattr(args, name)} has no effect here (--mode {args.mode}): {why}")
 
 
 def _run(

@@ -14,6 +14,7 @@ from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.failures import noted_failures
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import FrontEnd, StepProgram
+from cs_runtime.provenance import provenance
 from cs_runtime.settings import RunSettings
 from cs_runtime.terminal import shortened, show
 from cs_runtime.timeline import Timeline
@@ -153,6 +154,7 @@ def compile_for(
             _log_stage,
             interface=program.interface,
             on_wait=_log_wait,
+            made=provenance(program.model),
         )
     for warning in result.warnings:
         log.warning("%s", warning)

@@ -33,6 +33,7 @@ class StepProgram:
         mode: What the step does; a `train` step updates state and has the output `output_loss`.
         batch_size: Samples in one batch.
         ranges: What to check of the outputs of every step; they are no outputs of the user's program.
+        model: What the user's program calls it, for reports.
         every: Outputs that come of global steps alone that are multiples of a number, by name.
     """
 
@@ -41,6 +42,7 @@ class StepProgram:
     mode: Mode
     batch_size: int
     ranges: tuple[RangeCheck, ...] = ()
+    model: str = ""
     every: Mapping[str, int] = field(default_factory=dict)
 
     @property

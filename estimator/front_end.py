@@ -13,6 +13,7 @@ import numpy as np
 
 from cs_runtime.files import write_text
 from cs_runtime.garbage import seldom_searched
+from cs_runtime.input_facts import described_function
 from cs_runtime.program import StepProgram
 from estimator import checkpoints
 from estimator.announcing import announce_dropped
@@ -139,7 +140,8 @@ class TensorFlowFrontEnd(ProgramInput):
         from cs_runtime.traced_step import step_program  # late: workers have no compiler
 
         mode = PROGRAM_MODES[self._source.mode]
-        program = step_program(self._imported.module, mode, self.batch_size, self.input_names)
+        model = described_function(self._model_fn)
+        program = step_program(self._imported.module, mode, self.batch_size, self.input_names, model)
         if self._source.mode != ModeKeys.TRAIN:
             return program
         steps = self._config.save_summary_steps

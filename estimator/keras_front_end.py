@@ -147,7 +147,8 @@ class KerasFrontEnd(ProgramInput):
         from cs_runtime.traced_step import step_program  # late: workers have no compiler
 
         mode = PROGRAM_MODES[self._source.mode]
-        program = step_program(self._imported.module, mode, self.batch_size, self.input_names)
+        name = f"Keras model '{self._model.name}'"
+        program = step_program(self._imported.module, mode, self.batch_size, self.input_names, name)
         if mode == "train" and LOSS not in program.output_names:
             logs = ", ".join(name.removeprefix("output_") for name in program.output_names) or "nothing"
             raise ModelFnError(

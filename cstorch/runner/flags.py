@@ -106,7 +106,7 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
         own: names of the program's own flags.
 
     Raises:
-        CallError: the file is not there, or is no mapping.
+        CallError: the file is not there or is no mapping, or flags exclude each other.
     """
     try:
         params = yaml.safe_load(args.params.read_text())
@@ -127,6 +127,12 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
         is_given = value is not None and value is not False  # 0 is a number
         if name not in (*_NOT_RUN_CONFIG, *own) and is_given:
             run[name] = str(value) if isinstance(value, Path) else value
+    if args.multireplica and args.num_replicas not in (None, "auto"):
+        raise CallError(
+            f"--multireplica and --num_replicas {args.num_replicas} exclude each other; give one of them"
+        )
+    if args.multireplica:
+        run["num_replicas"] = "auto"
     if args.execution is not None:
         run["execution"] = EXECUTION_NAMES[args.execution]
     if args.cpu or args.target == "CPU":

@@ -7,6 +7,7 @@ the parameter file are found to be good.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -157,24 +158,26 @@ def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         )
     if args.multireplica and args.num_replicas not in (None, "auto"):
         parser.error(f"--multireplica and --num_replicas {args.num_replicas} exclude each other; give one")
-    _check_use(parser, args)
+    if args.device is not None and args.cs_ip is not None:
+        parser.error(f"--device {args.device} is for this CPU, got --cs_ip {args.cs_ip}; give one of them")
+    _name_unused(parser, args)
 
 
-def _check_use(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuses what a run would ignore; a compile run takes the command line of the run that follows."""
+def _name_unused(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Names flags that a run does not use; a compile run takes the command line of the run behind it."""
     if args.compile_only or args.validate_only:
         return
-    trains, evaluates = args.mode.startswith("train"), args.mode != "train"
+    trains = args.mode.startswith("train")
     unused = {
-        "steps": not trains and "it is for training; give --eval_steps",
-        "max_steps": not trains and "it is for training; give --eval_steps",
-        "eval_steps": not evaluates and "it is for evaluations and predictions; give --steps or --max_steps",
-        "checkpoint_path": args.mode == "eval_all" and "all checkpoints are evaluated; use --mode eval",
-        "device": args.cs_ip is not None and "it is for a run on this CPU; leave out --cs_ip",
+        "steps": not trains and "it is for a training; --eval_steps is for this mode",
+        "max_steps": not trains and "it is for a training; --eval_steps is for this mode",
+        "eval_steps": args.mode == "train" and "it is for evaluations and predictions",
+        "checkpoint_path": args.mode == "eval_all" and "all checkpoints are evaluated; --mode eval takes one",
     }
     for name, why in unused.items():
         if why and getattr(args, name) is not None:
-            parser.error(f"--{name} {getattr(args, name)} has no effect here (--mode {args.mode}): {why}")
+            line = f"{parser.prog}: --{name} has no effect with --mode {args.mode}: {why}\n"
+            sys.stderr.write(line)
 
 
 def _run(

@@ -4,6 +4,8 @@ import pytest
 
 from cs_toolkit.messages import Message
 from estimator import CSRunConfig, RunConfig
+from estimator.announcing import _announce_unused, announce_unused
+from estimator.run_config import MULTI_MODEL_STACK_KEY
 
 
 def test_defaults_are_those_of_tf_estimator() -> None:
@@ -121,3 +123,20 @@ def test_numbers_of_replicas() -> None:
     for wrong in (0, "many", 2.5):
         with pytest.raises(ValueError, match=r"num_replicas is .*, expected a whole number of 1 or more"):
             CSRunConfig(num_replicas=wrong)
+
+
+def test_options_of_the_original_without_effect_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    _announce_unused.cache_clear()
+    options = Message(target_num_replicas=2)
+    options.matching.kernel.no_dcache_spill_splits = True
+    config = CSRunConfig(
+        cs_config={"use_cbfloat16": True, "mem_optimize": True},
+        stack_params={"config": options, MULTI_MODEL_STACK_KEY: {"deltat_scaling_factor": {"a": 1}}},
+    )
+    for _ in range(2):
+        announce_unused(config)
+    announce_unused(CSRunConfig(cs_config={"use_cbfloat16": True}))
+    assert [record.getMessage() for record in caplog.records] == [
+        "cs_config.mem_optimize, stack_params.config.matching.kernel.no_dcache_spill_splits: options of the "
+        "original stack, without effect here"
+    ]

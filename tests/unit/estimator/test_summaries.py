@@ -151,3 +151,29 @@ def test_what_a_step_leaves_out_is_named_once_with_its_line(
         f"{what} at {__file__}:{line}" for what, line in expected
     }
     assert len(left_out) == len(expected)
+
+
+def test_weights_of_streamed_layers_are_shown_too(
+    tiny: Tiny,
+    tiny_input: InputFn,
+    tiny_model: Callable[..., EstimatorSpec],
+    system: RunningSystem,
+    tmp_path: Path,
+) -> None:
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
+        spec = tiny_model(features, labels, mode, params)
+        v1.summary.histogram("kernel", v1.trainable_variables()[0])
+        return spec
+
+    found = {}
+    for execution in ("pipelined", "weight_streaming"):
+        estimator = tiny(
+            model_fn=model_fn,
+            cs_ip=system.address,
+            execution=execution,
+            save_summary_steps=2,
+            model_dir=tmp_path / execution,
+        )
+        estimator.train(tiny_input, steps=3)
+        found[execution] = summaries(estimator.model_dir)["kernel", 2].histo.sum
+    assert found["weight_streaming"] == pytest.approx(found["pipelined"], rel=1e-5)

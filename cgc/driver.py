@@ -41,6 +41,7 @@ from cgc.errors import CorruptArtifactError
 from cgc.execution.stages import Progress, Stages, rewritten
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
+from cgc.provenance import Provenance
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import ExecutionChoice, Precision, StepInterface
 from cs_toolkit.streaming import Streaming
@@ -158,6 +159,7 @@ def compile_step(
     interface: StepInterface | None = None,
     lock_timeout_s: float = 3600.0,
     on_wait: Callable[[str], None] | None = None,
+    made: Provenance | None = None,
 ) -> CompileResult:
     """Compiles a program, or finds it compiled.
 
@@ -173,6 +175,8 @@ def compile_step(
         interface: that of the module, where somebody has read it already; else it is read here.
         lock_timeout_s: patience with another task that compiles the same program.
         on_wait: called with who that is, before waiting for it.
+        made: told in the reports for people, and in a file of its own. It is no part of the key, and the
+            other files do not depend on it.
 
     Raises:
         CompileError: the program is invalid, cannot be executed or placed.
@@ -193,7 +197,9 @@ def compile_step(
             artifact, warning = _find(compile_dir, key)  # while this task waited, another may have compiled
             if artifact is None:
                 warning = warning or _older(compile_dir, key_of)
-                artifact, report = _compile(module, interface, options, fabric, key, lock, progress)
+                artifact, report = _compile(
+                    module, interface, options, fabric, key, lock, progress, made or Provenance()
+                )
     return CompileResult(
         artifact=artifact,
         reused=report is None,
@@ -241,12 +247,13 @@ def _compile(
     key: str,
     lock: DirectoryLock,
     progress: Progress | None,
+    made: Provenance,
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
     from cgc.execution.choice import compile_for
 
     stages, compiled = compile_for(options, module, interface, fabric, progress)
     with stages.stage("Writing the artifact"):
-        files, used = compiled.files(), fabric.for_execution(compiled.estimates.execution)
+        files, used = compiled.files(made), fabric.for_execution(compiled.estimates.execution)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             tool_version=tool_version(),

@@ -22,6 +22,8 @@ REPORT_TEXT = "compile_report.txt"
 REPORT_JSON = "compile_report.json"
 REPORT_HTML = "compile_report.html"
 SCHEDULE = "schedule.json"
+PROVENANCE = "provenance.json"
+"""Who compiled what, when: in artifacts that a program has made, see `cgc.provenance`."""
 
 FILES: Mapping[Execution, tuple[str, ...]] = {
     "pipelined": (

@@ -14,6 +14,7 @@ from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.failures import noted_failures
 from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import FrontEnd, StepProgram
+from cs_runtime.provenance import provenance
 from cs_runtime.run_files import write_run_files
 from cs_runtime.settings import RunSettings
 from cs_runtime.terminal import ROWS, by_family, shortened, show
@@ -161,6 +162,7 @@ def compile_for(
             _log_stage,
             interface=program.interface,
             on_wait=_log_wait,
+            made=provenance(program.model),
         )
     for warning in result.warnings:
         log.warning("%s", warning)

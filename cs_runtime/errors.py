@@ -21,7 +21,7 @@ class ModelDirError(RunError, WriteError):
     def __init__(self, path: Path, cause: OSError) -> None:
         super().__init__(
             f"cannot write to model_dir '{path}': {cause.strerror or cause}; "
-            "free space or give a writable directory (--model_dir)"
+            "free space there, or give a writable directory as model_dir"
         )
 
 
@@ -57,7 +57,7 @@ class NoSystemError(RunError):
 
     def __init__(self) -> None:
         super().__init__(
-            "no address of a CS system; pass --cs_ip=IP:PORT (start a simulated one with `cs_system serve`)"
+            "no address of a CS system; give cs_ip='IP:PORT' (`cs_system serve` starts a simulated one)"
         )
 
 
@@ -168,7 +168,7 @@ class CheckpointWriteError(FrontEndError):
         )
         super().__init__(
             f"cannot write checkpoint '{prefix}': {cause}; {kept}. "
-            "Free space or give a writable directory (--model_dir); a new start continues from there"
+            "Free space there, or give a writable directory as model_dir; a new start continues from there"
         )
 
 

@@ -34,6 +34,15 @@ def input_facts(mode: str, function: Any, tensors: Iterable[str]) -> dict[str, s
     }
 
 
+def described_function(function: Any) -> str:
+    """What a user knows a function by: `model_fn in model.py`."""
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__qualname__", type(function).__name__)
+    file = _source_file(function)
+    return name if file is None else f"{name} in {Path(file).name}"
+
+
 def _source_file(function: Any) -> str | None:
     for candidate in (function, type(function)):  # an object with __call__ has the file of its class
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -33,6 +33,8 @@ class StepProgram:
         mode: What the step does; a `train` step updates state and has the output `output_loss`.
         batch_size: Samples in one batch.
         ranges: What to check of the outputs of every step; they are no outputs of the user's program.
+        model: What the user's program calls it, for reports.
+        every: Outputs that come of global steps alone that are multiples of a number, by name.
     """
 
     module: ModuleOp
@@ -40,6 +42,8 @@ class StepProgram:
     mode: Mode
     batch_size: int
     ranges: tuple[RangeCheck, ...] = ()
+    model: str = ""
+    every: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def output_names(self) -> list[str]:
@@ -86,6 +90,10 @@ class MeasuredFrontEnd(FrontEnd, Protocol):
 class Observer(Protocol):
     """Is shown what the steps put out, on the chief."""
 
-    def steps(self, outputs: StepOutputs) -> None:
-        """Outputs of consecutive steps, stacked: row i is of global step `first_step + i + 1`."""
+    def steps(self, outputs: StepOutputs) -> bool | None:
+        """Outputs of consecutive steps, stacked: row i is of global step `first_step + i + 1`.
+
+        Returns:
+            True to stop as soon as possible.
+        """
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -50,6 +50,7 @@ class Session:
     first_step: int
     initial_state: State
     checks: tuple[ranges.RangeCheck, ...]
+    every: Mapping[str, int]
 
     def checked(self, span: StepOutputs) -> StepOutputs:
         """The outputs of the user's program in consecutive steps.
@@ -150,4 +151,4 @@ def _load(
     # Inference reads its input from the start, whatever the step of the checkpoint.
     first_step = int(state[GLOBAL_STEP]) if program.mode == "train" else 0
     reservation.open_input(task.num_workers, identity, first_step)
-    return Session(reservation, compiled, target, first_step, state, program.ranges)
+    return Session(reservation, compiled, target, first_step, state, program.ranges, program.every)

@@ -13,7 +13,9 @@ from cs_runtime.watched_ranges import watch_ranges
 from cs_toolkit.step import Mode
 
 
-def step_program(module: ModuleOp, mode: Mode, batch_size: int, input_names: Sequence[str]) -> StepProgram:
+def step_program(
+    module: ModuleOp, mode: Mode, batch_size: int, input_names: Sequence[str], model: str = ""
+) -> StepProgram:
     """The program of a step.
 
     Args:
@@ -22,6 +24,7 @@ def step_program(module: ModuleOp, mode: Mode, batch_size: int, input_names: Seq
         mode: What the step does.
         batch_size: Samples in one batch.
         input_names: What the user calls the batch inputs, in their order.
+        model: What the user calls the model.
 
     Raises:
         cgc.errors.InvalidModuleError: the module is no step.
@@ -29,4 +32,4 @@ def step_program(module: ModuleOp, mode: Mode, batch_size: int, input_names: Seq
     if mode == "train":
         count_skipped_steps(module)
     ranges = watch_ranges(module, input_names)
-    return StepProgram(module, step_interface(module), mode, batch_size, ranges)
+    return StepProgram(module, step_interface(module), mode, batch_size, ranges, model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from cs_runtime import files, progress_notes
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
@@ -20,11 +21,23 @@ from csrun.roles import TaskInfo
 log = logging.getLogger("cs_runtime")
 
 
-def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> TrainResult | None:
+Adjust = Callable[[RunSettings], RunSettings]
+"""What a program changes of the settings of its run when it has been traced."""
+
+
+def train(
+    front_end: FrontEnd, settings: RunSettings, observer: Observer, adjust: Adjust | None = None
+) -> TrainResult | None:
     """Trains until `settings.last_step`, or `settings.steps` steps, or the end of the input.
 
     SIGUSR1 makes the chief write a checkpoint at the next step. If the job is started again after that
     (`TaskInfo.requeue`), the process then ends with `csrun.roles.EXIT_REQUEUE`.
+
+    Args:
+        front_end: Of the program.
+        settings: Of the run.
+        observer: Is shown what the steps put out, and may ask to stop.
+        adjust: Changes when the run ends and when it writes checkpoints.
 
     Returns:
         The chief's result; None in a worker.
@@ -43,7 +56,7 @@ def train(front_end: FrontEnd, settings: RunSettings, observer: Observer) -> Tra
         files.check_writable(settings.model_dir)
         timeline = Timeline()
         try:
-            result = _chief(front_end, settings, observer, task, run, timeline, requests)
+            result = _chief(front_end, settings, observer, adjust, task, run, timeline, requests)
         except BaseException as error:
             note_failure(settings, timeline, error)
             raise
@@ -56,12 +69,15 @@ def _chief(
     front_end: FrontEnd,
     settings: RunSettings,
     observer: Observer,
+    adjust: Adjust | None,
     task: TaskInfo,
     run: int,
     timeline: Timeline,
     requests: CheckpointRequests,
 ) -> TrainResult:
     with training_run(front_end, settings, observer, task, run, timeline) as training:
+        if adjust is not None:
+            training.settings = settings = adjust(settings)
         last_step = last_step_of_job(
             settings.model_dir, task, training.first_step, settings.steps, settings.last_step
         )
@@ -111,7 +127,7 @@ def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *,
                 break
             requests.done()
     if stop and run.step < last_step:
-        log.info("stopped at global step %d, as a saving listener asked", run.step)
+        log.info("stopped at global step %d of %d, as a hook or saving listener asked", run.step, last_step)
     if run.input_ended:
         log.warning(
             "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",

@@ -32,7 +32,8 @@ class TrainingRun:
         settings: Of the run.
         progress: Steps, samples and the last loss so far.
         input_ended: No worker has a batch left; `advance` does nothing more.
-        is_to_stop: Whether the front end has asked to stop, with a checkpoint that was written beside steps.
+        is_to_stop: Whether the observer has asked to stop, or the front end with a checkpoint that was
+            written beside steps.
     """
 
     def __init__(
@@ -90,14 +91,16 @@ class TrainingRun:
         """As `advance`, but hands the outputs over as they come: the system computes while they are used."""
         if self.input_ended:
             return
-        stream = self.session.reservation.run_steps(steps, self._wait_log)
+        stream = self.session.reservation.run_steps(steps, self._wait_log, self.session.every)
         try:
             for span in stream:
                 self._wait_log.reset()
                 self._timeline.mark("first step")
                 outputs = self.session.checked(span)
                 self.progress.add(outputs)
-                self._observer.steps(outputs)
+                if self._observer.steps(outputs) and not self.is_to_stop:
+                    self.is_to_stop = True
+                    self.session.reservation.pause_steps()
                 yield outputs
                 self._save_what_is_here()
         except CsSystemError:

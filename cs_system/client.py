@@ -81,7 +81,8 @@ class StepOutputs:
     Attributes:
         first_step: Global step before the first of these steps, so the last one made it first_step + count.
         count: Number of steps.
-        outputs: By output name, shape (count, *shape of the output).
+        outputs: By output name, shape (count, *shape of the output); fewer rows of what was asked for of some
+            steps alone.
         samples: Samples of these steps together.
         began_s: When the device began with the first of them, by a clock of the system's.
         ended_s: When it had done the last one, by the same clock.
@@ -304,8 +305,12 @@ class Reservation:
                 if on_progress is not None:
                     on_progress(_workers_text(status, time.monotonic() - began_s, timeout_s))
 
-    def run_steps(self, n: int, on_wait: OnWait | None = None) -> StepStream:
+    def run_steps(
+        self, n: int, on_wait: OnWait | None = None, every: Mapping[str, int] | None = None
+    ) -> StepStream:
         """Computes up to `n` steps; the outputs come while the steps run.
+
+        Outputs that `every` names come of global steps alone that are multiples of its number.
 
         `on_wait` gets a sentence every two seconds in which no step ends.
 
@@ -319,7 +324,7 @@ class Reservation:
         if n < 1:
             raise WrongOrderError(f"run_steps: got {n} steps, expected at least 1")
         # Steps may take days. The system limits its wait for input, and a system that is gone is noticed.
-        call = self._stream("RunSteps", pb.RunStepsRequest(steps=n), timeout_s=None)
+        call = self._stream("RunSteps", pb.RunStepsRequest(steps=n, output_every=every), timeout_s=None)
         stream = StepStream(self._connection, call, on_wait)
         self._steps = stream
         return stream

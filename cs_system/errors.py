@@ -35,7 +35,7 @@ class BadAddressError(CsSystemError):
 
     def __init__(self, value: str, fault: str) -> None:
         super().__init__(
-            f"--cs_ip={value!r}: {fault}; expected IP, IP:PORT or IP:PORT:9000 "
+            f"cs_ip={value!r}: {fault}; expected IP, IP:PORT or IP:PORT:9000 "
             "(examples: 10.0.0.5, 127.0.0.1:9000, [::1]:9000)",
             value=value,
         )
@@ -50,7 +50,7 @@ class SystemUnreachableError(CsSystemError):
     def at(cls, address: object, tried: str, cause: str) -> SystemUnreachableError:
         """`tried` is what was done, `cause` what the network answered."""
         return cls(
-            f"no CS system answers at {address}: {tried}: {cause}; check --cs_ip, "
+            f"no CS system answers at {address}: {tried}: {cause}; check cs_ip, "
             "and that the system runs (`cs_system serve` starts a simulated one)",
             address=str(address),
         )
@@ -66,7 +66,7 @@ class NotACsSystemError(CsSystemError):
         """`got` says what the listener did."""
         return cls(
             f"{address} speaks something else than a CS system's control plane: {got}; check the port "
-            "in --cs_ip (`cs_system serve` prints the address of a simulated system)",
+            "in cs_ip (`cs_system serve` prints the address of a simulated system)",
             address=str(address),
         )
 

@@ -13,6 +13,7 @@ from cs_runtime.settings import default_execution
 from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 from cs_toolkit.streaming import Recompute, Streaming, streaming
+from cstorch.announcing import announce_unused
 from cstorch.errors import ConfigureError
 
 
@@ -138,7 +139,7 @@ def configure(
         num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
             leaves the choice to the toolkit: 1.
         max_wgt_servers: MemoryX processes of the system that may share out the layers, with weight streaming.
-        mount_dirs: Of the original's appliance, without effect; so are the following ones.
+        mount_dirs: Of the original's appliance, without effect, as the log says; so are the following ones.
         python_paths: Tasks have the PYTHONPATH of the program.
         transfer_processes: The state travels in one stream.
         job_labels: KEY=VALUE of the job.
@@ -161,6 +162,9 @@ def configure(
         ConfigureError: called twice, or a setting is unknown or cannot be.
     """
     _require_known(appliance)
+    without_effect = (mount_dirs, python_paths, transfer_processes, job_labels)
+    given = dict(zip(_WITHOUT_EFFECT, without_effect, strict=True)) | appliance
+    announce_unused("configure()", given, {"transfer_processes": 5})
     set_configuration(
         Configuration(
             Path("./" if model_dir is None else model_dir),

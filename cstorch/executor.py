@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cstorch.announcing import announce_unused
 from cstorch.backends import current_backend, on_cpu
 from cstorch.config import adjusted, micro_batch_size_of
 from cstorch.data import DataLoader
@@ -79,6 +80,10 @@ class DataExecutor:
             raise LoaderError(type(dataloader).__name__)
         if num_steps is not None and num_steps < 1:
             raise InputError(f"num_steps is {num_steps}, expected 1 or more")
+        announce_unused(
+            "DataExecutor",
+            {"activation_steps": activation_steps, "profiler_activities": profiler_activities},
+        )
         self.dataloader = dataloader
         self.num_steps = dataloader.steps if num_steps is None else num_steps
         self.writer = writer

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from cstorch.announcing import announce_unused
 from cstorch.tracing.device import current_recording
 from cstorch.tracing.places import DEBUG_NAME
 
@@ -39,6 +40,7 @@ _level = [0]
 @contextmanager
 def pol(level: int) -> Iterator[None]:
     """A level of the original's optimization of precision, 0 to 2; without effect here."""
+    announce_unused("pol()", {"level": level})
     before, _level[0] = _level[0], level
     try:
         yield

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from estimator.alternation import train_and_evaluate
     from estimator.cli import report_errors
     from estimator.cs_estimator import CerebrasEstimator
+    from estimator.early_stopping import (
+        make_early_stopping_hook,
+        stop_if_higher_hook,
+        stop_if_lower_hook,
+        stop_if_no_decrease_hook,
+        stop_if_no_increase_hook,
+    )
     from estimator.importing import import_tensorflow
     from estimator.keras_estimator import KerasEstimator
     from estimator.keras_graph import keras_model_fn
@@ -42,7 +49,12 @@ __all__ = [
     "import_tensorflow",
     "keras_model_fn",
     "loss_scale_optimizer",
+    "make_early_stopping_hook",
     "report_errors",
+    "stop_if_higher_hook",
+    "stop_if_lower_hook",
+    "stop_if_no_decrease_hook",
+    "stop_if_no_increase_hook",
     "train_and_evaluate",
     "write_params",
 ]
@@ -63,7 +75,12 @@ _HOMES = {
     "import_tensorflow": "estimator.importing",
     "keras_model_fn": "estimator.keras_graph",
     "loss_scale_optimizer": "estimator.loss_scaling",
+    "make_early_stopping_hook": "estimator.early_stopping",
     "report_errors": "estimator.cli",
+    "stop_if_higher_hook": "estimator.early_stopping",
+    "stop_if_lower_hook": "estimator.early_stopping",
+    "stop_if_no_decrease_hook": "estimator.early_stopping",
+    "stop_if_no_increase_hook": "estimator.early_stopping",
     "train_and_evaluate": "estimator.alternation",
     "write_params": "cs_runtime.params",
 }

@@ -1,11 +1,11 @@
-"""Training with an evaluation of its checkpoints in between, on this CPU."""
+"""Training with an evaluation of its checkpoints in between."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from estimator.errors import CallError, UnsupportedOnCsError
+from estimator.errors import CallError
 from estimator.facade import EstimatorFacade
 from estimator.spec import EvalSpec, TrainSpec
 
@@ -15,19 +15,15 @@ def train_and_evaluate(
 ) -> dict[str, Any]:
     """Trains to `train_spec.max_steps`, evaluates every new checkpoint that is due, and the last one.
 
+    With a CS system the training runs there. The evaluations run on this CPU, in the chief: the system keeps
+    its program, and waits for them at the checkpoint.
+
     Returns:
-        The metrics of the last evaluation.
+        The metrics of the last evaluation; empty in a worker.
 
     Raises:
-        UnsupportedOnCsError: the estimator has a CS system, which is programmed for one graph at a time.
         CallError: no `max_steps`.
     """
-    if estimator.config.cs_ip is not None:
-        raise UnsupportedOnCsError(
-            f"train_and_evaluate() runs on a CPU only, got cs_ip='{estimator.config.cs_ip}': the CS system "
-            "would have to be programmed again for every evaluation. "
-            "Train first (--mode=train), then evaluate (--mode=eval)"
-        )
     if train_spec.max_steps is None:
         raise CallError("train_and_evaluate() needs TrainSpec(max_steps=...), got None")
     listener = _EvaluatingListener(estimator, eval_spec)

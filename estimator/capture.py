@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 from estimator.calling import call_model_fn
@@ -16,8 +16,6 @@ from estimator.errors import ModelFnError, UnsupportedOnCsError
 from estimator.input import Element
 from estimator.modes import ModeKeys
 from estimator.spec import EstimatorSpec, metrics_of
-
-log = logging.getLogger("estimator")
 
 _GLOBAL_STEP_ASSIGNMENTS = ("AssignAddVariableOp", "AssignVariableOp")
 _BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
@@ -52,7 +50,10 @@ def model_graph(seed: int | None) -> Iterator[Any]:
         # Keras counts the layers of a process: without this the variables of a second graph of the same
         # model would have other names, and no checkpoint would fit them.
         # Not tf.keras, which may be tf_keras: that counts by graph.
-        keras.utils.clear_session(free_memory=False)
+        # In a thread, as it refuses to be called in a graph, and a hook may evaluate in that of its training.
+        forgetting = Thread(target=keras.utils.clear_session, kwargs={"free_memory": False})
+        forgetting.start()
+        forgetting.join()
     with tf.Graph().as_default(), _keras_seed(seed), _control_flow_v2():
         tf.compat.v1.set_random_seed(seed)
         # Programs written for tf.compat.v1 may have turned resource variables off; the importer, and sane
@@ -106,7 +107,7 @@ def trace(
         for _ in range(element.graph_ops - len(element.components)):
             tf.no_op(name="input/in_place_of_op")
         placeholders = [
-            tf.compat.v1.placeholder(c.dtype, c.shape, name=_op_name(f"input/{c.name}"))
+            tf.compat.v1.placeholder(c.dtype, c.shape, name=op_name(f"input/{c.name}"))
             for c in element.components
         ]
         features, labels = element.pack(placeholders)
@@ -132,30 +133,6 @@ def with_mean_loss(spec: EstimatorSpec) -> dict[str, tuple[Any, Any]]:
                 f"eval_metric_ops has the key '{reserved}', which evaluate() reports itself; rename it"
             )
     return {**metrics, "loss": tf.compat.v1.metrics.mean(spec.loss)}
-
-
-def scalar_summaries(graph: Any) -> dict[str, Any]:
-    """Tag -> tensor of the scalar summaries (`tf.compat.v1.summary.scalar`) of a graph; logs other kinds.
-
-    Those that are in the graph's collection of summaries, which is what a session on this CPU writes.
-    """
-    import tensorflow as tf
-
-    scalars: dict[str, Any] = {}
-    others: list[str] = []
-    for op in (summary.op for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)):
-        if op.type == "ScalarSummary" and op.inputs[1].shape.rank == 0:
-            tag = tf.get_static_value(op.inputs[0])
-            if tag is not None:
-                scalars[_text(tag)] = op.inputs[1]
-        elif op.type.endswith("Summary") or op.type == "TensorSummaryV2":
-            others.append(op.name)
-    if others:
-        log.warning(
-            "only scalar summaries are written in a run on the CS system; these are not: %s",
-            ", ".join(others),
-        )
-    return scalars
 
 
 def check_advances(train_op: Any, global_step: Any) -> None:
@@ -231,11 +208,6 @@ def _check_for_cs(spec: EstimatorSpec, mode: str, global_step: Any) -> None:
     _check_advances_once(spec.train_op, global_step)
 
 
-def _op_name(text: str) -> str:
+def op_name(text: str) -> str:
     """A name that TensorFlow takes: keys of a user's dict may have blanks and what not in them."""
     return re.sub(r"[^A-Za-z0-9_./-]", "_", text)
-
-
-def _text(value: Any) -> str:
-    value = value.item() if hasattr(value, "item") else value
-    return value.decode() if isinstance(value, bytes) else str(value)

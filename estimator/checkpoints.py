@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -174,6 +175,7 @@ class CheckpointWriter:
         graph: The graph, for the `.meta` file.
         keep_max: Number of checkpoints to keep, those of earlier runs counted; 0 or None keeps all.
         listeners: `CheckpointSaverListener`s of the user.
+        keep_every_hours: Besides the newest, one of every so many hours is kept for good; None: none.
     """
 
     def __init__(
@@ -183,11 +185,14 @@ class CheckpointWriter:
         graph: Any,
         keep_max: int | None,
         listeners: Sequence[Any] = (),
+        keep_every_hours: float | None = None,
     ) -> None:
         self._model_dir = model_dir
         self._saver = saver
         self._graph = graph
         self._keep_max = keep_max
+        self._keep_every_s = 3600 * keep_every_hours if keep_every_hours else None
+        self._kept_at_s = time.time()
         self._listeners = tuple(listeners)
         self.last_step: int | None = None
         with graph.as_default():
@@ -236,8 +241,16 @@ class CheckpointWriter:
             cause = write_failure(error) or essence(error)
             raise CheckpointWriteError(prefix, cause, older[-1] if older else None) from error
         for known in older:
-            if known not in kept:
+            if known not in kept and not self._is_for_good(known):
                 _remove(known)
+
+    def _is_for_good(self, prefix: str) -> bool:
+        """Whether a checkpoint that is not among the newest stays, as the first in some hours."""
+        written_s = Path(f"{prefix}.index").stat().st_mtime
+        if self._keep_every_s is None or written_s < self._kept_at_s + self._keep_every_s:
+            return False
+        self._kept_at_s = written_s
+        return True
 
 
 def _state_text(prefixes: Sequence[str]) -> str:

@@ -30,6 +30,9 @@ from estimator.warm_start import warm_start
 
 log = logging.getLogger("estimator")
 
+_OF_THE_SYSTEM = {"precision": "float32", "num_replicas": 1, "num_csx": 1, "micro_batch_size": "auto"}
+"""Settings that change nothing on this CPU, and their defaults."""
+
 
 @dataclass(frozen=True)
 class _Built:
@@ -88,8 +91,15 @@ class CpuBackend:
             session = self._open_session(built, newest, loop.saver, (keeper, *own_hooks, *spec_hooks))
         write_text(model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
         requeue = tasks.current().requeue
+        in_graph = built.graph.as_default()  # hooks ask for the default graph
         try:
-            with CheckpointRequests() as requests, session, loop.events, told_as_limits(built.graph):
+            with (
+                CheckpointRequests() as requests,
+                in_graph,
+                session,
+                loop.events,
+                told_as_limits(built.graph),
+            ):
                 stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
         except KeyboardInterrupt as error:
             progress_notes.log_how_to_go_on(error)
@@ -138,19 +148,22 @@ class CpuBackend:
             every_hook = (*own_hooks, *built.spec.prediction_hooks)
             session = self._open_session(built, checkpoint, saver, every_hook)
         # No default graph is left on the stack while the caller has the generator suspended.
-        with session:
-            try:
-                while not session.should_stop():
-                    with told_as_limits(built.graph):
-                        batch = session.run(named)
-                    yield batch
-            except _out_of_range():
-                return
+        with _ended_in(built.graph, session):
+            while not session.should_stop():
+                with built.graph.as_default(), told_as_limits(built.graph):
+                    batch = session.run(named)
+                yield batch
 
     def _announce(self, command: str) -> None:
         log.info("Running %s on this CPU", command)
-        if self._setup.config.precision != "float32":
-            log.info("precision=%s concerns the CS system only", self._setup.config.precision)
+        config = self._setup.config
+        concerning = [
+            f"{name}={getattr(config, name)}"
+            for name, plain in _OF_THE_SYSTEM.items()
+            if getattr(config, name) != plain
+        ]
+        if concerning:
+            log.info("%s: for the CS system, without effect on this CPU", ", ".join(concerning))
 
     def _last_step(self, newest: str | None, steps: int | None, max_steps: int | None) -> int | None:
         """The global step at which a training ends; None where it ends with the input."""
@@ -212,6 +225,23 @@ class CpuBackend:
             return v1.train.MonitoredSession(session_creator=creator, hooks=list(hooks))
 
 
+@contextmanager
+def _ended_in(graph: Any, session: Any) -> Iterator[None]:
+    """Ends a monitored session behind the body, with its graph as the default one for the hooks.
+
+    The end of the input is the end of the body.
+    """
+    try:
+        yield
+    except BaseException as error:
+        with graph.as_default():
+            if not session.__exit__(type(error), error, error.__traceback__):
+                raise
+    else:
+        with graph.as_default():
+            session.__exit__(None, None, None)
+
+
 def is_mine(command: str) -> bool:
     """Whether a run on a CPU is this task's; logs it where it is not."""
     if tasks.is_chief():
@@ -229,7 +259,7 @@ def _evaluated(
     started = time.perf_counter()
     done = 0
     results: dict[str, Any] | None = None
-    with session, told_as_limits(built.graph):
+    with built.graph.as_default(), session, told_as_limits(built.graph):
         try:
             while (steps is None or done < steps) and not session.should_stop():
                 session.run(updates)

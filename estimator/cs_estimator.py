@@ -66,9 +66,11 @@ class CerebrasEstimator(EstimatorFacade):
 
         return CsBackend(self._setup(), self._front_end, self._warm_start)
 
-    def _front_end(self, source: InputSource, options: StateOptions) -> TensorFlowFrontEnd:
+    def _front_end(
+        self, source: InputSource, options: StateOptions, hooks: tuple[Any, ...]
+    ) -> TensorFlowFrontEnd:
         from estimator.front_end import TensorFlowFrontEnd
 
         return TensorFlowFrontEnd(
-            self._model_fn, source, self._params, self._config, self._model_dir, options
+            self._model_fn, source, self._params, self._config, self._model_dir, options, hooks
         )

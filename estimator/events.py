@@ -45,6 +45,10 @@ class EventWriter:
         """Writes what a merged summary op put out."""
         self._open().add_summary(summary, step)
 
+    def graph(self, graph: Any) -> None:
+        """Writes a graph, for TensorBoard's page of graphs."""
+        self._open().add_graph(graph)
+
     def flush(self) -> None:
         """Brings everything written so far to the file."""
         if self._writer is not None:

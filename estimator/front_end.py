@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cs_runtime.events import SUMMARY_PREFIX
 from cs_runtime.files import write_text
 from cs_runtime.garbage import seldom_searched
+from cs_runtime.input_facts import described_function
 from cs_runtime.program import StepProgram
 from estimator import checkpoints
-from estimator.capture import TracedModel, scalar_summaries, trace
+from estimator.announcing import announce_dropped
+from estimator.capture import TracedModel, trace
+from estimator.hooks import StepHooks, Watched
 from estimator.host_metrics import HostMetrics
 from estimator.input import InputSource
 from estimator.large_state import LargeState, Renamed, fits_parts
@@ -23,9 +26,11 @@ from estimator.model_state import ModelState, StateOptions
 from estimator.modes import PROGRAM_MODES, ModeKeys
 from estimator.program_input import ProgramInput
 from estimator.run_config import CSRunConfig
-from estimator.spec import named_predictions
+from estimator.spec import EstimatorSpec, named_predictions
+from estimator.summaries import Summaries
 
 if TYPE_CHECKING:
+    from cgc.errors import GraphImportError
     from cgc.importers.tensorflow import ImportedStep
 
 log = logging.getLogger("estimator")
@@ -47,6 +52,7 @@ class TensorFlowFrontEnd(ProgramInput):
         config: CSRunConfig,
         model_dir: Path,
         options: StateOptions | None = None,
+        hooks: Sequence[Any] = (),
     ) -> None:
         super().__init__(source)
         self._model_fn = model_fn
@@ -54,6 +60,7 @@ class TensorFlowFrontEnd(ProgramInput):
         self._config = config
         self._model_dir = model_dir
         self._options = options or StateOptions()
+        self._own_hooks = tuple(hooks)
         self._state: ModelState | None = None
         self._host_metrics: HostMetrics | None = None
 
@@ -105,7 +112,8 @@ class TensorFlowFrontEnd(ProgramInput):
         return self._model_state.save(step)
 
     def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Counts a step of an evaluation, where its metrics are computed on this host."""
+        """Shows the session hooks a step of an evaluation; counts it where metrics are computed here."""
+        self.hooks.watch(outputs)
         if self._host_metrics is not None:
             self._host_metrics.update(outputs)
 
@@ -119,7 +127,9 @@ class TensorFlowFrontEnd(ProgramInput):
         return self._model_state.evaluate(values)
 
     def close(self) -> None:
-        """Frees the sessions that hold variables and metrics."""
+        """Frees the sessions that hold variables, metrics and summaries."""
+        if "summaries" in vars(self):
+            self.summaries.close()
         if self._host_metrics is not None:
             self._host_metrics.close()
         if self._state is not None:
@@ -130,29 +140,83 @@ class TensorFlowFrontEnd(ProgramInput):
         from cs_runtime.traced_step import step_program  # late: workers have no compiler
 
         mode = PROGRAM_MODES[self._source.mode]
-        return step_program(self._imported.module, mode, self.batch_size, self.input_names)
+        model = described_function(self._model_fn)
+        program = step_program(self._imported.module, mode, self.batch_size, self.input_names, model)
+        if self._source.mode != ModeKeys.TRAIN:
+            return program
+        steps = self._config.save_summary_steps
+        return replace(program, every={f"output_{name}": steps for name in self.summaries.shown})
 
     @cached_property
     def _model(self) -> TracedModel:
-        model = trace(self._model_fn, self.element, self._source.mode, self._params, self._config)
-        if self._source.mode == ModeKeys.TRAIN:
-            warn_of_hooks((*model.spec.training_hooks, *model.spec.training_chief_hooks))
-        return model
+        return trace(self._model_fn, self.element, self._source.mode, self._params, self._config)
+
+    @property
+    def graph(self) -> Any:
+        """What TensorBoard shows of the model."""
+        return self._model.graph
+
+    @cached_property
+    def summaries(self) -> Summaries:
+        """Of a training."""
+        return Summaries(self._model.graph, shows_tensors=bool(self._config.save_summary_steps))
+
+    @cached_property
+    def hooks(self) -> StepHooks:
+        """The session hooks of the call and of the `model_fn`; traces the step.
+
+        Raises:
+            UnsupportedOnCsError: one of them cannot run on the CS system.
+        """
+        model, mode = self._model, self._source.mode
+        known = {tensor.name: name for name, tensor in self._own_outputs().items()}
+        checkpoint = checkpoints.chosen(self._options.checkpoint, self._model_dir)
+        watched = Watched(model.graph, known, True, model.global_step, checkpoints.step_of(checkpoint))
+        hooks = StepHooks((*self._own_hooks, *_hooks_of(model.spec, mode)), watched, self._model_dir)
+        listeners = (*self._options.saving_listeners, *hooks.listeners)
+        self._options = replace(self._options, saving_listeners=listeners)
+        return hooks
 
     @cached_property
     def _imported(self) -> ImportedStep:
         from cgc.errors import GraphImportError  # late: workers have no compiler
 
-        try:
-            return self._import()
-        except GraphImportError as error:
-            if self._source.mode != ModeKeys.EVAL or self._model.spec.host_call is None:
-                raise
-            self._host_metrics = HostMetrics(self._model.spec)
-            imported = self._import()  # without what the metrics need: other faults remain
-            ops = ", ".join(sorted({fault.op for fault in error.details if fault.op}))
-            log.info("the metrics of host_call are computed on this host: the CS system lacks %s", ops)
-        return imported
+        while True:
+            try:
+                imported = self._import()
+            except GraphImportError as error:
+                if not self._can_do_without(error):
+                    raise
+            else:
+                announce_dropped(imported.dropped)
+                return imported
+
+    def _can_do_without(self, error: GraphImportError) -> bool:
+        """Whether a step may be what is asked for without what cannot be imported; another import tells."""
+        faults = error.details
+        if self._source.mode == ModeKeys.TRAIN:
+            left_out = self.summaries.leave_out([fault.node for fault in faults if fault.node])
+            if left_out:
+                log.warning(
+                    "the CS system cannot compute the summaries %s: they are not written", ", ".join(left_out)
+                )
+            return bool(left_out)
+        if self._source.mode != ModeKeys.EVAL or not self._model.spec.host_call or self._host_metrics:
+            return False
+        self._host_metrics = HostMetrics(self._model.spec)
+        ops = ", ".join(sorted({fault.op for fault in faults if fault.op}))
+        log.info("the metrics of host_call are computed on this host: the CS system lacks %s", ops)
+        return True
+
+    def _own_outputs(self) -> dict[str, Any]:
+        """What a step puts out for the `model_fn`, without summaries that are no numbers."""
+        spec, mode = self._model.spec, self._source.mode
+        if mode == ModeKeys.TRAIN:
+            return {"loss": spec.loss, **self.summaries.scalars}
+        if mode == ModeKeys.EVAL:
+            # Metrics are read from their totals at the end; a step has to put out something.
+            return {"loss": spec.loss}
+        return {prediction_output(name): tensor for name, tensor in named_predictions(spec).items()}
 
     def _import(self) -> ImportedStep:
         from cgc.importers.tensorflow import import_step
@@ -161,7 +225,12 @@ class TensorFlowFrontEnd(ProgramInput):
         return import_step(
             model.graph,
             inputs=model.inputs,
-            outputs=_outputs(model, mode, self._host_metrics),
+            outputs={
+                **self._own_outputs(),
+                **(self.summaries.shown if mode == ModeKeys.TRAIN else {}),
+                **(self._host_metrics.outputs if self._host_metrics is not None else {}),
+                **self.hooks.outputs,
+            },
             updates=_updates(model, mode) if self._host_metrics is None else [],
             mode=PROGRAM_MODES[mode],
             # Without a seed the initial weights differ from run to run. The masks of dropout do not: a seed
@@ -190,11 +259,11 @@ class TensorFlowFrontEnd(ProgramInput):
         return self._state
 
 
-def warn_of_hooks(hooks: Sequence[Any]) -> None:
-    """Names session hooks that a run on the CS system ignores, as there is no session that runs steps."""
-    if hooks:
-        names = ", ".join(type(hook).__name__ for hook in hooks)
-        log.warning("hooks run on a CPU only; on the CS system these are ignored: %s", names)
+def _hooks_of(spec: EstimatorSpec, mode: str) -> tuple[Any, ...]:
+    """The session hooks that a `model_fn` returns for a mode."""
+    if mode == ModeKeys.TRAIN:
+        return (*spec.training_hooks, *spec.training_chief_hooks)
+    return spec.evaluation_hooks if mode == ModeKeys.EVAL else spec.prediction_hooks
 
 
 def prediction_output(name: str) -> str:
@@ -206,19 +275,6 @@ def prediction_name(output_name: str) -> str | None:
     """The prediction that an output of the step carries: inverse of `prediction_output`; None for others."""
     kind, _, name = output_name.removeprefix("output_").partition("/")
     return name if kind == PREDICTION else None
-
-
-def _outputs(model: TracedModel, mode: str, host_metrics: HostMetrics | None) -> dict[str, Any]:
-    if mode == ModeKeys.TRAIN:
-        summaries = scalar_summaries(model.graph)
-        return {
-            "loss": model.spec.loss,
-            **{f"{SUMMARY_PREFIX}{tag}": tensor for tag, tensor in summaries.items()},
-        }
-    if mode == ModeKeys.EVAL:
-        # Metrics are read from their totals at the end; a step has to put out something.
-        return {"loss": model.spec.loss, **(host_metrics.outputs if host_metrics is not None else {})}
-    return {prediction_output(name): tensor for name, tensor in named_predictions(model.spec).items()}
 
 
 def _updates(model: TracedModel, mode: str) -> Sequence[Any]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from estimator import checkpoints
 from estimator.backend import Backend, Batches, Setup
-from estimator.errors import CallError
+from estimator.errors import CallError, CheckpointReadError
 from estimator.facade import EstimatorFacade
 from estimator.keras_graph import keras_model_fn
 from estimator.spec import EstimatorSpec
@@ -24,10 +25,12 @@ class KerasEstimator(EstimatorFacade):
     """Compiles, trains, evaluates and predicts on the CS system what `fit` does on a CPU.
 
     A step is one call of the model's `train_step`; logged values are those that `fit` shows, means since the
-    start of the run. After `train` the model has the trained weights, so that its own `evaluate`, `predict`
-    and `save` follow on this CPU. A batch is x, (x, y) or (x, y, sample_weight). A training continues from
-    the newest checkpoint of `model_dir`; `evaluate` and `predict` take that, or another one, on this CPU too,
-    and leave the model as it is.
+    start of the run. A batch is x, (x, y) or (x, y, sample_weight). A training continues from the newest
+    checkpoint of `model_dir`; `evaluate` and `predict` take that, or another one, in this process or a later
+    one, on the CS system or this CPU, and leave the model as it is.
+
+    After `train` the model has the trained weights, so that its own `evaluate`, `predict` and `save` follow
+    on this CPU. In another process `load_checkpoint()` puts them there.
 
     Args:
         model: A Keras 3 or tf_keras model, built, and compiled with optimizer and loss.
@@ -55,6 +58,30 @@ class KerasEstimator(EstimatorFacade):
         """The model as a `model_fn`, see `keras_model_fn`."""
         return keras_model_fn(self.model)
 
+    def load_checkpoint(self, checkpoint_path: str | None = None) -> Any:
+        """Puts a checkpoint into the model, and into its optimizer where it is compiled.
+
+        `estimator.load_checkpoint().evaluate(x, y)` then is Keras' own evaluation of what was trained, and
+        `fit` trains on.
+
+        Args:
+            checkpoint_path: The checkpoint, or a directory for the newest in it; None for the newest of
+                `model_dir`.
+
+        Returns:
+            The model.
+
+        Raises:
+            CheckpointReadError: there is none, it cannot be read, or it is of another model.
+        """
+        from estimator.keras_checkpoint import load_into
+
+        prefix = checkpoints.chosen(checkpoint_path, self._model_dir)
+        if prefix is None:
+            raise CheckpointReadError(self.model_dir, "the directory has no checkpoint")
+        load_into(self.model, prefix)
+        return self.model
+
     def _cpu(self) -> Backend:
         return _KerasOnCpu(self._setup(), self.model)
 
@@ -63,10 +90,10 @@ class KerasEstimator(EstimatorFacade):
 
         return CsBackend(self._setup(), self._front_end)
 
-    def _front_end(self, source: InputSource, options: StateOptions) -> KerasFrontEnd:
+    def _front_end(self, source: InputSource, options: StateOptions, hooks: tuple[Any, ...]) -> KerasFrontEnd:
         from estimator.keras_front_end import KerasFrontEnd
 
-        return KerasFrontEnd(self.model, source, self._config, self._model_dir, options)
+        return KerasFrontEnd(self.model, source, self._config, self._model_dir, options, hooks)
 
 
 class _KerasOnCpu:
@@ -92,9 +119,10 @@ class _KerasOnCpu:
         from estimator.cpu import is_mine
 
         if is_mine("train"):
+            cause = "config.cs_ip is None" if self._setup.config.cs_ip is None else "use_cs is False"
             raise CallError(
-                "train() of a KerasEstimator runs on the CS system, but config.cs_ip is None or use_cs "
-                "False; on this CPU call fit() of the Keras model itself"
+                f"train() of a KerasEstimator runs on the CS system, and {cause}; on this CPU call fit() of "
+                "the Keras model itself, behind load_checkpoint() to train on"
             )
 
     def evaluate(

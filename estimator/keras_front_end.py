@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,12 @@ from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import LOSS, StepProgram
 from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE
 from estimator import checkpoints
+from estimator.announcing import announce_dropped
+from estimator.capture import op_name
 from estimator.errors import ModelFnError
+from estimator.hooks import StepHooks, Watched
 from estimator.input import InputSource
+from estimator.layer_lines import line_of
 from estimator.model_state import ModelState, StateOptions
 from estimator.modes import PROGRAM_MODES
 from estimator.program_input import ProgramInput
@@ -36,13 +40,20 @@ class KerasFrontEnd(ProgramInput):
     """
 
     def __init__(
-        self, model: Any, source: InputSource, config: CSRunConfig, model_dir: Path, options: StateOptions
+        self,
+        model: Any,
+        source: InputSource,
+        config: CSRunConfig,
+        model_dir: Path,
+        options: StateOptions,
+        hooks: Sequence[Any] = (),
     ) -> None:
         super().__init__(source)
         self._model = model
         self._config = config
         self._model_dir = model_dir
         self._options = options
+        self._own_hooks = tuple(hooks)
 
     @seldom_searched()
     def program(self) -> StepProgram:
@@ -52,7 +63,9 @@ class KerasFrontEnd(ProgramInput):
             estimator.errors.EstimatorError: the model or `input_fn` cannot be used on the CS system.
             cgc.errors.CompileError: the step has something that the compiler does not know.
         """
-        return self._program
+        program = self._program
+        _ = self.hooks  # one that cannot run is refused before anything is compiled
+        return program
 
     def initial_state(self) -> dict[str, np.ndarray]:
         """Arrays by resource name: those of a checkpoint where there is one, else the model's; metrics at 0.
@@ -81,7 +94,8 @@ class KerasFrontEnd(ProgramInput):
         return self._state.save(step)
 
     def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Nothing: the step keeps the totals of all metrics."""
+        """Shows the session hooks a step of an evaluation; the step keeps the totals of all metrics."""
+        self.hooks.watch(outputs)
 
     def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Values of the metrics for the totals in a state."""
@@ -94,12 +108,47 @@ class KerasFrontEnd(ProgramInput):
         if "_state" in vars(self):
             self._state.close()
 
+    @property
+    def summaries(self) -> None:
+        """None: a step of Keras writes none but those of the values that it logs."""
+
+    @property
+    def graph(self) -> Any:
+        """What TensorBoard shows of the model."""
+        return self._imported.graph
+
+    @cached_property
+    def hooks(self) -> StepHooks:
+        """The session hooks of the call; traces the step.
+
+        They look at what the step puts out, in a graph of tensors that have the names of the outputs.
+
+        Raises:
+            UnsupportedOnCsError: one of them cannot run on the CS system.
+        """
+        import tensorflow as tf
+
+        checkpoint = checkpoints.chosen(self._options.checkpoint, self._model_dir)
+        known = {}
+        with tf.Graph().as_default() as graph:
+            global_step = tf.compat.v1.train.create_global_step()
+            shown = self._program.output_names
+            for spec in (spec for spec in self._program.interface.outputs if spec.name in shown):
+                name = spec.name.removeprefix("output_")
+                known[tf.compat.v1.placeholder(spec.dtype, spec.shape, op_name(name)).name] = name
+        watched = Watched(graph, known, False, global_step, checkpoints.step_of(checkpoint))
+        hooks = StepHooks(self._own_hooks, watched, self._model_dir)
+        listeners = (*self._options.saving_listeners, *hooks.listeners)
+        self._options = replace(self._options, saving_listeners=listeners)
+        return hooks
+
     @cached_property
     def _program(self) -> StepProgram:
         from cs_runtime.traced_step import step_program  # late: workers have no compiler
 
         mode = PROGRAM_MODES[self._source.mode]
-        program = step_program(self._imported.module, mode, self.batch_size, self.input_names)
+        name = f"Keras model '{self._model.name}'"
+        program = step_program(self._imported.module, mode, self.batch_size, self.input_names, name)
         if mode == "train" and LOSS not in program.output_names:
             logs = ", ".join(name.removeprefix("output_") for name in program.output_names) or "nothing"
             raise ModelFnError(
@@ -120,7 +169,9 @@ class KerasFrontEnd(ProgramInput):
             batch if len(batch) > 1 else batch[0],
             mode=PROGRAM_MODES[self._source.mode],
             seed=self._config.tf_random_seed or 0,
+            layer_line=line_of,
         )
+        announce_dropped(imported.dropped)
         names = {
             name: _STEP_KEY if name == GLOBAL_STEP else path for name, path in imported.variables.items()
         }

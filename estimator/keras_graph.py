@@ -8,8 +8,11 @@ from typing import Any
 from cs_toolkit.step import METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
 from estimator.errors import ModelFnError
 from estimator.input import WeightedLabels
+from estimator.layer_lines import line_of, watch_layers
 from estimator.modes import ModeKeys
 from estimator.spec import EstimatorSpec
+
+watch_layers()
 
 _LOSS = "loss"
 _PREDICTION = "prediction"
@@ -96,7 +99,13 @@ class _KerasGraph:
         specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), batch)
         # The model and its variables live outside of all graphs.
         with tf.__internal__.eager_context.eager_mode():
-            traced = trace_keras_step(self._model, specs, mode=_TRACED_MODES[self._mode], step=step)
+            traced = trace_keras_step(
+                self._model,
+                specs,
+                mode=_TRACED_MODES[self._mode],
+                step=step,
+                layer_line=line_of,
+            )
             constants = traced.constants()
         captures = [
             self._captured(outer, inner, traced.captured, constants) for outer, inner in traced.body.captures

@@ -46,7 +46,11 @@ class LargeState:
             saver = tf.compat.v1.train.Saver(max_to_keep=None)
         self._model_dir = model_dir
         self._writer = checkpoints.CheckpointWriter(
-            model_dir, PartSaver(saver), graph, config.keep_checkpoint_max
+            model_dir,
+            PartSaver(saver),
+            graph,
+            config.keep_checkpoint_max,
+            keep_every_hours=config.keep_checkpoint_every_n_hours,
         )
         self._stored = Stored("", ())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +15,10 @@ from estimator.errors import CallError, InputFnError, ModelFnError
 from estimator.input import features_and_labels, read_in_graph
 from estimator.model_scope import own_scope, start_from
 from estimator.modes import ModeKeys
+from estimator.run_config import MULTI_MODEL_STACK_KEY
 from estimator.spec import SINGLE, EstimatorSpec, metrics_of, named_predictions
 
-MULTI_MODEL_STACK_KEY = "multi_model"
-"""Key of `stack_params` under which a fused program tells the compiler's stack about its models."""
+log = logging.getLogger("estimator")
 
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.-]*")
 _HOOKS = ("training_hooks", "training_chief_hooks", "evaluation_hooks", "prediction_hooks")
@@ -33,8 +34,8 @@ class ModelInfo(NamedTuple):
         params: Given to both.
         deltat_scaling_factor: How many times longer than that of a model with factor 1 the delta_t of this
             one (the cycles from one of its samples to the next) may be; positive. It is passed on in
-            `stack_params` and changes nothing here: all models make their steps together, so the compiler
-            gives each kernel of each model room by its work in such a step.
+            `stack_params` and changes nothing here, which the log says: all models make their steps
+            together, so the compiler gives each kernel of each model room by its work in such a step.
         name: The scope of the model's variables; `model_<n>` when None.
         checkpoint: Prefix or directory of a checkpoint of the model alone, or of a fused program that had it
             under this name: first values of its variables and of its step. None starts from the beginning.
@@ -73,6 +74,12 @@ class MultiModelFusion:
 
     def __init__(self, models: Sequence[ModelInfo]) -> None:
         self._models = _checked(models)
+        scaled = [name for name, info in self._models.items() if info.deltat_scaling_factor != 1]
+        if scaled:
+            log.warning(
+                "deltat_scaling_factor of %s has no effect: all models make their steps together",
+                ", ".join(scaled),
+            )
 
     @property
     def params(self) -> dict[str, dict[str, Any]]:

@@ -74,7 +74,12 @@ class ModelState:
                 for name, variable in self._variables.items()
             }
         self._writer = checkpoints.CheckpointWriter(
-            model_dir, self._saver, graph, config.keep_checkpoint_max, options.saving_listeners
+            model_dir,
+            self._saver,
+            graph,
+            config.keep_checkpoint_max,
+            options.saving_listeners,
+            config.keep_checkpoint_every_n_hours,
         )
 
     def start(self, checkpoint: str | None) -> None:

@@ -6,7 +6,8 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,17 +22,23 @@ from cs_runtime.program import MeasuredFrontEnd
 from cs_runtime.settings import Command, RunSettings
 from cs_toolkit.streaming import streaming
 from estimator import checkpoints
+from estimator.announcing import announce_unused
 from estimator.backend import Batches, Setup
 from estimator.errors import UnsupportedOnCsError
 from estimator.evaluation import report
 from estimator.events import EventWriter
-from estimator.front_end import prediction_name, warn_of_hooks
+from estimator.front_end import prediction_name
+from estimator.hooks import OF_HOOKS, StepHooks, says_when_to_stop
 from estimator.input import InputSource
 from estimator.input_report import log_report
 from estimator.model_state import StateOptions
 from estimator.modes import ModeKeys
 from estimator.run_config import STREAMING
-from estimator.spec import WarmStartSettings
+from estimator.spec import WarmStartSettings, checked_hooks
+from estimator.summaries import SHOWN, Summaries
+
+if TYPE_CHECKING:
+    from cs_system.client import StepOutputs
 
 log = logging.getLogger("estimator")
 
@@ -44,12 +51,28 @@ class EstimatorFrontEnd(MeasuredFrontEnd, Protocol):
         """Samples in one batch."""
         ...
 
+    @property
+    def hooks(self) -> StepHooks:
+        """The session hooks of the run; traces the step."""
+        ...
+
+    @property
+    def summaries(self) -> Summaries | None:
+        """Those that are no numbers, of a training; None where there cannot be any."""
+        ...
+
+    @property
+    def graph(self) -> Any:
+        """What TensorBoard shows of the model."""
+        ...
+
     def close(self) -> None:
         """Frees what it holds of TensorFlow."""
         ...
 
 
-MakeFrontEnd = Callable[[InputSource, StateOptions], EstimatorFrontEnd]
+MakeFrontEnd = Callable[[InputSource, StateOptions, tuple[Any, ...]], EstimatorFrontEnd]
+"""From the input of a run, its state and its session hooks."""
 
 
 class CsBackend:
@@ -81,10 +104,11 @@ class CsBackend:
 
         log.info("TF_CONFIG environment variable: {}")
         log.info("Running %s for the CS system", "validate" if validate_only else "compile")
+        announce_unused(self._setup.config)
         write_params(self._setup.model_dir, self._setup.params)
         source = self._setup.input_of_no_job(input_fn, mode)
         log_report(source, shared=mode == ModeKeys.TRAIN)
-        front_end = self._make_front_end(source, StateOptions())
+        front_end = self._make_front_end(source, StateOptions(), ())
         if validate_only:
             validate_program(front_end, self._settings(front_end, "validate_only"))
         else:
@@ -100,23 +124,26 @@ class CsBackend:
         saving_listeners: Sequence[Any] | None,
     ) -> None:
         """Trains so many more steps, or to that global step; streams where this task is a worker."""
-        if steps is None and max_steps is None:
+        own_hooks = checked_hooks("hooks", hooks)
+        if steps is None and max_steps is None and not any(map(says_when_to_stop, own_hooks)):
             raise UnsupportedOnCsError(
                 "train() on the CS system needs the number of steps, got neither steps nor max_steps; "
-                "give one of them (--steps or --max_steps)"
+                "give one of them, or a StopAtStepHook among the hooks"
             )
-        self._announce("train", hooks)
+        self._announce("train")
         setup = self._setup
         source = setup.shared_input(input_fn, ModeKeys.TRAIN)
         if tasks.is_chief():
             log_report(source)
             write_params(setup.model_dir, setup.params)
         options = StateOptions(None, self._warm_start, tuple(saving_listeners or ()))
-        with closing(self._make_front_end(source, options)) as front_end:
+        with closing(self._make_front_end(source, options, own_hooks)) as front_end:
             settings = self._settings(front_end, "train", steps, max_steps)
             with EventWriter(setup.model_dir) as writer:
                 events = StepEvents(writer, setup.config.save_summary_steps, settings.batch_size)
-                cs_runtime.training.train(front_end, settings, events)
+                observer = _Observer(events, writer, front_end, setup.config.save_summary_steps or 0)
+                cs_runtime.training.train(front_end, settings, observer, observer.adjusted)
+                observer.end()
 
     def evaluate(
         self,
@@ -133,12 +160,15 @@ class CsBackend:
         """
         if steps is None:
             raise UnsupportedOnCsError(
-                "evaluate() on the CS system needs the number of steps, got None; give steps (--eval_steps)"
+                "evaluate() on the CS system needs the number of steps, got None; give steps"
             )
-        self._announce("eval", hooks)
+        own_hooks = checked_hooks("hooks", hooks)
+        self._announce("eval")
         source = self._setup.whole_input(input_fn, ModeKeys.EVAL)
-        with closing(self._make_front_end(source, StateOptions(checkpoint_path))) as front_end:
+        with closing(self._make_front_end(source, StateOptions(checkpoint_path), own_hooks)) as front_end:
             results = cs_runtime.inference.evaluate(front_end, self._settings(front_end, "eval"), steps)
+            if tasks.is_chief():
+                front_end.hooks.end()
         if not results:
             return {}
         model_dir = self._setup.model_dir
@@ -153,19 +183,28 @@ class CsBackend:
         num_samples: int | None,
     ) -> Batches:
         """Predictions of the batches that hold so many samples, or of all of the input; none in a worker."""
-        self._announce("predict", hooks)
+        own_hooks = checked_hooks("hooks", hooks)
+        self._announce("predict")
         source = self._setup.whole_input(input_fn, ModeKeys.PREDICT)
-        with closing(self._make_front_end(source, StateOptions(checkpoint_path))) as front_end:
+        with closing(self._make_front_end(source, StateOptions(checkpoint_path), own_hooks)) as front_end:
             steps = None if num_samples is None else -(-num_samples // front_end.batch_size)
             settings = self._settings(front_end, "predict")
             with closing(cs_runtime.inference.run(front_end, settings, steps)) as every_output:
                 for outputs in every_output:
+                    stop = front_end.hooks.see(front_end.hooks.first_step, outputs)
                     yield _predictions(outputs)
+                    if stop:
+                        break
+            if tasks.is_chief():
+                front_end.hooks.end()
 
-    def _announce(self, command: Command, hooks: Sequence[Any] | None) -> None:
+    def _announce(self, command: Command) -> None:
         log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.shared_config()))
-        log.info("Running %s on the CS system at %s", command, self._setup.config.cs_ip)
-        warn_of_hooks(hooks or ())
+        config = self._setup.config
+        name = f" {config.system_name}" if config.system_name else ""
+        log.info("Running %s on the CS system%s at %s", command, name, config.cs_ip)
+        if tasks.is_chief():
+            announce_unused(config)
 
     def _settings(
         self,
@@ -202,6 +241,60 @@ class CsBackend:
             return front_end.batch_size
         with noted_failures(self._setup.artifact_dir):
             return front_end.batch_size
+
+
+class _Observer:
+    """Of a training: writes events, and shows the session hooks every step.
+
+    Args:
+        events: Of the run.
+        writer: Where they go.
+        front_end: Has hooks and summaries; asked for them when the step has been traced, in the chief alone.
+        every_steps: Step distance between two entries; 0 writes none.
+    """
+
+    def __init__(
+        self, events: StepEvents, writer: EventWriter, front_end: EstimatorFrontEnd, every_steps: int
+    ) -> None:
+        self._events = events
+        self._writer = writer
+        self._front_end = front_end
+        self._every_steps = every_steps
+        self._hooks: StepHooks | None = None
+
+    def adjusted(self, settings: RunSettings) -> RunSettings:
+        """The settings of the run with what hooks say of its end and its checkpoints."""
+        self._hooks = self._front_end.hooks
+        if self._hooks.first_step == 0 and self._every_steps:
+            self._writer.graph(self._front_end.graph)
+        return self._hooks.adjusted(settings)
+
+    def steps(self, outputs: StepOutputs) -> bool:
+        """See `cs_runtime.program.Observer`."""
+        values = outputs.outputs
+        self._show(outputs, {name: rows for name, rows in values.items() if name.startswith(SHOWN)})
+        every_step = replace(
+            outputs, outputs={n: rows for n, rows in values.items() if not n.startswith(SHOWN)}
+        )
+        numbers = {n: rows for n, rows in every_step.outputs.items() if not n.startswith(OF_HOOKS)}
+        self._events.steps(replace(outputs, outputs=numbers))
+        return self._hooks is not None and self._hooks.see_all(every_step)
+
+    def end(self) -> None:
+        """The training has ended well."""
+        if self._hooks is not None:
+            self._hooks.end()
+
+    def _show(self, outputs: StepOutputs, shown: dict[str, np.ndarray]) -> None:
+        """Writes the summaries that are no numbers, of the steps at which they are due."""
+        summaries = self._front_end.summaries
+        if not shown or summaries is None:
+            return
+        first = outputs.first_step - outputs.first_step % self._every_steps + self._every_steps
+        for row in range(len(next(iter(shown.values())))):
+            values = {name.removeprefix("output_"): rows[row] for name, rows in shown.items()}
+            for summary in summaries.serialized(values):
+                self._writer.serialized(first + row * self._every_steps, summary)
 
 
 def _predictions(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -18,6 +18,9 @@ from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
 
+MULTI_MODEL_STACK_KEY = "multi_model"
+"""Key of `stack_params` under which a fused program tells the compiler's stack about its models."""
+
 # Defaults of tf.estimator.RunConfig. The default of save_checkpoints_secs holds only when neither it nor
 # save_checkpoints_steps is given.
 _DEFAULTS: Mapping[str, Any] = {
@@ -62,8 +65,9 @@ class RunConfig:
         **fields: `model_dir`, `tf_random_seed`, `save_summary_steps`, `save_checkpoints_steps`,
             `save_checkpoints_secs` (600 when no interval is given; None for both means no checkpoint but the
             last), `session_config` (a ConfigProto for sessions on this CPU), `keep_checkpoint_max` (0 or None
-            keeps all), `log_step_count_steps`, `device_fn` (on this CPU only); `train_distribute`,
-            `eval_distribute` and `keep_checkpoint_every_n_hours` are accepted and have no effect.
+            keeps all), `keep_checkpoint_every_n_hours` (one of every so many hours is kept for good),
+            `log_step_count_steps`, `device_fn` (on this CPU only); `train_distribute` and `eval_distribute`
+            have no effect, which the log says.
 
     Raises:
         TypeError: an unknown field; the message names the nearest known one.
@@ -137,7 +141,8 @@ class CSRunConfig(RunConfig):
         cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`; None runs on this CPU, in a job of csrun_wse on the system
             that `CS_IP` or the site names.
         system_name: A name for messages.
-        cs_config: Options of the CS system as a message or mapping; kept for `model_fn` to read.
+        cs_config: Options of the CS system as a message or mapping; kept for `model_fn` to read. What has no
+            effect here is named in the log of a run, as for the next one.
         stack_params: Options of the compiler's stack; kept for `model_fn` to read.
         precision: What the CS system computes activations and their gradients in: `float32`,
             `mixed_float16`, `mixed_bfloat16` or `cbfloat16`; master weights, optimizer, losses and statistics
@@ -257,6 +262,9 @@ def _check(values: Mapping[str, Any]) -> None:
     seconds = values["save_checkpoints_secs"]
     if seconds is not None and seconds < 0:
         raise CallError(f"save_checkpoints_secs must be >= 0 or None, got {seconds!r}")
+    hours = values["keep_checkpoint_every_n_hours"]
+    if hours is not None and not (isinstance(hours, int | float) and hours > 0):
+        raise CallError(f"keep_checkpoint_every_n_hours must be > 0 or None, got {hours!r}")
     seed = values["tf_random_seed"]
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise CallError(f"tf_random_seed must be a whole number or None, got {seed!r}")

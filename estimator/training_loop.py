@@ -114,6 +114,7 @@ class TrainingLoop:
             tf.compat.v1.get_default_graph(),
             config.keep_checkpoint_max,
             saving_listeners,
+            config.keep_checkpoint_every_n_hours,
         )
 
     def run(
@@ -146,6 +147,8 @@ class TrainingLoop:
         pace = _Pace(int(keeper.session.run(self._global_step)))
         first_step, loss = pace.step, math.nan
         if first_step == 0:
+            if self._config.save_summary_steps:
+                self.events.graph(self._global_step.graph)
             self._writer.write(keeper.session, 0)
         else:
             log.info("off the CS system nothing of the input is skipped where a training continues")

@@ -47,7 +47,7 @@ def compile_for(
     if choice == "weight_streaming":
         notices = _one_at_a_time(options.replicas)
         return stages, weight_streaming.compile_streamed(
-            optimized, fabric, stages, options.streaming, notices
+            optimized, fabric, stages, options.streaming, notices, options.precision
         )
     graph = pipelined.matched(optimized, stages)
     try:
@@ -61,13 +61,15 @@ def compile_for(
         return stages, _streamed_instead(
             error,
             lambda why: weight_streaming.compile_streamed(
-                optimized, fabric, stages, options.streaming, (why,)
+                optimized, fabric, stages, options.streaming, (why,), options.precision
             ),
         )
     notices = (_fits(copies.performance.overall.active_pes, fabric),) if options.execution == "auto" else ()
     if options.replicas == AUTO:
         notices += (_why_so_many(copies, tried),)
-    return stages, pipelined.compile_pipelined(optimized, interface, copies, tried, fabric, stages, notices)
+    return stages, pipelined.compile_pipelined(
+        optimized, interface, copies, tried, fabric, stages, notices, options.precision
+    )
 
 
 def _one_at_a_time(replicas: ReplicaChoice) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -31,9 +32,10 @@ from cgc.report import CompileReport, plan_json, render_html, render_text, repli
 if TYPE_CHECKING:
     from cgc.execution.stages import Stages
     from cgc.performance.replicas import Replicated
+    from cgc.provenance import Provenance
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.replicas import ReplicaChoice
-    from cs_toolkit.step import StepInterface
+    from cs_toolkit.step import Precision, StepInterface
 
 STAGES = 5
 """Of this mode: `matched`, `placed`, `compile_pipelined`."""
@@ -67,6 +69,7 @@ def compile_pipelined(
     fabric: Fabric,
     stages: Stages,
     notices: tuple[str, ...] = (),
+    precision: Precision = "float32",
 ) -> Compiled:
     """Compiles a rewritten step whose kernels are placed; three stages.
 
@@ -79,12 +82,13 @@ def compile_pipelined(
         fabric: what they are placed on.
         stages: of the compilation.
         notices: for the report, why the step is executed so.
+        precision: for the report, what it is computed in.
 
     Raises:
         CompileError: the step cannot be executed.
     """
     with stages.stage("Estimating performance"):
-        report = replace(replicas_report(copies, tried, fabric), notices=notices)
+        report = replace(replicas_report(copies, tried, fabric), notices=notices, precision=precision)
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
     with stages.stage("Writing the report"):
@@ -97,7 +101,7 @@ def compile_pipelined(
         total_utilization=overall.active_pes / fabric.processing_elements,
         replicas=copies.count,
     )
-    return Compiled(report.batch_size, (executable,), texts, estimates, report)
+    return Compiled(report.batch_size, (executable,), texts, estimates, report, partial(_reports, report))
 
 
 def _texts(module: ModuleOp, graph: KernelGraph, report: CompileReport) -> dict[str, str]:
@@ -108,10 +112,12 @@ def _texts(module: ModuleOp, graph: KernelGraph, report: CompileReport) -> dict[
         LAIR_TEXT: lair_text(module, graph),
         PLAN: plan_json(report),
         DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
-        REPORT_TEXT: render_text(report),
         REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
-        REPORT_HTML: render_html(report),
     }
+
+
+def _reports(report: CompileReport, made: Provenance) -> dict[str, str]:
+    return {REPORT_TEXT: render_text(report, made), REPORT_HTML: render_html(report, made)}
 
 
 def kernels_text(module: ModuleOp, graph: KernelGraph) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cgc.cirh.interface import step_interface
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from cgc.execution.stages import Stages
+    from cgc.provenance import Provenance
     from cs_toolkit.fabric import Fabric
+    from cs_toolkit.step import Precision
     from cs_toolkit.streaming import Streaming
 
 STAGES = 5
@@ -40,6 +43,7 @@ def compile_streamed(
     stages: Stages,
     streaming: Streaming,
     notices: tuple[str, ...] = (),
+    precision: Precision = "float32",
 ) -> Compiled:
     """Compiles a rewritten step; function *i* of the schedule is executable *i*.
 
@@ -49,6 +53,7 @@ def compile_streamed(
         stages: of the compilation.
         streaming: what the user has decided.
         notices: for the report, why the step is executed so.
+        precision: for the report, what it is computed in.
 
     Raises:
         PlacementError: a layer does not fit on the wafer by itself.
@@ -67,18 +72,21 @@ def compile_streamed(
             layers = placed_layers(step, wafer)
     with stages.stage("Estimating performance"):
         report = streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
-        report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
+        why = (*notices, *activation_notices(choice, limit, streaming))
+        report = replace(report, notices=why, precision=precision)
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
     with stages.stage("Writing the report"):
         texts = {
             CIRH_TEXT: print_module(step.module),
             SCHEDULE: step.schedule.to_json(),
-            REPORT_TEXT: render_streamed_text(report),
             REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
-            REPORT_HTML: render_streamed_html(report),
         }
-    return Compiled(report.batch_size, parts, texts, _estimates(report), report)
+    return Compiled(report.batch_size, parts, texts, _estimates(report), report, partial(_reports, report))
+
+
+def _reports(report: StreamedReport, made: Provenance) -> dict[str, str]:
+    return {REPORT_TEXT: render_streamed_text(report, made), REPORT_HTML: render_streamed_html(report, made)}
 
 
 def _estimates(report: StreamedReport) -> StreamedEstimates:

@@ -57,7 +57,7 @@ class Family:
         takes_layer: what is left of a kernel's layer belongs to it.
         label: of a group, in names.
         naming: what else is in a name.
-        fastest: what limits a kernel at its fastest layout, and what helps; a template of its parameters.
+        fastest: the law that limits a kernel at its fastest layout; a template of its parameters.
     """
 
     name: str

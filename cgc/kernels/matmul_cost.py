@@ -206,5 +206,5 @@ def product_family(
 
 _FASTEST = (
     ": {inputs:,} inputs and {outputs:,} outputs are spread as finely as starts and sums allow, more PEs do "
-    "not help. Fewer outputs (a smaller vocabulary, fewer channels) or fewer rows do."
+    "not help."
 )

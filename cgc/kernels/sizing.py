@@ -28,7 +28,7 @@ Sizes = Callable[[Assignment, Group], tuple[int, int, int]]
 
 ROWS_AT_THEIR_FASTEST = (
     ", {row_elements:,} elements a row: its start, and the least that a PE works on, remain however many PEs "
-    "share it. Fewer rows, or less work on a row, make it faster."
+    "share it."
 )
 """`Family.fastest` of families that work on rows."""
 

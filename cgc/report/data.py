@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cgc.performance.model import Figures
+from cgc.report.families import family_sums
 from cgc.report.model import CompileReport, KernelReport
 from cgc.report.replicas import replicas_json
 
@@ -14,13 +15,14 @@ from cgc.report.replicas import replicas_json
 def report_json(report: CompileReport) -> dict[str, Any]:
     """All figures unrounded, as a JSON value.
 
-    Keys: `fabric`, `clock_hz`, `batch_size`, `overall` (figures), `kernels` (figures plus name, family,
-    generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
-    rectangle, memory_per_pe_bytes, source; in data-flow order), `bottleneck` (kernel, limit, reason,
-    deltat_cycles, remedies: what would lift the limit), `notices` (why the step is executed
-    so, where that was left to the compiler), `replicas` (where the model may stand on the wafer several
-    times: the copies, their exchange, the numbers that were compared; `kernels` are those of one copy, and
-    `overall` has the rates and PEs of all with the cycles of one).
+    Keys: `fabric`, `clock_hz`, `batch_size`, `precision`, `overall` (figures), `kernels` (figures plus name,
+    family, generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
+    rectangle, memory_per_pe_bytes, source; in data-flow order), `families` (sums of the kernels by family),
+    `bottleneck` (kernel, limit, reason, deltat_cycles, remedies: what would lift the limit, levers: what
+    changes of that kernel would do), `notices` (why the step is executed so, where that was left to the
+    compiler), `replicas` (where the model may stand on the wafer several times: the copies, their exchange,
+    the numbers that were compared; `kernels` are those of one copy, and `overall` has the rates and PEs of
+    all with the cycles of one).
     """
     performance = report.performance
     return {
@@ -28,14 +30,17 @@ def report_json(report: CompileReport) -> dict[str, Any]:
         "clock_hz": report.fabric.clock_hz,
         "estimate_of": "time on the wafer, not of the simulator",
         "batch_size": report.batch_size,
+        "precision": report.precision,
         "overall": _figures(performance.overall),
         "kernels": [_kernel(kernel) for kernel in report.kernels],
+        "families": [asdict(one) for one in family_sums(report.kernels)],
         "bottleneck": {
             "kernel": performance.bottleneck,
             "limit": report.limit.kind,
             "reason": report.limit.reason.value,
             "deltat_cycles": performance.overall.deltat_cycles,
             "remedies": list(report.remedies),
+            "levers": [asdict(lever) for lever in report.levers],
         },
         **({"notices": list(report.notices)} if report.notices else {}),
         **({"replicas": replicas_json(report.replicas)} if report.replicas is not None else {}),

@@ -10,6 +10,7 @@ from typing import Protocol
 from cgc.kernels.families.control import FAMILY as CONTROL
 from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
+from cgc.report.arrows import routed
 from cgc.report.labels import Box, Label, place_labels
 from cgc.report.model import KernelReport
 from cs_toolkit.fabric import Fabric
@@ -29,6 +30,9 @@ _BOW = 0.14
 _BOW_LIMITS = (3.0, 30.0)
 _LANE = 5.0
 _THIN = 8.0
+_SMALL = 16
+_FEW = 40
+"""Kernels and arrows of a plan whose arrows find ways beside each other; in larger ones they may cross."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +90,17 @@ class Tile:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A stream between two kernels, as an SVG path; `kind` is forward, backward or control."""
+    """A stream between two kernels, as an SVG path; `kind` is forward, backward or control.
+
+    One that is tangled would cross others of a small plan.
+    """
 
     src: int
     dst: int
     kind: str
     path: str
     elements_per_sample: int
+    tangled: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,16 +251,19 @@ def _clip(box: Box, window: Window) -> Box:
 def _arrows(
     kernels: Sequence[KernelReport], edges: Sequence[Edge], tiles: Sequence[Tile]
 ) -> tuple[Arrow, ...]:
-    """Long arrows first, so that the short ones lie over them."""
+    """Long arrows first, so that the short ones lie over them; those of a small plan do not cross."""
     order = {row.kernel.name: index for index, row in enumerate(kernels)}
+    pairs = [(order[edge.src], order[edge.dst]) for edge in edges]
+    boxes = [tile.box for tile in tiles]
+    small = len(kernels) <= _SMALL and len(edges) <= _FEW
+    ways = routed(boxes, pairs) if small else [None] * len(pairs)
     found = []
-    for edge in edges:
-        src, dst = order[edge.src], order[edge.dst]
+    for edge, (src, dst), way in zip(edges, pairs, ways, strict=True):
         control = CONTROL.name in (kernels[src].kernel.family, kernels[dst].kernel.family)
         kind = "control" if control else "forward" if src < dst else "backward"
-        start, end = tiles[src].box, tiles[dst].box
-        arrow = Arrow(src, dst, kind, _curve(start, end), edge.elements_per_sample)
-        found.append((math.dist(start.center, end.center), arrow))
+        path = way or _curve(boxes[src], boxes[dst])
+        arrow = Arrow(src, dst, kind, path, edge.elements_per_sample, small and way is None)
+        found.append((math.dist(boxes[src].center, boxes[dst].center), arrow))
     return tuple(arrow for _, arrow in sorted(found, key=lambda pair: -pair[0]))
 
 

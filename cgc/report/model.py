@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,10 +10,12 @@ from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.performance.model import MEMORY, Figures, Performance, estimate
 from cgc.performance.replicas import Replicated
 from cgc.placement.model import Placement, Rect
-from cgc.placement.shapes import GraphShapes
+from cgc.placement.shapes import GraphShapes, KernelShapes
+from cgc.report.levers import Lever, find_levers
 from cgc.report.limit import Limit, Reason, find_limit
 from cgc.report.remedy import find_remedies
 from cs_toolkit.fabric import Fabric
+from cs_toolkit.step import Precision
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,10 @@ class CompileReport:
         performance: estimates of time on the wafer.
         limit: what keeps the pipeline from being faster.
         remedies: sentences on what would lift it.
+        levers: what changes of the kernel that bounds the speed would do, each alone; none where it is not
+            the kernel itself that limits it.
         notices: sentences on why the step is executed so.
+        precision: what activations and their gradients are computed in.
         replicas: where the model may stand on the wafer several times; then kernels, edges and placement are
             those of one copy, at the origin, and the overall performance is that of all.
     """
@@ -71,7 +77,9 @@ class CompileReport:
     performance: Performance
     limit: Limit
     remedies: tuple[str, ...]
+    levers: tuple[Lever, ...] = ()
     notices: tuple[str, ...] = ()
+    precision: Precision = "float32"
     replicas: ReplicaReport | None = None
 
     @cached_property
@@ -121,6 +129,7 @@ def _report(
     shapes = GraphShapes(graph.kernels, room).at(placement.fill)
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
+    levers = _levers(graph, placement, performance, limit, shapes, room)
     kernels = tuple(
         KernelReport(
             kernel,
@@ -139,8 +148,25 @@ def _report(
         placement=placement,
         performance=performance,
         limit=limit,
-        remedies=find_remedies(graph, placement, performance, limit, shapes, room),
+        remedies=find_remedies(graph, placement, performance, limit, shapes, room, levers),
+        levers=levers,
     )
+
+
+def _levers(
+    graph: KernelGraph,
+    placement: Placement,
+    performance: Performance,
+    limit: Limit,
+    shapes: Sequence[KernelShapes],
+    room: Fabric,
+) -> tuple[Lever, ...]:
+    """What would make the kernel faster that bounds the speed, where its layouts do."""
+    if limit.reason not in (Reason.FASTEST_LAYOUT, Reason.AREA_TOO_DEAR):
+        return ()
+    kernel = graph.by_name[performance.bottleneck]
+    own = shapes[graph.kernels.index(kernel)]
+    return tuple(find_levers(kernel, performance.overall.deltat_cycles, own, room, placement.fill))
 
 
 def _remedies(report: CompileReport, replicas: ReplicaReport, room: Fabric) -> tuple[str, ...]:

@@ -15,8 +15,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from cgc.performance.model import MEMORY
+from cgc.provenance import Provenance
 from cgc.report.definitions import DEFINITIONS
+from cgc.report.families import family_sums
 from cgc.report.floorplan import BINS, Floorplan, Window, detail, overview, used_window, whole_window
+from cgc.report.levers import lever_text
 from cgc.report.limit import Reason
 from cgc.report.model import CompileReport, KernelReport
 from cgc.report.replicas import summary
@@ -29,11 +32,15 @@ _LONG_TABLE = 24
 _LARGE_SHARE = 50.0
 
 
-def render_html(report: CompileReport) -> str:
-    """The text of `compile_report.html`: the same bytes for the same report.
+def render_html(report: CompileReport, made: Provenance | None = None) -> str:
+    """The text of `compile_report.html`: the same bytes for the same arguments.
 
     Everything that comes from the user's program is escaped. A content security policy refuses every network
     access and every script but the page's own.
+
+    Args:
+        report: all figures.
+        made: where the step comes from.
     """
     script = asset("compile_report.js")
     return (
@@ -41,6 +48,9 @@ def render_html(report: CompileReport) -> str:
         .get_template("compile_report.html.j2")
         .render(
             report=report,
+            made=(made or Provenance()).lines(),
+            families=family_sums(report.kernels),
+            lever_text=lever_text,
             overall=report.performance.overall,
             rows=[_row(index, row, report) for index, row in enumerate(report.kernels)],
             bars=_bars(report),

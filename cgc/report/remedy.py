@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configuration
 from cgc.kernels.families import FAMILIES
 from cgc.kernels.graph import Kernel, KernelGraph
@@ -15,6 +14,7 @@ from cgc.performance.model import Performance
 from cgc.placement.model import Placement
 from cgc.placement.shapes import KernelShapes
 from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas
+from cgc.report.levers import Lever
 from cgc.report.limit import Limit, Reason
 from cs_toolkit.fabric import Fabric
 
@@ -29,6 +29,7 @@ def find_remedies(
     limit: Limit,
     shapes: Sequence[KernelShapes],
     fabric: Fabric,
+    levers: Sequence[Lever],
 ) -> tuple[str, ...]:
     """Whole sentences: what would lift the limit, then what would be the limit after that.
 
@@ -39,6 +40,7 @@ def find_remedies(
         limit: what keeps it from being faster.
         shapes: layouts of each kernel that the fabric can hold.
         fabric: what it is placed on.
+        levers: what changes of the kernel that bounds the speed would do.
     """
     if limit.reason is Reason.HOST_INPUT:
         return (_smaller_samples(graph, placement, performance, fabric),)
@@ -49,9 +51,12 @@ def find_remedies(
         return (_fewer_waiting(kernel, placement, fabric), *_memory(graph, placement, shapes, fabric))
     own = shapes[graph.kernels.index(kernel)]
     if limit.reason is Reason.AREA_TOO_DEAR:
-        return (_dear(kernel, placement.layouts[kernel.name], own), _work(kernel, own.layouts[own.fastest]))
+        return (
+            _dear(kernel, placement.layouts[kernel.name], own),
+            _work(kernel, own.layouts[own.fastest], levers),
+        )
     layout = placement.layouts[kernel.name]
-    first = _stream(kernel, layout) if limit.kind == "transmission" else _work(kernel, layout)
+    first = _stream(kernel, layout, levers) if limit.kind == "transmission" else _work(kernel, layout, levers)
     return (first, _next_limit(graph, performance, shapes, fabric))
 
 
@@ -140,7 +145,21 @@ def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:
     )
 
 
-def _work(kernel: Kernel, layout: Configuration) -> str:
+def _helpful(kernel: Kernel, levers: Sequence[Lever]) -> str:
+    """Which changes of a kernel itself make it faster, the best first."""
+    helping = sorted((lever for lever in levers[1:] if lever.helps), key=lambda lever: lever.cycles or 0)[
+        :_LARGEST
+    ]
+    if not helping:
+        return (
+            f"No smaller size of {kernel.name} makes it faster: leave it out, or join it with the operation "
+            "before it."
+        )
+    changes = ", ".join(f"{lever.change}: {lever.cycles:,} cycles" for lever in helping)
+    return f"What helps, each alone: {changes}."
+
+
+def _work(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
     """Why more PEs do not help a kernel that computes, and what would."""
     if kernel.loops is not None:
         return _slowest_loops(kernel, layout)
@@ -148,7 +167,7 @@ def _work(kernel: Kernel, layout: Configuration) -> str:
     cycles = f"{layout.compute_cycles:,} cycles"
     each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
     reason = FAMILIES[kernel.family].fastest.format_map(sizes)
-    return f"At its fastest layout {kernel.name} takes {each}{reason}"
+    return f"At its fastest layout {kernel.name} takes {each}{reason} {_helpful(kernel, levers)}"
 
 
 def _slowest_loops(kernel: Kernel, layout: Configuration) -> str:
@@ -175,24 +194,23 @@ def _slowest_loops(kernel: Kernel, layout: Configuration) -> str:
     )
 
 
-def _stream(kernel: Kernel, layout: Configuration) -> str:
+def _stream(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
     """What goes over the busiest link of a kernel, and what would shorten it."""
     lines = kernel.parameters.get("lines")
     cycles = layout.transmission_cycles
     if lines:
         elements = kernel.parameters["line_elements"]
-        channels = "; fewer channels do not" if elements > coefficient("stream_group") else ", fewer channels"
-        return (
+        law = (
             f"The images of {kernel.name} go from kernel to kernel as {lines:,} lines of {elements:,} "
-            f"elements, {cycles / lines:,.1f} cycles a line whatever the layout. Fewer lines make it faster: "
-            f"a stride or pooling before this layer, smaller images{channels}."
+            f"elements, {cycles / lines:,.1f} cycles a line whatever the layout"
         )
-    rows = max(1, kernel.parameters.get("rows", 1))
-    return (
-        f"{kernel.name} sends {rows:,} rows a sample over its busiest link, {cycles / rows:,.1f} cycles "
-        "each, and has no layout with a less busy one. Fewer or shorter rows, or 16-bit elements, make it "
-        "faster."
-    )
+    else:
+        rows = max(1, kernel.parameters.get("rows", 1))
+        law = (
+            f"{kernel.name} sends {rows:,} rows a sample over its busiest link, {cycles / rows:,.1f} cycles "
+            "each, and has no layout with a less busy one"
+        )
+    return f"{law}. {_helpful(kernel, levers)}" if levers[1:] else f"{law}. Fewer or shorter rows are faster."
 
 
 def _next_limit(

@@ -10,6 +10,7 @@ from cgc.layers.traffic import LayerTraffic, peak_bytes
 from cgc.performance.layer_costs import PlacedLayer, layer_costs
 from cgc.performance.layers import LayerTime, StreamedPerformance, streamed_performance
 from cs_toolkit.fabric import Fabric
+from cs_toolkit.step import Precision
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class StreamedReport:
         layers: in the order of the forward pass.
         performance: estimates of time on the wafer.
         notices: sentences on why the step is executed so.
+        precision: what activations and their gradients are computed in.
     """
 
     fabric: Fabric
@@ -46,6 +48,7 @@ class StreamedReport:
     layers: tuple[LayerReport, ...]
     performance: StreamedPerformance
     notices: tuple[str, ...] = ()
+    precision: Precision = "float32"
 
     @property
     def samples_per_s(self) -> float:

@@ -12,9 +12,9 @@ from cgc.report.streamed_text import streamed_verdict
 def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
     """All figures unrounded, as a JSON value.
 
-    Keys: `fabric`, `clock_hz`, `processing_elements` (of the whole wafer), `batch_size`, `overall`, `layers`
-    (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds` (kernels with their
-    rectangles in one copy), `verdict`, `notices`.
+    Keys: `fabric`, `clock_hz`, `processing_elements` (of the whole wafer), `batch_size`, `precision`,
+    `overall`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
+    (kernels with their rectangles in one copy), `verdict`, `notices`.
     """
     performance = report.performance
     return {
@@ -25,6 +25,7 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
         "estimate_of": "time on the wafer, not of the simulator",
         "execution": "weight_streaming",
         "batch_size": report.batch_size,
+        "precision": report.precision,
         "overall": {
             "samples_per_s": report.samples_per_s,
             "step_s": performance.step_s,

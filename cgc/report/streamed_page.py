@@ -14,6 +14,7 @@ from markupsafe import Markup
 from cgc.kernels.graph import Edge
 from cgc.performance.layer_costs import LayerPlan
 from cgc.performance.model import estimate
+from cgc.provenance import Provenance
 from cgc.report.floorplan import BINS, Floorplan, detail, overview, used_window, whole_window
 from cgc.report.model import KernelReport
 from cgc.report.page import asset, page_environment
@@ -34,8 +35,13 @@ class _Copy:
     bottleneck: KernelReport | None
 
 
-def render_streamed_html(report: StreamedReport) -> str:
-    """The text of `compile_report.html`: the same bytes for the same report, everything escaped."""
+def render_streamed_html(report: StreamedReport, made: Provenance | None = None) -> str:
+    """The text of `compile_report.html`: the same bytes for the same arguments, everything escaped.
+
+    Args:
+        report: all figures.
+        made: where the step comes from.
+    """
     layers = list(enumerate(report.layers))
     verdict = streamed_verdict(report).removeprefix("Verdict: ")
     return (
@@ -43,6 +49,7 @@ def render_streamed_html(report: StreamedReport) -> str:
         .get_template("streamed_report.html.j2")
         .render(
             report=report,
+            made=(made or Provenance()).lines(),
             performance=report.performance,
             verdict=verdict[0].upper() + verdict[1:],
             layers=layers,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cgc.provenance import Provenance
+from cgc.report.compiled import compiled_text, what_was_compiled
 from cgc.report.streamed import LayerReport, StreamedReport
 from cgc.report.tables import table
 
@@ -17,10 +19,16 @@ _COLUMNS = (
 )
 
 
-def render_streamed_text(report: StreamedReport) -> str:
-    """The text of `compile_report.txt`: head, where a step's time goes, a table by layer, verdict, notes."""
+def render_streamed_text(report: StreamedReport, made: Provenance | None = None) -> str:
+    """The text of `compile_report.txt`: head, where a step's time goes, a table by layer, verdict, notes.
+
+    Args:
+        report: all figures.
+        made: where the step comes from.
+    """
     words = "\n".join([streamed_verdict(report), *report.notices])
-    parts = [_head(report), _time(report), _layers(report), words, _notes(report)]
+    compiled = compiled_text(what_was_compiled(report.precision, report.batch_size, report.fabric, made))
+    parts = [_head(report), compiled, _time(report), _layers(report), words, _notes(report)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.performance.model import Figures
+from cgc.provenance import Provenance
+from cgc.report.compiled import compiled_text, what_was_compiled
+from cgc.report.families import family_sums
+from cgc.report.levers import lever_text
 from cgc.report.limit import Reason
 from cgc.report.model import CompileReport, KernelReport
 from cgc.report.replicas import replicas_text
@@ -24,14 +28,19 @@ _COLUMNS = (
 )
 
 
-def render_text(report: CompileReport) -> str:
+def render_text(report: CompileReport, made: Provenance | None = None) -> str:
     """The text of `compile_report.txt`.
 
-    Seven head lines in the layout of published reports (whole percent), a table with one row per kernel
-    (unrounded percent), the loops of generated kernels, copies of the model, the verdict, what would make it
-    faster, and what the figures mean.
+    Seven head lines in the layout of published reports (whole percent), what was compiled, a table with one
+    row per kernel (unrounded percent) and one by family, the loops of generated kernels, copies of the model,
+    the verdict, what would make it faster, and what the figures mean.
+
+    Args:
+        report: all figures.
+        made: where the step comes from.
     """
-    parts = [_head(report.performance.overall), _kernel_table(report)]
+    compiled = compiled_text(what_was_compiled(report.precision, report.batch_size, report.fabric, made))
+    parts = [_head(report.performance.overall), compiled, _kernel_table(report), _family_table(report)]
     parts += _loops([row.kernel for row in report.kernels])
     if report.replicas is not None:
         parts.append(replicas_text(report.replicas, report.fabric))
@@ -74,7 +83,13 @@ def _of_each_copy(report: CompileReport) -> str:
 
 
 def _remedies(report: CompileReport) -> str:
-    return "\n".join(["To go faster:", *(f"  {sentence}" for sentence in report.remedies)])
+    lines = ["To go faster:", *(f"  {sentence}" for sentence in report.remedies)]
+    if report.levers and report.bottleneck is not None:
+        name, cycles = report.bottleneck.kernel.name, report.performance.overall.deltat_cycles
+        lines.append(f"  {name}, {cycles:,} cycles now, with one change at its fastest layout:")
+        width = max(len(lever.change) for lever in report.levers)
+        lines += [f"    {lever.change:<{width}}  {lever_text(lever)}" for lever in report.levers]
+    return "\n".join(lines)
 
 
 def kernel_list_text(graph: KernelGraph) -> str:
@@ -114,6 +129,21 @@ def _head(overall: Figures) -> str:
     )
     lines = [f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in values]
     return "\n".join([_TITLE, _RULE, *lines])
+
+
+def _family_table(report: CompileReport) -> str:
+    """The sums of kernels by family, those with the most PEs first."""
+    rows = [
+        (
+            one.family,
+            f"{one.kernels}",
+            f"{one.active_pes} ({one.active_pes_percent:.2f}%)",
+            f"{one.samples_per_s:.1f}",
+            f"{one.compute_utilization_percent:.2f}%",
+        )
+        for one in family_sums(report.kernels)
+    ]
+    return table(("Family", "Kernels", "Active PEs", "Slowest Samples/s", "Compute Utilization"), rows)
 
 
 def _kernel_table(report: CompileReport) -> str:

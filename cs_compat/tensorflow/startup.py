@@ -10,16 +10,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from types import ModuleType, TracebackType
-from typing import Any
+
+from cs_toolkit.import_hooks import on_import
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-
-Change = Callable[[ModuleType], None]
-Around = Callable[[ModuleType], AbstractContextManager[None]]
 
 _OWN_IMPORTS = frozenset({"estimator", "estimator.importing"})
 """Modules of the front end that are imported here."""
@@ -34,8 +32,7 @@ def start(sitecustomize: str) -> None:
     # Only here: this module itself has to stay importable without them.
     from cs_compat.tensorflow.changes import CHANGES
 
-    finder: Any = _Finder({"tensorflow": _first_import}, CHANGES)
-    sys.meta_path.insert(0, finder)
+    on_import(CHANGES, {"tensorflow": _first_import})
     sys.excepthook = end_program
     own = os.path.dirname(sitecustomize)  # noqa: PTH120 - pathlib would have to be imported for it
     others = [folder for folder in sys.path if folder != own]
@@ -87,62 +84,3 @@ def _first_import(module: ModuleType) -> Iterator[None]:
     choose_keras(module)
     with only_what_is_used():
         yield
-
-
-# The base classes of importlib.abc are left out: their import costs 20 ms, at every start of an interpreter.
-class _Finder:
-    """Lets contexts stand around the import of modules, and functions run right after it."""
-
-    def __init__(self, around: Mapping[str, Around], after: Mapping[str, Change]) -> None:
-        self._around = around
-        self._after = after
-        self._searching: set[str] = set()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The module's own spec with a loader that runs the functions; None for all other modules."""
-        if fullname in self._searching or not (fullname in self._around or fullname in self._after):
-            return None
-        self._searching.add(fullname)
-        try:
-            spec = next(filter(None, (self._ask(finder, fullname, path) for finder in sys.meta_path)), None)
-        finally:
-            self._searching.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            around = self._around.get(fullname, lambda module: nullcontext())
-            loader: Any = _Loader(spec.loader, around, self._after.get(fullname))
-            spec.loader = loader
-        return spec
-
-    @staticmethod
-    def _ask(finder: Any, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        spec: ModuleSpec | None = finder.find_spec(fullname, path, None)
-        return spec
-
-
-class _Loader:
-    """The module's own loader with a context and a function; gives the module back to it before it runs."""
-
-    def __init__(self, own: Any, around: Around, after: Change | None) -> None:
-        self._own = own
-        self._around = around
-        self._after = after
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's own loader."""
-        module: ModuleType | None = self._own.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Runs the module in the context, then the function."""
-        module.__loader__ = self._own
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._own
-        with self._around(module):
-            self._own.exec_module(module)
-        if self._after is not None:
-            self._after(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)

@@ -39,12 +39,14 @@ _TRAIN = (
 )
 """Names that tf.estimator took over from tf.compat.v1.train, where they still are."""
 
-_NAMES = ("Estimator", *_TOOLKIT, *_TRAIN)
+_NAMES = ("Estimator", "experimental", *_TOOLKIT, *_TRAIN)
 
 
 def __getattr__(name: str) -> Any:
     if name == "Estimator":
         return import_module("cs_compat.tensorflow.cpu_estimator").Estimator
+    if name == "experimental":
+        return import_module("estimator.early_stopping")
     if name in _TOOLKIT:
         return getattr(import_module("estimator"), name)
     if name in _TRAIN:

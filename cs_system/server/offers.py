@@ -106,7 +106,7 @@ def _check(step: CompiledStep, fabric: str) -> None:
     if step.fabric != fabric:
         raise ArtifactRefusedError(
             f"{artifact} is compiled for fabric '{step.fabric}', this system has '{fabric}'; "
-            "compile it with the --cs_ip of this system"
+            "compile it with cs_ip, the address of this system"
         )
     names = [executable.name for executable in step.executables]
     if not names or len(set(names)) < len(names):

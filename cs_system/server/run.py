@@ -325,13 +325,20 @@ class Run:
             engine.chunk_batches,
         )
 
-    async def run_steps(self, steps: int, emit: Callable[[StepValues], None], stop: threading.Event) -> bool:
+    async def run_steps(
+        self,
+        steps: int,
+        emit: Callable[[StepValues], None],
+        stop: threading.Event,
+        every: Mapping[str, int],
+    ) -> bool:
         """Computes up to `steps` steps.
 
         Args:
             steps: How many.
             emit: Called with the outputs, in the thread of the device.
             stop: Ends the steps at the next call to the device.
+            every: See `StepLoop.run`.
 
         Returns:
             Whether the input has ended.
@@ -350,7 +357,7 @@ class Run:
         def compute() -> bool:
             if engine.missing_state:
                 raise WrongOrderError("run_steps without a state; put_state comes before the first step")
-            return loop.run(steps, emit, stop)
+            return loop.run(steps, emit, stop, every)
 
         self._stops.add(stop)
         self._running_since = time.monotonic()

@@ -221,7 +221,8 @@ class Service:
         channel: ThreadChannel[StepValues] = ThreadChannel(_OUTPUTS_WAITING)
         running = self._running[reservation] = _RunningSteps()
         stop = running.stop
-        steps = asyncio.create_task(run.run_steps(request.steps, channel.put, stop))
+        every = dict(request.output_every)
+        steps = asyncio.create_task(run.run_steps(request.steps, channel.put, stop, every))
         self._keep(steps)
         steps.add_done_callback(lambda _: channel.close())
         done = 0

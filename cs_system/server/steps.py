@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,8 @@ class StepValues:
     Attributes:
         first_step: Global step before the first of them.
         count: Number of steps.
-        outputs: By name, stacked: shape (count, *shape).
+        outputs: By name, stacked: shape (count, *shape). One that is wanted of some steps alone has those of
+            them, and is missing where there is none.
         began_s: Monotonic time at which the device began with the first step.
         ended_s: Monotonic time at which it had done the last one.
         waited_s: For so long it had nothing to do before these steps, for lack of a batch.
@@ -58,15 +59,29 @@ def merged(parts: Sequence[StepValues]) -> StepValues:
     """One value for consecutive ones."""
     if len(parts) == 1:
         return parts[0]
-    names = parts[0].outputs
+    names = dict.fromkeys(name for part in parts for name in part.outputs)
     return StepValues(
         parts[0].first_step,
         sum(part.count for part in parts),
-        {name: np.concatenate([part.outputs[name] for part in parts]) for name in names},
+        {name: np.concatenate([p.outputs[name] for p in parts if name in p.outputs]) for name in names},
         parts[0].began_s,
         parts[-1].ended_s,
         sum(part.waited_s for part in parts),
     )
+
+
+def due(
+    outputs: dict[str, np.ndarray], first_step: int, count: int, every: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """Outputs of steps; those that `every` names of the steps alone that are multiples of its number."""
+    found = dict(outputs)
+    for name in every.keys() & outputs.keys():
+        skipped = every[name] - 1 - first_step % every[name]
+        if skipped < count:
+            found[name] = outputs[name][skipped :: every[name]].copy()  # not the values of all steps
+        else:
+            del found[name]
+    return found
 
 
 @dataclass
@@ -126,18 +141,26 @@ class StepLoop:
         self._patience_s = patience_s
         self._ended_s = 0.0
         self._waited_s = 0.0
+        self._every: Mapping[str, int] = {}
         # The span whose batches are being used up, and how many of them have been dispatched.
         self._span: ReadySpan | None = None
         self._used = 0
         self._under_way: deque[_Call] = deque()
 
-    def run(self, steps: int, emit: Callable[[StepValues], None], stop: threading.Event) -> bool:
+    def run(
+        self,
+        steps: int,
+        emit: Callable[[StepValues], None],
+        stop: threading.Event,
+        every: Mapping[str, int] | None = None,
+    ) -> bool:
         """Computes up to `steps` steps.
 
         Args:
             steps: How many.
             emit: Gets the outputs of all steps in order, of several steps at a time.
             stop: Set by another thread to end the loop after the calls under way.
+            every: Outputs that are emitted of global steps alone that are multiples of a number, by name.
 
         Returns:
             Whether the input has ended, so that there may be fewer steps.
@@ -147,6 +170,7 @@ class StepLoop:
             CsSystemError: the device failed.
         """
         batcher = _Batcher(emit)
+        self._every = every or {}
         self._progress.rate.start(self._progress.step)
         try:
             return self._run(steps, batcher, stop)
@@ -242,7 +266,8 @@ class StepLoop:
         first_step = self._progress.step
         self._progress.step += pending.count
         self._progress.rate.update(self._progress.step)
-        return StepValues(first_step, pending.count, outputs, began_s, self._ended_s, call.waited_s)
+        wanted = due(outputs, first_step, pending.count, self._every)
+        return StepValues(first_step, pending.count, wanted, began_s, self._ended_s, call.waited_s)
 
 
 class _Batcher:

@@ -7,6 +7,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from cstorch.announcing import announce_unused
+
+_USED = ("mgmt_address", "num_csx", "max_act_per_csx", "max_wgt_servers", "num_workers_per_csx")
+
 
 @dataclass
 class ClusterConfig:
@@ -19,7 +23,7 @@ class ClusterConfig:
         max_wgt_servers: MemoryX processes that may share out the layers; 0: all that the system has.
         num_workers_per_csx: Workers that stream the input to each.
 
-    The others size and label servers of the original's cluster, and have no effect.
+    The others size and label servers of the original's cluster, and have no effect, which the log says.
     """
 
     mgmt_address: str | None = None
@@ -41,7 +45,9 @@ class ClusterConfig:
     notifications: list[str] | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What has a meaning here, as arguments of `configure`."""
+        """What has a meaning here, as arguments of `configure`; the log names what has none."""
+        given = {name: value for name, value in vars(self).items() if name not in _USED}
+        announce_unused("ClusterConfig", given, {"automount": True})
         return {
             "mgmt_address": self.mgmt_address,
             "num_csx": self.num_csx,

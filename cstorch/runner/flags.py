@@ -11,6 +11,7 @@ import yaml
 
 from cs_runtime.errors import CallError
 from cs_toolkit.step import ExecutionChoice
+from cstorch.announcing import announce_unused
 
 EXECUTION_NAMES: Mapping[str, ExecutionChoice] = {
     "auto": "auto",
@@ -30,6 +31,7 @@ _OF_THE_APPLIANCE: Mapping[str, Any] = {
     "num_wgt_servers": 12,
     "debug_args_path": None,
 }
+_WITHOUT_EFFECT = "of the original's cluster, without effect, which the log says"
 _NOT_RUN_CONFIG = (
     "params",
     "cpu",
@@ -74,7 +76,7 @@ def parse(
     add("--num_replicas", help="copies of the model on the wafer that share a batch: a number, or auto")
     add("--multireplica", action="store_true", help="--num_replicas=auto: as many copies as are fastest")
     add("--fabric_config_file", help="YAML file of the fabric to compile for")
-    add("--config", help="accepted; options of the original compiler")
+    add("--config", help="options of the original compiler; without effect, which the log says")
     add("--logging", help="level of the log: debug, info, warning or error")
     add("--num_epochs", type=int, help="train so many epochs")
     add("--num_steps", type=int, help="train so many steps")
@@ -89,10 +91,10 @@ def parse(
             f"--{name}",
             type=type(default) if default is not None else str,
             default=default,
-            help="without effect",
+            help="refused; give --cs_ip" if name == "mgmt_address" else _WITHOUT_EFFECT,
         )
     for name in ("mount_dirs", "python_paths"):
-        add(f"--{name}", nargs="+", default=[], help="without effect; csrun has --mount-dirs")
+        add(f"--{name}", nargs="+", default=[], help=f"{_WITHOUT_EFFECT}; csrun has --mount-dirs")
     return parser.parse_args(argv), own
 
 
@@ -104,7 +106,7 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
         own: names of the program's own flags.
 
     Raises:
-        CallError: the file is not there, or is no mapping.
+        CallError: the file is not there or is no mapping, or flags exclude each other.
     """
     try:
         params = yaml.safe_load(args.params.read_text())
@@ -125,13 +127,37 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
         is_given = value is not None and value is not False  # 0 is a number
         if name not in (*_NOT_RUN_CONFIG, *own) and is_given:
             run[name] = str(value) if isinstance(value, Path) else value
+    if args.multireplica and args.num_replicas not in (None, "auto"):
+        raise CallError(
+            f"--multireplica and --num_replicas {args.num_replicas} exclude each other; give one of them"
+        )
+    if args.multireplica:
+        run["num_replicas"] = "auto"
     if args.execution is not None:
         run["execution"] = EXECUTION_NAMES[args.execution]
     if args.cpu or args.target == "CPU":
         run["cs_ip"] = None
+    _announce(args)
     params["runconfig"] = run
     params["flags"] = {name: getattr(args, name) for name in own}
     return params
+
+
+def _announce(args: argparse.Namespace) -> None:
+    """Names flags without effect; an address that the run would not take is refused.
+
+    Raises:
+        CallError: it is given.
+    """
+    if args.mgmt_address != _OF_THE_APPLIANCE["mgmt_address"]:
+        raise CallError(
+            f"--mgmt_address {args.mgmt_address} is of the original's cluster; give the address of the CS "
+            "system as --cs_ip=IP:PORT"
+        )
+    given = {
+        name: getattr(args, name) for name in (*_OF_THE_APPLIANCE, "config", "mount_dirs", "python_paths")
+    }
+    announce_unused("flags", given, _OF_THE_APPLIANCE)
 
 
 def _listed(parsers: Any) -> list[argparse.ArgumentParser]:

@@ -72,7 +72,7 @@ def initialize(
     if appliance or use_appliance_data:
         raise ConfigureError(
             "initialize() got appliance=True, expected False: this CS system is reached by its address; pass "
-            "cs_ip=IP:PORT, or run without --appliance"
+            "cs_ip='IP:PORT' and no appliance"
         )
     if use_cbfloat16:
         name_half_dtype("cbfloat16")

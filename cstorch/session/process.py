@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cs_toolkit.messages import Message
+from cstorch.announcing import announce_unused
 from cstorch.utils.rates import RateTracker
 
 
@@ -91,6 +92,7 @@ class SessionState:
 
     def set_num_csx(self, num_csx: int) -> None:
         """Notes for how many CS systems the program asks; it gets one."""
+        announce_unused("set_num_csx()", {"num_csx": num_csx}, {"num_csx": 1})
         self.num_csx = num_csx
 
     def register_activation_callback(self, tensor: torch.Tensor, callback: Callable[..., Any]) -> None:

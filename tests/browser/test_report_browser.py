@@ -221,3 +221,25 @@ def test_it_draws_in_dark_and_light(tmp_path: Path, scheme: str) -> None:
     )
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 20_000
+
+
+def test_nothing_is_cut_off_on_a_phone(tmp_path: Path) -> None:
+    """No part of the page is wider than the screen, nor than what it lies in."""
+    html = page("large1", "a_kernel_with_quite_a_long_name.of.a.layer.in.a.block", "b")
+    script = """
+      const wide = [...document.body.querySelectorAll('*')].filter((part) => {
+        const box = part.getBoundingClientRect();
+        const full = part.scrollWidth > part.clientWidth + 1;
+        const scrolls = full && getComputedStyle(part).overflowX !== 'visible';
+        return box.width && !part.closest('svg, [hidden]') && (box.right > 390.5 || scrolls);
+      });
+      document.title = 'wide: ' + wide.map((part) => part.tagName + '.' + part.className).join(' ');
+      if (document.documentElement.scrollWidth > 390) document.title += ' page';
+    """
+    # Chromium has no window as narrow as a phone: the page lies in a frame of that width.
+    inner = POLICY.sub("", html).replace("</body>", f"<script>{script}</script></body>")
+    (tmp_path / "inner.html").write_text(inner, encoding="utf-8")
+    report = "document.title = frames[0].document.title"
+    outer = f"<body><iframe src='inner.html' width='390' height='3000' onload=\"{report}\"></iframe></body>"
+    dom = chromium(tmp_path, outer, "--allow-file-access-from-files", "--dump-dom")
+    assert "<title>wide:</title>" in dom, re.search("<title>.*</title>", dom)

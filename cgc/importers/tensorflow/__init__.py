@@ -4,6 +4,7 @@ from cgc.importers.tensorflow.keras import (
     ImportedKerasStep,
     TracedKerasStep,
     import_keras_step,
+    keras_variables,
     trace_keras_step,
 )
 from cgc.importers.tensorflow.step import ImportedStep, import_step
@@ -17,6 +18,7 @@ __all__ = [
     "import_keras_step",
     "import_step",
     "keras_layer_updates",
+    "keras_variables",
     "trace_keras_step",
     "variable_writes",
 ]

@@ -42,7 +42,7 @@ def assemble(
     mode: str,
     seed: int,
     known: Mapping[str, Value] | None = None,
-) -> ModuleOp:
+) -> tuple[ModuleOp, tuple[str, ...]]:
     """Imports the operations of a plan.
 
     Args:
@@ -52,6 +52,9 @@ def assemble(
         mode: "train", "eval" or "infer".
         seed: seeds random operations that have no seed of their own.
         known: values of tensors that no operation of the plan gives, by name.
+
+    Returns:
+        The module, and what the user has asked for and it leaves out.
 
     Raises:
         GraphImportError: see `import_step`.
@@ -77,7 +80,7 @@ def assemble(
         step.written.add(plan.global_step)
     state = list(plan.variables.values())
     written = {v.resource_name: step.current[v.key] for v in state if v.key in step.written}
-    return step_module(block, state, written, results, mode, seed)
+    return step_module(block, state, written, results, mode, seed), tuple(step.dropped)
 
 
 def _input_type(tensor: tf.Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from cgc.importers.emit import NARROWED, Array, Emitter, narrowed_dtype, require
 from cgc.importers.faults import Fault, Kind, RefusedError, unknown_operations
 from cgc.importers.tensorflow import constants, folding
 from cgc.importers.tensorflow.constants import Waiting
+from cgc.importers.tensorflow.dropped import announced
 from cgc.importers.tensorflow.faults import REMEDIES, described, operation
 from cgc.importers.tensorflow.handlers import HANDLERS, padded
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
@@ -105,6 +106,8 @@ class BodyImporter:
         """Imports one operation; False if its type is unknown."""
         for tensor in op.outputs:
             self.values[tensor.name] = None if op.type in DROPPED else POISON
+        if (text := announced(op)) is not None:
+            self._step.dropped[text] = None
         if op.type in DROPPED:
             return True
         inputs = [self.values.get(tensor.name, POISON) for tensor in op.inputs]

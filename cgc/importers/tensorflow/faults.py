@@ -38,7 +38,7 @@ _ADVICE = {
 
 REMEDIES = {
     Kind.UNKNOWN_OP: "write them with other TensorFlow operations, compute them in the input function, "
-    "or train without a CS system (no --cs_ip)",
+    "or train on this CPU (without cs_ip)",
     Kind.TYPE: "build the model with float32 (tf.cast(x, tf.float32)) and int32; "
     "turn strings into numbers in the input function",
 }

@@ -21,6 +21,7 @@ from cgc.importers.tensorflow.assemble import assemble, check_inputs
 from cgc.importers.tensorflow.keras_sparse import quotients_of_known_shape
 from cgc.importers.tensorflow.node import Handle, Value
 from cgc.importers.tensorflow.plan import plan_traced
+from cgc.importers.tensorflow.source import LayerLine, noted_layers
 from cgc.importers.tensorflow.step import ImportedStep
 from cgc.importers.tensorflow.variables import Variable, accesses
 from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
@@ -30,6 +31,10 @@ _OWN_COUNTER = "global_step"
 _PREDICTION = "prediction"
 
 
+def _unknown_line(layer: Any) -> None:
+    """Of each layer, where nobody has noted lines."""
+
+
 @dataclass(frozen=True)
 class ImportedKerasStep(ImportedStep):
     """A step of a Keras model as CIRH.
@@ -37,9 +42,11 @@ class ImportedKerasStep(ImportedStep):
     Attributes:
         holders: resource name -> the tf.Variable that holds the value. A global step that no variable of
             the model counts has none.
+        graph: the FuncGraph.
     """
 
     holders: dict[str, Any]
+    graph: Any
 
     def initial_state(self) -> dict[str, Array]:
         """The present values of the model's variables by resource name; 0 for a global step of its own."""
@@ -92,7 +99,12 @@ class TracedKerasStep:
 
 
 def trace_keras_step(
-    model: Any, input_specs: Any, *, mode: str = "train", step: Callable[[Any], Any] | None = None
+    model: Any,
+    input_specs: Any,
+    *,
+    mode: str = "train",
+    step: Callable[[Any], Any] | None = None,
+    layer_line: LayerLine = _unknown_line,
 ) -> TracedKerasStep:
     """Traces a Keras model's step.
 
@@ -101,18 +113,25 @@ def trace_keras_step(
         input_specs: see there.
         mode: see there.
         step: what to trace instead of the model's own step of that mode; it may do more.
+        layer_line: where a layer of the model was made.
 
     Raises:
         GraphImportError: eager execution is off, or the mode is none.
     """
     require_mode(mode)
-    function = _trace(step or getattr(model, _METHODS[mode]), input_specs)
+    with noted_layers(model, layer_line):
+        function = _trace(step or getattr(model, _METHODS[mode]), input_specs)
     inputs = tuple(function.graph.inputs[: len(tf.nest.flatten(input_specs))])
     return TracedKerasStep(function, inputs, _captured(function.graph, model), mode)
 
 
 def import_keras_step(
-    model: Any, input_specs: Any, *, mode: str = "train", seed: int = 0
+    model: Any,
+    input_specs: Any,
+    *,
+    mode: str = "train",
+    seed: int = 0,
+    layer_line: LayerLine = _unknown_line,
 ) -> ImportedKerasStep:
     """Imports what one call of a compiled Keras model's step does, updates of its state included.
 
@@ -129,6 +148,7 @@ def import_keras_step(
             order.
         mode: "train" (train_step), "eval" (test_step) or "infer" (predict_step).
         seed: seeds random operations that have no seed of their own.
+        layer_line: where a layer of the model was made.
 
     Returns:
         The module, the names of its state and the variables that hold it.
@@ -136,7 +156,7 @@ def import_keras_step(
     Raises:
         GraphImportError: everything that is wrong with the step, at once, as for `import_step`.
     """
-    traced = trace_keras_step(model, input_specs, mode=mode)
+    traced = trace_keras_step(model, input_specs, mode=mode, layer_line=layer_line)
     body, inputs, captured = traced.body, traced.inputs, traced.captured
     check_inputs(inputs, mode)
     variables = {key: variable for key, (variable, _) in captured.items()}
@@ -145,12 +165,32 @@ def import_keras_step(
     known: dict[str, Value] = {f"{key}:0": Handle(key) for key in plan.variables if key in captured}
     known |= traced.constants()
     outputs = traced.named(traced.function.structured_outputs)
-    module = assemble(plan, inputs, outputs, mode, seed, known)
+    module, dropped = assemble(plan, inputs, outputs, mode, seed, known)
     names = {variable.resource_name: variable.name for variable in plan.variables.values()}
     holders = {
         plan.variables[key].resource_name: captured[key][1] for key in plan.variables if key in captured
     }
-    return ImportedKerasStep(module, names, holders)
+    return ImportedKerasStep(module, names, dropped, holders, body)
+
+
+def keras_variables(model: Any) -> dict[str, Any]:
+    """The tf.Variables of a Keras model without metrics, by their names in a checkpoint of its training.
+
+    That is the model's and, where it is compiled, the optimizer's, which are made where they are not there.
+    Of several with one name, which a checkpoint tells apart by the order in which the step uses them, none.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
+        optimizer.build(model.trainable_variables)
+    names = _state_names(model)
+    own = [variable if hasattr(variable, "handle") else variable.value for variable in model.variables]
+    holders = {id(holder.handle): holder for holder in chain(_optimizer_variables(model), own)}
+    found: dict[str, list[Any]] = {}
+    for key, holder in holders.items():
+        kind, path = names.get(key, (OPTIMIZER_STATE, _path(holder)))
+        if kind != METRIC_STATE:
+            found.setdefault(path, []).append(holder)
+    return {path: same[0] for path, same in found.items() if len(same) == 1}
 
 
 def _trace(step: Callable[[Any], Any], input_specs: Any) -> Any:

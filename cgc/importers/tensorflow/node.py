@@ -111,6 +111,7 @@ class StepState:
         branches: of the conditions around this point of the step, by what they choose by: the branch.
         turns: of the number of turns of a loop, by its value: whether each turn took place.
         plans: operations of a function, in order, by its name.
+        dropped: what the user has asked for and the step leaves out, see `dropped.announced`; in order.
         of_metrics: names of the operations whose values only the metrics of an evaluation take.
         constants: which values depend on constants alone.
     """
@@ -125,6 +126,7 @@ class StepState:
     branches: dict[SSAValue, int] = field(default_factory=dict)
     turns: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
     plans: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    dropped: dict[str, None] = field(default_factory=dict)
     of_metrics: frozenset[str] = frozenset()
     constants: Constants = field(init=False)
 

@@ -23,10 +23,12 @@ class ImportedStep:
         module: one function `@graph`; its arguments are the state in the order in which the variables were
             created, then the batch; its results the new state, then the outputs.
         variables: resource name -> name of the TensorFlow variable, which is its key in a checkpoint.
+        dropped: what the user has asked for and the step leaves out, each as `tf.print at FILE:LINE`.
     """
 
     module: ModuleOp
     variables: dict[str, str]
+    dropped: tuple[str, ...]
 
 
 def import_step(
@@ -68,5 +70,5 @@ def import_step(
     except RefusedError as refusal:
         raise_if_any([Fault(refusal.kind, str(refusal))], REMEDIES)
         raise
-    module = assemble(plan, inputs, outputs, mode, seed)
-    return ImportedStep(module, {v.resource_name: v.name for v in plan.variables.values()})
+    module, dropped = assemble(plan, inputs, outputs, mode, seed)
+    return ImportedStep(module, {v.resource_name: v.name for v in plan.variables.values()}, dropped)

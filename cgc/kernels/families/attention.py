@@ -479,8 +479,5 @@ FAMILY = Family(
     delay=_delay,
     has_weights=True,
     multiplications=_multiplications,
-    fastest=(
-        ": every row looks at {keys:,} keys with {heads:,} heads. Shorter sequences or fewer heads help, "
-        "more PEs do not."
-    ),
+    fastest=(": every row looks at {keys:,} keys with {heads:,} heads, more PEs do not help."),
 )

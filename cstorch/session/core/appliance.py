@@ -16,6 +16,6 @@ class ApplianceMode:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigureError(
-            "ApplianceMode is not there: this CS system is reached by its address; pass --cs_ip=IP:PORT and "
-            "leave out --appliance"
+            "ApplianceMode is not there: this CS system is reached by its address; give cs_ip='IP:PORT' and "
+            "no appliance"
         )

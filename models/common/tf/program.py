@@ -7,6 +7,7 @@ the parameter file are found to be good.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from estimator import CerebrasEstimator
 
 MODES = ("train", "eval", "eval_all", "train_and_eval", "predict", "compile_only", "validate_only")
-CPU_MODES = ("eval_all", "train_and_eval")
+CPU_MODES = ("eval_all",)
 _NOT_RUN_CONFIG = ("max_steps", "steps", "eval_steps")
 
 
@@ -113,7 +114,7 @@ class Program:
             run["num_csx"] = args.num_csx
         if args.num_replicas is not None:
             run["num_replicas"] = args.num_replicas
-        elif args.multireplica and run["num_replicas"] is None:
+        elif args.multireplica:
             run["num_replicas"] = "auto"
         if args.eval_steps is not None:
             run["eval_steps"] = args.eval_steps
@@ -153,8 +154,30 @@ def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) 
     if args.cs_ip and args.mode in CPU_MODES:
         parser.error(
             f"--mode {args.mode} runs on a CPU only, got --cs_ip {args.cs_ip}; "
-            "leave out --cs_ip, or use --mode train and then --mode eval"
+            "leave out --cs_ip, or use --mode eval with --checkpoint_path"
         )
+    if args.multireplica and args.num_replicas not in (None, "auto"):
+        parser.error(f"--multireplica and --num_replicas {args.num_replicas} exclude each other; give one")
+    if args.device is not None and args.cs_ip is not None:
+        parser.error(f"--device {args.device} is for this CPU, got --cs_ip {args.cs_ip}; give one of them")
+    _name_unused(parser, args)
+
+
+def _name_unused(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Names flags that a run does not use; a compile run takes the command line of the run behind it."""
+    if args.compile_only or args.validate_only:
+        return
+    trains = args.mode.startswith("train")
+    unused = {
+        "steps": not trains and "it is for a training; --eval_steps is for this mode",
+        "max_steps": not trains and "it is for a training; --eval_steps is for this mode",
+        "eval_steps": args.mode == "train" and "it is for evaluations and predictions",
+        "checkpoint_path": args.mode == "eval_all" and "all checkpoints are evaluated; --mode eval takes one",
+    }
+    for name, why in unused.items():
+        if why and getattr(args, name) is not None:
+            line = f"{parser.prog}: --{name} has no effect with --mode {args.mode}: {why}\n"
+            sys.stderr.write(line)
 
 
 def _run(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import tensorflow as tf
 from cs_system.testing import RunningSystem
 from cs_toolkit.step import StepInterface
 from estimator import CerebrasEstimator, CSRunConfig, KerasEstimator
-from estimator.errors import CallError, InputFnError, ModelFnError
+from estimator.errors import CallError, CheckpointReadError, InputFnError, ModelFnError, UnsupportedOnCsError
 
 keras = tf.keras
 STEPS, BATCH = 12, 8
@@ -183,3 +186,114 @@ def test_a_train_step_without_a_loss_is_refused(tmp_path: Path) -> None:
     model.compile()
     with pytest.raises(ModelFnError, match="returns mean, expected the loss"):
         estimator(model, tmp_path, None).compile(input_fn)
+
+
+def test_a_checkpoint_goes_into_a_model_of_another_process(
+    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
+) -> None:
+    trained = make_model()
+    estimator(trained, tmp_path, system).train(input_fn, max_steps=STEPS)
+    x, y = records()
+    expected = trained.evaluate(x, y, verbose=0, return_dict=True)
+
+    later = estimator(make_model(), tmp_path, None)
+    assert later.model.evaluate(x, y, verbose=0, return_dict=True) != expected
+    assert later.load_checkpoint() is later.model
+    assert later.model.evaluate(x, y, verbose=0, return_dict=True) == expected
+    assert later.model.optimizer.iterations == STEPS
+    for name, value in zip(
+        [variable.path for variable in trained.optimizer.variables],
+        trained.optimizer.variables,
+        strict=True,
+    ):
+        [found] = [v for v in later.model.optimizer.variables if v.path == name]
+        np.testing.assert_array_equal(found, value)
+
+    later.load_checkpoint(str(tmp_path / "model.ckpt-6"))
+    assert later.model.optimizer.iterations == 6
+    assert later.model.evaluate(x, y, verbose=0, return_dict=True) != expected
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_model_as_it_is(
+    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointReadError, match="the directory has no checkpoint"):
+        estimator(make_model(), tmp_path, None).load_checkpoint()
+    estimator(make_model(), tmp_path, system).train(input_fn, max_steps=1)
+    keras.utils.clear_session(free_memory=False)
+    other = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(9), keras.layers.Dense(3)])
+    before = other.get_weights()
+    with pytest.raises(CheckpointReadError, match="'sequential/dense/kernel' has the shape"):
+        estimator(other, tmp_path, None).load_checkpoint()
+    named = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(8, name="other")])
+    with pytest.raises(CheckpointReadError, match="it lacks the variables sequential_1/other/kernel"):
+        estimator(named, tmp_path, None).load_checkpoint()
+    for old, new in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+def test_the_source_of_a_kernel_is_the_line_of_its_layer(
+    make_model: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    estimator(make_model(), tmp_path, None).compile(input_fn)
+    [report] = [json.loads(path.read_text()) for path in tmp_path.glob("cs_*/compile_report.json")]
+    sources = {kernel["name"]: kernel["source"] for kernel in report["kernels"]}
+    [norm] = [k["source"] for k in report["kernels"] if "cirh.FusedBatchNorm" in k["ops"]]
+    lines, first = inspect.getsourcelines(sys.modules[__name__])
+    line_of = {text.strip(): f"{__file__}:{number}" for number, text in enumerate(lines, max(first, 1))}
+    assert sources["fc1"] == line_of['keras.layers.Dense(8, activation="relu"),']
+    assert norm == line_of["keras.layers.BatchNormalization(),"]
+    assert sources["fc2"] == line_of["keras.layers.Dense(3),"]
+    assert sources["loss1"] is None
+
+
+def test_lines_of_layers_of_the_users_own(tmp_path: Path) -> None:
+    from cgc.importers.tensorflow import trace_keras_step
+    from cgc.importers.tensorflow.source import user_line
+    from estimator.layer_lines import line_of
+
+    class Twice(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = keras.layers.Dense(6)
+
+        def call(self, x: Any) -> Any:
+            return tf.nn.softplus(self.inner(x)) + self.inner(x)
+
+    model = keras.Sequential([keras.layers.Input((6,)), Twice(), keras.layers.Dense(1)])
+    traced = trace_keras_step(model, tf.TensorSpec((2, 6)), mode="infer", layer_line=line_of)
+    first = inspect.getsourcelines(Twice)[1]
+    lines = [(op.type, user_line(op)) for op in traced.body.get_operations()]
+    assert [line for kind, line in lines if kind == "MatMul"] == [
+        f"{__file__}:{first + 3}",
+        f"{__file__}:{first + 3}",
+        f"{__file__}:{first + 8}",
+    ]
+    assert [line for kind, line in lines if kind == "Softplus"] == [f"{__file__}:{first + 6}"]
+
+
+def test_hooks_of_a_keras_model_look_at_what_its_step_logs(
+    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    v1 = tf.compat.v1
+    v1.logging.set_verbosity("INFO")
+    caplog.set_level("INFO")
+    made = estimator(make_model(), tmp_path, system)
+    watching = v1.train.LoggingTensorHook(["accuracy", "loss"], every_n_iter=2)
+    made.train(input_fn, hooks=[watching, v1.train.StopAtStepHook(num_steps=4)])
+    assert made.get_variable_value("global_step") == 4
+    assert len([r for r in caplog.records if r.getMessage().startswith("accuracy = ")]) == 2
+    other = v1.train.LoggingTensorHook(["recall"], every_n_iter=2)
+    with pytest.raises((UnsupportedOnCsError, KeyError), match="recall"):
+        made.train(input_fn, steps=1, hooks=[other])
+
+
+def test_the_message_says_why_a_training_is_not_on_the_system(
+    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
+) -> None:
+    with pytest.raises(CallError, match="use_cs is False") as told:
+        estimator(make_model(), tmp_path, system).train(input_fn, steps=1, use_cs=False)
+    assert "cs_ip" not in str(told.value)
+    with pytest.raises(CallError, match=r"config\.cs_ip is None"):
+        estimator(make_model(), tmp_path, None).train(input_fn, steps=1)

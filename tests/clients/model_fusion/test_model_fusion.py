@@ -19,7 +19,7 @@ from estimator.errors import (
     ModelFnError,
     UnsupportedOnCsError,
 )
-from estimator.model_fusion import MULTI_MODEL_STACK_KEY
+from estimator.run_config import MULTI_MODEL_STACK_KEY
 
 v1 = tf.compat.v1
 

@@ -106,6 +106,18 @@ def test_every_batch_is_computed_once_in_order():
     assert calls.most_under_way == 2
 
 
+@pytest.mark.parametrize(("first_step", "expected"), [(0, [2, 5, 8]), (4, [1, 4, 7])])
+def test_outputs_of_some_steps_alone(first_step, expected):
+    """Of the global steps that are multiples of three; batches count from 0."""
+    calls = Calls()
+    emitted = []
+    loop = StepLoop(calls, ScriptedRing(calls, 4, 1, 4), Progress(first_step))
+    loop.run(9, emitted.append, threading.Event(), {"output_loss": 3})
+    found = [int(v) for part in emitted for v in part.outputs.get("output_loss", ())]
+    assert found == expected
+    assert sum(part.count for part in emitted) == 9
+
+
 def test_a_span_longer_than_asked_for_is_kept_for_the_next_run():
     _, emitted, calls, ring, progress, loop = run(3, 8)
     assert values(emitted) == [0, 1, 2]

@@ -21,7 +21,9 @@ from torch.utils.data import TensorDataset
 import cerebras_pytorch
 import cerebras_pytorch.experimental
 import cstorch
+from cstorch.announcing import _announce
 from cstorch.backends.csx import Settings
+from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.models import model_state, move_to_device
 from cstorch.tracing.step import trace
@@ -130,6 +132,18 @@ def test_settings_of_the_appliance_are_kept_and_said_once(caplog: pytest.LogCapt
     assert debug.execute_crd_memory_gi == 32
     assert [record.message for record in caplog.records] == [
         "backends.csx.debug.execute_crd_memory_gi has no effect on this system"
+    ]
+
+
+def test_what_has_no_effect_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    _announce.cache_clear()
+    for _ in range(2):
+        ClusterConfig(mgmt_address="10.0.0.1", num_csx=2, job_priority="p1", mount_dirs=["/data"]).settings()
+        CSConfig(debug_mgr={"cpu": 1}).settings()
+        ClusterConfig().settings()
+    assert [record.message for record in caplog.records] == [
+        "ClusterConfig: job_priority, mount_dirs of the original's cluster, without effect here",
+        "ClusterConfig: debug_mgr of the original's cluster, without effect here",
     ]
 
 

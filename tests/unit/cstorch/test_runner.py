@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from csrun.roles import EXIT_REQUEUE
+from cstorch.announcing import _announce
 from cstorch.metrics import AccuracyMetric
 from cstorch.runner import LossValueError, RunConfig, Runner, run
 from cstorch.runner.runner import newest_checkpoint
@@ -399,6 +400,20 @@ def test_shares_that_cannot_be_are_refused(system: RunningSystem, flags: tuple[s
 
 def test_a_flag_of_zero_is_given(tmp_path: Path) -> None:
     assert called("-m", "train", "--seed=0", seed=7).config.seed == 0
+
+
+def test_flags_of_the_original_are_named_or_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _announce.cache_clear()
+    called("-m", "train", "--mount_dirs", "/data", "--num_wgt_servers=6", "--config=debug", max_steps=1)
+    named = [record.message for record in caplog.records if "without effect" in record.message]
+    assert named == [
+        "flags: num_wgt_servers, config, mount_dirs of the original's cluster, without effect here"
+    ]
+    with pytest.raises(CallError, match=r"--mgmt_address 10\.0\.0\.1:443 .* give the address .*--cs_ip"):
+        called("-m", "train", "--mgmt_address=10.0.0.1:443")
+    with pytest.raises(CallError, match="--multireplica and --num_replicas 4 exclude each other"):
+        called("-m", "train", "--multireplica", "--num_replicas=4")
+    assert called("-m", "train", "--multireplica", num_replicas=4, max_steps=2).config.replicas == "auto"
 
 
 def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:

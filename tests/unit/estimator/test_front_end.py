@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -227,16 +226,3 @@ def test_facts_do_not_depend_on_parameters(front_end: Any, tiny_input: InputFn) 
     list(itertools.islice(chief.batches(0), 1))
     assert chief.input_facts() == before == worker.input_facts()
     assert all("calls" not in params for params in seen)
-
-
-def test_summaries_that_are_no_scalars_are_named(
-    front_end: Any, tiny_model: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    def with_histogram(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
-        tf.compat.v1.summary.histogram("spread", features)
-        return tiny_model(features, labels, mode, params)
-
-    front_end(model_fn=with_histogram).program()
-    [message] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert "only scalar summaries" in message
-    assert "spread" in message

@@ -245,3 +245,25 @@ def test_the_chief_reads_all_shards_when_it_runs_alone(tiny: Tiny, monkeypatch: 
     for config in map(yaml.safe_load, seen):
         assert len(config["cluster"]["worker"]) == 1
         assert config["task"] == {"type": "chief", "index": 0}
+
+
+def test_one_checkpoint_of_every_so_many_hours_is_kept(tiny: Tiny, tiny_input: InputFn) -> None:
+    """An hour of the test is shorter than two steps."""
+    estimator = tiny(save_checkpoints_steps=1, keep_checkpoint_max=1, keep_checkpoint_every_n_hours=1e-7)
+    estimator.train(tiny_input, steps=6)
+    files = {path.stem for path in Path(estimator.model_dir).glob("model.ckpt-*.index")}
+    assert len(files) > 1
+    assert steps_in(estimator.model_dir) == [6]
+    with pytest.raises(CallError, match="keep_checkpoint_every_n_hours must be > 0 or None, got 0"):
+        tiny(keep_checkpoint_every_n_hours=0)
+
+
+def test_settings_of_the_system_are_named_where_they_have_no_effect(
+    tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "estimator")
+    tiny(precision="mixed_float16", num_replicas="auto").train(tiny_input, steps=1)
+    named = [r.getMessage() for r in caplog.records if "without effect on this CPU" in r.getMessage()]
+    assert named == [
+        "precision=mixed_float16, num_replicas=auto: for the CS system, without effect on this CPU"
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,20 +109,6 @@ def test_compile_shows_an_empty_tf_config_to_the_input(
     estimator.train(watching, steps=2)
     assert len(list(model_dir.glob("cs_*"))) == 1
     assert json.loads(seen[-1] or "{}")["cluster"]["worker"]
-
-
-def test_hooks_are_named_and_ignored(
-    tiny: Tiny, tiny_input: InputFn, cs_ip: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Impatient(tf.compat.v1.train.SessionRunHook):
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            run_context.request_stop()
-
-    estimator = tiny(cs_ip=cs_ip)
-    estimator.train(tiny_input, steps=3, hooks=[Impatient()])
-    assert estimator.get_variable_value("global_step") == 3
-    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert [text for text in warnings if "Impatient" in text and "CS system" in text]
 
 
 def test_an_error_of_the_input_is_the_error_of_the_run(tiny: Tiny, tiny_input: InputFn, cs_ip: str) -> None:

@@ -4,6 +4,8 @@ import pytest
 
 from cs_toolkit.messages import Message
 from estimator import CSRunConfig, RunConfig
+from estimator.announcing import _announce_unused, announce_unused
+from estimator.run_config import MULTI_MODEL_STACK_KEY
 
 
 def test_defaults_are_those_of_tf_estimator() -> None:
@@ -131,3 +133,20 @@ def test_in_a_job_the_system_is_that_of_the_site_unless_another_is_named(
     monkeypatch.setenv("CSRUN_ROLE", "chief")
     assert CSRunConfig().cs_ip == "10.0.0.9"
     assert CSRunConfig(cs_ip="10.0.0.5").cs_ip == "10.0.0.5"
+
+
+def test_options_of_the_original_without_effect_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    _announce_unused.cache_clear()
+    options = Message(target_num_replicas=2)
+    options.matching.kernel.no_dcache_spill_splits = True
+    config = CSRunConfig(
+        cs_config={"use_cbfloat16": True, "mem_optimize": True},
+        stack_params={"config": options, MULTI_MODEL_STACK_KEY: {"deltat_scaling_factor": {"a": 1}}},
+    )
+    for _ in range(2):
+        announce_unused(config)
+    announce_unused(CSRunConfig(cs_config={"use_cbfloat16": True}))
+    assert [record.getMessage() for record in caplog.records] == [
+        "cs_config.mem_optimize, stack_params.config.matching.kernel.no_dcache_spill_splits: options of the "
+        "original stack, without effect here"
+    ]

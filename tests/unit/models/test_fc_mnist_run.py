@@ -41,7 +41,8 @@ def run_py(fc_mnist_dir: Path, cwd: Path, *arguments: str) -> subprocess.Complet
         (["--mode", "validate_only", "--compile_only"], "exclude each other"),
         (["--mode", "train", "--steps", "5", "--max_steps", "6"], "--steps 5 and --max_steps 6"),
         (["--mode", "train", "--steps", "0"], "--steps must be > 0, got 0"),
-        (["--mode", "train_and_eval", "--cs_ip", "10.0.0.1"], "train_and_eval runs on a CPU only"),
+        (["--mode", "train", "--cs_ip", "10.0.0.1", "--device", "CPU:0"], "--device CPU:0 is for"),
+        (["--mode", "train", "--num_replicas", "4", "--multireplica"], "--num_replicas 4 exclude each other"),
         (["--mode", "eval_all", "--cs_ip", "10.0.0.1"], "eval_all runs on a CPU only"),
         ([], "-m/--mode"),
     ],
@@ -78,8 +79,33 @@ def test_the_command_line_wins_over_the_file(fc_mnist: Modules, tmp_path: Path) 
     assert merged("--eval_steps", "0")["runconfig"]["eval_steps"] is None
     assert merged()["runconfig"]["num_replicas"] is None
     assert merged("--multireplica")["runconfig"]["num_replicas"] == "auto"
-    assert merged("--num_replicas=4", "--multireplica")["runconfig"]["num_replicas"] == "4"
+    file = tmp_path / "four.yaml"
+    params = yaml.safe_load((program.folder / program.params_file).read_text())
+    params["runconfig"]["num_replicas"] = 4
+    file.write_text(yaml.safe_dump(params))
+    assert merged("-p", str(file))["runconfig"]["num_replicas"] == 4
+    assert merged("-p", str(file), "--multireplica")["runconfig"]["num_replicas"] == "auto"
     assert merged("--data_dir", str(tmp_path))["eval_input"]["data_dir"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["eval", "--steps", "5"], ["--steps"]),
+        (["predict", "--max_steps", "5", "--eval_steps", "1"], ["--max_steps"]),
+        (["train", "--eval_steps", "5", "--max_steps", "5"], ["--eval_steps"]),
+        (["eval_all", "--checkpoint_path", "x", "--eval_steps", "5"], ["--checkpoint_path"]),
+        (["train_and_eval", "--eval_steps", "5", "--max_steps", "5"], []),
+        (["compile_only", "--eval_steps", "5", "--max_steps", "5"], []),
+    ],
+)
+def test_a_flag_that_a_mode_does_not_use_is_named(
+    fc_mnist: Modules, capsys: pytest.CaptureFixture[str], arguments: list[str], unused: list[str]
+) -> None:
+    fc_mnist["run"].PROGRAM.parse_arguments(["-m", *arguments])
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == unused
+    assert all(f"has no effect with --mode {arguments[0]}: " in line for line in lines)
 
 
 def test_bad_parameter_files(fc_mnist_dir: Path, tmp_path: Path) -> None:

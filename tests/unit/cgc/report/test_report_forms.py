@@ -135,6 +135,7 @@ def test_the_json_form_has_all_figures_unrounded(fabric: Fabric) -> None:
         "reason": "area_too_dear",
         "deltat_cycles": 988_027,
         "remedies": data["bottleneck"]["remedies"],
+        "levers": data["bottleneck"]["levers"],
     }
     assert data["bottleneck"]["remedies"][0].startswith("fc1 could take ")
 

@@ -79,7 +79,7 @@ def test_the_page_compares_the_numbers_that_auto_has_tried(graph: KernelGraph) -
     report = report_of(graph, "auto")
     assert report.replicas is not None
     html = render_html(report)
-    table = html[html.index('<table class="tried">') :].split("</table>")[0]
+    table = html[html.index('<table class="tried cards">') :].split("</table>")[0]
     assert table.count("<tr") == 1 + len(report.replicas.tried)
     assert table.count('class="chosen"') == 1
     assert f'<th scope="row">{report.replicas.copies.count}' in table.split('class="chosen"')[1]

@@ -1,0 +1,117 @@
+"""What one change of the kernel that bounds the speed would do, by its cost function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cgc.errors import PlacementError
+from cgc.kernels.graph import Kernel
+from cgc.placement.shapes import GraphShapes, KernelShapes
+from cs_toolkit.fabric import Fabric
+
+_HALF_BYTES = 2
+_GAIN = 0.99
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A change, alone.
+
+    Attributes:
+        change: in words, with the size that it comes to.
+        cycles: per sample, at the fastest layout that the fabric then has; None where none fits.
+        helps: whether that is noticeably less than what the fastest layout takes now.
+        note: what else there is to say, or empty.
+    """
+
+    change: str
+    cycles: int | None
+    helps: bool
+    note: str = ""
+
+
+def find_levers(
+    kernel: Kernel, cycles: int, shapes: KernelShapes, fabric: Fabric, fill: float
+) -> list[Lever]:
+    """More PEs first, then what the sizes of the kernel allow; of a generated kernel PEs alone.
+
+    Args:
+        kernel: the one that bounds the speed.
+        cycles: that it takes now.
+        shapes: its layouts on the fabric.
+        fabric: what it may be placed on.
+        fill: samples in flight, see `Kernel.samples`.
+    """
+    levers, least = [_more_pes(cycles, shapes)], int(shapes.cycles[0])
+    if kernel.loops is not None:
+        return levers
+    for change, parameters in _changes(kernel.parameters):
+        found = _fastest(replace(kernel, parameters=parameters), fabric, fill)
+        levers.append(Lever(change, found, found is not None and found < _GAIN * least))
+    return levers
+
+
+def lever_text(lever: Lever) -> str:
+    """What a change comes to."""
+    if lever.cycles is None:
+        return "does not fit"
+    gain = f"{lever.cycles:,} cycles"
+    notes = [note for note in (lever.note, "" if lever.helps or lever.note else "no faster") if note]
+    return ", ".join([gain, *notes])
+
+
+def _more_pes(cycles: int, shapes: KernelShapes) -> Lever:
+    fastest = shapes.layouts[shapes.fastest]
+    if fastest.cycles < _GAIN * cycles:
+        return Lever("more PEs", fastest.cycles, True, f"on {fastest.area:,} PEs")
+    count = len(shapes.cycles)
+    return Lever("more PEs", fastest.cycles, False, f"none of its {count:,} layouts on this fabric is faster")
+
+
+def _fastest(kernel: Kernel, fabric: Fabric, fill: float) -> int | None:
+    try:
+        shapes = GraphShapes([kernel], fabric).at(fill)
+    except PlacementError:
+        return None
+    return None if shapes is None else int(shapes[0].cycles[0])
+
+
+def _changes(sizes: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Changes in words, and the parameters that they lead to."""
+    if sizes.get("element_bytes", 0) > _HALF_BYTES:
+        share = _HALF_BYTES / sizes["element_bytes"]
+        yield "16-bit elements", {**_scaled(sizes, ("stash_bytes",), share), "element_bytes": _HALF_BYTES}
+    for name, (words, others) in _HALVES.items():
+        if sizes.get(name, 0) < 2 or (name == "rows" and "lines" in sizes):
+            continue
+        half = _scaled(sizes, (name, *others), 0.5)
+        yield f"{words} ({half[name]:,})", half
+    if sizes.get("step_millicycles", 0):
+        yield f"a batch twice as large ({2 * sizes['batch']:,})", {**sizes, "batch": 2 * sizes["batch"]}
+
+
+_PER_ROW = ("epilogue_millicycles", "work_millicycles", "streamed_elements", "stash_bytes")
+_PER_WEIGHT = ("resident_bytes", "update_bytes", "step_millicycles")
+_HALVES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "lines": ("images of half as many lines", ("rows", *_PER_ROW)),
+    "rows": ("half as many rows a sample", _PER_ROW),
+    "row_elements": (
+        "rows of half as many elements",
+        ("line_elements", "work_millicycles", "streamed_elements", "stash_bytes", *_PER_WEIGHT),
+    ),
+    "inputs": ("half as many inputs", ("stash_bytes", *_PER_WEIGHT)),
+    "outputs": ("half as many outputs", ("epilogue_millicycles", *_PER_WEIGHT)),
+    "keys": ("half as many keys", ()),
+    "heads": ("half as many heads", ("width", *_PER_WEIGHT)),
+}
+"""By the name of a size: the change to half of it in words, and what else halves with it."""
+
+
+def _scaled(sizes: Mapping[str, int], names: tuple[str, ...], share: float) -> dict[str, int]:
+    return {name: _part(value, share) if name in names else value for name, value in sizes.items()}
+
+
+def _part(value: int, share: float) -> int:
+    """A share of a size, rounded up, so that what was there stays there."""
+    return -int(-value * share // 1)

@@ -1,0 +1,86 @@
+"""Functions that run right after the import of a module, and contexts around it.
+
+Imports next to nothing: the launchers' interpreter loads it at every start.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Change = Callable[[ModuleType], None]
+Around = Callable[[ModuleType], AbstractContextManager[None]]
+
+
+def on_import(after: Mapping[str, Change], around: Mapping[str, Around] | None = None) -> None:
+    """From now on runs functions right after the import of modules, and imports them in contexts.
+
+    Args:
+        after: Function by the name of the module; modules that are imported already are not concerned.
+        around: Context by the name of the module.
+    """
+    finder: Any = _Finder(around or {}, after)
+    sys.meta_path.insert(0, finder)
+
+
+# The base classes of importlib.abc are left out: their import costs 20 ms, at every start of an interpreter.
+class _Finder:
+    """Lets contexts stand around the import of modules, and functions run right after it."""
+
+    def __init__(self, around: Mapping[str, Around], after: Mapping[str, Change]) -> None:
+        self._around = around
+        self._after = after
+        self._searching: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module's own spec with a loader that runs the functions; None for all other modules."""
+        if fullname in self._searching or not (fullname in self._around or fullname in self._after):
+            return None
+        self._searching.add(fullname)
+        try:
+            spec = next(filter(None, (self._ask(finder, fullname, path) for finder in sys.meta_path)), None)
+        finally:
+            self._searching.discard(fullname)
+        if spec is not None and spec.loader is not None:
+            around = self._around.get(fullname, lambda module: nullcontext())
+            loader: Any = _Loader(spec.loader, around, self._after.get(fullname))
+            spec.loader = loader
+        return spec
+
+    @staticmethod
+    def _ask(finder: Any, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        spec: ModuleSpec | None = finder.find_spec(fullname, path, None)
+        return spec
+
+
+class _Loader:
+    """The module's own loader with a context and a function; gives the module back to it before it runs."""
+
+    def __init__(self, own: Any, around: Around, after: Change | None) -> None:
+        self._own = own
+        self._around = around
+        self._after = after
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the module's own loader."""
+        module: ModuleType | None = self._own.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs the module in the context, then the function."""
+        module.__loader__ = self._own
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._own
+        with self._around(module):
+            self._own.exec_module(module)
+        if self._after is not None:
+            self._after(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)

@@ -1,0 +1,212 @@
+"""Hooks that end a training by what evaluations of its checkpoints have found, here and on the CS system.
+
+They read the events that `evaluate` leaves, so the evaluations may run in this process (`train_and_evaluate`)
+or in any other one. Names, arguments and defaults are those of the removed `tf.estimator.experimental`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from operator import gt, lt
+from pathlib import Path
+from typing import Any
+
+from estimator.errors import CallError
+from estimator.facade import EstimatorFacade
+
+log = logging.getLogger("estimator")
+
+ShouldStop = Callable[[], bool]
+Better = Callable[[float, float], bool]
+
+
+def make_early_stopping_hook(
+    estimator: EstimatorFacade,
+    should_stop_fn: ShouldStop,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> Any:
+    """A session hook that ends a training when a function says so.
+
+    Args:
+        estimator: That trains.
+        should_stop_fn: Called without arguments.
+        run_every_secs: Seconds between two calls.
+        run_every_steps: Steps between two calls, in the place of seconds.
+
+    Raises:
+        CallError: both intervals, or none; no estimator or function.
+    """
+    import tensorflow as tf
+
+    if not isinstance(estimator, EstimatorFacade):
+        raise CallError(f"expected an estimator as the first argument, got {estimator!r}")
+    if not callable(should_stop_fn):
+        raise CallError(f"should_stop_fn must be a function, got {should_stop_fn!r}")
+    if (run_every_secs is None) == (run_every_steps is None):
+        raise CallError(
+            f"give one of run_every_secs and run_every_steps, got {run_every_secs} and {run_every_steps}"
+        )
+
+    class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+        """Asks when it is time to."""
+
+        def __init__(self) -> None:
+            self._timer = tf.compat.v1.train.SecondOrStepTimer(run_every_secs, run_every_steps)
+
+        def begin(self) -> None:
+            self._global_step = tf.compat.v1.train.get_global_step()
+
+        def before_run(self, run_context: Any) -> Any:
+            return tf.compat.v1.train.SessionRunArgs(self._global_step)
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            step = int(run_values.results)
+            if self._timer.should_trigger_for_step(step):
+                self._timer.update_last_triggered_step(step)
+                if should_stop_fn():
+                    log.info("early stopping: the function of the hook says so at global step %d", step)
+                    run_context.request_stop()
+
+    return EarlyStoppingHook()
+
+
+def stop_if_higher_hook(
+    estimator: EstimatorFacade,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | Path | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> Any:
+    """Ends a training when a metric of an evaluation is above a threshold.
+
+    Args:
+        estimator: That trains.
+        metric_name: As `evaluate` returns it.
+        threshold: The limit.
+        eval_dir: Where the events of the evaluations are; `estimator.eval_dir()` when None.
+        min_steps: Evaluations of earlier checkpoints do not count.
+        run_every_secs: Seconds between two looks.
+        run_every_steps: Steps between two looks, in the place of seconds.
+    """
+    stop = _beyond(estimator, metric_name, threshold, gt, eval_dir, min_steps)
+    return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
+
+
+def stop_if_lower_hook(
+    estimator: EstimatorFacade,
+    metric_name: str,
+    threshold: float,
+    eval_dir: str | Path | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> Any:
+    """Ends a training when a metric of an evaluation is below a threshold; see `stop_if_higher_hook`."""
+    stop = _beyond(estimator, metric_name, threshold, lt, eval_dir, min_steps)
+    return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
+
+
+def stop_if_no_increase_hook(
+    estimator: EstimatorFacade,
+    metric_name: str,
+    max_steps_without_increase: int,
+    eval_dir: str | Path | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> Any:
+    """Ends a training when a metric has no new maximum for some steps; see `stop_if_higher_hook`."""
+    stop = _stuck(estimator, metric_name, max_steps_without_increase, gt, eval_dir, min_steps)
+    return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
+
+
+def stop_if_no_decrease_hook(
+    estimator: EstimatorFacade,
+    metric_name: str,
+    max_steps_without_decrease: int,
+    eval_dir: str | Path | None = None,
+    min_steps: int = 0,
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> Any:
+    """Ends a training when a metric has no new minimum for some steps; see `stop_if_higher_hook`."""
+    stop = _stuck(estimator, metric_name, max_steps_without_decrease, lt, eval_dir, min_steps)
+    return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
+
+
+def read_eval_metrics(eval_dir: str | Path) -> Mapping[int, Mapping[str, float]]:
+    """The scalars that evaluations have left, by global step in ascending order."""
+    import tensorflow as tf
+
+    found: dict[int, dict[str, float]] = {}
+    for path in sorted(Path(eval_dir).glob("*tfevents*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            values = {v.tag: v.simple_value for v in event.summary.value if v.HasField("simple_value")}
+            if values:
+                found.setdefault(event.step, {}).update(values)
+    return OrderedDict(sorted(found.items()))
+
+
+def _beyond(
+    estimator: EstimatorFacade,
+    metric: str,
+    threshold: float,
+    beyond: Better,
+    eval_dir: str | Path | None,
+    min_steps: int,
+) -> ShouldStop:
+    def stop() -> bool:
+        for step, value in _values(estimator, metric, eval_dir, min_steps):
+            if beyond(value, threshold):
+                log.info(
+                    "early stopping: %s is %g at step %d, the limit is %g", metric, value, step, threshold
+                )
+                return True
+        return False
+
+    return stop
+
+
+def _stuck(
+    estimator: EstimatorFacade,
+    metric: str,
+    patience_steps: int,
+    better: Better,
+    eval_dir: str | Path | None,
+    min_steps: int,
+) -> ShouldStop:
+    def stop() -> bool:
+        best: tuple[int, float] | None = None
+        for step, value in _values(estimator, metric, eval_dir, min_steps):
+            if best is None or better(value, best[1]):
+                best = step, value
+            if step - best[0] >= patience_steps:
+                log.info(
+                    "early stopping: %s is %g at step %d, the best was %g at step %d, at least %d before",
+                    metric,
+                    value,
+                    step,
+                    best[1],
+                    best[0],
+                    patience_steps,
+                )
+                return True
+        return False
+
+    return stop
+
+
+def _values(
+    estimator: EstimatorFacade, metric: str, eval_dir: str | Path | None, min_steps: int
+) -> list[tuple[int, float]]:
+    """A metric by global step, without those below `min_steps`."""
+    metrics = read_eval_metrics(eval_dir or estimator.eval_dir())
+    known = {name for values in metrics.values() for name in values}
+    if metrics and metric not in known:
+        log.warning("early stopping: the evaluations have no '%s', they have %s", metric, sorted(known))
+    return [(s, values[metric]) for s, values in metrics.items() if s >= min_steps and metric in values]

@@ -1,0 +1,71 @@
+"""At which line of a program the layers of a Keras model were made.
+
+Keras does not note it, and the operations of a traced model have no line of the program behind them but that
+of the call that traces it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from functools import cache
+from types import FrameType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cs_toolkit.import_hooks import on_import
+from cs_toolkit.source_files import is_users_file
+
+_BASES = ("keras.src.layers.layer", "tf_keras.src.engine.base_layer")
+"""Modules with the base class `Layer` of Keras 3 and of Keras 2."""
+
+_lines: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+@cache
+def watch_layers() -> None:
+    """From now on notes the line of each layer that is made."""
+    for name in _BASES:
+        module = sys.modules.get(name)
+        if module is not None:
+            _watch(module)
+    on_import({name: _watch for name in _BASES if name not in sys.modules})
+
+
+def line_of(layer: Any) -> str | None:
+    """`FILE:LINE` at which a layer was made.
+
+    None for one whose class is the user's own, which has lines of its own, and for one that was made before
+    `watch_layers`.
+    """
+    return None if _is_in_users_file(type(layer)) else _lines.get(layer)
+
+
+def _is_in_users_file(kind: Any) -> bool:
+    try:
+        return is_users_file(inspect.getfile(kind))
+    except (OSError, TypeError):  # of a console
+        return True
+
+
+def _watch(module: ModuleType) -> None:
+    layer = vars(module)["Layer"]
+    own = layer.__new__
+
+    def make(cls: type, *arguments: Any, **keywords: Any) -> Any:
+        made = own(cls, *arguments, **keywords)
+        line = _users_line(sys._getframe(1))
+        if line is not None:
+            _lines[made] = line
+        return made
+
+    layer.__new__ = staticmethod(make)
+
+
+def _users_line(frame: FrameType | None) -> str | None:
+    """The innermost line of the user's files."""
+    while frame is not None:
+        if is_users_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None

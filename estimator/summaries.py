@@ -1,0 +1,195 @@
+"""Summaries of a model (`tf.compat.v1.summary`) in a run on the CS system.
+
+A step puts out the numbers that a summary shows; the summary itself is made of them on the host of the chief,
+by the operation that the user's program has for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from cs_runtime.events import SUMMARY_PREFIX
+
+log = logging.getLogger("estimator")
+
+HISTOGRAM_ELEMENTS = 16_384
+"""Of a larger tensor a histogram shows so many elements at most, evenly spaced: a step puts them out."""
+
+SHOWN = "output_shown/"
+"""Begins the names of outputs of the step that are shown by a summary and are no summaries of numbers."""
+
+_IMAGES = {"ImageSummary": "max_images", "AudioSummaryV2": "max_outputs"}
+"""Attribute with the number of samples that a summary shows, by the type of its operation."""
+
+
+class Summaries:
+    """The summaries of a graph that a session on this CPU would write: those in its collection of summaries.
+
+    Made while the graph can still be changed, as it adds what it puts out.
+
+    Args:
+        graph: That of the model.
+        shows_tensors: Whether other summaries than those of numbers are written at all.
+
+    Attributes:
+        scalars: Name of an output of the step -> tensor: numbers, which are written as they are.
+        shown: The same for all others.
+    """
+
+    def __init__(self, graph: Any, shows_tensors: bool = True) -> None:
+        import tensorflow as tf
+
+        self._shows_tensors = shows_tensors
+
+        self.scalars: dict[str, Any] = {}
+        self.shown: dict[str, Any] = {}
+        self._host = tf.Graph()
+        self._made: dict[
+            str, tuple[Any, dict[str, Any]]
+        ] = {}  # summary -> its tensor, placeholders by output
+        self._session: Any = None
+        refused = [op.name for op in _summary_ops(graph) if not self._take(op)]
+        if refused:
+            log.warning(
+                "not written in a run on the CS system, as their values or sizes are known on a host alone: "
+                "the summaries %s",
+                ", ".join(refused),
+            )
+
+    def leave_out(self, nodes: Sequence[str]) -> list[str]:
+        """Forgets the summaries that need one of some operations.
+
+        Args:
+            nodes: Their names.
+
+        Returns:
+            What was forgotten.
+        """
+        wanted = {**self.scalars, **self.shown}
+        outputs = [name for name, tensor in wanted.items() if _needs(tensor, frozenset(nodes))]
+        for name in outputs:
+            self.scalars.pop(name, None)
+            self.shown.pop(name, None)
+        gone = [name for name, (_, fed) in self._made.items() if fed.keys() & set(outputs)]
+        for name in gone:
+            del self._made[name]
+        scalars = [name.removeprefix(SUMMARY_PREFIX) for name in outputs if name.startswith(SUMMARY_PREFIX)]
+        return scalars + gone
+
+    def serialized(self, values: Mapping[str, np.ndarray]) -> list[bytes]:
+        """What TensorBoard reads, for the values that a step has put out, by name of the output."""
+        import tensorflow as tf
+
+        if self._session is None:
+            self._session = tf.compat.v1.Session(graph=self._host)
+        found = []
+        for tensor, placeholders in self._made.values():
+            feeds = {
+                placeholder: np.asarray(values[name], placeholder.dtype.as_numpy_dtype)
+                for name, placeholder in placeholders.items()
+            }
+            found.append(self._session.run(tensor, feeds))
+        return found
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._session is not None:
+            self._session.close()
+
+    def _take(self, op: Any) -> bool:
+        """Whether a summary can be made of what a step puts out."""
+        import tensorflow as tf
+
+        if op.type == "MergeSummary":
+            return True  # its parts are in the collection themselves
+        if op.type == "ScalarSummary" and op.inputs[1].shape.rank == 0:
+            tag = tf.get_static_value(op.inputs[0])
+            if tag is not None:
+                self.scalars[f"{SUMMARY_PREFIX}{_text(tag)}"] = op.inputs[1]
+            return tag is not None
+        if not self._shows_tensors:
+            return True
+        inputs = [_known(tensor) for tensor in op.inputs]
+        if any(v is None and not _is_shown(t) for t, v in zip(op.inputs, inputs, strict=True)):
+            return False
+        placeholders: dict[str, Any] = {}
+        with self._host.as_default():
+            arguments = []
+            for tensor, value in zip(op.inputs, inputs, strict=True):
+                if value is not None:
+                    arguments.append(tf.constant(value, tensor.dtype))
+                    continue
+                name = f"shown/{len(self.shown)}"
+                self.shown[name] = _reduced(op, tensor)
+                placeholders[name] = tf.compat.v1.placeholder(tensor.dtype, self.shown[name].shape)
+                arguments.append(placeholders[name])
+            made = self._host.create_op(
+                op.type, arguments, [tf.string], attrs=dict(op.node_def.attr), name=op.name
+            )
+        self._made[op.name] = made.outputs[0], placeholders
+        return True
+
+
+def _summary_ops(graph: Any) -> Iterator[Any]:
+    import tensorflow as tf
+
+    for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+        yield summary.op
+
+
+def _known(tensor: Any) -> Any:
+    """A tag, and what else is the same in every step; None for what a step has to put out."""
+    import tensorflow as tf
+
+    return tf.get_static_value(tensor)
+
+
+def _is_shown(tensor: Any) -> bool:
+    """Whether a step can put out a tensor: numbers of a known shape."""
+    known = tensor.shape.is_fully_defined()
+    return bool(known and tensor.dtype.is_numpy_compatible and tensor.dtype.name != "string")
+
+
+def _reduced(op: Any, tensor: Any) -> Any:
+    """The part of a tensor that its summary shows."""
+    import tensorflow as tf
+
+    with tensor.graph.as_default(), tf.name_scope(f"{op.name}/shown"):
+        if op.type in _IMAGES:
+            return tensor[: op.get_attr(_IMAGES[op.type])]
+        if op.type != "HistogramSummary" or tensor.shape.num_elements() <= HISTOGRAM_ELEMENTS:
+            return tensor
+        return tf.reshape(tensor, [-1])[:: _stride(tensor.shape.num_elements())]
+
+
+def _stride(elements: int) -> int:
+    """Distance of the elements that are taken of a large tensor.
+
+    Coprime with their number, it goes through all places of rows and channels.
+    """
+    least = -(-elements // HISTOGRAM_ELEMENTS)
+    return next(stride for stride in count(least) if gcd(stride, elements) == 1)
+
+
+def _needs(tensor: Any, nodes: frozenset[str]) -> bool:
+    """Whether a tensor is computed from one of some operations."""
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        op = waiting.pop()
+        if op.name in nodes:
+            return True
+        if op.name not in seen:
+            seen.add(op.name)
+            waiting += [one.op for one in op.inputs]
+    return False
+
+
+def _text(value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,86 @@
+"""What would help the kernel that bounds the speed: every sentence is one of its cost function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cgc.kernels import Kernel, KernelGraph
+from cgc.kernels.families import configurations
+from cgc.placement import place
+from cgc.report import compile_report, render_html, render_text
+from cgc.report.model import CompileReport
+from cs_toolkit.fabric import Fabric, load_fabric
+
+DROPOUT = {
+    "rows": 1,
+    "row_elements": 500,
+    "passes": 2,
+    "element_bytes": 4,
+    "resident_bytes": 0,
+    "stash_bytes": 500,
+    "step_millicycles": 0,
+    "batch": 256,
+}
+PRODUCT = {
+    "rows": 128,
+    "inputs": 1024,
+    "outputs": 4096,
+    "passes": 3,
+    "element_bytes": 4,
+    "resident_bytes": 4 * 4 * 1024 * 4096,
+    "stash_bytes": 0,
+    "epilogue_millicycles": 0,
+    "step_millicycles": 0,
+    "reload": 0,
+    "batch": 32,
+}
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Fabric:
+    return load_fabric("cs2")
+
+
+def report_of(kernel: Kernel, fabric: Fabric) -> CompileReport:
+    graph = KernelGraph((kernel,), batch_size=kernel.parameters["batch"])
+    return compile_report(graph, place(graph, fabric), fabric)
+
+
+def test_nothing_is_promised_to_a_kernel_whose_start_takes_its_time(fabric: Fabric) -> None:
+    """It has one row a sample: fewer rows, which older reports advised, there cannot be."""
+    report = report_of(Kernel("dropout1", "dropout", DROPOUT), fabric)
+    text, page = render_text(report), render_html(report)
+    assert not any(lever.helps for lever in report.levers)
+    assert "No smaller size of dropout1 makes it faster" in text
+    assert "ewer rows" not in text
+    assert "no other rectangle" not in page
+    count = len(configurations(report.kernels[0].kernel).cycles)
+    assert f"it is at its fastest: none of its {count} layouts on this fabric is faster." in page
+
+
+def test_every_lever_is_what_the_cost_function_gives(fabric: Fabric) -> None:
+    kernel = Kernel("fc1", "fully_connected", PRODUCT)
+    report = report_of(kernel, fabric)
+    found = {lever.change: lever.cycles for lever in report.levers}
+    for change, parameters in (
+        ("16-bit elements", {"element_bytes": 2}),
+        ("half as many rows a sample (64)", {"rows": 64}),
+        ("half as many inputs (512)", {"inputs": 512, "resident_bytes": PRODUCT["resident_bytes"] // 2}),
+        ("half as many outputs (2,048)", {"outputs": 2048, "resident_bytes": PRODUCT["resident_bytes"] // 2}),
+    ):
+        other = report_of(replace(kernel, parameters={**PRODUCT, **parameters}), fabric)
+        least = next(lever for lever in other.levers if lever.change == "more PEs").cycles
+        assert found[change] == least, change
+    helping = [lever for lever in report.levers[1:] if lever.helps]
+    best = min(helping, key=lambda lever: lever.cycles or 0)
+    sentence = next(text for text in report.remedies if "What helps, each alone: " in text)
+    assert f"What helps, each alone: {best.change}: {best.cycles:,} cycles" in sentence
+    lines = render_text(report).splitlines()
+    assert [line.split("  ")[2] for line in lines if line.startswith("    half")] == [
+        change for change in found if change.startswith("half")
+    ]
+    page = render_html(report)
+    assert all(lever.change in page for lever in report.levers)
+    assert page.count('<tr class="helps">') == sum(lever.helps for lever in report.levers)

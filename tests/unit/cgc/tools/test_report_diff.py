@@ -1,0 +1,95 @@
+"""`cgc-report diff`: two reports side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cgc.cirh.text import parse_module
+from cgc.driver import CompileOptions, compile_step
+from cgc.provenance import Provenance
+from cgc.tools.report import main
+from cs_toolkit.fabric import load_fabric
+
+STEP = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders with an artifact each, by name."""
+    folder = tmp_path_factory.mktemp("reports")
+    kinds: dict[str, dict[str, Any]] = {
+        "wide": {},
+        "half": {"precision": "mixed_float16"},
+        "streamed": {"execution": "weight_streaming"},
+        "streamed_half": {"execution": "weight_streaming", "precision": "mixed_float16"},
+    }
+    for name, options in kinds.items():
+        module = parse_module(STEP.read_text(), str(STEP))
+        made = Provenance(command=f"python run.py -o {name}", program="run.py")
+        compile_step(module, folder / name, CompileOptions(**options), load_fabric("cs2"), made=made)
+    return {name: folder / name for name in kinds}
+
+
+def diff(*arguments: object) -> str:
+    done = CliRunner().invoke(main, ["diff", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_it_tells_what_has_changed(folders: dict[str, Path]) -> None:
+    text = diff(folders["wide"], folders["half"])
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line
+    ]
+    assert ["precision", "float32", "mixed_float16"] in rows
+    assert ["command", "python run.py -o wide", "python run.py -o half"] in rows
+    assert "The same: program run.py, execution pipelined, batch 256, fabric cs2" in text
+    found = json.loads(diff("--json", folders["wide"], folders["half"]))
+    reports = [json.loads(Path(path).read_text()) for path in found["reports"]]
+    rate = next(row for row in found["overall"] if row["what"] == "Samples/s")
+    assert (rate["a"], rate["b"]) == tuple(report["overall"]["samples_per_s"] for report in reports)
+    assert rate["percent"] == pytest.approx(100 * (rate["b"] / rate["a"] - 1))
+    kernels = [{kernel["name"]: kernel for kernel in report["kernels"]} for report in reports]
+    for row in found["parts"]:
+        for side, value in enumerate((row["a"], row["b"])):
+            kernel = kernels[side].get(row["name"])
+            assert value == (kernel and kernel["deltat_cycles"])
+            assert row["pes"][side] == (kernel and kernel["active_pes"])
+    only_half = set(kernels[1]) - set(kernels[0])
+    assert {row[0] for row in rows if "new" in row} == only_half
+
+
+def test_a_report_is_the_same_as_itself(folders: dict[str, Path]) -> None:
+    [artifact] = folders["wide"].glob("cs_*")
+    text = diff(artifact, artifact / "compile_report.json")
+    assert "All 7 kernels are the same." in text
+    assert "%" not in text.replace("utilization, %", "")
+
+
+def test_layers_are_compared_where_weights_stream(folders: dict[str, Path]) -> None:
+    found = json.loads(diff("--json", folders["streamed"], folders["streamed_half"]))
+    assert found["unit"] == "ms"
+    report = json.loads(Path(found["reports"][0]).read_text())
+    assert {row["name"] for row in found["parts"]} == {layer["name"] for layer in report["layers"]}
+    mixed = diff(folders["wide"], folders["streamed"])
+    assert "no parts to compare" in mixed
+    assert "execution" in mixed
+
+
+def test_a_folder_without_a_report_and_other_files_are_named(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "other.json").write_text("[1]")
+    for given, message in (
+        (tmp_path, "there is no compile report in"),
+        (tmp_path / "other.json", "is no compile report"),
+    ):
+        done = CliRunner().invoke(main, ["diff", str(folders["wide"]), str(given)])
+        assert done.exit_code == 1
+        assert message in done.output
+    assert CliRunner().invoke(main, ["diff", "one"]).exit_code == 2

@@ -18,6 +18,7 @@ from cs_system.errors import CsSystemError, ExecutionError, ProgramError
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx, started_memoryx
 from cs_system.memoryx.sharded import ShardedMemoryx, ShardedReader
+from cs_system.memoryx.weights import Transfer
 from cs_toolkit.schedule import Schedule, Update
 from cs_toolkit.step import CompiledStep, TensorSpec
 from cs_toolkit.traffic import traffic
@@ -110,6 +111,10 @@ class StreamedEngine(LayeredEngine):
         )
         return StreamedSteps(self.interface.outputs, plan.outputs, values, client.answers)
 
+    def transfers(self) -> list[Transfer]:
+        """Of weights so far, from each MemoryX."""
+        return self._client().transfers()
+
     def free(self) -> None:
         """See `Engine`."""
         self._lose_state()
@@ -138,7 +143,7 @@ class StreamedEngine(LayeredEngine):
 
     def _connect(self) -> ShardedMemoryx:
         addresses, self.own_memoryx = started_memoryx(self._place, self._schedule)
-        client = ShardedMemoryx(self._schedule, addresses)
+        client = ShardedMemoryx(self._schedule, addresses, self._place.maps_files)
         self._token = secrets.token_hex(16)
         client.open(executables_of(self._step, self._data, self._schedule.memory_calls()), self._token)
         return client

@@ -17,7 +17,7 @@ from cs_system.engine.functions import Executables
 from cs_system.errors import CsSystemError
 from cs_system.memoryx.client import Contributed, MemoryxClient, Results
 from cs_system.memoryx.reading import StateReader
-from cs_system.memoryx.weights import Arrays, Listener, WeightStream
+from cs_system.memoryx.weights import Arrays, Computing, Listener, Transfer, WeightStream
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import Shard, owner, shards
 from cs_toolkit.step import StepInterface, TensorSpec
@@ -37,18 +37,22 @@ class _Parts(Generic[S]):
         self._streams: list[S] = []
         self._calls = itertools.cycle(range(len(self._traffic.calls)))
 
-    def weights(self) -> Arrays:
+    def weights(self, is_computing: Computing) -> Arrays:
         """See `WeightStream`."""
         call = next(self._calls)
         found: dict[int, np.ndarray] = {}
         for stream, part in zip(self._streams, self.parts, strict=True):
-            found.update(zip(part.traffic.to_wafer[call], stream.weights(), strict=True))
+            found.update(zip(part.traffic.to_wafer[call], stream.weights(is_computing), strict=True))
         return [found[number] for number in self._traffic.to_wafer[call]]
 
     def computed(self) -> None:
         """See `WeightStream`."""
         for stream in self._streams:
             stream.computed()
+
+    def transfers(self) -> list[Transfer]:
+        """Of the weights that have come from each process."""
+        return [stream.transfer for stream in self._streams]
 
     def close(self) -> None:
         """Hangs up."""
@@ -67,6 +71,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
     Args:
         schedule: Of the step.
         addresses: Host and port of each process.
+        maps_files: See `MemoryxPlace`.
 
     Attributes:
         parts: What each process has; no more than there are layers to share out.
@@ -76,14 +81,15 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         MemoryxError: nobody answers at an address.
     """
 
-    def __init__(self, schedule: Schedule, addresses: Sequence[Address]) -> None:
+    def __init__(self, schedule: Schedule, addresses: Sequence[Address], maps_files: bool = True) -> None:
         super().__init__(schedule, addresses)
         self._contributions: dict[int, dict[int, np.ndarray]] = {}
         self._came: dict[int, int] = {}
         self._lock = threading.Lock()
         try:
             for address, part in zip(self.addresses, self.parts, strict=True):
-                self._streams.append(MemoryxClient(address, part, self._failed, self._taker(part)))
+                taker = self._taker(part)
+                self._streams.append(MemoryxClient(address, part, self._failed, taker, maps_files))
         except CsSystemError:
             self.close()
             raise

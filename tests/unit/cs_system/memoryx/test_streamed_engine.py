@@ -60,6 +60,17 @@ def test_a_run_from_a_fetched_state_continues_bit_for_bit(
     assert {n: a.tobytes() for n, a in state.items()} == {n: a.tobytes() for n, a in expected.items()}
 
 
+def test_numbers_in_files_are_those_that_travel(
+    engine: StreamedEngine, own: StreamedEngine, stack: Streamed
+) -> None:
+    found = [(train(made, stack), made.fetch_state()) for made in (engine, own)]
+    (travelled, state), (mapped, mapped_state) = found
+    assert [o["output_0"].tobytes() for o in mapped] == [o["output_0"].tobytes() for o in travelled]
+    assert {n: a.tobytes() for n, a in mapped_state.items()} == {n: a.tobytes() for n, a in state.items()}
+    (transfer,) = own.transfers()
+    assert 0 <= transfer.waited_s <= transfer.seconds
+
+
 def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int], tmp_path: Path) -> None:
     wide = wide_network()
     (sweep, *_) = wide.schedule.sweeps()

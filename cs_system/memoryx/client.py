@@ -24,6 +24,7 @@ from cs_system.memoryx.frames import (
 )
 from cs_system.memoryx.messages import Opening
 from cs_system.memoryx.weights import Arrays, Failed, WeightStream, result
+from cs_system.patience import PATIENCE_S
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import Shard
 from cs_toolkit.step import StepInterface
@@ -44,7 +45,7 @@ class MemoryxClient(WeightStream):
         shard: Of the step that is there.
         failed: See `WeightStream`.
         contributed: Gets the round and what the gradients there contribute for the other parts.
-        maps_files: See `MemoryxPlace`.
+        maps_files, patience_s: See `WeightStream`.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class MemoryxClient(WeightStream):
         failed: Failed,
         contributed: Contributed,
         maps_files: bool = True,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        super().__init__(address, shard, failed, maps_files)
+        super().__init__(address, shard, failed, maps_files, patience_s)
         self._contributed = contributed
         self._answered: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
         self._kept: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
@@ -99,13 +101,14 @@ class MemoryxClient(WeightStream):
             CsSystemError: it refuses; there is no room for the state.
         """
         try:
+            self._silence.reads()
             while (header := receive_header(self._sock)).type is FrameType.ALIVE:
-                pass
+                self._silence.reads()
             if header.type is not FrameType.OPENED:
                 raise self._refusal(header)
             self._opened(header)
         except ConnectionError as error:
-            raise self._gone(error) from error
+            raise self._failure or self._gone(error) from error
         self._start("weights", self._receive)
         self._start("gradients", self._send)
 

@@ -34,6 +34,8 @@ from cs_system.memoryx.frames import (
     views,
 )
 from cs_system.memoryx.sharing import SharedFiles, SharedModel, sent_all_the_same
+from cs_system.memoryx.silence import Silence
+from cs_system.patience import PATIENCE_S
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import Shard
 
@@ -78,6 +80,7 @@ class WeightStream:
         shard: Of the step that is there.
         failed: Told what has gone wrong, where it is not this side that hangs up.
         maps_files: See `MemoryxPlace`.
+        patience_s: Silence after which MemoryX counts as lost.
 
     Attributes:
         address: See the argument.
@@ -91,15 +94,23 @@ class WeightStream:
     """Weights in a file that both map are read there: they are changed when this wafer has ended its step."""
 
     def __init__(
-        self, address: tuple[str, int], shard: Shard, failed: Failed, maps_files: bool = True
+        self,
+        address: tuple[str, int],
+        shard: Shard,
+        failed: Failed,
+        maps_files: bool = True,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.address = address
         self._maps_files = maps_files
+        self._threads: list[threading.Thread] = []
         self.transfer = Transfer()
         self._name = f"{address[0]}:{address[1]}"
         self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
         self._failed = failed
         self._sock = connected(address)
+        self._silence = Silence(self._name, self._sock, self._overdue, patience_s)
+        self._start("silence", self._silence.watch)
         self._files: SharedModel | None = None
         self._coming: Sequence[Sequence[int]] = self._traffic.to_wafer
         self._announced: queue.SimpleQueue[tuple[int, dict[int, np.ndarray]] | None] = queue.SimpleQueue()
@@ -109,7 +120,6 @@ class WeightStream:
         self._read: deque[int] = deque()
         self._arrived: queue.SimpleQueue[Arrival | CsSystemError] = queue.SimpleQueue()
         self._failure: CsSystemError | None = None
-        self._threads: list[threading.Thread] = []
 
     def weights(self, is_computing: Computing) -> Arrays:
         """What comes before the next call; the arrays are there until `computed` says that they may go.
@@ -138,6 +148,7 @@ class WeightStream:
         """Hangs up."""
         self._failure = self._failure or MemoryxError("the connection to MemoryX is closed")
         shut_down(self._sock)
+        self._silence.end()
         self._announced.put(None)
         for _ in range(SLOTS):
             self._room.release()
@@ -168,6 +179,7 @@ class WeightStream:
     def _receive(self) -> None:
         try:
             while True:
+                self._silence.reads()
                 self._take(receive_header(self._sock))
         except (ConnectionError, CsSystemError) as error:
             self._fail(error if isinstance(error, CsSystemError) else self._gone(error))
@@ -207,7 +219,8 @@ class WeightStream:
         Raises:
             CsSystemError: nobody computes any more: of weights that have come, more may be there than room.
         """
-        self._room.acquire()
+        with self._silence.resting() if self._files is None else contextlib.nullcontext():
+            self._room.acquire()
         if self._failure is not None:
             raise self._failure
         places = self._slots[self._slot][call]
@@ -221,6 +234,19 @@ class WeightStream:
 
     def _refusal(self, header: Header) -> CsSystemError:
         return refusal(self._sock, header, self._name)
+
+    def late(self) -> str | None:
+        """That MemoryX has not answered for seconds; None while it does."""
+        return self._silence.late()
+
+    def _overdue(self, silent_s: float) -> None:
+        self._fail(
+            MemoryxError(
+                f"MemoryX at {self._name} has not answered for {silent_s:.0f} s; the state is lost, start "
+                "the job again: a training continues from its last checkpoint"
+            )
+        )
+        shut_down(self._sock)
 
     def _gone(self, error: ConnectionError) -> MemoryxError:
         return gone(self._name, error)

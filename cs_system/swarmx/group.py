@@ -41,10 +41,11 @@ from cs_system.memoryx.frames import (
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx, started_memoryx
 from cs_system.memoryx.sharded import ShardedReader
+from cs_system.patience import PATIENCE_S
 from cs_system.swarmx.gathering import gathered
 from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
 from cs_system.swarmx.orders import Order, cut_inputs
-from cs_system.swarmx.pulse import PATIENCE_S, Pulse
+from cs_system.swarmx.pulse import Pulse
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic

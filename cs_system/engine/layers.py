@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 Arrays = list[np.ndarray]
 Send = Callable[[], None]
 Computing = Callable[[], bool]
+Called = Callable[[float, Sequence[Any], bool], None]
 
 
 class Stream(Protocol):
@@ -54,6 +56,7 @@ class Layers:
         executables: Of its functions.
         devices: That compute.
         places: Sharding of the tensors of a batch by number, where they are cut.
+        called: Told of each call: monotonic time before it, results, and whether it sums over devices.
     """
 
     def __init__(
@@ -63,7 +66,9 @@ class Layers:
         executables: Executables,
         devices: Devices,
         places: Mapping[int, Any],
+        called: Called | None = None,
     ) -> None:
+        self._called = called
         self._schedule, self._traffic = schedule, traffic
         self._last = max((index for index, numbers in enumerate(traffic.to_memory) if numbers), default=-1)
         leaving = {number for numbers in traffic.to_memory for number in numbers}
@@ -112,7 +117,10 @@ class Layers:
         weights = stream.weights(lambda: not all(value.is_ready() for value in before))
         for number, array in zip(plan.to_wafer[index], weights, strict=True):
             known[number] = array if number in dropped else np.array(array)
-        results = self._calls[index]([known[number] for number in call.arguments], call.keys)
+        function, began_s = self._calls[index], time.monotonic()
+        results = function([known[number] for number in call.arguments], call.keys)
+        if self._called is not None:
+            self._called(began_s, results, function.has_sums)
         known.update(zip(call.results, results, strict=True))
         send = _nothing
         if plan.to_memory[index]:

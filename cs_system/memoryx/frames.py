@@ -20,7 +20,7 @@
     READ      reader   -         the token of the model whose snapshots it reads, on a connection of its own
     GET       reader   value     -
     END       reader   -         -               the snapshot is not read any further
-    ALIVE     wafer    -         -               to its CS system, every second
+    ALIVE     both     -         -               every second; of a wafer to its CS system with JSON: its work
     MAPPED    wafer    0 or 1    -               whether it has mapped the files of MemoryX: weights and
                                                  results are at their places then, and do not come in frames
     DONE      MemoryX  -         -               a snapshot is kept, or has ended

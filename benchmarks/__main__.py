@@ -107,8 +107,10 @@ disturbs both sides alike. Absolute figures are of this machine:
 * *weight streaming*: GPTs of width 512 and growing depth, a process of its own for each measurement: time of
   a step from the first call to its last output, and the largest resident memory of the wafer's process, XLA's
   work in it included, against the pipelined execution of the same step. MemoryX is another process on the
-  same cores. *Activations recomputed*: the forward part of every layer is computed again in the backward
-  pass, so that one activation a layer waits; else all that the backward pass reads. *Compiling*: CPU seconds
+  same cores; its CPU time counts. *Transfer that compute hides*: the rest is the time in which weights travel
+  and the wafer has nothing to compute, at most; the first layer of a step waits for its update.
+  *Activations recomputed*: the forward part of every layer is computed again in the backward pass, so that
+  one activation a layer waits; else all that the backward pass reads. *Compiling*: CPU seconds
   of the compiler, from the traced step to the artifact, in a new process. Kernels, places on the wafer and
   executables are made once for equal layers; reading, rewriting and printing the ops of the step still grows
   with them. Before that, TensorFlow traces the user's Python and the graph is imported: the seconds in

@@ -27,6 +27,19 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True)
+class WaferInfo:
+    """Which part of the last seconds a wafer of a group has worked; in the rest it waited.
+
+    Attributes:
+        computing: What needs no other wafer; sums over wafers are not counted, since one waits there.
+        receiving: Weights.
+    """
+
+    computing: float
+    receiving: float
+
+
+@dataclass(frozen=True)
 class RunInfo:
     """The current run.
 
@@ -37,6 +50,8 @@ class RunInfo:
         workers: Empty until the chief has opened the input.
         waiting_for: Workers whose batches the run waits for.
         late: What part of the system has not answered for seconds; empty: nothing.
+        slow: Which of several wafers the others wait for; empty: none.
+        wafers: What each of several has done in the last seconds.
     """
 
     job: str
@@ -47,6 +62,8 @@ class RunInfo:
     workers: tuple[WorkerInfo, ...]
     waiting_for: tuple[int, ...]
     late: str = ""
+    slow: str = ""
+    wafers: tuple[WaferInfo, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,4 +139,6 @@ def _read_run(message: pb.RunInfo) -> RunInfo:
         workers=tuple(workers),
         waiting_for=tuple(message.input.waiting_for),
         late=message.late,
+        slow=message.slow,
+        wafers=tuple(WaferInfo(wafer.computing, wafer.receiving) for wafer in message.wafers),
     )

@@ -87,11 +87,11 @@ def uniform(
         key: two uint32 scalars.
         stream: a uint32 scalar; other streams of one key are independent (the training step, for instance).
         shape: at most 2**33 elements.
-        part: of which elements the result has some; None where it has all.
+        part: of which elements the result has some; None where it has all, and one device computes them.
     """
     if part is not None:
         is_left, left, right = _blocks_of(key, stream, shape, part)
-        return _unit_interval(jnp.where(is_left, left, right)).reshape(shape)
+        return _unit_interval(jnp.where(is_left, left, right))
     left, right = _blocks(key, stream, shape)
     return _shaped(_unit_interval(left), _unit_interval(right), shape)
 
@@ -117,7 +117,7 @@ def normal(
     angle = _unit_interval(right) * np.float32(2 * math.pi)
     cosines, sines = radius * jnp.cos(angle), radius * jnp.sin(angle)
     if is_left is not None:
-        return jnp.where(is_left, cosines, sines).reshape(shape)
+        return jnp.where(is_left, cosines, sines)
     return _shaped(cosines, sines, shape)
 
 
@@ -132,9 +132,14 @@ def _blocks(
 def _blocks_of(
     key: tuple[jax.Array, jax.Array], stream: jax.Array, shape: tuple[int, ...], part: Part
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """For some elements in a row: whether each is the left word of its pair, and both words of the pair."""
+    """For some elements in a row: whether each is the left word of its pair, and both words of the pair.
+
+    Every pair is computed twice, once for each of its elements, which is as fast where XLA fuses it into what
+    reads the numbers. Devices that share a batch compute their own elements: words of pairs that are put one
+    behind the other they would exchange.
+    """
     first, elements = part
-    index = lax.iota(jnp.uint32, math.prod(shape)) + first
+    index = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape) + first
     half = np.uint32((elements + 1) // 2)
     is_left = index < half
     pairs = jnp.where(is_left, index, index - half)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 from jax import lax
@@ -48,9 +50,10 @@ def random_multinomial(op: RandomMultinomialOp, step: jax.Array, logits: jax.Arr
 def keyed_random_uniform(
     op: KeyedRandomUniformOp, key: jax.Array, step: jax.Array, *first: jax.Array
 ) -> jax.Array:
-    """Uniform in [0, 1), a function of a key and the step."""
-    part = _part(op.elements, first)
-    return counter_random.uniform(_words(key), _stream(step), result_shape(op), part)
+    """Uniform in [0, 1), a function of a key and the step; such an op is in a layer, which devices share."""
+    shape = result_shape(op)
+    part = _part(op.elements, first) or (jnp.uint32(0), math.prod(shape))
+    return counter_random.uniform(_words(key), _stream(step), shape, part)
 
 
 def keyed_random_normal(

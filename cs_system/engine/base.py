@@ -10,6 +10,7 @@ import numpy as np
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.swarmx.hosts import Machines
+from cs_system.swarmx.pace import Pace
 from cs_toolkit.schedule import ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep, StepInterface
 
@@ -123,6 +124,10 @@ class Engine(Protocol):
 
     def late(self) -> str | None:
         """What part of the system has not answered for seconds; None: nothing. Any thread may ask."""
+        ...
+
+    def pace(self) -> Pace | None:
+        """How long each of several wafers works; None where there is one. Any thread may ask."""
         ...
 
     def free(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +16,9 @@ from cs_toolkit.schedule import Call, Key
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
+
+_EXCHANGES = re.compile(r"\b(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)")
+"""Ops of XLA in which devices wait for each other."""
 
 Executables = Mapping[int, tuple[bytes, StepInterface]]
 """Bytes, as `cgc.executable.export_step` wrote them, and interface of functions, by number."""
@@ -53,6 +57,7 @@ class Function:
 
     Attributes:
         shardings: Of the results.
+        has_sums: Whether it sums over devices, or gathers from them: it waits for all of them.
 
     Raises:
         ExecutableError: the bytes are no executable, or one that cannot run here.
@@ -81,6 +86,7 @@ class Function:
         lowered = jitted.lower(*map(_shape, specs, places))
         self._compiled = lowered.compile(compiler_options=compiler_options(computing_threads()))
         self.shardings: Sequence[Any] = self._compiled.output_shardings
+        self.has_sums = devices.whole is not None and bool(_EXCHANGES.search(self._compiled.as_text()))
 
     def __call__(self, arguments: Sequence[Any], keys: Sequence[Key]) -> Sequence[Any]:
         """Starts the function; arrays at aligned addresses are read in place until its results are ready."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from cs_system.engine.device import as_device, check_state, from_device, wanted_state
 from cs_system.errors import WrongOrderError
+from cs_system.swarmx.pace import Pace
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import StepInterface, TensorSpec
 
@@ -102,6 +103,10 @@ class LayeredEngine(ABC):
         return KeptState(self._keep([numbers[spec.name] for spec in wanted]), wanted, self._schedule)
 
     def late(self) -> str | None:
+        """See `Engine`."""
+        return None
+
+    def pace(self) -> Pace | None:
         """See `Engine`."""
         return None
 

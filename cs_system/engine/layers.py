@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -16,6 +18,9 @@ from cs_toolkit.traffic import Traffic
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 
 Arrays = list[np.ndarray]
+Send = Callable[[], None]
+Computing = Callable[[], bool]
+Called = Callable[[float, Sequence[Any], bool], None]
 
 
 class Stream(Protocol):
@@ -25,8 +30,12 @@ class Stream(Protocol):
         """Begins a step: its first weights come."""
         ...
 
-    def weights(self) -> Arrays:
-        """What comes before the next call; the arrays are there until `computed`."""
+    def weights(self, is_computing: Computing) -> Arrays:
+        """What comes before the next call; the arrays are there until `computed`.
+
+        Args:
+            is_computing: Whether the device still computes the call before.
+        """
         ...
 
     def computed(self) -> None:
@@ -47,6 +56,7 @@ class Layers:
         executables: Of its functions.
         devices: That compute.
         places: Sharding of the tensors of a batch by number, where they are cut.
+        called: Told of each call: monotonic time before it, results, and whether it sums over devices.
     """
 
     def __init__(
@@ -56,8 +66,11 @@ class Layers:
         executables: Executables,
         devices: Devices,
         places: Mapping[int, Any],
+        called: Called | None = None,
     ) -> None:
+        self._called = called
         self._schedule, self._traffic = schedule, traffic
+        self._last = max((index for index, numbers in enumerate(traffic.to_memory) if numbers), default=-1)
         leaving = {number for numbers in traffic.to_memory for number in numbers}
         whole = frozenset(leaving | set(schedule.outputs))
         self._calls = PlacedCalls(traffic.calls, executables, devices, places, whole)
@@ -74,32 +87,49 @@ class Layers:
             The outputs of the step that the wafer has, by number.
         """
         known: dict[int, Any] = {}
+        last = _nothing
         stream.begin(for_memory)
         before: Sequence[Any] = ()
         count = len(self._traffic.calls) // len(batches)
         for index in range(len(self._traffic.calls)):
             if index % count == 0:
                 known.update(batches[index // count])
-            results = self._call(index, known, stream)
+            results, send = self._call(index, known, before, stream)
             # The device computes this call while the weights of the next one arrive in the other's memory.
             _block_until_ready(before)
             if index:
                 stream.computed()
             before = results
+            if index != self._last:
+                send()
+            else:
+                last = send
         _block_until_ready(before)
         stream.computed()
+        last()  # with these MemoryX may change the weights, which have all been read now
         return {number: known[number] for number in self._schedule.outputs if number in known}
 
-    def _call(self, index: int, known: dict[int, Any], stream: Stream) -> Sequence[Any]:
+    def _call(
+        self, index: int, known: dict[int, Any], before: Sequence[Any], stream: Stream
+    ) -> tuple[Sequence[Any], Send]:
         plan = self._traffic
         call, dropped = plan.calls[index], set(plan.dropped[index])
-        for number, array in zip(plan.to_wafer[index], stream.weights(), strict=True):
+        weights = stream.weights(lambda: not all(value.is_ready() for value in before))
+        for number, array in zip(plan.to_wafer[index], weights, strict=True):
             known[number] = array if number in dropped else np.array(array)
-        results = self._calls[index]([known[number] for number in call.arguments], call.keys)
+        function, began_s = self._calls[index], time.monotonic()
+        results = function([known[number] for number in call.arguments], call.keys)
+        if self._called is not None:
+            self._called(began_s, results, function.has_sums)
         known.update(zip(call.results, results, strict=True))
+        send = _nothing
         if plan.to_memory[index]:
             going = [known[number] for number in plan.to_memory[index]]
-            stream.results(index, lambda: [np.asarray(value) for value in going])
+            send = partial(stream.results, index, lambda: [np.asarray(value) for value in going])
         for number in dropped:
             known.pop(number, None)
-        return results
+        return results, send
+
+
+def _nothing() -> None:
+    """Sends nothing."""

@@ -180,6 +180,9 @@ class PipelinedEngine:
         """See `Engine`."""
         return None
 
+    def pace(self) -> None:
+        """See `Engine`: there is one device."""
+
     def free(self) -> None:
         """Gives back the memory of the device."""
         self._state = None

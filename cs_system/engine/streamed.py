@@ -18,6 +18,8 @@ from cs_system.errors import CsSystemError, ExecutionError, ProgramError
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx, started_memoryx
 from cs_system.memoryx.sharded import ShardedMemoryx, ShardedReader
+from cs_system.memoryx.weights import Transfer
+from cs_system.patience import PATIENCE_S
 from cs_toolkit.schedule import Schedule, Update
 from cs_toolkit.step import CompiledStep, TensorSpec
 from cs_toolkit.traffic import traffic
@@ -66,13 +68,20 @@ class StreamedEngine(LayeredEngine):
         schedule: Of the step.
         data: Bytes of its executables, by their names.
         memoryx: Where weights and optimizer state are kept.
+        patience_s: Silence after which MemoryX counts as lost.
     """
 
     def __init__(
-        self, step: CompiledStep, schedule: Schedule, data: Mapping[str, bytes], memoryx: MemoryxPlace
+        self,
+        step: CompiledStep,
+        schedule: Schedule,
+        data: Mapping[str, bytes],
+        memoryx: MemoryxPlace,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
+        self._patience_s = patience_s
         self._traffic = traffic(schedule)
         self._layers: Layers | None = None
         self.own_memoryx: list[OwnMemoryx] = []
@@ -90,6 +99,7 @@ class StreamedEngine(LayeredEngine):
                 self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
             self._memoryx.wait_open()
             self._reader = ShardedReader(self._schedule, self._memoryx.addresses, self._token)
+            self._memoryx.failed_too = self._reader.end_all
         return time.monotonic() - started
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
@@ -109,6 +119,15 @@ class StreamedEngine(LayeredEngine):
             micro_batches(plan, inputs), for_memory(plan, self._traffic, inputs), client
         )
         return StreamedSteps(self.interface.outputs, plan.outputs, values, client.answers)
+
+    def transfers(self) -> list[Transfer]:
+        """Of weights so far, from each MemoryX."""
+        return self._client().transfers()
+
+    def late(self) -> str | None:
+        """See `Engine`."""
+        client = self._memoryx
+        return None if client is None else client.late()
 
     def free(self) -> None:
         """See `Engine`."""
@@ -138,7 +157,7 @@ class StreamedEngine(LayeredEngine):
 
     def _connect(self) -> ShardedMemoryx:
         addresses, self.own_memoryx = started_memoryx(self._place, self._schedule)
-        client = ShardedMemoryx(self._schedule, addresses)
+        client = ShardedMemoryx(self._schedule, addresses, self._place.maps_files, self._patience_s)
         self._token = secrets.token_hex(16)
         client.open(executables_of(self._step, self._data, self._schedule.memory_calls()), self._token)
         return client

@@ -7,6 +7,7 @@ while the one before is computed; one sends results when the device has computed
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -22,7 +23,8 @@ from cs_system.memoryx.frames import (
     send_tensors,
 )
 from cs_system.memoryx.messages import Opening
-from cs_system.memoryx.weights import Arrays, Arriving, Failed, WeightStream
+from cs_system.memoryx.weights import Arrays, Failed, WeightStream, result
+from cs_system.patience import PATIENCE_S
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import Shard
 from cs_toolkit.step import StepInterface
@@ -43,15 +45,24 @@ class MemoryxClient(WeightStream):
         shard: Of the step that is there.
         failed: See `WeightStream`.
         contributed: Gets the round and what the gradients there contribute for the other parts.
+        maps_files, patience_s: See `WeightStream`.
     """
 
     def __init__(
-        self, address: tuple[str, int], shard: Shard, failed: Failed, contributed: Contributed
+        self,
+        address: tuple[str, int],
+        shard: Shard,
+        failed: Failed,
+        contributed: Contributed,
+        maps_files: bool = True,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        super().__init__(address, shard, failed)
+        super().__init__(address, shard, failed, maps_files, patience_s)
         self._contributed = contributed
-        self._answered: Arriving = queue.SimpleQueue()
-        self._kept: Arriving = queue.SimpleQueue()
+        self._answered: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
+        self._kept: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._begun = self._updated = 0
         # Bounded: state on its way to MemoryX may be larger than this machine's memory.
         self._to_send: queue.Queue[tuple[FrameType, int, Results] | None] = queue.Queue(_WAITING)
 
@@ -90,9 +101,14 @@ class MemoryxClient(WeightStream):
             CsSystemError: it refuses; there is no room for the state.
         """
         try:
-            self._expect(FrameType.DONE)
+            self._silence.reads()
+            while (header := receive_header(self._sock)).type is FrameType.ALIVE:
+                self._silence.reads()
+            if header.type is not FrameType.OPENED:
+                raise self._refusal(header)
+            self._opened(header)
         except ConnectionError as error:
-            raise self._gone(error) from error
+            raise self._failure or self._gone(error) from error
         self._start("weights", self._receive)
         self._start("gradients", self._send)
 
@@ -110,7 +126,7 @@ class MemoryxClient(WeightStream):
         """
         wanted = np.array(numbers, np.uint32)
         self._queue(FrameType.SNAPSHOT, len(numbers), lambda: [wanted])
-        self._result(self._kept)
+        result(self._kept)
 
     # A step
 
@@ -133,7 +149,10 @@ class MemoryxClient(WeightStream):
             CsSystemError: MemoryX has gone or failed.
         """
         numbers = self._traffic.answers
-        return dict(zip(numbers, self._result(self._answered), strict=True)) if numbers else {}
+        if not numbers:
+            return {}
+        arrays: Arrays = result(self._answered)
+        return dict(zip(numbers, arrays, strict=True))
 
     def close(self) -> None:
         """Hangs up: MemoryX forgets the model."""
@@ -154,6 +173,10 @@ class MemoryxClient(WeightStream):
             self._contributed(header.index, receive_fresh(self._sock, header, given))
         elif header.type is FrameType.DONE:
             self._kept.put([])
+        elif header.type is FrameType.UPDATED:
+            with self._changed:
+                self._updated = header.index
+                self._changed.notify_all()
         else:
             super()._take(header)
 
@@ -163,12 +186,24 @@ class MemoryxClient(WeightStream):
             try:
                 # After a failure the rest is dropped, so that nobody waits for room.
                 if self._failure is None:
-                    send_tensors(self._sock, kind, index, arrays())
+                    self._send_one(kind, index, arrays())
             except ConnectionError as error:
                 self._fail(self._gone(error))
             except Exception as error:
                 # What the device raises for a call that has failed.
                 self._fail(ExecutionError(f"running the steps failed: {type(error).__name__}: {error}"))
+
+    def _send_one(self, kind: FrameType, index: int, arrays: Arrays) -> None:
+        if kind is FrameType.BEGIN:
+            self._begun += 1
+        if kind is FrameType.RESULTS and self._files is not None:
+            with self._changed:
+                # What is at its place is read by the update before.
+                self._changed.wait_for(lambda: self._failure or self._updated >= self._begun - 1)
+            if self._failure is None:
+                self._files.put(index, arrays)
+            arrays = []
+        send_tensors(self._sock, kind, index, arrays)
 
     # Inside
 
@@ -177,13 +212,10 @@ class MemoryxClient(WeightStream):
             raise self._failure
         self._to_send.put((kind, index, arrays))
 
-    def _expect(self, kind: FrameType) -> None:
-        header = receive_header(self._sock)
-        if header.type is not kind:
-            raise self._refusal(header)
-
     def end(self, error: CsSystemError) -> None:
         """See `WeightStream`."""
         super().end(error)
         for arrived in (self._answered, self._kept):
             arrived.put(self._failure or error)
+        with self._changed:
+            self._changed.notify_all()

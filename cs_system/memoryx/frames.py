@@ -20,8 +20,13 @@
     READ      reader   -         the token of the model whose snapshots it reads, on a connection of its own
     GET       reader   value     -
     END       reader   -         -               the snapshot is not read any further
-    ALIVE     wafer    -         -               to its CS system, every second
-    DONE      MemoryX  -         -               OPEN is understood; a snapshot is kept, or has ended
+    ALIVE     both     -         -               every second; of a wafer to its CS system with JSON: its work
+    MAPPED    wafer    0 or 1    -               whether it has mapped the files of MemoryX: weights and
+                                                 results are at their places then, and do not come in frames
+    DONE      MemoryX  -         -               a snapshot is kept, or has ended
+    OPENED    MemoryX  -         JSON: its files  OPEN is understood
+    UPDATED   MemoryX  step      -               to a wafer that has mapped the files: results of a step,
+                                                 counted from 1, have been read
     WEIGHTS   MemoryX  call      what comes to the wafer before a call
     ANSWERS   MemoryX  -         what the step puts out of its update
     STATE     MemoryX  value     the tensor of a state, to the reader
@@ -83,6 +88,9 @@ class FrameType(IntEnum):
     PARTIAL = 16
     SHARED = 17
     ALIVE = 18
+    MAPPED = 19
+    OPENED = 20
+    UPDATED = 21
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,14 @@ class MemoryxPlace:
         addresses: Of processes that run, which share out the layers; none: the system starts its own.
         directory: Where those keep state and gradients.
         servers: How many of its own it starts.
+        maps_files: Whether a wafer on the machine of a MemoryX reads weights in its file, and writes results
+            there; else they come and go on the connection, as between machines.
     """
 
     addresses: tuple[tuple[str, int], ...] = ()
     directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     servers: int = 1
+    maps_files: bool = True
 
     def limited(self, servers: int | None) -> MemoryxPlace:
         """The same with so many processes at most; None: no limit."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 
@@ -64,9 +63,12 @@ class StateReader:
 
     def close(self) -> None:
         """Hangs up."""
-        with contextlib.suppress(OSError):
-            shut_down(self._sock)
+        self.shut_down()
         self._sock.close()
+
+    def shut_down(self) -> None:
+        """Ends the connection; whoever reads is told that MemoryX has gone."""
+        shut_down(self._sock)
 
     def _answer(self, kind: FrameType, index: int, expected: FrameType) -> Header:
         send_frame(self._sock, kind, index)

@@ -34,8 +34,11 @@ from cs_system.memoryx.frames import (
     send_frame,
     send_tensors,
 )
+from cs_system.memoryx.line import Line
 from cs_system.memoryx.messages import Opening
+from cs_system.memoryx.sharing import SharedFiles, sent_all_the_same
 from cs_system.memoryx.snapshot import Snapshot
+from cs_system.memoryx.totals import is_first, put_results
 from cs_system.memoryx.updates import Memory, Values, compiled_functions
 from cs_toolkit.shards import shards
 
@@ -45,12 +48,25 @@ _MAX_FUNCTION_BYTES = 2 << 30
 _JOIN_TIMEOUT_S = 120.0
 
 
+@dataclass
+class Listener:
+    """Another wafer of a group.
+
+    Attributes:
+        line: to it.
+        has_files: whether it reads weights from the files of MemoryX; None until it has said so.
+    """
+
+    line: Line
+    has_files: bool | None = None
+
+
 class Groups:
     """Wafers that get the weights of a model that another one has opened, and readers of its state."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._joined: dict[bytes, list[socket.socket]] = {}
+        self._joined: dict[bytes, list[Listener]] = {}
         self._opened: dict[bytes, Connection] = {}
 
     def open(self, token: bytes, connection: Connection) -> None:
@@ -68,30 +84,52 @@ class Groups:
         with self._changed:
             self._opened.pop(token, None)
 
-    def join(self, token: bytes, sock: socket.socket) -> None:
+    def join(self, token: bytes, line: Line) -> None:
         """Hands a connection over, and returns when the wafer has hung up."""
-        with self._changed:
-            self._joined.setdefault(token, []).append(sock)
-            self._changed.notify_all()
+        listener = Listener(line)
+        self._tell(lambda: self._joined.setdefault(token, []).append(listener))
         with contextlib.suppress(ConnectionError):
-            receive_header(sock)  # a listener says nothing more
-        with self._changed:
-            self._joined.pop(token, None)
+            has_files = _has_files(line.sock)
+            self._tell(lambda: setattr(listener, "has_files", has_files))
+            receive_header(line.sock)  # a listener says nothing more
+        self._tell(lambda: self._joined.pop(token, None))
 
-    def wait(self, token: bytes, count: int) -> list[socket.socket]:
-        """The connections of a group.
+    def wait(self, token: bytes, count: int, files: bytes) -> list[Listener]:
+        """The wafers of a group, when they know where the files of the model are.
 
         Raises:
             MemoryxError: some do not come.
+            ConnectionError: one has gone.
         """
+        listeners = self._wait_for(token, count, lambda listener: True)
+        for listener in listeners:
+            listener.line.frame(FrameType.OPENED, 0, files)
+        return self._wait_for(token, count, lambda listener: listener.has_files is not None)
+
+    def _wait_for(self, token: bytes, count: int, is_there: Callable[[Listener], bool]) -> list[Listener]:
+        def there() -> list[Listener]:
+            return [listener for listener in self._joined.get(token, ()) if is_there(listener)]
+
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._joined.get(token, ())) >= count, _JOIN_TIMEOUT_S):
-                came = 1 + len(self._joined.get(token, ()))
+            if not self._changed.wait_for(lambda: len(there()) >= count, _JOIN_TIMEOUT_S):
                 raise MemoryxError(
-                    f"{came} of {count + 1} CS systems came to MemoryX within {_JOIN_TIMEOUT_S:g} s; look at "
-                    "the logs of the others"
+                    f"{1 + len(there())} of {count + 1} CS systems came to MemoryX within "
+                    f"{_JOIN_TIMEOUT_S:g} s; look at the logs of the others"
                 )
-            return list(self._joined[token])
+            return there()
+
+    def _tell(self, change: Callable[[], object]) -> None:
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+
+def _has_files(sock: socket.socket) -> bool:
+    """What a wafer answers to `OPENED`."""
+    header = receive_header(sock)
+    if header.type is not FrameType.MAPPED:
+        raise MemoryxError(f"got {header.type.name} from the wafer, expected MAPPED")
+    return bool(header.index)
 
 
 @dataclass
@@ -124,11 +162,11 @@ class Connection:
     """
 
     def __init__(self, sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
-        self._sock = sock
+        self._sock, self._line = sock, Line(sock)
         self._directory, self._threads = directory, threads
         self._groups = groups
-        self._listeners: list[socket.socket] = []
-        self._sending = threading.Lock()
+        self._listeners: list[Listener] = []
+        self._has_files = False
         self._changed = threading.Condition()
         self._has_ended = False
         self._begun: _Step | None = None
@@ -145,29 +183,33 @@ class Connection:
         self._guarded(self._serve)
 
     def _serve(self) -> None:
-        memory = self._open()
-        if memory is None:
-            return
-        threads = [
-            threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True)
-            for name, body in (("streamer", self._stream), ("updater", self._update))
-        ]
-        for thread in threads:
-            thread.start()
-        self._guarded(self._read)
-        for thread in threads:
-            thread.join()
-        self._groups.close(self._token)
-        memory.close()
-
-    def _open(self) -> Memory | None:
         header = receive_header(self._sock)
-        if header.type is FrameType.JOIN:
-            self._groups.join(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)), self._sock)
-            return None
         if header.type is FrameType.READ:
             self._read_for(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)))
-            return None
+            return
+        with self._line.alive():
+            if header.type is FrameType.JOIN:
+                token = bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES))
+                self._groups.join(token, self._line)
+            else:
+                self._train(header)
+
+    def _train(self, header: Header) -> None:
+        opening, memory = self._made(header)
+        with contextlib.closing(memory):
+            self._open(opening, memory)
+            threads = [
+                threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True)
+                for name, body in (("streamer", self._stream), ("updater", self._update))
+            ]
+            for thread in threads:
+                thread.start()
+            self._guarded(self._read)
+            for thread in threads:
+                thread.join()
+            self._groups.close(self._token)
+
+    def _made(self, header: Header) -> tuple[Opening, Memory]:
         opening = Opening.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
         executables = {}
         for number, interface in opening.functions.items():
@@ -179,7 +221,6 @@ class Connection:
         shard = parts[opening.shard]
         compiled = compiled_functions(shard.schedule, executables)
         memory = Memory(shard, *compiled, self._directory, self._threads)
-        self._version = dict.fromkeys(shard.schedule.replacements, 0)
         log.info(
             "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",
             shard.index + 1,
@@ -188,13 +229,18 @@ class Connection:
             memory.nbytes / 1e6,
             self._directory,
         )
-        self._token = opening.token.encode()
+        return opening, memory
+
+    def _open(self, opening: Opening, memory: Memory) -> None:
+        self._memory, self._token = memory, opening.token.encode()
+        self._version = dict.fromkeys(memory.schedule.replacements, 0)
+        self._sent_all_the_same = sent_all_the_same(memory.shard)
+        files = SharedFiles.of(memory.state, memory.arrived).to_json()
         if opening.listeners:
-            self._listeners = self._groups.wait(self._token, opening.listeners)
-        self._memory = memory
+            self._listeners = self._groups.wait(self._token, opening.listeners, files)
         self._groups.open(self._token, self)
-        send_frame(self._sock, FrameType.DONE, 0)
-        return memory
+        self._line.frame(FrameType.OPENED, 0, files)
+        self._has_files = _has_files(self._sock)
 
     # The threads
 
@@ -222,11 +268,11 @@ class Connection:
             step.known.update(memory.before())
             for call, numbers in enumerate(memory.traffic.to_wafer):
                 self._wait_for(numbers, step.number - 1)
-                arrays = memory.weights(call, step.known)
+                some = memory.values(self._sent_all_the_same[call], step.known)
+                arrays = memory.values(numbers, step.known)
                 for listener in self._listeners:
-                    send_tensors(listener, FrameType.WEIGHTS, call, arrays)
-                with self._sending:
-                    send_tensors(self._sock, FrameType.WEIGHTS, call, arrays)
+                    listener.line.tensors(FrameType.WEIGHTS, call, some if listener.has_files else arrays)
+                self._line.tensors(FrameType.WEIGHTS, call, some if self._has_files else arrays)
             step.streamed.set()
 
     def _update(self) -> None:
@@ -241,9 +287,10 @@ class Connection:
             with self._changed:
                 self._updated = step.number
                 self._changed.notify_all()
+            if self._has_files:
+                self._line.frame(FrameType.UPDATED, step.number)
             if answers:
-                with self._sending:
-                    send_tensors(self._sock, FrameType.ANSWERS, 0, answers)
+                self._line.tensors(FrameType.ANSWERS, 0, answers)
 
     # What the reader does
 
@@ -264,15 +311,20 @@ class Connection:
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
         # What is there is read by the update before.
         self._wait_until_updated(step.number - 1)
-        numbers = memory.traffic.to_memory[header.index]
-        if header.index < memory.calls_of_micro_batch:
-            receive_tensors(self._sock, header, [memory.arrived[value] for value in numbers])
-        else:
-            specs = [memory.schedule.values[value] for value in numbers]
-            memory.add(numbers, receive_fresh(self._sock, header, specs))
+        if not self._has_files:
+            self._receive_results(header)
         step.expected -= 1
         if not step.expected:
             self._to_update.put(step)
+
+    def _receive_results(self, header: Header) -> None:
+        memory, call = self._memory, header.index
+        numbers = memory.traffic.to_memory[call]
+        if is_first(memory.shard, call):
+            receive_tensors(self._sock, header, [memory.arrived[number] for number in numbers])
+        else:
+            specs = [memory.schedule.values[number] for number in numbers]
+            put_results(memory.shard, call, memory.arrived, receive_fresh(self._sock, header, specs))
 
     def _take_shared(self, header: Header) -> None:
         memory = self._memory
@@ -283,8 +335,7 @@ class Connection:
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
         """Through the wafer; see `Memory.update`."""
-        with self._sending:
-            send_tensors(self._sock, FrameType.PARTIAL, index, given)
+        self._line.tensors(FrameType.PARTIAL, index, given)
         found = self._shared.get()
         if found is None:
             raise PeerGoneError("the connection has ended")
@@ -309,8 +360,7 @@ class Connection:
         self.end_snapshot()
         step = 0 if self._begun is None else self._begun.number
         self._snapshot = Snapshot(self._memory.state, step, wanted)
-        with self._sending:
-            send_frame(self._sock, FrameType.DONE, 0)
+        self._line.frame(FrameType.DONE, 0)
 
     def _check_state(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -393,8 +443,8 @@ class Connection:
             self._has_ended = True
             self._changed.notify_all()
         self.end_snapshot()
-        for sock in (self._sock, *self._listeners):
-            shut_down(sock)
+        for line in (self._line, *(listener.line for listener in self._listeners)):
+            shut_down(line.sock)
         if self._begun is not None:
             self._begun.streamed.set()
         self._shared.put(None)
@@ -419,5 +469,5 @@ class Connection:
         """Tells the wafer, where it still listens."""
         log.error("%s", error)
         text = json.dumps({"code": error.code, "message": str(error)}).encode()
-        with contextlib.suppress(ConnectionError), self._sending:
-            send_frame(self._sock, FrameType.FAILED, 0, text)
+        with contextlib.suppress(ConnectionError):
+            self._line.frame(FrameType.FAILED, 0, text)

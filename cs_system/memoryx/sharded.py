@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -17,7 +17,8 @@ from cs_system.engine.functions import Executables
 from cs_system.errors import CsSystemError
 from cs_system.memoryx.client import Contributed, MemoryxClient, Results
 from cs_system.memoryx.reading import StateReader
-from cs_system.memoryx.weights import Arrays, Listener, WeightStream
+from cs_system.memoryx.weights import Arrays, Computing, Listener, Transfer, WeightStream
+from cs_system.patience import PATIENCE_S
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import Shard, owner, shards
 from cs_toolkit.step import StepInterface, TensorSpec
@@ -28,27 +29,40 @@ S = TypeVar("S", bound=WeightStream)
 
 
 class _Parts(Generic[S]):
-    """What comes from all processes, put together again."""
+    """What comes from all processes, put together again.
+
+    Attributes:
+        failed_too: Called when one has gone, for those who wait for it elsewhere.
+    """
 
     def __init__(self, schedule: Schedule, addresses: Sequence[Address]) -> None:
         self._schedule, self._traffic = schedule, traffic(schedule)
         self.parts = shards(schedule, len(addresses))
         self.addresses = tuple(addresses[: len(self.parts)])
         self._streams: list[S] = []
+        self.failed_too: Callable[[], None] = _nothing
         self._calls = itertools.cycle(range(len(self._traffic.calls)))
 
-    def weights(self) -> Arrays:
+    def weights(self, is_computing: Computing) -> Arrays:
         """See `WeightStream`."""
         call = next(self._calls)
         found: dict[int, np.ndarray] = {}
         for stream, part in zip(self._streams, self.parts, strict=True):
-            found.update(zip(part.traffic.to_wafer[call], stream.weights(), strict=True))
+            found.update(zip(part.traffic.to_wafer[call], stream.weights(is_computing), strict=True))
         return [found[number] for number in self._traffic.to_wafer[call]]
 
     def computed(self) -> None:
         """See `WeightStream`."""
         for stream in self._streams:
             stream.computed()
+
+    def late(self) -> str | None:
+        """Which process has not answered for seconds; None: all answer."""
+        return next((text for stream in self._streams if (text := stream.late()) is not None), None)
+
+    def transfers(self) -> list[Transfer]:
+        """Of the weights that have come from each process."""
+        return [stream.transfer for stream in self._streams]
 
     def close(self) -> None:
         """Hangs up."""
@@ -59,6 +73,7 @@ class _Parts(Generic[S]):
         """One process has gone: nobody waits for the others."""
         for stream in self._streams:
             stream.end(error)
+        self.failed_too()
 
 
 class ShardedMemoryx(_Parts[MemoryxClient]):
@@ -67,6 +82,8 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
     Args:
         schedule: Of the step.
         addresses: Host and port of each process.
+        maps_files: See `MemoryxPlace`.
+        patience_s: Silence after which a process counts as lost.
 
     Attributes:
         parts: What each process has; no more than there are layers to share out.
@@ -76,14 +93,23 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         MemoryxError: nobody answers at an address.
     """
 
-    def __init__(self, schedule: Schedule, addresses: Sequence[Address]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        addresses: Sequence[Address],
+        maps_files: bool = True,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         super().__init__(schedule, addresses)
         self._contributions: dict[int, dict[int, np.ndarray]] = {}
         self._came: dict[int, int] = {}
         self._lock = threading.Lock()
         try:
             for address, part in zip(self.addresses, self.parts, strict=True):
-                self._streams.append(MemoryxClient(address, part, self._failed, self._taker(part)))
+                taker = self._taker(part)
+                self._streams.append(
+                    MemoryxClient(address, part, self._failed, taker, maps_files, patience_s)
+                )
         except CsSystemError:
             self.close()
             raise
@@ -171,6 +197,10 @@ class ShardedListener(_Parts[Listener]):
         return {}
 
 
+def _nothing() -> None:
+    """Nobody else waits."""
+
+
 class ShardedReader:
     """Reads what snapshots hold; see `StateReader`.
 
@@ -192,6 +222,11 @@ class ShardedReader:
         """See `StateReader.end`."""
         for reader in self._readers:
             reader.end()
+
+    def end_all(self) -> None:
+        """Whoever waits for MemoryX does so no longer."""
+        for reader in self._readers:
+            reader.shut_down()
 
     def close(self) -> None:
         """Hangs up."""

@@ -21,9 +21,8 @@ from cs_system.engine.executable import load_step
 from cs_system.engine.setup import compiler_options, computing_threads
 from cs_system.memoryx.frames import aligned_empty, views
 from cs_system.wire import dtype_named
-from cs_toolkit.schedule import Schedule, Sweep
+from cs_toolkit.schedule import Sweep
 from cs_toolkit.step import StepInterface, device_dtype
-from cs_toolkit.traffic import is_small
 
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
 _zeros: Callable[..., Any] = jax.numpy.zeros
@@ -142,23 +141,6 @@ class PreparedSweep:
             for target, result in zip(piece.targets, memory, strict=True):
                 np.copyto(target, np.asarray(result)[: target.size])
         self._function.give_back(memory)
-
-
-def replaced_by(schedule: Schedule, sweep: Sweep) -> list[tuple[int, ...]]:
-    """For each result of a sweep the state that it replaces."""
-    old = {new: number for number, new in schedule.replacements.items()}
-    return [tuple(old[number] for number in made) for made in sweep.made]
-
-
-def columns(schedule: Schedule) -> list[tuple[int, ...]]:
-    """Tensors that lie one behind the other: those that sweeps read, and those that they replace."""
-    found = [
-        numbers
-        for sweep in schedule.sweeps()
-        for numbers in (*sweep.taken, *replaced_by(schedule, sweep))
-        if not is_small(schedule.values[numbers[0]])
-    ]
-    return list(dict.fromkeys(found))
 
 
 def _pieces(

@@ -9,18 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from cs_system.engine.functions import Executables, Function, OneDevice
+from cs_system.memoryx.layout import layouts, replaced_by
 from cs_system.memoryx.store import MappedTensors
-from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep, columns, replaced_by
+from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep
 from cs_toolkit.schedule import Call, Schedule, Sweep
 from cs_toolkit.shards import Shard
 from cs_toolkit.traffic import is_small
-
-_COMBINED: Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], object]] = {
-    "sum": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-}
-"""How shares of micro-batches are combined: two of them, and where the result goes."""
 
 Values = dict[int, np.ndarray]
 Exchange = Callable[[int, list[np.ndarray]], list[np.ndarray]]
@@ -38,9 +32,6 @@ class Memory:
         threads: That compute, each by itself: where functions used several themselves, they would wait for
             each other (a fifth of the rate of sweeps).
 
-    Attributes:
-        calls_of_micro_batch: How many calls of the wafer compute one.
-
     Raises:
         StorageFullError: there is no room for them.
     """
@@ -54,14 +45,11 @@ class Memory:
         threads: int,
     ) -> None:
         self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
-        schedule, traffic = self.schedule, self.traffic
-        specs = schedule.values
-        together = columns(schedule)
-        self.state = MappedTensors(directory, {n: specs[n] for n in schedule.state.values()}, together)
-        arriving = dict.fromkeys((*traffic.inputs, *(v for values in traffic.to_memory for v in values)))
-        self.arrived = MappedTensors(directory, {number: specs[number] for number in arriving}, together)
-        self.small = frozenset(n for n in schedule.state.values() if is_small(specs[n]))
-        self.calls_of_micro_batch = len(traffic.calls) // schedule.micro.count
+        schedule = self.schedule
+        state, arrived = layouts(shard)
+        self.state = MappedTensors.in_directory(directory, state)
+        self.arrived = MappedTensors.in_directory(directory, arrived)
+        self.small = frozenset(n for n in schedule.state.values() if is_small(schedule.values[n]))
         self._functions = functions
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "memoryx update")
@@ -73,8 +61,10 @@ class Memory:
         self._commits = _commits(schedule)
 
     def close(self) -> None:
-        """Ends the threads, after what they do."""
+        """Ends the threads, after what they do, and closes the files."""
         self._pool.shutdown()
+        self.state.close()
+        self.arrived.close()
 
     @property
     def nbytes(self) -> int:
@@ -88,19 +78,9 @@ class Memory:
             self._run(self.schedule.before, known)
         return known
 
-    def weights(self, call: int, known: Values) -> list[np.ndarray]:
-        """What the wafer needs before a call, in the order of the traffic."""
-        return [self._value(number, known) for number in self.traffic.to_wafer[call]]
-
-    def add(self, numbers: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
-        """Takes what a further micro-batch gives: its share of a total, else the value itself."""
-        for number, array in zip(numbers, arrays, strict=True):
-            total = self.arrived[number]
-            combine = _COMBINED.get(self.schedule.micro.totals.get(number, ""))
-            if combine is None:
-                np.copyto(total, array)
-            else:
-                combine(total, array, total)
+    def values(self, numbers: Sequence[int], known: Values) -> list[np.ndarray]:
+        """What the wafer needs, some of it in `known`, which `before` has given."""
+        return [self._value(number, known) for number in numbers]
 
     def update(
         self, known: Values, exchange: Exchange, changing: Changes, changed: Changes

@@ -38,6 +38,7 @@ from cs_system.interface import samples_per_step
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.hosts import Machines
+from cs_system.swarmx.pace import Pace
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -173,6 +174,10 @@ class Run:
     def late(self) -> str | None:
         """What part of the system has not answered for seconds; None: nothing."""
         return None if self._engine is None else self._engine.late()
+
+    def pace(self) -> Pace | None:
+        """How long each of several wafers works; None where there is one."""
+        return None if self._engine is None else self._engine.pace()
 
     def delay_text(self, since_s: float) -> str:
         """Why no step has ended since a monotonic time: whom the device waits for, or that it computes."""

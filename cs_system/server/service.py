@@ -335,7 +335,7 @@ def _reservation(context: Context) -> str:
 
 
 def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
-    state = run.input_state()
+    state, pace = run.input_state(), run.pace()
     return pb.RunInfo(
         job=holder.job,
         since=holder.since_s,
@@ -344,6 +344,11 @@ def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
         samples_per_s=run.samples_per_s(),
         input=None if state is None else _input_message(state),
         late=run.late() or "",
+        slow=(pace and pace.slow()) or "",
+        wafers=[
+            pb.WaferWork(computing=share.computing, receiving=share.receiving)
+            for share in (pace and pace.shares()) or ()
+        ],
     )
 
 

@@ -26,6 +26,15 @@ def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
     rows = [("job", f"{run.job} since {clock_text(run.since)} ({duration_text(now_s - run.since)})")]
     if run.late:
         rows.append(("late", run.late))
+    if run.slow:
+        rows.append(("slow", run.slow))
+    rows += [
+        (
+            f"csx {number}",
+            f"computes for {wafer.computing:.0%} of the time, gets weights for {wafer.receiving:.0%}",
+        )
+        for number, wafer in enumerate(run.wafers, 1)
+    ]
     if not run.workers:
         return rows
     rows.append(("step", f"{run.step}, {run.steps_per_s:,.1f} steps/s, {run.samples_per_s:,.0f} samples/s"))

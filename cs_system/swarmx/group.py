@@ -41,10 +41,12 @@ from cs_system.memoryx.frames import (
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx, started_memoryx
 from cs_system.memoryx.sharded import ShardedReader
+from cs_system.patience import PATIENCE_S
 from cs_system.swarmx.gathering import gathered
 from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
 from cs_system.swarmx.orders import Order, cut_inputs
-from cs_system.swarmx.pulse import PATIENCE_S, Pulse
+from cs_system.swarmx.pace import Pace, Work
+from cs_system.swarmx.pulse import Pulse
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic
@@ -117,6 +119,7 @@ class GroupEngine(LayeredEngine):
         self._step, self._data, self._place = step, data, memoryx
         self._count, self._patience_s = count, patience_s
         self._pulse: Pulse | None = None
+        self._pace: Pace | None = None
         self._watched = threading.Event()
         self._machines = machines or OneMachine()
         self._cut = cut_inputs(step)
@@ -170,14 +173,18 @@ class GroupEngine(LayeredEngine):
 
     def late(self) -> str | None:
         """See `Engine`."""
-        pulse = self._pulse
-        return None if pulse is None else pulse.late()
+        pulse, pace = self._pulse, self._pace
+        return None if pulse is None or pace is None else pulse.late() or pace.late()
+
+    def pace(self) -> Pace | None:
+        """See `Engine`."""
+        return self._pace
 
     def free(self) -> None:
         """See `Engine`."""
         self._lose_state()
         self._watched.set()
-        self._pulse = None
+        self._pulse = self._pace = None
         # The first one last: the others would take its end for a fault.
         for group in (slice(1, None), slice(0, 1)):
             for sock in self._socks[group]:
@@ -206,8 +213,9 @@ class GroupEngine(LayeredEngine):
             for wafer in hosts.start(listener.getsockname()[1], token, self._count):
                 self.wafers.append(wafer)
             self._pulse = pulse = Pulse(self._count, self._patience_s)
+            self._pace = Pace(self._count)
             self._watched = watched = threading.Event()
-            threading.Thread(target=self._watch, args=(pulse, watched), daemon=True).start()
+            threading.Thread(target=self._watch, args=(pulse, self._pace, watched), daemon=True).start()
             self._socks = gathered(listener, token, self.wafers, pulse)
         with _held_port(hosts) as port:
             self._order(host_port(hosts.address, port), addresses, token)
@@ -215,8 +223,10 @@ class GroupEngine(LayeredEngine):
     def _order(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
         assert self._pulse is not None
+        assert self._pace is not None
         for rank in range(self._count):
-            threading.Thread(target=self._receive, args=(rank, self._pulse), daemon=True).start()
+            arguments = (rank, self._pulse, self._pace)
+            threading.Thread(target=self._receive, args=arguments, daemon=True).start()
         for rank, sock in enumerate(self._socks):
             order = Order(rank, self._count, coordinator, memoryx, token)
             try:
@@ -230,10 +240,11 @@ class GroupEngine(LayeredEngine):
                 raise self._cause()
         self._reader = ShardedReader(self._schedule, memoryx, token)
 
-    def _watch(self, pulse: Pulse, watched: threading.Event) -> None:
-        """Names wafers that are silent, and ends one that is for too long."""
+    def _watch(self, pulse: Pulse, pace: Pace, watched: threading.Event) -> None:
+        """Names wafers that are silent or slow, and ends one that is silent for too long."""
         while not watched.wait(_LOOK_S):
             pulse.tell()
+            pace.tell()
             overdue, wafers, socks = pulse.overdue(), self.wafers, self._socks
             if overdue is not None and socks:
                 rank, silent_s = overdue
@@ -243,7 +254,7 @@ class GroupEngine(LayeredEngine):
                 shut_down(socks[rank])
                 return
 
-    def _receive(self, rank: int, pulse: Pulse) -> None:
+    def _receive(self, rank: int, pulse: Pulse, pace: Pace) -> None:
         sock, wafer, values = self._socks[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
@@ -251,6 +262,7 @@ class GroupEngine(LayeredEngine):
                 header = receive_header(sock)
                 pulse.heard(rank)
                 if header.type is FrameType.ALIVE:
+                    pace.heard(rank, Work.from_json(bytes(receive_payload(sock, header, MAX_TEXT_BYTES))))
                     continue
                 if header.type is FrameType.DONE:
                     self._ready.put(rank)
@@ -270,6 +282,9 @@ class GroupEngine(LayeredEngine):
         with self._failed:
             self._failures.append((_doubt(error, has_aborted), error))
             self._failed.notify_all()
+        reader = self._reader
+        if reader is not None:
+            reader.end_all()
 
     def _cause(self) -> CsSystemError:
         """The failure that is least in doubt of being what another one did; of several the first."""

@@ -8,6 +8,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,10 @@ from cs_system.memoryx.frames import (
 )
 from cs_system.memoryx.sharded import ShardedListener, ShardedMemoryx
 from cs_system.swarmx.channel import notice_loss
+from cs_system.swarmx.clock import CallClock
 from cs_system.swarmx.devices import GroupDevices
 from cs_system.swarmx.orders import Order, cut_inputs
+from cs_system.swarmx.pace import Work
 from cs_toolkit.schedule import schedule_from_json
 from cs_toolkit.step import TensorSpec
 from cs_toolkit.traffic import traffic
@@ -56,19 +59,21 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
         notice_loss(sock)
         send_frame(sock, FrameType.JOIN, rank, token.encode())
         sending = threading.Lock()
-        threading.Thread(target=_stay_alive, args=(sock, sending), daemon=True).start()
+        wafer = _Wafer(sock, sending)
+        threading.Thread(target=_stay_alive, args=(sock, sending, wafer.work), daemon=True).start()
         try:
-            _Wafer(sock, sending).serve()
+            wafer.start()
+            wafer.serve()
         except Exception as error:
             return _fail(sock, sending, error)
     return 0
 
 
-def _stay_alive(sock: socket.socket, sending: threading.Lock) -> None:
+def _stay_alive(sock: socket.socket, sending: threading.Lock, work: Callable[[], Work]) -> None:
     with contextlib.suppress(ConnectionError):
         while True:
             with sending:
-                send_frame(sock, FrameType.ALIVE, 0)
+                send_frame(sock, FrameType.ALIVE, 0, work().to_json())
             time.sleep(ALIVE_EVERY_S)
 
 
@@ -92,6 +97,25 @@ class _Wafer:
     def __init__(self, sock: socket.socket, sending: threading.Lock) -> None:
         self._sock, self._sending = sock, sending
         self._address = str(sock.getsockname()[0])
+        self._clock = CallClock()
+        self._stream: ShardedMemoryx | ShardedListener | None = None
+
+    def work(self) -> Work:
+        """What this wafer has done until now; any thread may ask."""
+        stream = self._stream
+        if stream is None:
+            return Work()
+        receiving_s = sum(transfer.seconds for transfer in stream.transfers())
+        return Work(self._clock.computing_s, receiving_s, stream.late() or "")
+
+    def start(self) -> None:
+        """Is told what to compute, and gets ready for it.
+
+        Raises:
+            ConnectionError: the system hangs up.
+            CsSystemError: the device or MemoryX failed.
+        """
+        sock = self._sock
         header = receive_header(sock)
         self._order, self._step = Order.from_bytes(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
         self._data = {}
@@ -141,7 +165,9 @@ class _Wafer:
             cut = zip(self._schedule.inputs, cut_inputs(self._step), strict=True)
             places = {number: self._devices.by_sample for number, is_cut in cut if is_cut}
             executables = executables_of(self._step, self._data, self._traffic.calls)
-            return Layers(self._schedule, self._traffic, executables, self._devices, places)
+            return Layers(
+                self._schedule, self._traffic, executables, self._devices, places, self._clock.called
+            )
 
     # State goes through the first wafer
 
@@ -173,6 +199,7 @@ class _Wafer:
             for number, is_cut in zip(schedule.inputs, cut, strict=True):
                 if is_cut:
                     batch[number] = self._devices.put_share(batch[number], schedule.values[number].shape)
+        assert self._stream is not None
         with device_errors(ExecutionError, "running the steps"):
             values = self._layers.run(batches, arrays[end:], self._stream)
         if not self._order.rank:
@@ -180,6 +207,7 @@ class _Wafer:
 
     def _answer(self) -> None:
         """Sends the outputs of steps, in their order."""
+        assert self._stream is not None
         try:
             while True:
                 found = {**self._outputs.get(), **self._stream.answers()}

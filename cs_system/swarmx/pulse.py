@@ -6,13 +6,9 @@ import logging
 import threading
 import time
 
+from cs_system.patience import LATE_S
+
 log = logging.getLogger("cs_system.server")
-
-LATE_S = 5.0
-"""A wafer that is silent for so long is named. It speaks every second, also while it computes."""
-
-PATIENCE_S = 60.0
-"""One that is silent for so long is ended. Less than the 100 s after which JAX ends the whole group."""
 
 
 class Pulse:

@@ -1,5 +1,5 @@
 from cs_system.errors import clock_text
-from cs_system.info import Limits, RunInfo, SystemInfo, WorkerInfo
+from cs_system.info import Limits, RunInfo, SystemInfo, WaferInfo, WorkerInfo
 from cs_system.status.terminal import duration_text, render
 
 
@@ -51,6 +51,16 @@ def test_a_run_in_which_a_system_does_not_answer():
     late = "CS system 2 of 4 has not answered for 6 s; the run ends after 60 s"
     run = RunInfo("job-7", 0.0, 0, 0.0, 0.0, (), (), late)
     assert f"late     {late}" in render(info(run, "RUNNING"), now_s=1.0).splitlines()
+
+
+def test_a_run_in_which_a_system_is_slow():
+    wafers = (WaferInfo(0.1, 0.02), WaferInfo(0.45, 0.03))
+    run = RunInfo("job-7", 0.0, 0, 0.0, 0.0, (), (), slow="CS system 2 of 2 is slow", wafers=wafers)
+    assert render(info(run, "RUNNING"), now_s=1.0).splitlines()[-3:] == [
+        "slow     CS system 2 of 2 is slow",
+        "csx 1    computes for 10% of the time, gets weights for 2%",
+        "csx 2    computes for 45% of the time, gets weights for 3%",
+    ]
 
 
 def test_a_run_that_has_not_opened_its_input():

@@ -41,8 +41,8 @@ def loaded(stack: Streamed, place: MemoryxPlace) -> Iterator[StreamedEngine]:
 
 @pytest.fixture
 def engine(stack: Streamed, memoryx: tuple[str, int], tmp_path: Path) -> Iterator[StreamedEngine]:
-    """With a state."""
-    with loaded(stack, MemoryxPlace((memoryx,), tmp_path)) as engine:
+    """With a state; weights and results travel as between machines."""
+    with loaded(stack, MemoryxPlace((memoryx,), tmp_path, maps_files=False)) as engine:
         yield engine
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ import pytest
 from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
+from cs_system.memoryx.layout import Layout, layouts
 from cs_system.memoryx.place import MemoryxPlace, memoryx_address
+from cs_system.memoryx.sharing import SharedFiles
 from cs_system.memoryx.store import MappedTensors
+from cs_toolkit.shards import shards
 from cs_toolkit.step import TensorSpec
 
 SPECS = {
@@ -36,7 +40,7 @@ def limited_files() -> Iterator[None]:
 
 
 def test_tensors_lie_where_a_device_reads_them_in_place(tmp_path: Path) -> None:
-    tensors = MappedTensors(tmp_path, SPECS)
+    tensors = MappedTensors.in_directory(tmp_path, Layout(SPECS))
     tensors[3][...] = np.arange(35).reshape(5, 7)
     tensors[4][...] = -1
     tensors[9][...] = [True, False, True]
@@ -55,7 +59,7 @@ def test_tensors_of_a_column_lie_one_behind_the_other_at_equal_places(tmp_path: 
         3: TensorSpec("3", "bfloat16", (70,)),
         4: TensorSpec("4", "float32", (70,)),
     }
-    tensors = MappedTensors(tmp_path, specs, [(1, 4), (2, 3), (8, 9)])
+    tensors = MappedTensors.in_directory(tmp_path, Layout(specs, [(1, 4), (2, 3), (8, 9)]))
     for wide, narrow in ((1, 2), (4, 3)):
         tensors[wide][...] = wide
         tensors[narrow][...] = wide
@@ -67,16 +71,34 @@ def test_tensors_of_a_column_lie_one_behind_the_other_at_equal_places(tmp_path: 
     np.testing.assert_array_equal(first, second.astype(np.float32))
 
 
+def test_a_wafer_maps_files_that_are_surely_the_same(stack: Streamed, tmp_path: Path) -> None:
+    (shard,) = shards(stack.schedule, 1)
+    state, arrived = (MappedTensors.in_directory(tmp_path, layout) for layout in layouts(shard))
+    files = SharedFiles.of(state, arrived)
+    model = SharedFiles.from_json(files.to_json()).mapped(shard)
+    assert model is not None
+    call = next(index for index, numbers in enumerate(shard.traffic.to_memory) if numbers)
+    numbers = shard.traffic.to_memory[call]
+    model.put(call, [np.full_like(arrived[number], 3) for number in numbers])
+    assert all((arrived[number] == 3).all() for number in numbers)
+    for other in (
+        replace(files, boot="another machine"),
+        replace(files, pid=1 << 22),
+        replace(files, arrived=replace(files.arrived, inode=files.state.inode)),
+    ):
+        assert other.mapped(shard) is None
+
+
 def test_a_full_disk_is_told_before_the_first_step(tmp_path: Path, limited_files: None) -> None:
     specs = {0: TensorSpec("0", "float32", (1 << 20,))}
     with pytest.raises(StorageFullError, match=r"needs 4,194,304 bytes in .* --memoryx-dir"):
-        MappedTensors(tmp_path, specs)
+        MappedTensors.in_directory(tmp_path, Layout(specs))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(MemoryxError, match=r"cannot keep 320 bytes in .*/nowhere: No such file"):
-        MappedTensors(tmp_path / "nowhere", SPECS)
+        MappedTensors.in_directory(tmp_path / "nowhere", Layout(SPECS))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cs_system.memoryx.layout import Layout
 from cs_system.memoryx.snapshot import Snapshot
 from cs_system.memoryx.store import MappedTensors
 from cs_toolkit.step import TensorSpec
@@ -18,7 +19,7 @@ SPECS = {number: TensorSpec(str(number), "float32", (SIZE,)) for number in range
 
 @pytest.fixture
 def state(tmp_path: Path) -> MappedTensors:
-    tensors = MappedTensors(tmp_path, SPECS)
+    tensors = MappedTensors.in_directory(tmp_path, Layout(SPECS))
     for number in SPECS:
         tensors[number][...] = number
     return tensors

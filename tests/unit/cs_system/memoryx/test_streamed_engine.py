@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from streamed_steps import Streamed, wide_network
 from cgc.layers.pieces import PIECE_ELEMENTS
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
+from cs_system.memoryx import silence
 from cs_system.memoryx.place import MemoryxPlace
 
 Outputs = list[dict[str, np.ndarray]]
@@ -58,6 +61,17 @@ def test_a_run_from_a_fetched_state_continues_bit_for_bit(
         second.free()
     assert [o["output_0"].tobytes() for o in first + rest] == [o["output_0"].tobytes() for o in whole]
     assert {n: a.tobytes() for n, a in state.items()} == {n: a.tobytes() for n, a in expected.items()}
+
+
+def test_numbers_in_files_are_those_that_travel(
+    engine: StreamedEngine, own: StreamedEngine, stack: Streamed
+) -> None:
+    found = [(train(made, stack), made.fetch_state()) for made in (engine, own)]
+    (travelled, state), (mapped, mapped_state) = found
+    assert [o["output_0"].tobytes() for o in mapped] == [o["output_0"].tobytes() for o in travelled]
+    assert {n: a.tobytes() for n, a in mapped_state.items()} == {n: a.tobytes() for n, a in state.items()}
+    (transfer,) = own.transfers()
+    assert 0 <= transfer.waited_s <= transfer.seconds
 
 
 def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int], tmp_path: Path) -> None:
@@ -141,6 +155,42 @@ def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, st
         train(own, stack, 2)
     assert time.monotonic() - began < 10
     assert own.missing_state
+
+
+def test_a_memoryx_that_stands_still_is_named_waited_for_and_ended_in_the_end(
+    stack: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(silence, "LATE_S", 1.5)
+    caplog.set_level("INFO")
+    place = MemoryxPlace((), tmp_path)
+    engine = StreamedEngine(stack.compiled, stack.schedule, stack.data, place, patience_s=4.0)
+    try:
+        engine.put_state(stack.state)
+        assert engine.late() is None
+        (process,) = engine.own_memoryx
+        os.kill(process.pid, signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            training = pool.submit(train, engine, stack)
+            while "has not answered" not in caplog.text:
+                time.sleep(0.05)
+            late = engine.late()
+            os.kill(process.pid, signal.SIGCONT)
+            for got, want in zip(training.result(), stack.whole[0], strict=True):
+                np.testing.assert_allclose(got["output_0"], [want[0]], rtol=1e-6)
+        expected = r"MemoryX at 127\.0\.0\.1:\d+ has not answered for \d s; the run ends after 4 s"
+        assert late is not None
+        assert re.fullmatch(expected, late)
+        while "answers again" not in caplog.text:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(
+            MemoryxError, match=r"MemoryX at \S+ has not answered for 4 s; .* last checkpoint"
+        ):
+            train(engine, stack)
+    finally:
+        engine.free()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
 
 
 def test_nothing_is_left_of_memoryx(own: StreamedEngine, stack: Streamed, tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Which wafer of a group is slow: all wait for the last one, so only their own work tells them apart.
+
+Each wafer says every second how long it has computed what needs no other wafer, and how long its weights
+have travelled, since its start. One is slow that takes much longer than the others for either, and so long
+that a good part of the time is spent waiting for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+
+log = logging.getLogger("cs_system.server")
+
+WINDOW_S, LEAST_S = 10.0, 4.0
+"""So many of the last seconds are compared, at least so many."""
+
+SLOWER, SHARE = 1.5, 0.05
+"""How many times as long as the others a slow wafer takes, and by which part of the time it takes longer.
+
+Of computing only the part is seen that has no sums over wafers, a third or less of a step.
+"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a wafer has done since its start.
+
+    Attributes:
+        computing_s: seconds of computing, without what needs the other wafers.
+        receiving_s: seconds in which weights travelled to it.
+        late: what it waits for that does not answer; empty: nothing.
+    """
+
+    computing_s: float = 0.0
+    receiving_s: float = 0.0
+    late: str = ""
+
+    def to_json(self) -> bytes:
+        """As text."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Work:
+        """The inverse."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What part of the last seconds a wafer has computed, and its weights have travelled."""
+
+    computing: float
+    receiving: float
+
+
+class Pace:
+    """What the wafers of a group say of their work. Any thread may ask.
+
+    Args:
+        count: Of wafers.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._said: list[deque[tuple[float, Work]]] = [deque() for _ in range(count)]
+        self._named: str | None = None
+
+    def heard(self, rank: int, work: Work, now_s: float | None = None) -> None:
+        """A wafer has said what it has done until now, a monotonic time."""
+        now_s = time.monotonic() if now_s is None else now_s
+        with self._lock:
+            said = self._said[rank]
+            said.append((now_s, work))
+            while said[0][0] < now_s - WINDOW_S:
+                said.popleft()
+
+    def late(self) -> str | None:
+        """What wafers wait for that does not answer; None: nothing."""
+        with self._lock:
+            return next((said[-1][1].late for said in self._said if said and said[-1][1].late), None)
+
+    def shares(self) -> list[Shares] | None:
+        """Of each wafer; None where too little is known."""
+        with self._lock:
+            if any(not said or said[-1][0] - said[0][0] < LEAST_S for said in self._said):
+                return None
+            return [_shares(said[0], said[-1]) for said in self._said]
+
+    def slow(self) -> str | None:
+        """Which wafer is slow, and by how much; None: none is, or too little is known."""
+        shares = self.shares()
+        if shares is None or len(shares) < 2:
+            return None
+        for kind, doing in (("computing", "computes"), ("receiving", "gets its weights")):
+            values = [getattr(share, kind) for share in shares]
+            rank = max(range(len(values)), key=values.__getitem__)
+            others = statistics.median(values[:rank] + values[rank + 1 :])
+            if values[rank] > SLOWER * others and values[rank] - others > SHARE:
+                return (
+                    f"CS system {rank + 1} of {len(values)} is slow: it {doing} for {values[rank]:.0%} of "
+                    f"the time, the others for {others:.0%}; they wait for it in every step"
+                )
+        return None
+
+    def tell(self) -> None:
+        """Names in the log a wafer that has become slow."""
+        slow = self.slow()
+        name = slow and slow.partition(" is ")[0]
+        is_news, self._named = name != self._named, name
+        if is_news and slow:
+            log.warning("%s", slow)
+        elif is_news:
+            log.info("no CS system of the group is slow any more")
+
+
+def _shares(first: tuple[float, Work], last: tuple[float, Work]) -> Shares:
+    seconds = last[0] - first[0]
+    before, now = first[1], last[1]
+    return Shares(
+        (now.computing_s - before.computing_s) / seconds, (now.receiving_s - before.receiving_s) / seconds
+    )

@@ -1,0 +1,59 @@
+"""Wafers that tell what they have done: which one is slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from cs_system.swarmx.pace import Pace, Work
+
+
+def pace(*seconds: tuple[float, float], last_s: int = 8) -> Pace:
+    """Wafers that compute and get weights for so long in each second."""
+    made = Pace(len(seconds))
+    for now_s in range(last_s + 1):
+        for rank, (computing_s, receiving_s) in enumerate(seconds):
+            made.heard(rank, Work(now_s * computing_s, now_s * receiving_s), now_s)
+    return made
+
+
+def test_wafers_that_work_alike_are_not_told_apart() -> None:
+    even = pace((0.3, 0.02), (0.33, 0.05), (0.36, 0.02))
+    assert even.slow() is None
+    shares = even.shares()
+    assert shares is not None
+    assert [share.computing for share in shares] == pytest.approx([0.3, 0.33, 0.36])
+
+
+def test_the_wafer_for_which_the_others_wait_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    slow = pace((0.1, 0.01), (0.4, 0.01), (0.12, 0.01))
+    expected = "CS system 2 of 3 is slow: it computes for 40% of the time, the others for 11%"
+    assert (slow.slow() or "").startswith(expected)
+    slow.tell()
+    slow.tell()
+    assert [record.message[: len(expected)] for record in caplog.records] == [expected]
+
+
+def test_a_slow_network_is_told_from_a_slow_wafer() -> None:
+    assert "1 of 2 is slow: it gets its weights for 60%" in (pace((0.1, 0.6), (0.1, 0.1)).slow() or "")
+
+
+def test_nothing_is_said_of_little() -> None:
+    assert pace((0.1, 0.0), (0.9, 0.0), last_s=3).slow() is None
+    assert pace((0.001, 0.0), (0.01, 0.0)).slow() is None  # ten times as long, and nobody notices
+    assert Pace(2).slow() is None
+
+
+def test_only_the_last_seconds_count() -> None:
+    made = pace((0.1, 0.0), (0.4, 0.0))
+    assert made.slow()
+    for now_s in range(9, 30):
+        made.heard(0, Work(now_s * 0.1, 0.0), now_s)
+        made.heard(1, Work(3.2 + (now_s - 8) * 0.1, 0.0), now_s)
+    assert made.slow() is None
+
+
+def test_what_wafers_wait_for_is_passed_on() -> None:
+    made = pace((0.1, 0.0), (0.1, 0.0))
+    assert made.late() is None
+    made.heard(1, Work.from_json(Work(1.0, 0.0, "MemoryX at a:1 has not answered for 6 s").to_json()))
+    assert made.late() == "MemoryX at a:1 has not answered for 6 s"

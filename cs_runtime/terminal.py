@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 ROWS = 10
 """Rows of a long table that a terminal shows."""
 
+_COMPILED = ("Model:", "Program:", "Precision:")
+"""Begin the part that says what was compiled."""
 _NOTES = "All figures are estimates"
 _LOOPS = "Generated kernels, from loop nests"
 _SLOWEST_FIRST: dict[str, Callable[[float], float]] = {"Kernel Name": float, "Layer": lambda ms: -ms}
@@ -23,7 +25,8 @@ def show(report: str) -> None:
 def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> str:
     """A text report for a terminal: of a long table the slowest rows, in order, and the last; no loops.
 
-    Of the notes on what the figures mean the first one, which says what they are estimates of.
+    Where it is shortened, it is without what was compiled, which is the command of the user, and of the notes
+    on the figures it has the first one, which says what they are estimates of.
 
     Args:
         text: the report, its parts with an empty line between them.
@@ -32,7 +35,9 @@ def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> 
     """
     parts = text.split("\n\n")
     shown = [_shortened(part, rows, file) for part in parts]
-    return text if shown == parts else "\n\n".join(map(_first_note, shown))
+    if shown == parts:
+        return text
+    return "\n\n".join(_first_note(part) for part in shown if not part.startswith(_COMPILED))
 
 
 def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:

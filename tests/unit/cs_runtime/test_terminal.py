@@ -21,7 +21,8 @@ def test_loops_are_left_to_the_file() -> None:
     notes = "All figures are estimates of time on the wafer.\nActive PEs: share of the fabric.\n"
     assert shortened(f"head\n\n{notes}") == f"head\n\n{notes}"
     assert shortened(f"{LOOPS}\n\n{notes}").endswith(f"compile_report.txt\n\n{notes.splitlines()[0]}\n")
-    shown = shortened(f"head\n\n{LOOPS}\n\nVerdict: good.\n")
+    compiled = "Model:     model_fn\nPrecision: float32"
+    shown = shortened(f"head\n\n{compiled}\n\n{LOOPS}\n\nVerdict: good.\n")
     assert shown == (
         "head\n\n2 kernels are generated from loop nests, which are in compile_report.txt\n\nVerdict: good.\n"
     )

@@ -54,7 +54,7 @@ def test_other_forms_are_refused_by_name(value, fault):
     with pytest.raises(BadAddressError) as refused:
         parse_address(value)
     assert str(refused.value) == (
-        f"--cs_ip={value!r}: {fault}; expected IP, IP:PORT or IP:PORT:9000 "
+        f"cs_ip={value!r}: {fault}; expected IP, IP:PORT or IP:PORT:9000 "
         "(examples: 10.0.0.5, 127.0.0.1:9000, [::1]:9000)"
     )
     assert refused.value.exit_code == 2

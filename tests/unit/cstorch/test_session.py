@@ -439,9 +439,9 @@ def test_tasks_do_not_meet_from_the_loop_to_the_end_of_a_session(
 
 
 def test_the_appliance_is_refused() -> None:
-    with pytest.raises(ConfigureError, match="pass cs_ip=IP:PORT"):
+    with pytest.raises(ConfigureError, match="pass cs_ip='IP:PORT' and no appliance"):
         cbtorch.initialize(appliance=True)
-    with pytest.raises(ConfigureError, match="--cs_ip"):
+    with pytest.raises(ConfigureError, match="give cs_ip='IP:PORT' and no appliance"):
         cbtorch.core.appliance.ApplianceMode()
 
 

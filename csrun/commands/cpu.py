@@ -106,6 +106,9 @@ def build_command(site: Site) -> click.Command:
             in_vain = alloc_node and not chosen.has_nodes
             _say_notices(unset_notice(environment, change), in_vain, no_mounts_notice(site, mount_dirs))
         runner = chosen if alloc_node and chosen.has_nodes else scheduler(LOCAL)
+        foreign = where.foreign(runner)
+        if foreign is not None:
+            say(PROGRAM, foreign)
         request = ProgramRequest(PROGRAM, executed, change.apply(environment), avoid_system=exclude_gres)
         plan = runner.plan_program(request, where.asked(site, environment, dry_run=dry_run))
         if dry_run:

@@ -76,6 +76,12 @@ class Where:
         """The scheduler that is meant."""
         return choose(self.launcher, site, environment)
 
+    def foreign(self, chosen: Scheduler[Any, Any]) -> str | None:
+        """What to say of flags that are another scheduler's; None where there are none."""
+        own = {flag.name for flag in chosen.flags}
+        names = ", ".join(name for name in self.flags if name not in own)
+        return f"{names}: not of the launcher '{chosen.name}', without effect here" if names else None
+
     def asked(
         self,
         site: Site,

@@ -169,6 +169,8 @@ def build_command(site: Site) -> click.Command:
             wanted = wanted.completed_by(read_recommendation(recommendation))
         scheduler, queue = where.scheduler(site, environment), where.queue
         queue.check(scheduler, environment)
+        foreign = where.foreign(scheduler)
+        _say([foreign] if foreign is not None else [])
         asked = where.asked(site, environment, total_nodes=wanted.total_nodes, dry_run=dry_run)
         survey = scheduler.survey(asked)
         _say(survey.notices)

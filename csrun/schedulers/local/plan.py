@@ -82,6 +82,8 @@ def _notices(request: LaunchRequest, context: LaunchContext) -> list[str]:
             f"--total-nodes={layout.total_nodes}: there is no cluster here, the tasks of all nodes run on "
             f"this machine"
         )
+    if layout.cyclic:
+        notices.append("--cyclic has no effect here: all tasks are on this machine")
     wanted = layout.num_tasks * (layout.cpus_per_task or 1)
     if wanted > cpus:
         each = f" x {plural(layout.cpus_per_task, 'CPU')}" if layout.cpus_per_task else ""

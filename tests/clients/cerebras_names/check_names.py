@@ -121,7 +121,11 @@ def check_helpers():
         with cs1_disable_summaries():
             tf.compat.v1.summary.scalar("dropped", x[0])
         kept = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
-        assert [tensor.op.name for tensor in kept] == ["kept"]
+        assert [(tensor.op.type, tensor.op.name) for tensor in kept][1:] == [
+            ("HistogramSummary", "g"),
+            ("ScalarSummary", "kept"),
+        ]
+        assert kept[0].op.type == "HistogramSummary"
         call = (lambda values: {"mean": tf.compat.v1.metrics.mean(values)}, [x])
         validate_host_call(call)
         assert set(host_call_to_eval_metric_ops(call)) == {"mean"}

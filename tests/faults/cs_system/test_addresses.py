@@ -54,7 +54,7 @@ def test_nothing_listens():
         connect("127.0.0.1", port)
     assert str(refused.value) == (
         f"no CS system answers at 127.0.0.1:{port}: a TCP connection (waiting at most 2 s): "
-        "Connection refused; check --cs_ip, and that the system runs "
+        "Connection refused; check cs_ip, and that the system runs "
         "(`cs_system serve` starts a simulated one)"
     )
     assert refused.value.exit_code == 1
@@ -101,7 +101,7 @@ def test_a_listener_that_speaks_something_else(listener, data, keep_open, text):
     message = str(refused.value)
     assert message.startswith(f"127.0.0.1:{port} speaks something else than a CS system's control plane: ")
     assert text in message or ("broke the connection" in message and data == b"")
-    assert "check the port in --cs_ip" in message
+    assert "check the port in cs_ip" in message
 
 
 def test_an_http_server():

@@ -251,7 +251,7 @@ def test_status_watches_until_ctrl_c(system):
     ("address", "code", "text"),
     [
         ("127.0.0.1:1", 1, "no CS system answers at 127.0.0.1:1"),
-        ("127.0.0.1:port", 2, "--cs_ip='127.0.0.1:port': 'port' is not a port number"),
+        ("127.0.0.1:port", 2, "cs_ip='127.0.0.1:port': 'port' is not a port number"),
     ],
 )
 def test_status_of_nothing(address, code, text):

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from cs_toolkit.errors import UsageError
+from csrun.commands.scheduler_flags import Where
 from csrun.environment import Toolkit
 from csrun.layout import JobLayout
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.local.plan import describe, make_plan
+from csrun.schedulers.registry import scheduler
 from csrun.site.model import Site
 
 DRY_RUN = """\
@@ -106,6 +108,15 @@ def test_several_nodes_and_mounts_are_explained() -> None:
     notices = "\n".join(planned(JobLayout(3, 2), mount_dirs=(Path("/data"),)).notices)
     assert "--total-nodes=3: there is no cluster here" in notices
     assert "--mount-dirs has no effect here" in notices
+    assert "--cyclic has no effect here" in "\n".join(planned(JobLayout(1, 2, cyclic=True)).notices)
+
+
+def test_flags_of_another_scheduler_are_named() -> None:
+    where = Where(None, {"--time": "1:00:00", "--mem": "4G"})
+    assert (
+        where.foreign(scheduler("local")) == "--time, --mem: not of the launcher 'local', without effect here"
+    )
+    assert where.foreign(scheduler("slurm")) is None
 
 
 def test_the_log_dir_of_the_user_is_taken_as_it_is() -> None:

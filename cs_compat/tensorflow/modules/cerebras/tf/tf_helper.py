@@ -37,10 +37,20 @@ def boundary_cast(x: Any, name: str | None = None, back_cast: bool = True) -> An
 
 
 def summary_layer(x: Any) -> Any:
-    """The tensor as it is; summaries of scalars are made by tf.compat.v1.summary.scalar."""
-    return tf.identity(x)
+    """The tensor, with a histogram of it as a summary."""
+    return summarize_tensor(x)
 
 
 def summarize_tensor(x: Any, is_gradient_tensor: bool = False, op_name_if_grad: str | None = None) -> Any:
-    """The tensor as it is; summaries of scalars are made by tf.compat.v1.summary.scalar."""
-    return tf.identity(x)
+    """The tensor, with a histogram of it as a summary.
+
+    Args:
+        x: A tensor of a graph; others are given back as they are.
+        is_gradient_tensor: Whether it is a gradient, which has the name of its own.
+        op_name_if_grad: That name.
+    """
+    y = tf.identity(x)
+    if isinstance(y, tf.Tensor) and not tf.executing_eagerly():
+        name = op_name_if_grad if is_gradient_tensor and op_name_if_grad else y.op.name
+        tf.compat.v1.summary.histogram(name, y)
+    return y

@@ -8,10 +8,15 @@ import pty
 import signal
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+
+from cs_system.proto import cs_system_pb2, cs_system_pb2_grpc
+from cs_system.version import PROTOCOL_VERSION
 
 # Runs for ever and says so first; what follows `exec` differs.
 HANG = 'echo "ready $CSRUN_RANK"; exec sleep 1000'
@@ -183,12 +188,26 @@ def test_workers_may_be_done_long_before_the_chief(start: Any, tmp_path: Path) -
     assert job.end() == 0
 
 
+class FreeSystem(cs_system_pb2_grpc.CsSystemServicer):
+    """Says that it is free, and nothing else."""
+
+    def Info(self, request: Any, context: Any) -> Any:  # noqa: N802 - a name of the control plane
+        return cs_system_pb2.SystemInfo(name="free", protocol=PROTOCOL_VERSION, state="idle")
+
+
 def test_a_system_that_goes_away_ends_the_job(start: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as system:
-        address = f"127.0.0.1:{system.getsockname()[1]}"
+    system = grpc.server(ThreadPoolExecutor(1))
+    cs_system_pb2_grpc.add_CsSystemServicer_to_server(FreeSystem(), system)
+    port = system.add_insecure_port("127.0.0.1:0")
+    address = f"127.0.0.1:{port}"
+    system.start()
+    try:
         job = start("--tasks-per-node=2", "sh", "-c", HANG, "sh", "--cs_ip", address)
         job.wait_for_lines(*ready(0, 1))
-        system.accept()[0].close()
+    finally:
+        system.stop(0).wait()
+    with socket.create_server(("127.0.0.1", port)) as seen:
+        seen.accept()[0].close()
     job.wait_for_stderr(f"the CS system at {address} is gone")
     assert job.end() == 1
     assert "csrun_wse: ending chief, worker 0\n" in job.stderr

@@ -29,7 +29,8 @@ TENSORFLOW = """\
 ## TensorFlow
 
 Names are the types of operations in a graph: `tf.matmul` is `MatMul` or `BatchMatMulV2`. Functions of
-TensorFlow and layers of Keras that are made of these work too. Gradients are in the table.
+TensorFlow that are made of these work too, and so do [layers of Keras](port-tensorflow.md#layers-of-keras).
+Gradients are in the table.
 
 """
 PYTORCH = """\

@@ -55,8 +55,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "SpectralNormalization": {"layer": layers.Dense(3)},
     "TimeDistributed": {"layer": layers.Dense(3)},
 }
-SUFFIXES: dict[str, dict[str, Any]] = {
-    r"Dropout(\dD)?": {"rate": 0.2},
+FORMS: dict[str, dict[str, Any]] = {
+    r"\w*Dropout(\dD)?": {"rate": 0.2},
     r"(GRU|LSTM|SimpleRNN)": {"units": 4},
     r"AveragePooling\dD": {"pool_size": 2},
     r"Adaptive\w+": {"output_size": 2},
@@ -77,7 +77,7 @@ NOT_COMPILED = listed("These belong into `input_fn`:")
 
 
 def arguments(name: str) -> dict[str, Any]:
-    by_form = (given for form, given in SUFFIXES.items() if re.fullmatch(rf"(\w*?){form}", name))
+    by_form = (given for form, given in FORMS.items() if re.fullmatch(form, name))
     return ARGUMENTS.get(name) or next(by_form, {})
 
 

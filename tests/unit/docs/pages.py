@@ -1,0 +1,88 @@
+"""The documents of the project, and what stands in their blocks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+GENERATED = ("benchmarks.md", "supported-ops.md")
+"""Pages that programs write."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, its words as the shell gives them to the program."""
+
+    page: str
+    line: int
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}: {shlex.join(self.words)}"
+
+
+@cache
+def pages() -> tuple[Path, ...]:
+    """All documents that users read."""
+    first = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "models" / "README.md")
+    return (*first, *sorted((ROOT / "docs").glob("*.md")))
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def python_blocks(page: Path) -> list[str]:
+    """The fenced blocks of Python."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def code_lines(page: Path) -> Iterator[tuple[int, str]]:
+    """Numbers and text of the lines in indented blocks, continued lines as one."""
+    fenced, waiting, first = False, "", 0
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        fenced ^= line.startswith("```")
+        if fenced or not line.startswith("    "):
+            waiting = ""
+            continue
+        first = first if waiting else number
+        waiting += line.strip()
+        if waiting.endswith("\\"):
+            waiting = waiting[:-1]
+            continue
+        yield first, waiting
+        waiting = ""
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """The commands in the indented blocks of a page; `P=...` stands for its text in what follows."""
+    variables: dict[str, str] = {}
+    for number, line in code_lines(page):
+        if set_variable := re.fullmatch(r"([A-Z]+)=(\S+)", line):
+            variables[set_variable[1]] = set_variable[2]
+            continue
+        text = re.sub(r"\$([A-Z]+)", lambda found: variables.get(found[1], found[0]), line)
+        try:
+            words = shlex.split(text, comments=True)
+        except ValueError:  # a block of text, such as an excerpt of a report
+            continue
+        yield from _of_words(name(page), number, words)
+
+
+def _of_words(page: str, number: int, words: list[str]) -> Iterator[Command]:
+    """What a line runs one after the other, without assignments before it."""
+    part: list[str] = []
+    for word in [*words, ";"]:
+        if word in (";", "&&", "&", "|", ">", "2>"):
+            while part and re.fullmatch(r"[A-Z_]+=.*", part[0]):
+                del part[0]
+            if part:
+                yield Command(page, number, tuple(part))
+            part = []
+        else:
+            part.append(word)

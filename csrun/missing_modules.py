@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 _WEIGHT_STREAMING = ("tfwse", "cerebras.tf.ws")
 
@@ -25,9 +26,23 @@ _PACKAGES: Mapping[str, str] = {
 """What `pip install` wants for modules that programs for CS systems often import."""
 
 
-def hint(error: ModuleNotFoundError) -> str:
-    """One or two sentences: where the module was searched, and how to add its package."""
-    name = error.name or ""
+_WITHOUT_KERAS_2 = ("Keras cannot be imported", "is not available with Keras 3")
+"""What TensorFlow says to programs for Keras 2 where tf_keras is not installed."""
+
+
+def hint(error: BaseException) -> str | None:
+    """One or two sentences: where a module was searched, and how to add its package.
+
+    None for an error that says nothing of a module.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return _of_a_module(error.name or "")
+    if any(words in str(error) for words in _WITHOUT_KERAS_2) and find_spec("tf_keras") is None:
+        return f"{error} The program is for Keras 2: csrun pip install {_PACKAGES['tf_keras']}"
+    return None
+
+
+def _of_a_module(name: str) -> str:
     if _is_below(name, _WEIGHT_STREAMING):
         return (
             f"the module '{name}' belongs to weight streaming; run the program with python-ws in the place "

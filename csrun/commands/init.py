@@ -105,7 +105,8 @@ def list_text(known: Sequence[Program]) -> str:
 def copied_text(program: Program, directory: Path, num_written: int) -> str:
     """What was copied, and what to do with it; pure."""
     framework = _PACKAGES[program.framework][1]
-    done = f"{num_written} files written" if num_written else "all files are there already"
+    count = f"{num_written} file{'s' if num_written > 1 else ''}"
+    done = f"{count} written" if num_written else "all files are there already"
     lines = [f"{program.example} for {framework} in {directory / program.run.parent}: {done}", ""]
     if directory != Path():
         lines.append(f"  cd {quote(str(directory))}")

@@ -118,8 +118,8 @@ def test_the_wheel_has_the_examples_as_they_are(wheel: Path) -> None:
         tops = {name.partition("/")[0] for name in archive.namelist()}
     ours = {
         str(path.relative_to(ROOT / "models")): path.read_bytes()
-        for pattern in ("*/*.py", "*/*/*.py", "*/*/configs/*.yaml")
-        for path in (ROOT / "models").glob(pattern)
+        for path in (ROOT / "models").rglob("*")
+        if path.suffix in (".csv", ".json", ".py", ".yaml") and "model_dir" not in path.parts
     }
     assert packed == ours
     assert {name for name in tops if not name.startswith("cs_toolkit-")} == set(PACKAGES)

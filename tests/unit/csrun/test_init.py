@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,7 +59,7 @@ def test_it_lists_the_examples(init: Init) -> None:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: f"{program.example}-{program.framework}")
 def test_a_copy_has_all_that_it_imports(program: Program, tmp_path: Path) -> None:
     copy(SOURCE, program, tmp_path, force=False)
-    assert (tmp_path / program.run).is_file()
+    assert "\nsys.path.insert(1, " in (tmp_path / program.run).read_text(), "before all but its own folder"
     assert program.params
     assert all((tmp_path / path).is_file() for path in program.params)
     files = list(tmp_path.rglob("*.py"))
@@ -78,6 +81,15 @@ def imported(path: Path) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
             else:
                 yield node.module
+
+
+def test_a_copy_imports_from_itself(init: Init, tmp_path: Path) -> None:
+    """Also where a launcher of a checkout runs it, which puts the checkout on the import path."""
+    run = json.loads(init("fc_mnist", "--json", "--framework=tf"))["run"]
+    (tmp_path / "models/common/tf/params.py").write_text("raise SystemExit('mine')\n")
+    env = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run([sys.executable, run], env=env, capture_output=True, text=True, check=False)
+    assert done.stderr == "mine\n"
 
 
 def test_a_copy_leaves_out_what_runs_have_left(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def told(
     elif code == EXIT_FAILURE:
         traceback.print_exception(error)
         # Once more at the end: a framework's message may go on for many lines.
-        text = hint(error) if isinstance(error, ModuleNotFoundError) else essence(error)
+        text = hint(error) or essence(error)
         sys.stderr.write(f"error: {type(error).__name__}: {text}\n")
     else:
         sys.stderr.write(_crash(error, Path(crash_dir or ".")))

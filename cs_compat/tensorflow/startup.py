@@ -58,10 +58,11 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
 
         raise SystemExit(program_ended(error.with_traceback(trace), essence))
     sys.__excepthook__(kind, error, trace)
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ImportError | AttributeError):
         from csrun.missing_modules import hint
 
-        sys.stderr.write(f"error: {hint(error)}\n")
+        if text := hint(error):
+            sys.stderr.write(f"error: {text}\n")
 
 
 def choose_keras(module: ModuleType) -> None:

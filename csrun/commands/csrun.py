@@ -1,4 +1,4 @@
-"""csrun: everything about jobs and the site that is not the launch itself."""
+"""csrun: everything about jobs, the site and examples that is not the launch itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ COMMANDS: Mapping[str, str] = {
     "completion": "csrun.commands.completion",
     "config": "csrun.commands.config",
     "doctor": "csrun.commands.doctor",
+    "init": "csrun.commands.init",
     "logs": "csrun.commands.logs",
     "pip": "csrun.commands.pip",
     "status": "csrun.commands.status",
 }
 """Module of every subcommand, with a click command of its name; only the one that runs is imported."""
 
-_HELP = """Looks after jobs and the site's settings. Jobs are started by csrun_cpu and csrun_wse.
+_HELP = """Looks after jobs and the site's settings, and copies example programs.
+
+Jobs are started by csrun_cpu and csrun_wse.
 
 `csrun COMMAND --help` explains a command.
 """

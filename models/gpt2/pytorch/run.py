@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[3]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # behind the folder of this file
 
 import torch
 import yaml

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[3]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # behind the folder of this file
 
 from params import Params
 

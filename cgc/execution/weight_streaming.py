@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from cgc.execution.stages import Stages
+    from cgc.layers.streamed import StreamedStep
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.streaming import Streaming
 
@@ -54,6 +55,28 @@ def compile_streamed(
         PlacementError: a layer does not fit on the wafer by itself.
         CompileError: the step cannot be executed.
     """
+    step, report = estimated_streamed(module, fabric, stages, streaming, notices)
+    with stages.stage("Exporting the executables"):
+        parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
+    with stages.stage("Writing the report"):
+        texts = {
+            CIRH_TEXT: print_module(step.module),
+            SCHEDULE: step.schedule.to_json(),
+            REPORT_TEXT: render_streamed_text(report),
+            REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
+            REPORT_HTML: render_streamed_html(report),
+        }
+    return Compiled(report.batch_size, parts, texts, _estimates(report), report)
+
+
+def estimated_streamed(
+    module: ModuleOp,
+    fabric: Fabric,
+    stages: Stages,
+    streaming: Streaming,
+    notices: tuple[str, ...] = (),
+) -> tuple[StreamedStep, StreamedReport]:
+    """A rewritten step in layers, and what it is estimated at; three stages. See `compile_streamed`."""
     wafer = fabric.for_execution("weight_streaming")
     with stages.stage("Cutting the step into layers"):
         step = streamed_step(module)
@@ -68,17 +91,7 @@ def compile_streamed(
     with stages.stage("Estimating performance"):
         report = streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
         report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
-    with stages.stage("Exporting the executables"):
-        parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
-    with stages.stage("Writing the report"):
-        texts = {
-            CIRH_TEXT: print_module(step.module),
-            SCHEDULE: step.schedule.to_json(),
-            REPORT_TEXT: render_streamed_text(report),
-            REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
-            REPORT_HTML: render_streamed_html(report),
-        }
-    return Compiled(report.batch_size, parts, texts, _estimates(report), report)
+    return step, report
 
 
 def _estimates(report: StreamedReport) -> StreamedEstimates:

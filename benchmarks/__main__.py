@@ -18,6 +18,9 @@ from benchmarks import (
     placement,
     slurm_launch,
     step_time,
+    streaming_offload,
+    streaming_rates,
+    streaming_scaling,
     streaming_throughput,
     torch_examples,
     torch_step_time,
@@ -54,6 +57,9 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
     "torch_step_time": torch_step_time.rows,
     "torch_examples": torch_examples.rows,
     "weight_streaming": weight_streaming.rows,
+    "streaming_scaling": streaming_scaling.rows,
+    "streaming_offload": streaming_offload.rows,
+    "streaming_rates": streaming_rates.rows,
     "data_plane": streaming_rows,
     "engine": fc_mnist.engine_rows,
     "jobs": fc_mnist.end_to_end_rows,
@@ -116,6 +122,15 @@ disturbs both sides alike. Absolute figures are of this machine:
   with them. Before that, TensorFlow traces the user's Python and the graph is imported: the seconds in
   brackets. *Update rate*: bytes of weights, moments and gradients that AdamW must read and write in a second,
   against a STREAM triad of XLA on the same cores.
+* *efficiency of communication*: the systems of a group share the cores of this machine, so N of them take N
+  times the CPU time of one at best; what they take beyond is weights on their way to each, sums of
+  gradients, and threads that wait. *192 systems on paper*: SwarmX sums in a tree, so each doubling of the
+  systems is taken to add the same time to a step, the mean of what is measured here; the batch of each stays.
+* *weight streaming on paper*: the compiler's estimate for one CS-2, of the whole network with embeddings and
+  head, against rates of published trainings. Several systems have as many times the rate of one. The latency
+  of a layer was taken from steps with batches of 128, nothing else. Releases and sites differ by about 25 %.
+* *weight streaming against offload*: an example program in PyTorch; FSDP2 gathers the weights of a block
+  before it computes, and offloads them to memory. Both on all cores; threads of PyTorch that wait sleep.
 * *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads, shuffles and
   batches its data in the workers and streams it to a CS system, all on the same cores; the contenders get
   their batches from memory for nothing. Steps per second of the training loop, checkpoints included.

@@ -114,15 +114,11 @@ CASES = {
 """By the names of the lines."""
 
 
-def engine(workload: Workload) -> Run:
-    """The compiled program as the CS system runs it."""
+def traced_step(workload: Workload) -> tuple[Any, dict[str, np.ndarray]]:
+    """The training step as the compiler gets it, and the state that it begins with."""
     import copy
 
-    from cgc.cirh.interface import step_interface
-    from cgc.executable import export_step
     from cgc.importers.aten import import_step
-    from cgc.passes.pipeline import run_pipeline
-    from cs_system.engine.pipelined import PipelinedEngine
     from cs_toolkit.step import GLOBAL_STEP
     from cstorch.optim import AdamW
     from cstorch.tracing.device import DeviceTensor
@@ -137,11 +133,23 @@ def engine(workload: Workload) -> Run:
     traced = trace(lambda: _step(model, optimizer, tuple(batch)), batch, model_state(model), [model])
     traced.graph.outputs = {"loss": next(iter(traced.graph.outputs.values()))}
     module = import_step(traced.graph, mode="train", seed=1)
+    values = {name: to_array(tensor.held()) for name, tensor in traced.state.items()}
+    return module, {**values, GLOBAL_STEP: np.asarray(0, np.int64)}
+
+
+def engine(workload: Workload) -> Run:
+    """The compiled program as the CS system runs it."""
+    from cgc.cirh.interface import step_interface
+    from cgc.executable import export_step
+    from cgc.passes.pipeline import run_pipeline
+    from cs_system.engine.pipelined import PipelinedEngine
+    from cstorch.tracing.values import to_array
+
+    module, state = traced_step(workload)
     run_pipeline(module)
     interface = step_interface(module)
     program = PipelinedEngine(export_step(module, interface), interface, CHUNK)
-    values = {name: to_array(tensor.held()) for name, tensor in traced.state.items()}
-    program.put_state({**values, GLOBAL_STEP: np.asarray(0, np.int64)})
+    program.put_state(state)
     columns = zip(*workload.batches, strict=True)
     chunk = tuple(aligned(np.stack([_narrowed(to_array(x)) for x in column])) for column in columns)
 

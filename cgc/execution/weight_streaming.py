@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from cgc.execution.stages import Stages
+    from cgc.layers.streamed import StreamedStep
     from cgc.provenance import Provenance
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import Precision
@@ -59,6 +60,27 @@ def compile_streamed(
         PlacementError: a layer does not fit on the wafer by itself.
         CompileError: the step cannot be executed.
     """
+    step, report = estimated_streamed(module, fabric, stages, streaming, notices)
+    report = replace(report, precision=precision)
+    with stages.stage("Exporting the executables"):
+        parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
+    with stages.stage("Writing the report"):
+        texts = {
+            CIRH_TEXT: print_module(step.module),
+            SCHEDULE: step.schedule.to_json(),
+            REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
+        }
+    return Compiled(report.batch_size, parts, texts, _estimates(report), report, partial(_reports, report))
+
+
+def estimated_streamed(
+    module: ModuleOp,
+    fabric: Fabric,
+    stages: Stages,
+    streaming: Streaming,
+    notices: tuple[str, ...] = (),
+) -> tuple[StreamedStep, StreamedReport]:
+    """A rewritten step in layers, and what it is estimated at; three stages. See `compile_streamed`."""
     wafer = fabric.for_execution("weight_streaming")
     with stages.stage("Cutting the step into layers"):
         step = streamed_step(module)
@@ -72,17 +94,8 @@ def compile_streamed(
             layers = placed_layers(step, wafer)
     with stages.stage("Estimating performance"):
         report = streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
-        why = (*notices, *activation_notices(choice, limit, streaming))
-        report = replace(report, notices=why, precision=precision)
-    with stages.stage("Exporting the executables"):
-        parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
-    with stages.stage("Writing the report"):
-        texts = {
-            CIRH_TEXT: print_module(step.module),
-            SCHEDULE: step.schedule.to_json(),
-            REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
-        }
-    return Compiled(report.batch_size, parts, texts, _estimates(report), report, partial(_reports, report))
+        report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
+    return step, report
 
 
 def _reports(report: StreamedReport, made: Provenance) -> dict[str, str]:

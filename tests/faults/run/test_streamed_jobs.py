@@ -34,7 +34,7 @@ STEPS = 150
 
 
 class Streaming(SimpleNamespace):
-    """A system of two wafers, and where its two MemoryX keep state.
+    """A system of two wafers, and where its MemoryX keeps state.
 
     Attributes:
         system: RunningSystem.
@@ -46,7 +46,7 @@ class Streaming(SimpleNamespace):
 @pytest.fixture(scope="module")
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     memoryx_dir = tmp_path_factory.mktemp("memoryx")
-    flags = ["--num-csx=2", "--wgt-servers=2", f"--memoryx-dir={memoryx_dir}"]
+    flags = ["--num-csx=2", f"--memoryx-dir={memoryx_dir}"]
     with running_system(tmp_path_factory.mktemp("group"), flags) as system:
         yield Streaming(system=system, memoryx_dir=memoryx_dir, listening=listening(system.process.pid))
 
@@ -159,7 +159,7 @@ def test_a_job_whose_system_lost_a_process_continues_bit_for_bit(
     if victim == "wafer":
         pid = wafer(streaming.system, 1)
     else:
-        _, pid = children(streaming.system.process.pid)
+        (pid,) = children(streaming.system.process.pid)
     os.kill(pid, signal.SIGKILL)
     killed_s = time.monotonic()
     code, output = finish(job)

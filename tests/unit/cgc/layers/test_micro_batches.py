@@ -71,6 +71,32 @@ def test_losses_and_weights_are_those_of_the_whole_batch(loss: Loss, count: int)
         np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+class Encoder(nn.Module):
+    """PyTorch's own blocks; their attention puts words before samples and joins the two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY)
+        self.block = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.block(self.table(ids), src_key_padding_mask=ids == 0)
+        logits: torch.Tensor = self.head(x)
+        return logits
+
+
+def test_attention_of_pytorch_in_micro_batches() -> None:
+    torch.manual_seed(3)
+    batches = [tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6))) for _ in range(3)]
+    step = sgd_step(Encoder(), token_loss, *batches)  # type: ignore[arg-type]
+    expected, expected_state = run_whole(step.module, step.state, step.batches)
+    cut = cut_step(step.module, micro_batches=4)
+    found, state = run_cut(cut, step.state, step.batches)
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=1e-5)
+    for name, value in expected_state.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 class Normalized(nn.Module):
     """Two layers with a batch norm between them."""
 

@@ -33,6 +33,7 @@ from cgc.errors import CompileError
 from cgc.kernels.program import Program
 from cgc.layers.micro.norms import sum_squares_of_samples
 from cgc.layers.micro.rules import SLICED, Part, Parts, found, pointwise, repeated
+from cgc.layers.micro.scales import scaled_behind_sums
 
 TOTAL_OF = "cs.total"
 """Attribute of the ops behind which shares are combined: "sum", "min" or "max"."""
@@ -81,6 +82,7 @@ def micro_step(module: ModuleOp, count: int) -> MicroStep:
     """
     copy = module.clone()
     sum_squares_of_samples(copy)
+    scaled_behind_sums(copy)
     return _Rewriter(copy, count).rewritten()
 
 

@@ -23,6 +23,29 @@ from cgc.cirh.types import FLOATS, dtype_name, shape_of, tensor_of
 Part = int | Literal["whole", "sum", "min", "max", "after"]
 """An integer: samples along that dimension. "after": known when all samples have been computed."""
 
+
+class Woven(int):
+    """Rows along a dimension, of which every sample has one in each of `outer` groups.
+
+    So [words, samples, width] becomes [words * samples, width]. What works row by row gives the rows of some
+    samples for those, in the same order; to be separated they have to be apart again.
+    """
+
+    outer: int
+
+    def __new__(cls, axis: int, outer: int) -> Woven:
+        """Along a dimension, in so many groups."""
+        made = super().__new__(cls, axis)
+        made.outer = outer
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Woven) and (int(self), self.outer) == (int(other), other.outer)
+
+    def __hash__(self) -> int:
+        return hash((int(self), self.outer))
+
+
 Parts = tuple[Part, ...]
 Found = tuple[Parts, Parts] | None
 """What the operands have to be ("whole" may be cut into samples), and what the results are."""
@@ -35,6 +58,22 @@ SLICED: Mapping[type[CirhOp], tuple[str, str, str]] = {
 """First, end and stride of ops that take a part of each dimension."""
 
 _AT_PLACES = (Elements.POINTWISE, Elements.CONVERTED)
+_ROW_BY_ROW: tuple[type[CirhOp], ...] = (
+    cirh.MatMulOp,
+    cirh.DotGeneralOp,
+    cirh.TransposeOp,
+    cirh.BroadcastInDimOp,
+    cirh.ReduceOp,
+    cirh.BiasAddGradOp,
+    cirh.ReduceBiasOp,
+    SampleNormOp,
+    SampleNormGradOp,
+    AxisOp,
+    cirh.SoftmaxGradOp,
+    CrossEntropyOp,
+)
+"""What treats rows alike, wherever they lie, beside what works element by element."""
+
 _GROUPS = (cirh.GroupNormOp, cirh.GroupNormGradOp)
 _SUMS: tuple[type[CirhOp], ...] = (
     cirh.NegOp,
@@ -65,6 +104,8 @@ def found(op: CirhOp, parts: Parts, count: int) -> Found:
     axes = {part for part in parts if isinstance(part, int)}
     if not axes:
         return _linear(op, parts)
+    if any(isinstance(part, Woven) for part in axes):
+        return _of_woven(op, parts, axes, count)
     if not all(isinstance(part, int) or part == "whole" for part in parts):
         return None
     made = _of_samples(op, parts, axes, count)
@@ -133,6 +174,34 @@ def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
     return wanted, (axis, *(others,) * (len(op.results) - 1))
 
 
+def _of_woven(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
+    """Rows that are woven stay so in what works row by row; a reshape separates them."""
+    (woven, *others) = axes
+    if others or not isinstance(woven, Woven) or {*parts} - {woven, "whole"}:
+        return None
+    if isinstance(op, cirh.ReshapeOp):
+        part = _reshaped(woven, shape_of(op.operands[0]), shape_of(op.results[0]), count)
+        return None if part is None else (parts, (part,))
+    if not isinstance(op, _ROW_BY_ROW) and op.FACTS.elements not in _AT_PLACES:
+        return None
+    plain: Parts = tuple(int(part) if isinstance(part, Woven) else part for part in parts)
+    made = _of_samples(op, plain, {int(woven)}, count)
+    if made is None or made[0] != plain or not _divides(op, made, count):
+        return None  # a whole value would have to be cut along woven rows
+    return parts, tuple(Woven(part, woven.outer) if isinstance(part, int) else part for part in made[1])
+
+
+def _reshaped(woven: Woven, before: Sequence[int], after: Sequence[int], count: int) -> Part | None:
+    rows = math.prod(before[: int(woven)])
+    for place, size in enumerate(after):
+        if math.prod(after[:place]) == rows * woven.outer and size % count == 0:
+            return place
+    for place, size in enumerate(after):
+        if math.prod(after[:place]) == rows and size == before[int(woven)]:
+            return Woven(place, woven.outer)
+    return None
+
+
 def _fits(parts: Parts, wanted: Parts) -> bool:
     return all(part in ("whole", need) for part, need in zip(parts, wanted, strict=True))
 
@@ -165,6 +234,10 @@ def _reshape(op: CirhOp, parts: Parts, count: int) -> Found:
     for place, size in enumerate(after):
         if math.prod(after[:place]) == outer and size % count == 0:
             return parts, (place,)
+    for place, size in enumerate(after):
+        groups = outer // math.prod(after[:place]) if math.prod(after[:place]) else 0
+        if groups > 1 and groups * math.prod(after[:place]) == outer and size == groups * before[axis]:
+            return parts, (Woven(place, groups),)
     return None
 
 

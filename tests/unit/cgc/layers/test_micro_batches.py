@@ -10,6 +10,7 @@ from networks import Loss, Stack, Step, sgd_step
 from torch import nn
 from torch.nn import functional as F
 
+from cgc.cirh.text import parse_module
 from cgc.errors import CompileError
 from cgc.execution.activations import MemoryLimit, activation_notices, chosen_step
 from cgc.layers.micro.rewrite import NotSplitError
@@ -69,6 +70,72 @@ def test_losses_and_weights_are_those_of_the_whole_batch(loss: Loss, count: int)
     np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=1e-5)
     for name, value in expected_state.items():
         np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+class Encoder(nn.Module):
+    """PyTorch's own blocks; their attention puts words before samples and joins the two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY)
+        self.block = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.block(self.table(ids), src_key_padding_mask=ids == 0)
+        logits: torch.Tensor = self.head(x)
+        return logits
+
+
+def test_attention_of_pytorch_in_micro_batches() -> None:
+    torch.manual_seed(3)
+    batches = [tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6))) for _ in range(3)]
+    step = sgd_step(Encoder(), token_loss, *batches)  # type: ignore[arg-type]
+    expected, expected_state = run_whole(step.module, step.state, step.batches)
+    cut = cut_step(step.module, micro_batches=4)
+    found, state = run_cut(cut, step.state, step.batches)
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=1e-5)
+    for name, value in expected_state.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+CLIPPED_ROWS = """
+func.func @graph(
+    %w: tensor<5x3xf32> {tf.resource_name = "state.model.w", tf.aliasing_output = 0 : i64},
+    %step: tensor<i64> {tf.resource_name = "state.global_step", tf.aliasing_output = 1 : i64},
+    %ids: tensor<8xi32> {cs.input_name = "input_0"})
+    -> (tensor<5x3xf32>, tensor<i64>, tensor<f32> {cs.output_name = "output_0"})
+    attributes {cs.mode = "train", cs.seed = 1 : i64} {
+  %one = cirh.Const dense<1> : tensor<i64>
+  %next = cirh.Add %step, %one : (tensor<i64>, tensor<i64>) -> tensor<i64>
+  %rows = cirh.Gather %w, %ids {axis = 0 : i64} : (tensor<5x3xf32>, tensor<8xi32>) -> tensor<8x3xf32>
+  %squares = cirh.Mul %rows, %rows : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xf32>
+  %loss = cirh.Reduce %squares {reduce_kind = "ADD", dimensions = array<i64: 0, 1>, keep_dims = false}
+    : (tensor<8x3xf32>) -> tensor<f32>
+  %norm = cirh.L2Norm %rows : (tensor<8x3xf32>) -> tensor<f32>
+  %unit = cirh.Const dense<-1.0> : tensor<f32>
+  %scale = cirh.Div %unit, %norm : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  %all = cirh.BroadcastInDim %scale {broadcast_dimensions = array<i64>} : (tensor<f32>) -> tensor<8x3xf32>
+  %clipped = cirh.Mul %all, %rows : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<8x3xf32>
+  %sum = cirh.ScatterNd %ids, %clipped {reduce_kind = "ADD"}
+    : (tensor<8xi32>, tensor<8x3xf32>) -> tensor<5x3xf32>
+  %new = cirh.Add %w, %sum : (tensor<5x3xf32>, tensor<5x3xf32>) -> tensor<5x3xf32>
+  func.return %new, %next, %loss : tensor<5x3xf32>, tensor<i64>, tensor<f32>
+}
+"""
+
+
+def test_rows_of_a_table_that_are_clipped_before_they_are_summed() -> None:
+    random = np.random.default_rng(5)
+    state = {
+        "state.model.w": random.standard_normal((5, 3), np.float32),
+        "state.global_step": np.asarray(0, np.int64),
+    }
+    batches = [[random.integers(0, 5, BATCH).astype(np.int32)] for _ in range(3)]
+    module = parse_module(CLIPPED_ROWS)
+    expected, expected_state = run_whole(module, state, batches)
+    found, got = run_cut(cut_step(module, micro_batches=4), state, batches)
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=1e-5)
+    np.testing.assert_allclose(got["state.model.w"], expected_state["state.model.w"], rtol=1e-5, atol=1e-6)
 
 
 class Normalized(nn.Module):

@@ -131,6 +131,7 @@ def make_cluster(slurm_programs: None) -> Iterator[Callable[..., SlurmCluster]]:
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Starts a program of bin/ on a cluster in an empty directory and does not wait."""
     jobs: list[Job] = []
+    clusters: list[SlurmCluster] = []
 
     def call(
         on: SlurmCluster,
@@ -157,9 +158,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
                 text=True,
             )
         jobs.append(Job(process, folder, f"TEST_MARKER={value}".encode()))
+        clusters.append(on)
         return jobs[-1]
 
     yield call
+    if any(job.left() for job in jobs):  # the test has failed: all others would wait for its nodes
+        for used in dict.fromkeys(clusters):
+            with suppress(subprocess.SubprocessError):  # a cluster that a test has stopped
+                used.run("scancel", *used.jobs())
     for job in jobs:
         while left := job.left():
             for pid in left:

@@ -42,7 +42,7 @@ def test_a_group_of_two_nodes(cluster: Any, start: Any, run: Any, wait: Any, tmp
     flags = (*SERVE, f"--ready-file={ready}", f"--cache-dir={system / 'cache'}")
     step = start(cluster, *flags, program="cs_system", before=STEP, cwd=system)
     address = read_ready_file(ready, step.process, LIMIT_S)["address"]
-    assert "CS system 2 of 2: cs-node2" in step.stderr
+    step.wait_for("CS system 2 of 2: cs-node2")
 
     job = start(cluster, *words(address, 2000, "--delay=0.01"), program="csrun_cpu", cwd=two)
     wait(lambda: (two / "model_dir" / "checkpoint_10.mdl").exists(), job.shown)

@@ -90,7 +90,7 @@ def rows(names: Sequence[str] = tuple(PUBLISHED)) -> list[Row]:
         )
     worst = max(errors, key=abs)
     middle = statistics.median(map(abs, errors))
-    summary = f"median |error| {middle:.0%}, worst {worst:+.0%}"
+    summary = f"median error {middle:.0%}, worst {worst:+.0%}"
     return [
         *found,
         Row(

@@ -43,6 +43,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
+os.environ.setdefault("CGC_PLACEMENT_MOVES", "4")  # a tenth of its time: see `full_placement`
 
 # Most programs of tests run for some steps: LLVM optimises nothing and gets a program in one piece, and an
 # older part of XLA writes fused loops, which compiles a step in a sixth of the time. Numbers are equal but
@@ -87,11 +88,20 @@ def calls() -> Calls:
     return count
 
 
-IN_TURN = {"browser", "containers", "faults", "slurm"}
-"""Folders whose tests start many processes, or wait for some: they share one cluster, and one core."""
+IN_TURN = {"browser": "processes", "containers": "processes", "faults": "processes", "slurm": "cluster"}
+"""Folders whose tests start many processes, or wait for some, and the worker that runs them one by one."""
 
 LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models")
 """Folders whose files take longest: they are begun first, so that no worker ends long after the others."""
+
+
+@pytest.fixture(scope="module")
+def full_placement() -> Iterator[None]:
+    """The search for a placement takes as many moves as for a user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("cgc.placement.place"), "_MOVES_PER_KERNEL", 60)
+        yield
+
 
 Modules = dict[str, ModuleType]
 Example = Callable[[str], AbstractContextManager[Modules]]
@@ -145,8 +155,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of `--numprocesses=auto`: one more than CPUs, since tests of jobs and clusters mostly wait."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Workers of `--numprocesses=auto`: two more than CPUs, since those of `IN_TURN` mostly wait."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -181,7 +191,7 @@ def _is_long(file: Path) -> bool:
 
 
 def _group(nodeid: str) -> str:
-    """What is run by one worker: a file, whose fixtures are made once so, or all of `IN_TURN`."""
+    """What is run by one worker: a file, whose fixtures are made once so, or folders of `IN_TURN`."""
     file = nodeid.partition("::")[0]
     room = Path(file).parts[1]
-    return "in turn" if room in IN_TURN else file
+    return IN_TURN.get(room, file)

@@ -164,6 +164,7 @@ def labels(dom: str, group: int) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)", groups[group])
 
 
+@pytest.mark.usefixtures("full_placement")
 def test_a_kernel_too_small_to_be_seen_is_enlarged_with_its_name_by_a_click_on_its_row(
     tmp_path: Path,
 ) -> None:

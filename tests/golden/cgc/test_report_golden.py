@@ -27,6 +27,8 @@ from cgc.report import (
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.replicas import ReplicaChoice
 
+pytestmark = pytest.mark.usefixtures("full_placement")
+
 HERE = Path(__file__).parent
 
 

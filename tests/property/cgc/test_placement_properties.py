@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from cgc.errors import PlacementError
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
 from cs_toolkit.fabric import Fabric
+
+pytestmark = pytest.mark.usefixtures("full_placement")
 
 SIZES = st.integers(1, 3000)
 

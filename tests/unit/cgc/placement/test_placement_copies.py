@@ -11,6 +11,8 @@ from cgc.placement import place
 from cgc.placement.copies import place_copies
 from cs_toolkit.fabric import load_fabric
 
+pytestmark = pytest.mark.usefixtures("full_placement")
+
 WAFER = load_fabric("cs2").for_execution("weight_streaming")
 
 

@@ -18,6 +18,8 @@ from cgc.placement.engine.starts import band_trees
 from cgc.placement.engine.tree import NEVER, Box, Ints, Node, cut
 from cgc.placement.model import Rect
 
+pytestmark = pytest.mark.usefixtures("full_placement")
+
 
 class Choice:
     """A kernel of some rectangles, each in both orientations, whatever the target."""

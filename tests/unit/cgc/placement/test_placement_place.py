@@ -14,6 +14,8 @@ from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
 from cs_toolkit.fabric import Fabric, load_fabric
 
+pytestmark = pytest.mark.usefixtures("full_placement")
+
 
 def layer(name: str, inputs: int, outputs: int, **changes: int) -> Kernel:
     sizes = {

@@ -12,6 +12,8 @@ from cgc.placement import place
 from cgc.placement.replicas import boxes_of, replica_grids
 from cs_toolkit.fabric import load_fabric
 
+pytestmark = pytest.mark.usefixtures("full_placement")
+
 FABRIC = load_fabric("cs2")
 MNIST = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
 

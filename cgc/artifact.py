@@ -128,8 +128,8 @@ class Toolchain:
 
 
 def artifact_key(
-    canonical_text: str,
-    layers: Sequence[Sequence[str]],
+    digest: str,
+    layers: Sequence[tuple[Sequence[str], int]],
     options: Mapping[str, Any],
     fabric: Mapping[str, Any],
     toolchain: Toolchain | None = None,
@@ -137,8 +137,8 @@ def artifact_key(
     """The digest that names an artifact: equal exactly if compiling again would give the same.
 
     Args:
-        canonical_text: `cgc.cirh.text.canonical_text` of the module as it was given to the compiler.
-        layers: the layer of each of its ops, by which the report names the kernels.
+        digest: `cgc.cirh.digest.module_digest` of the module as it was given to the compiler.
+        layers: of its ops in order, each with how many have it in a row; the report names kernels by them.
         options: what the user chose, as JSON values.
         fabric: the fabric, as JSON values.
         toolchain: what compiles it; None for the one that runs.
@@ -148,7 +148,7 @@ def artifact_key(
     """
     toolchain = toolchain or Toolchain.current()
     parts = {
-        "cirh_sha256": _sha256(canonical_text.encode()),
+        "cirh_sha256": digest,
         "layers": layers,
         "options": options,
         "fabric": fabric,

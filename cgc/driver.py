@@ -34,9 +34,10 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
-from cgc.cirh.base import CirhOp
-from cgc.cirh.interface import step_interface, step_mode
-from cgc.cirh.text import canonical_text
+from cgc.cirh.base import layer_runs
+from cgc.cirh.digest import module_digest
+from cgc.cirh.interface import graph_function, step_interface, step_mode
+from cgc.cirh.scan import Scan, scan
 from cgc.errors import CorruptArtifactError
 from cgc.execution.stages import Progress, Stages, rewritten
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest
@@ -144,7 +145,8 @@ def validate_step(
     if interface is None:
         step_interface(module)
     stages = Stages(_VALIDATE_STAGES, progress)
-    graph = matched(rewritten(module, options.pipeline, stages), stages)
+    scanned = scan(graph_function(module))
+    graph = matched(rewritten(module, scanned, options.pipeline, stages), stages)
     stages.finish()
     return ValidationResult(graph, time.monotonic() - start)
 
@@ -185,9 +187,13 @@ def compile_step(
     """
     start = time.monotonic()
     interface = interface or step_interface(module)
-    layers = [op.layer for op in module.walk() if isinstance(op, CirhOp)]
+    scanned = scan(graph_function(module))
     key_of = partial(
-        artifact_key, canonical_text(module), layers, options.model_dump(), fabric.model_dump(mode="json")
+        artifact_key,
+        module_digest(module, scanned),
+        layer_runs(module.walk() if scanned is None else scanned.ops),
+        options.model_dump(),
+        fabric.model_dump(mode="json"),
     )
     key = key_of()
     report, warning = None, None
@@ -198,7 +204,7 @@ def compile_step(
             if artifact is None:
                 warning = warning or _older(compile_dir, key_of)
                 artifact, report = _compile(
-                    module, interface, options, fabric, key, lock, progress, made or Provenance()
+                    module, scanned, interface, options, fabric, key, lock, progress, made or Provenance()
                 )
     return CompileResult(
         artifact=artifact,
@@ -241,6 +247,7 @@ def _older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> str | None:
 
 def _compile(
     module: ModuleOp,
+    scanned: Scan | None,
     interface: StepInterface,
     options: CompileOptions,
     fabric: Fabric,
@@ -251,7 +258,7 @@ def _compile(
 ) -> tuple[Artifact, CompileReport | StreamedReport]:
     from cgc.execution.choice import compile_for
 
-    stages, compiled = compile_for(options, module, interface, fabric, progress)
+    stages, compiled = compile_for(options, module, scanned, interface, fabric, progress)
     with stages.stage("Writing the artifact"):
         files, used = compiled.files(made), fabric.for_execution(compiled.estimates.execution)
         manifest = Manifest(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.step import TensorSpec
+from cs_toolkit.step import TensorSpec, device_bytes
 
 Key = tuple[int, int]
 
@@ -164,6 +165,11 @@ class Schedule:
         """In how many parts a tensor of a batch goes through the layers."""
         return self.micro.count if number in self.micro.parts else 1
 
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """Bytes of every value on the device."""
+        return {number: device_bytes((spec,)) for number, spec in self.values.items()}
+
     def wafer_calls(self) -> Iterator[Call]:
         """What the wafer computes for each micro-batch, in its order."""
         yield from _present(layer.forward for layer in self.layers)
@@ -194,9 +200,9 @@ class Schedule:
 
     def to_json(self) -> str:
         """As text; equal schedules give equal texts."""
-        fields = asdict(self)
-        fields["values"] = {number: [spec.dtype, spec.shape] for number, spec in self.values.items()}
-        return json.dumps(fields, separators=(",", ":"))
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        own["values"] = {number: [spec.dtype, spec.shape] for number, spec in self.values.items()}
+        return json.dumps(own, separators=(",", ":"), default=vars)
 
 
 def schedule_from_json(text: str) -> Schedule:

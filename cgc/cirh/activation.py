@@ -17,6 +17,7 @@ from cgc.cirh.base import (
     Value,
     float_attr,
     operand_type,
+    text_attr,
 )
 from cgc.cirh.elementwise import SigmoidOp, TanhOp, UnaryOp
 from cgc.cirh.facts import TRANSCENDENTAL, Facts, Fp16, Work, pointwise
@@ -266,7 +267,7 @@ _EXACT, _TANH = "NONE", "TANH"
 
 
 def _approximation(approximate: bool) -> dict[str, Attribute]:
-    return {"approximation": StringAttr(_TANH if approximate else _EXACT)}
+    return {"approximation": text_attr(_TANH if approximate else _EXACT)}
 
 
 def _require_approximation(op: CirhOp, approximation: str) -> None:

@@ -18,6 +18,7 @@ from cgc.cirh.base import (
     bool_attr,
     float_attr,
     operand_type,
+    text_attr,
 )
 from cgc.cirh.facts import Facts, Fp16, Samples, Work, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
@@ -98,7 +99,7 @@ class FusedBatchNormOp(BatchNormOp):
     ) -> None:
         operands = [x, scale, offset, mean, variance]
         properties = {
-            "data_format": StringAttr(NHWC),
+            "data_format": text_attr(NHWC),
             "epsilon": float_attr(epsilon),
             "exponential_avg_factor": float_attr(exponential_avg_factor),
             "is_training": bool_attr(is_training),
@@ -154,7 +155,7 @@ class FusedBatchNormGradOp(BatchNormOp):
     ) -> None:
         operands = [grad, x, scale, mean, variance]
         properties = {
-            "data_format": StringAttr(NHWC),
+            "data_format": text_attr(NHWC),
             "epsilon": float_attr(epsilon),
             "is_training": bool_attr(is_training),
         }

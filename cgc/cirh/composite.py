@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
 from cgc.cirh.activation import EluOp, GeluOp, HardSigmoidOp, ReluOp, SoftplusOp
-from cgc.cirh.base import CirhOp, TextParameter, Value, operand_type
+from cgc.cirh.base import CirhOp, TextParameter, Value, operand_type, text_attr
 from cgc.cirh.elementwise import SigmoidOp, TanhOp
 from cgc.cirh.facts import Facts, Fp16, Work, pointwise
 from cgc.cirh.linear import BiasAddOp
@@ -41,7 +41,7 @@ class CompositeOp(CirhOp):
 
     def __init__(self, x: Value, bias: Value, function: str) -> None:
         result = self.infer(operand_type(x), operand_type(bias), function)
-        super().__init__([x, bias], [result], {"function": StringAttr(function)})
+        super().__init__([x, bias], [result], {"function": text_attr(function)})
 
     @property
     def activation(self) -> type[CirhOp]:

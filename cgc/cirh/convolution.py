@@ -20,6 +20,7 @@ from cgc.cirh.base import (
     int_attr,
     ints_attr,
     operand_type,
+    text_attr,
 )
 from cgc.cirh.facts import Facts, Fp16, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
@@ -77,8 +78,8 @@ class ConvolutionOp(CirhOp):
         stride, dilation = stride or ones, dilation or ones
         padding = (0,) * 2 * len(ones) if padding is None else padding
         properties = {
-            "conv_pass_direction": StringAttr(conv_pass_direction),
-            "data_format": StringAttr(data_format_of(left)),
+            "conv_pass_direction": text_attr(conv_pass_direction),
+            "data_format": text_attr(data_format_of(left)),
             "dilation": ints_attr(dilation),
             "groups": int_attr(groups),
             "padding": ints_attr(padding),

@@ -18,6 +18,7 @@ from cgc.cirh.base import (
     Value,
     bool_attr,
     operand_type,
+    text_attr,
 )
 from cgc.cirh.facts import DIVIDE, SIMPLE, TRANSCENDENTAL, Elements, Facts, Fp16, Samples, Work, pointwise
 from cgc.cirh.types import (
@@ -378,7 +379,7 @@ class CompareOp(CirhOp):
 
     def __init__(self, lhs: Value, rhs: Value, direction: str) -> None:
         result = self.infer(operand_type(lhs), operand_type(rhs), direction)
-        super().__init__([lhs, rhs], [result], {"comparison_direction": StringAttr(direction)})
+        super().__init__([lhs, rhs], [result], {"comparison_direction": text_attr(direction)})
 
     @classmethod
     def infer(cls, lhs: Tensor, rhs: Tensor, direction: str) -> Tensor:

@@ -10,7 +10,16 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
-from cgc.cirh.base import INTS, CirhOp, IntsParameter, TextParameter, Value, ints_attr, operand_type
+from cgc.cirh.base import (
+    INTS,
+    CirhOp,
+    IntsParameter,
+    TextParameter,
+    Value,
+    ints_attr,
+    operand_type,
+    text_attr,
+)
 from cgc.cirh.facts import Facts, Fp16, Work, mixes
 from cgc.cirh.types import FLOATS, Tensor, element_count, tensor_of, tensor_type
 from cgc.cirh.window import data_format_of, require_space, require_window, window_counts
@@ -56,7 +65,7 @@ class WindowOp(CirhOp):
     ) -> dict[str, Attribute]:
         """The attributes of a window that slides over x or what has its rank."""
         return {
-            "data_format": StringAttr(data_format_of(x)),
+            "data_format": text_attr(data_format_of(x)),
             "ksize": ints_attr(ksize),
             "padding": ints_attr(padding),
             "strides": ints_attr(strides),
@@ -102,7 +111,7 @@ class PoolOp(WindowOp):
         padding = no_padding(ksize) if padding is None else padding
         result = self.infer(operand_type(x), pool_type, tuple(ksize), strides, padding)
         properties = self.window_properties(operand_type(x), ksize, strides, padding)
-        super().__init__([x], [result], {**properties, "pool_type": StringAttr(pool_type)})
+        super().__init__([x], [result], {**properties, "pool_type": text_attr(pool_type)})
 
     @classmethod
     def infer(

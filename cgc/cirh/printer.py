@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, Tenso
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
-from cgc.cirh.base import CirhOp, is_layer_attr
+from cgc.cirh.base import CirhOp, attribute_names, is_layer_attr
 
 _ESCAPED = re.compile(rb"[^ !#-\[\]-~]")
 """All bytes but printable ASCII without quote and backslash."""
@@ -29,6 +29,11 @@ class TextPrinter(Printer):
         """Tensor types and layers met so far and their texts, by identity: hashing takes longer."""
         return {}
 
+    @cached_property
+    def _known_ops(self) -> dict[tuple[object, ...], tuple[tuple[str, str], CirhOp]]:
+        """What `_known_texts` has found."""
+        return {}
+
     def print_string(self, text: str, *, indent: int | None = None) -> None:
         """Writes text; only what has line ends needs xDSL's care for indentation."""
         if "\n" in text or self.stream is None:
@@ -38,25 +43,55 @@ class TextPrinter(Printer):
             self.stream.write(text)
 
     def print_op(self, op: Operation) -> None:
-        """Writes an op; one of CIRH with the usual text in a few pieces."""
+        """Writes an op; one of CIRH with the usual text in one piece."""
         if not isinstance(op, CirhOp) or not self._is_usual(op):
             super().print_op(op)
             return
-        results, operands = (", ".join(map(self._named, values)) for values in (op.results, op.operands))
-        self.print_string(f"{results} = {op.name} {operands}" if operands else f"{results} = {op.name}")
-        self.print_op_attributes(op.ordered_attributes())
-        self.print_string(" : ")
-        self.print_function_type(op.operand_types, op.result_types)
+        names, read = self._ssa_values, op.operand_values
+        results = ", ".join([f"%{names.get(value) or self.new_name(value)}" for value in op.results])
+        operands = ", ".join([f"%{names.get(value) or self.new_name(value)}" for value in read])
+        space = " " if operands else ""
+        self.print_string(f"{results} = {op.name}{space}{operands}{self._behind_operands(op)}")
+
+    def _behind_operands(self, op: CirhOp) -> str:
+        """Attributes and types; of the own attributes and the types of an op the text is made once."""
+        own, types = self._known_texts(op, op.properties)
+        others = [self._named_attribute(name, op.attributes[name]) for name in sorted(op.attributes)]
+        parts = ", ".join([own, *others] if own else others)
+        return f" {{{parts}}}{types}" if parts else types
+
+    def _known_texts(self, op: CirhOp, attributes: Mapping[str, Attribute]) -> tuple[str, str]:
+        """(attributes without braces, types); the same objects have the same text."""
+        key = (
+            type(op),
+            *attributes,
+            *map(id, attributes.values()),
+            *[id(value.type) for value in op.operand_values],
+            *[id(value.type) for value in op.results],
+        )
+        known = self._known_ops.get(key)
+        if known is None:
+            texts = self._attributes_of(op), self._types_of(op)
+            # The op is kept, so that nothing else gets the identities of what it has.
+            known = self._known_ops[key] = texts, op
+        return known[0]
+
+    def _attributes_of(self, op: CirhOp) -> str:
+        """The own attributes of an op, in their order of definition."""
+        names = [name for name in attribute_names(type(op)) if name in op.properties]
+        return self.joined({name: op.properties[name] for name in names})
+
+    def _types_of(self, op: CirhOp) -> str:
+        types = [[value.type for value in values] for values in (op.operand_values, op.results)]
+        inputs, outputs = ([self.attribute_text(kind) for kind in kinds] for kinds in types)
+        results = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+        return f" : ({', '.join(inputs)}) -> {results}"
 
     def _is_usual(self, op: CirhOp) -> bool:
         has_own_text = type(op).print is not CirhOp.print or not op.results
         return not (
             has_own_text or self.print_generic_format or self.print_debuginfo or self.diagnostic.op_messages
         )
-
-    def _named(self, value: SSAValue) -> str:
-        """The name of a value as it is written; a new value gets one."""
-        return f"%{self._ssa_values.get(value) or self.new_name(value)}"
 
     def new_name(self, value: SSAValue) -> str:
         """Names a value that has no name yet."""
@@ -72,17 +107,23 @@ class TextPrinter(Printer):
 
     def print_attr_dict(self, attr_dict: Mapping[str, Attribute]) -> None:
         """Writes attributes in braces, in one piece."""
-        parts = []
-        for name, attribute in attr_dict.items():
-            value = self._attribute_text(attribute)
-            parts.append(f"{_name_text(name)} = {value}" if value else _name_text(name))
-        self.print_string(f"{{{', '.join(parts)}}}")
+        self.print_string(f"{{{self.joined(attr_dict)}}}")
 
-    def _attribute_text(self, attribute: Attribute) -> str:
+    def joined(self, attributes: Mapping[str, Attribute]) -> str:
+        """Attributes as they stand in braces."""
+        return ", ".join([self._named_attribute(*item) for item in attributes.items()])
+
+    def _named_attribute(self, name: str, attribute: Attribute) -> str:
+        value = self.attribute_text(attribute)
+        return f"{_name_text(name)} = {value}" if value else _name_text(name)
+
+    def attribute_text(self, attribute: Attribute) -> str:
         """The text of an attribute; nothing where its name says it all."""
+        if type(attribute) is StringAttr:
+            return _string(attribute.data)
+        if (known := self._texts.get(id(attribute))) is not None:
+            return known[1]
         match attribute:
-            case StringAttr():
-                return _quoted(attribute.data.encode())
             case UnitAttr():
                 return ""
             case IntegerAttr() if attribute.type == i64:
@@ -92,7 +133,7 @@ class TextPrinter(Printer):
             case DenseArrayBase() if attribute.elt_type == i64:
                 values = ", ".join(map(str, attribute.get_values()))
                 return f"array<i64: {values}>" if values else "array<i64>"
-        if id(attribute) in self._texts or isinstance(attribute, TensorType) or is_layer_attr(attribute):
+        if isinstance(attribute, TensorType) or is_layer_attr(attribute):
             return self._text_of(attribute)
         return _printed(attribute)
 
@@ -125,6 +166,11 @@ class TextPrinter(Printer):
         if known is None:
             known = self._texts[id(attribute)] = attribute, _text(attribute)
         return known[1]
+
+
+@lru_cache(maxsize=4096)
+def _string(text: str) -> str:
+    return _quoted(text.encode())
 
 
 def _quoted(text: bytes) -> str:

@@ -25,6 +25,7 @@ from cgc.cirh.base import (
     int_attr,
     ints_attr,
     operand_type,
+    text_attr,
 )
 from cgc.cirh.facts import Facts, Order, Work, mixes
 from cgc.cirh.types import (
@@ -214,7 +215,7 @@ class ReduceOp(CirhOp):
             [x],
             [self.infer(source, reduce_kind, dimensions, keep_dims)],
             {
-                "reduce_kind": StringAttr(reduce_kind),
+                "reduce_kind": text_attr(reduce_kind),
                 "dimensions": ints_attr(dimensions),
                 "keep_dims": bool_attr(keep_dims),
             },

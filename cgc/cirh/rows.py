@@ -19,6 +19,7 @@ from cgc.cirh.base import (
     TextParameter,
     Value,
     operand_type,
+    text_attr,
 )
 from cgc.cirh.facts import STREAM, Facts, Order, Samples, Work, mixes
 from cgc.cirh.types import ANY, INTEGERS, NUMBERS, ElementType, Tensor, tensor_of, tensor_type
@@ -85,7 +86,7 @@ class ScatterOp(CirhOp):
 
     def __init__(self, x: Value, indices: Value, updates: Value, reduce_kind: str) -> None:
         result = self.infer(operand_type(x), operand_type(indices), operand_type(updates), reduce_kind)
-        super().__init__([x, indices, updates], [result], {"reduce_kind": StringAttr(reduce_kind)})
+        super().__init__([x, indices, updates], [result], {"reduce_kind": text_attr(reduce_kind)})
 
     @classmethod
     def infer(cls, x: Tensor, indices: Tensor, updates: Tensor, reduce_kind: str) -> Tensor:
@@ -126,7 +127,7 @@ class ScatterNdOp(CirhOp):
         self, indices: Value, updates: Value, shape: Sequence[int], reduce_kind: str = "ADD"
     ) -> None:
         result = self.infer(operand_type(indices), operand_type(updates), shape, reduce_kind)
-        super().__init__([indices, updates], [result], {"reduce_kind": StringAttr(reduce_kind)})
+        super().__init__([indices, updates], [result], {"reduce_kind": text_attr(reduce_kind)})
 
     @classmethod
     def infer(cls, indices: Tensor, updates: Tensor, shape: Sequence[int], reduce_kind: str) -> Tensor:

@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind, StringLiteral
 
-from cgc.cirh.base import ORIGIN
+from cgc.cirh.base import ORIGIN, CirhOp
 from cgc.cirh.dialect import CIRH
 from cgc.cirh.printer import TextPrinter
 from cgc.cirh.verify import verify_module
@@ -144,7 +144,7 @@ def canonical_text(module: ModuleOp) -> str:
     Values are numbered in order of definition whatever their names, attributes are sorted, and where ops come
     from is left out.
     """
-    return _print(module, _CanonicalPrinter)
+    return _print(module, CanonicalPrinter)
 
 
 def _print(module: ModuleOp, printer_type: type[TextPrinter]) -> str:
@@ -153,17 +153,30 @@ def _print(module: ModuleOp, printer_type: type[TextPrinter]) -> str:
     return out.getvalue() + "\n"
 
 
-class _CanonicalPrinter(TextPrinter):
+class CanonicalPrinter(TextPrinter):
     """Prints without names, of values and of where ops come from."""
 
     def print_ssa_value(self, value: SSAValue) -> str:
+        """Writes the number of a value."""
         name = self._ssa_values.get(value) or self.new_name(value)
         self.print_string(f"%{name}")
         return name
 
     def new_name(self, value: SSAValue) -> str:
+        """The next number."""
         name = self._ssa_values[value] = self._get_new_valid_name_id()
         return name
+
+    def _behind_operands(self, op: CirhOp) -> str:
+        others = op.attributes
+        if others.keys() <= ORIGIN:
+            own, types = self._known_texts(op, op.properties)
+            return f" {{{own}}}{types}" if own else types
+        merged = op.properties | {name: value for name, value in others.items() if name not in ORIGIN}
+        return f" {{{self.joined(dict(sorted(merged.items())))}}}{self._types_of(op)}"
+
+    def _attributes_of(self, op: CirhOp) -> str:
+        return self.joined(dict(sorted(op.properties.items())))
 
     def print_op_attributes(
         self,
@@ -172,6 +185,7 @@ class _CanonicalPrinter(TextPrinter):
         reserved_attr_names: Iterable[str] = (),
         print_keyword: bool = False,
     ) -> bool:
+        """Writes what does not say where an op comes from."""
         return super().print_op_attributes(
             attributes,
             reserved_attr_names=ORIGIN.union(reserved_attr_names),
@@ -179,4 +193,5 @@ class _CanonicalPrinter(TextPrinter):
         )
 
     def print_attr_dict(self, attr_dict: Mapping[str, Attribute]) -> None:
+        """Writes attributes in the order of their names."""
         super().print_attr_dict(dict(sorted(attr_dict.items())))

@@ -14,6 +14,7 @@ from cs_toolkit.replicas import AUTO, ReplicaChoice
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from cgc.cirh.scan import Scan
     from cgc.driver import CompileOptions
     from cgc.execution.compiled import Compiled
     from cgc.performance.replicas import Replicated
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 def compile_for(
     options: CompileOptions,
     module: ModuleOp,
+    scanned: Scan | None,
     interface: StepInterface,
     fabric: Fabric,
     progress: Progress | None,
@@ -33,6 +35,7 @@ def compile_for(
     Args:
         options: with execution "auto" the step is pipelined where it fits, else its weights stream.
         module: the step; it is not changed.
+        scanned: the same as integers.
         interface: of the step.
         fabric: what the step is for.
         progress: told when a stage begins.
@@ -43,7 +46,7 @@ def compile_for(
     choice = options.execution
     own = weight_streaming.STAGES if choice == "weight_streaming" else pipelined.STAGES
     stages = Stages(COMMON_STAGES + own, progress)
-    optimized = rewritten(module, options.pipeline, stages)
+    optimized = rewritten(module, scanned, options.pipeline, stages)
     if choice == "weight_streaming":
         notices = _one_at_a_time(options.replicas)
         return stages, weight_streaming.compile_streamed(

@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from cgc.cirh.copies import copied
 from cgc.cirh.interface import step_mode
 from cgc.cirh.verify import verify_module
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+
+    from cgc.cirh.scan import Scan
 
 COMMON_STAGES = 3
 """Of every compilation: checking and rewriting the graph at its begin, writing the artifact at its end."""
@@ -48,18 +49,20 @@ class Stages:
             self._progress(name, self._done, self._total)
 
 
-def rewritten(module: ModuleOp, pipeline: str, stages: Stages) -> ModuleOp:
+def rewritten(module: ModuleOp, scanned: Scan | None, pipeline: str, stages: Stages) -> ModuleOp:
     """A checked and rewritten copy of a module; two stages.
 
     Args:
         module: the step; it is not changed.
+        scanned: the same as integers, see `cgc.cirh.scan`.
         pipeline: the rewrites.
         stages: of the compilation.
 
     Raises:
         CompileError: the module is invalid.
     """
-    from cgc.passes.pipeline import run_pipeline, verification_wanted
+    from cgc.folding.rewrite import rewrite
+    from cgc.passes.pipeline import verification_wanted
 
     with stages.stage("Checking the graph"):
         # Ops check themselves where they are made and where they are parsed.
@@ -67,6 +70,4 @@ def rewritten(module: ModuleOp, pipeline: str, stages: Stages) -> ModuleOp:
             verify_module(module)
         step_mode(module)
     with stages.stage("Rewriting the graph"):
-        optimized = copied(module)
-        run_pipeline(optimized, pipeline)
-    return optimized
+        return rewrite(module, scanned, pipeline)

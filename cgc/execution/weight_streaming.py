@@ -12,6 +12,7 @@ from cgc.cirh.text import print_module
 from cgc.executable import export_step
 from cgc.execution.activations import activation_notices, chosen_step, memory_limit
 from cgc.execution.compiled import Compiled, Part
+from cgc.layers.norms import split_norms
 from cgc.layers.streamed import streamed_step
 from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
 from cgc.performance.layer_costs import layer_costs, placed_layers
@@ -49,7 +50,7 @@ def compile_streamed(
     """Compiles a rewritten step; function *i* of the schedule is executable *i*.
 
     Args:
-        module: the step.
+        module: the step; its norms are split.
         fabric: the wafer that holds a layer at a time.
         stages: of the compilation.
         streaming: what the user has decided.
@@ -83,6 +84,7 @@ def estimated_streamed(
     """A rewritten step in layers, and what it is estimated at; three stages. See `compile_streamed`."""
     wafer = fabric.for_execution("weight_streaming")
     with stages.stage("Cutting the step into layers"):
+        split_norms(module)
         step = streamed_step(module)
     with stages.stage("Placing layers"):
         layers = placed_layers(step, wafer)

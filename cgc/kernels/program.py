@@ -21,6 +21,7 @@ from cgc.cirh.interface import (
     arguments_and_results,
     graph_function,
 )
+from cgc.cirh.labels import OpLabels
 from cgc.cirh.ops import BroadcastInDimOp, ops_where
 from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.errors import KernelGraphError
@@ -103,6 +104,7 @@ class Program:
         self.batch_size = _batch_size(self.inputs) if part is None else part.batch_size
         self.input_bytes_per_sample = -(-device_bytes(tuple(batch)) // self.batch_size)
         self._users: dict[SSAValue, list[int]] = {}
+        self._labels = OpLabels()
         self._position: dict[Operation, int] = {op: index for index, op in enumerate(self.ops)}
 
     def producer(self, value: SSAValue) -> int | None:
@@ -131,10 +133,18 @@ class Program:
                     found.add(user)
         return sorted(found)
 
+    @cached_property
+    def labels(self) -> list[int]:
+        """Of each op a number, equal for ops that may be copies of each other, see `OpLabels`."""
+        return list(map(self._labels.label, self.ops))
+
+    def type_number(self, value: SSAValue) -> int:
+        """The same for the type of a value."""
+        return self._labels.type_number(value.type)
+
     def producers(self, index: int) -> list[int]:
         """Positions of the ops that make the operands of an op, ascending."""
-        found = {self.producer(operand) for operand in self.ops[index].operands}
-        return sorted(position for position in found if position is not None)
+        return sorted(set(self._producers[index]))
 
     def elements(self, index: int) -> int:
         """Elements of an op's largest result."""
@@ -189,8 +199,15 @@ class Program:
             index = pending.pop()
             if index not in found:
                 found.add(index)
-                pending += self.producers(index)
+                pending += self._producers[index]
         return frozenset(found)
+
+    @cached_property
+    def _producers(self) -> list[list[int]]:
+        """Of each op the positions of those that make its operands, as often as it reads them."""
+        position = {id(result): index for index, op in enumerate(self.ops) for result in op.results}
+        found = ([position.get(id(operand), -1) for operand in op.operand_values] for op in self.ops)
+        return [[made for made in one if made >= 0] for one in found]
 
     def constants_behind(self, values: Iterable[SSAValue]) -> frozenset[int]:
         """The constant ops that make the values which are constant."""

@@ -51,13 +51,11 @@ def cut(graph: StepGraph, labels: Sequence[Hashable]) -> Cut:
     forward = _forward_layers(graph, found, reads, labels)
     count = max(forward.values(), default=0) + 1
     backward = _backward_layers(graph, found, reads, forward, count)
-    layers = tuple(
-        Layer(
-            tuple(op for op, at in forward.items() if at == layer),
-            tuple(op for op, at in backward.items() if at == layer),
-        )
-        for layer in range(count)
-    )
+    parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
+    for half, layer_of in enumerate((forward, backward)):
+        for op, layer in layer_of.items():
+            parts[layer][half].append(op)
+    layers = tuple(Layer(tuple(ahead), tuple(back)) for ahead, back in parts)
     return Cut(graph, tuple(found), layers)
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Block, SSAValue
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, named_function
 from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.random import KEY, SeededRandomOp
 from cgc.layers.graph import StepGraph
-from cgc.layers.labels import shared_properties
 from cs_toolkit.step import MODEL_STATE
 
 
@@ -49,9 +48,10 @@ def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterab
     wanted = tuple(dict.fromkeys(results))
     ops: dict[int, None] = {}
     pending = [(value, False) for value in reversed(wanted)]
+    producers = graph.producer
     while pending:
         value, is_ready = pending.pop()
-        producer = graph.producer.get(value)
+        producer = producers.get(value)
         if producer is None or producer in ops or not is_inside(producer):
             continue
         if is_ready:
@@ -63,33 +63,30 @@ def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterab
     read = (*(value for op in ops for value in graph.operands[op]), *wanted)
     needed = [value for value in dict.fromkeys(read) if value not in made]
     weights = [value for value in needed if value in graph.state and not graph.is_small(value)]
-    others = [value for value in needed if value not in weights]
+    with_layer = set(weights)
+    others = [value for value in needed if value not in with_layer]
     return Function(tuple(ops), (*weights, *others), len(weights), wanted)
 
 
-def structure(
-    part: Function, graph: StepGraph, ops: Sequence[CirhOp], types: Sequence[Attribute]
-) -> Hashable:
+def structure(part: Function, graph: StepGraph, labels: Sequence[int], types: Sequence[int]) -> Hashable:
     """What a part computes, whatever its values are called: equal for copies of a layer.
 
     Args:
         part: the part.
         graph: the step.
-        ops: of the step.
-        types: of the values of the step.
+        labels: of the ops of the step.
+        types: numbers of the types of its values.
     """
     local: dict[int, int] = {value: index for index, value in enumerate(part.arguments)}
     lines = []
     for op in part.ops:
-        read = tuple(local[value] for value in graph.operands[op])
+        lines.append((labels[op], *[local[value] for value in graph.operands[op]]))
         for value in graph.results[op]:
             local[value] = len(local)
-        made = tuple(types[value] for value in graph.results[op])
-        lines.append((type(ops[op]), shared_properties(ops[op]), read, made))
     return (
-        tuple(types[value] for value in part.arguments),
+        tuple([types[value] for value in part.arguments]),
         tuple(lines),
-        tuple(local[value] for value in part.results),
+        tuple([local[value] for value in part.results]),
     )
 
 

@@ -69,8 +69,12 @@ class StepGraph:
 
     def producers(self, op: int) -> tuple[int, ...]:
         """The ops whose results an op reads."""
-        made = (self.producer[value] for value in self.operands[op] if value in self.producer)
-        return tuple(dict.fromkeys(made))
+        return self._producers[op]
+
+    @cached_property
+    def _producers(self) -> list[tuple[int, ...]]:
+        made = self.producer
+        return [tuple(dict.fromkeys([made[v] for v in read if v in made])) for read in self.operands]
 
     def readers(self, op: int) -> tuple[int, ...]:
         """The ops that read a result of an op."""
@@ -124,7 +128,7 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
     return StepGraph(
         operands=[tuple(number[value] for value in op.operands) for op in program.ops],
         results=[tuple(number[value] for value in op.results) for op in program.ops],
-        size_bytes=[value_bytes(value) for value in values],
+        size_bytes=_sizes(values, program),
         inputs=frozenset(inputs[:count]),
         state=frozenset(number[value] for value in program.state),
         optimizer_state=frozenset(
@@ -142,6 +146,14 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
             if isinstance(kind := op.attributes.get(TOTAL_OF), StringAttr)
         },
     )
+
+
+def _sizes(values: Sequence[SSAValue], program: Program) -> list[int]:
+    """Bytes of values: a step has few types."""
+    types = list(map(program.type_number, values))
+    one_of = dict(zip(types, values, strict=True))
+    sizes = {kind: value_bytes(value) for kind, value in one_of.items()}
+    return [sizes[kind] for kind in types]
 
 
 def value_bytes(value: SSAValue) -> int:

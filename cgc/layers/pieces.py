@@ -7,7 +7,7 @@ intermediate. One function does for all weights of an optimizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -17,7 +17,6 @@ from cgc.cirh.base import CirhOp
 from cgc.cirh.constant import ConstOp
 from cgc.cirh.facts import Elements
 from cgc.cirh.shape import BroadcastInDimOp, ReshapeOp
-from cgc.cirh.text import print_module
 from cgc.cirh.types import Tensor, element_count, tensor_of, tensor_type
 from cgc.layers.functions import Function, function, named_module
 from cgc.layers.graph import StepGraph
@@ -45,21 +44,19 @@ class SweptUpdates:
 
 def swept_updates(
     graph: StepGraph,
-    ops: Sequence[CirhOp],
     values: Sequence[SSAValue],
-    like: FuncOp,
     layers: Sequence[Sequence[int]],
     is_inside: Callable[[int], bool],
+    text_of: Callable[[Function], str | None],
 ) -> tuple[tuple[SweptUpdates, ...], ...]:
     """What of the update of each layer is computed in pieces.
 
     Args:
         graph: the step.
-        ops: of the step.
         values: of the step.
-        like: the function of the step.
         layers: of each layer, the new values of its state.
         is_inside: whether an op belongs to the update.
+        text_of: of a part, the text of its `piece_module`, if it has one.
     """
     parts = [_parts(graph, states, is_inside) for states in layers]
     readers: dict[int, int] = {}
@@ -79,8 +76,7 @@ def swept_updates(
     for layer in parts:
         groups: dict[object, tuple[str, list[Function]]] = {}
         for part in filter(is_alone, layer):
-            if (module := piece_module(part, graph, ops, values, like)) is not None:
-                text = print_module(module)
+            if (text := text_of(part)) is not None:
                 small = tuple(value for value in part.arguments if graph.is_small(value))
                 old = tuple(_place(replaced[value], part) for value in part.results)
                 groups.setdefault((text, small, old), (text, []))[1].append(part)
@@ -164,10 +160,14 @@ def _flat_op(
 
 def _parts(graph: StepGraph, states: Iterable[int], is_inside: Callable[[int], bool]) -> list[Function]:
     """New values by the large values that they share, each group with what computes it."""
+    known: dict[int | None, tuple[Function, set[int]]] = {}
     groups: list[tuple[set[int], list[int]]] = []
     for state in states:
-        part = function(graph, is_inside, [state])
-        large = _tensors(part, graph)
+        made = graph.producer.get(state)  # with one value of an op come the others
+        if made is None or made not in known:
+            part = function(graph, is_inside, [state])
+            known[made] = part, _tensors(part, graph)
+        large = set(known[made][1])
         joined, apart = [state], []
         for others, members in groups:
             if large & others:
@@ -176,7 +176,14 @@ def _parts(graph: StepGraph, states: Iterable[int], is_inside: Callable[[int], b
             else:
                 apart.append((others, members))
         groups = [*apart, (large, joined)]
-    return [function(graph, is_inside, members) for _, members in groups]
+    found = []
+    for _, members in groups:
+        first, *rest = (graph.producer.get(state) for state in members)
+        if first is None or any(made != first for made in rest):
+            found.append(function(graph, is_inside, members))
+        else:
+            found.append(replace(known[first][0], results=tuple(members)))
+    return found
 
 
 def _tensors(part: Function, graph: StepGraph) -> set[int]:

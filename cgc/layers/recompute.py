@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cgc.layers.streamed import StreamedStep, recomputing
-from cgc.layers.traffic import peak_bytes, value_sizes
+from cgc.layers.traffic import peak_bytes
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.streaming import Recompute
 
@@ -63,7 +63,7 @@ def layers_to_recompute(schedule: Schedule, room_bytes: int) -> frozenset[int]:
 
 def _saved_bytes(schedule: Schedule) -> dict[int, int]:
     """By layer what recomputing it saves: all that its forward part keeps but the input of the next layer."""
-    size = value_sizes(schedule)
+    size = schedule.sizes
     backward = {value for layer in schedule.layers if layer.backward for value in layer.backward.arguments}
     forward = {value for layer in schedule.layers if layer.forward for value in layer.forward.arguments}
     saved = {}

@@ -8,13 +8,14 @@ from functools import cached_property
 
 from xdsl.dialects.func import FuncOp
 
+from cgc.cirh.text import print_module
 from cgc.cirh.types import dtype_name, tensor_of
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
 from cgc.layers.functions import Function, function, random_ops, structure
 from cgc.layers.graph import numbered_values
 from cgc.layers.micro.rewrite import MicroStep
-from cgc.layers.pieces import SweptUpdates, swept_updates
+from cgc.layers.pieces import SweptUpdates, piece_module, swept_updates
 from cgc.layers.roles import Role
 from cgc.layers.update_plan import UpdateRound, update_plan
 from cgc.lowering.counter_random import op_key
@@ -65,13 +66,14 @@ class _Scheduler:
     ) -> None:
         self._cut, self._graph, self._program, self._ops = step, step.graph, program, program.ops
         self._numbered = numbered_values(program)
-        self._types = [value.type for value in self._numbered]
+        self._types = [program.type_number(value) for value in self._numbered]
         self._recomputed, self._micro = recomputed, micro
         self._functions: list[Function] = []
         self._known: dict[Hashable, int] = {}
         self._plan = update_plan(step)
+        self._like, self._piece_texts = like, dict[Hashable, str | None]()
         self._swept = swept_updates(
-            self._graph, self._ops, self._numbered, like, self._plan.states, self._is_update
+            self._graph, self._numbered, self._plan.states, self._is_update, self._piece_text
         )
         self._last = {*step.graph.outputs, *step.graph.replacements.values()}
 
@@ -147,6 +149,18 @@ class _Scheduler:
         )
         return Sweep(number, taken, tuple(zip(*(part.results for part in swept.parts), strict=True)))
 
+    def _piece_text(self, part: Function) -> str | None:
+        """The text of a part in pieces, made once for parts of one structure."""
+        random = [op.op_seed for op in random_ops(part, self._ops)]
+        key = self._structure(part), part.weights, *random
+        if key not in self._piece_texts:
+            module = piece_module(part, self._graph, self._ops, self._numbered, self._like)
+            self._piece_texts[key] = None if module is None else print_module(module)
+        return self._piece_texts[key]
+
+    def _structure(self, part: Function) -> Hashable:
+        return structure(part, self._graph, self._program.labels, self._types)
+
     def _is_update(self, op: int) -> bool:
         return op in self._large_updates or self._cut.roles[op] is Role.REPEATED
 
@@ -189,8 +203,7 @@ class _Scheduler:
         if not results:
             return None
         part = function(self._graph, lambda op: op in inside or self._cut.roles[op] is Role.REPEATED, results)
-        shape = structure(part, self._graph, self._ops, self._types)
-        number = self._function(shape, part)
+        number = self._function(self._structure(part), part)
         keys = tuple(op_key(op.seed, op.op_seed) for op in random_ops(part, self._ops))
         return Call(number, part.arguments, keys, part.results)
 

@@ -12,9 +12,8 @@ from cgc.kernels.program import Program
 from cgc.layers.cut import Cut, cut
 from cgc.layers.functions import Function, part_module
 from cgc.layers.graph import numbered_values, step_graph
-from cgc.layers.labels import labels
 from cgc.layers.micro.rewrite import MicroStep, micro_step
-from cgc.layers.norms import split_norms
+from cgc.layers.norms import has_joint_norms, split_norms
 from cgc.layers.pieces import piece_module
 from cgc.layers.schedule import schedule
 from cs_toolkit.schedule import Schedule
@@ -67,11 +66,13 @@ def streamed_step(
         NotSplitError: the samples of the batch need each other, so that there are no micro-batches.
     """
     micro = micro_step(module, micro_batches) if micro_batches > 1 else None
-    copy = copied(module) if micro is None else micro.module
-    split_norms(copy)
-    program = Program(copy)
-    found = cut(step_graph(program, micro), labels(program.ops))
-    return _scheduled(copy, program, found, recomputed, micro)
+    own = module if micro is None else micro.module
+    if has_joint_norms(own):
+        own = copied(module) if micro is None else own
+        split_norms(own)
+    program = Program(own)
+    found = cut(step_graph(program, micro), program.labels)
+    return _scheduled(own, program, found, recomputed, micro)
 
 
 def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cs_toolkit.schedule import Call, Schedule
-from cs_toolkit.step import device_bytes
 from cs_toolkit.traffic import SMALL_BYTES
 
 
@@ -32,7 +31,7 @@ class LayerTraffic:
 def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
     """The traffic of every layer, in the order of the forward pass."""
     state = frozenset(schedule.state.values())
-    size = value_sizes(schedule)
+    size = schedule.sizes
     backward = {value for layer in schedule.layers if layer.backward for value in layer.backward.arguments}
     updated = {value for call in schedule.update_calls() for value in call.arguments}
 
@@ -61,7 +60,7 @@ def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
 
 def peak_bytes(schedule: Schedule) -> int:
     """The most bytes of activations that are on the wafer at once: made by a call, wanted by a later one."""
-    size, calls = value_sizes(schedule), list(schedule.wafer_calls())
+    size, calls = schedule.sizes, list(schedule.wafer_calls())
     last = {value: index for index, call in enumerate(calls) for value in call.arguments}
     state = frozenset(schedule.state.values())
     leaving: dict[int, list[int]] = {}
@@ -78,8 +77,3 @@ def peak_bytes(schedule: Schedule) -> int:
 
 def _arguments(call: Call | None) -> frozenset[int]:
     return frozenset(call.arguments) if call else frozenset()
-
-
-def value_sizes(schedule: Schedule) -> dict[int, int]:
-    """Bytes of every value on the device."""
-    return {number: device_bytes((spec,)) for number, spec in schedule.values.items()}

@@ -51,6 +51,7 @@ def update_plan(step: Cut) -> UpdatePlan:
 class _Planner:
     def __init__(self, step: Cut) -> None:
         self._graph, self._roles, self._count = step.graph, step.roles, len(step.layers)
+        self._layers: dict[int, int] = {}
         self._reads = Reads(step.graph, step.roles)
         self._made_in = {
             op: index for index, layer in enumerate(step.layers) for op in (*layer.forward, *layer.backward)
@@ -70,10 +71,10 @@ class _Planner:
         return UpdatePlan(tuple(rounds), states)
 
     def _by_layer(self, items: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(
-            tuple(dict.fromkeys(item for item, layer in items if layer == index))
-            for index in range(self._count)
-        )
+        found: list[dict[int, None]] = [{} for _ in range(self._count)]
+        for item, layer in items:
+            found[layer][item] = None
+        return tuple(map(tuple, found))
 
     def _rounds(self) -> dict[int, int]:
         """The round of each op of the update with small results."""
@@ -98,6 +99,11 @@ class _Planner:
 
     def _layer(self, op: int) -> int:
         """The layer whose gradients arrive last of those an op needs, else the first to read its state."""
+        if op not in self._layers:
+            self._layers[op] = self._found_layer(op)
+        return self._layers[op]
+
+    def _found_layer(self, op: int) -> int:
         values = self._needed(op)
         arrived = [
             self._made_in[made] for v in values if (made := self._graph.producer.get(v)) in self._made_in

@@ -42,33 +42,38 @@ def update_side(graph: StepGraph, fixed: frozenset[int]) -> frozenset[int]:
 
 
 class _Network:
-    """A flow of bytes from the wafer to MemoryX, through the values that may cross."""
+    """A flow of bytes from the wafer to MemoryX, through the values that may cross.
+
+    Behind source and sink, node 2 + i is op i; a value has the node behind its passage after all ops.
+    """
 
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
         self._capacity: dict[tuple[int, int], int] = {}
-        self._nodes: dict[tuple[str, int], int] = {}
+        self._added: list[int] = []
+        self._first_value = 2 + len(graph.operands)
 
     def add(self, op: int, *, is_before: bool, is_after: bool) -> None:
         """An op that is not of the forward pass."""
-        node = self._node("op", op)
+        capacity, node, producers = self._capacity, 2 + op, self._graph.producer
+        self._added.append(op)
         if is_before:
-            self._connect(_SOURCE, node)
+            capacity[_SOURCE, node] = _INFINITE
         if is_after:
-            self._connect(node, _SINK)
+            capacity[node, _SINK] = _INFINITE
         for value in self._graph.operands[op]:
-            self._connect(self._leaving(value), node)
-            if (producer := self._graph.producer.get(value)) is not None:
-                self._connect(node, self._producer_node(producer))
+            capacity[self._leaving(value), node] = _INFINITE
+            if (producer := producers.get(value)) is not None:
+                capacity[node, self._producer_node(producer)] = _INFINITE
 
     def end_in(self, values: Iterable[int]) -> None:
         """Values that MemoryX has to have."""
         for value in values:
-            self._connect(self._leaving(value), _SINK)
+            self._capacity[self._leaving(value), _SINK] = _INFINITE
 
     def cut(self) -> frozenset[int]:
         """The ops before the cheapest cut, of those that were added."""
-        size = len(self._nodes) + 2
+        size = self._first_value + len(self._graph.size_bytes)
         rows, columns = zip(*self._capacity, strict=True) if self._capacity else ((), ())
         capacity = csr_array(
             (np.fromiter(self._capacity.values(), np.int32), (rows, columns)), shape=(size, size)
@@ -77,26 +82,20 @@ class _Network:
         residual = csr_array(capacity - flow)
         residual.eliminate_zeros()
         reached = set(breadth_first_order(residual, _SOURCE, return_predecessors=False).tolist())
-        return frozenset(op for (kind, op), node in self._nodes.items() if kind == "op" and node in reached)
-
-    def _node(self, kind: str, index: int) -> int:
-        return self._nodes.setdefault((kind, index), len(self._nodes) + 2)
+        return frozenset(op for op in self._added if 2 + op in reached)
 
     def _producer_node(self, op: int) -> int:
-        return _SOURCE if op in self._graph.forward else self._node("op", op)
+        return _SOURCE if op in self._graph.forward else 2 + op
 
     def _leaving(self, value: int) -> int:
         """The node behind the passage of a value, which costs its bytes once however many read it.
 
         State is at MemoryX already, and small values cost nothing.
         """
-        leaving = self._node("value", value)
+        leaving = self._first_value + value
         if value not in self._graph.state:
             made = self._graph.producer.get(value)
             entering = _SOURCE if made is None else self._producer_node(made)
             cost = 0 if self._graph.is_small(value) else -(-self._graph.size_bytes[value] // _UNIT_BYTES)
             self._capacity.setdefault((entering, leaving), cost)
         return leaving
-
-    def _connect(self, tail: int, head: int) -> None:
-        self._capacity[tail, head] = _INFINITE

@@ -1,0 +1,130 @@
+"""The ops of a step as integers: what is asked to find repeats, without IR objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.func import FuncOp
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.labels import OpLabels
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The ops of a function by place, and its values by number: arguments, then results in order.
+
+    Attributes:
+        ops: without the terminator.
+        labels: of each op, equal for ops that may be the same op of two copies of a block.
+        first_result: of each op, the number of its first result, which is how many values come before it; one
+            more at the end.
+        first_read: of each op, the place in `read` of its first operand; one more at the end.
+        read: the values that ops read, one op behind the other.
+        returned: the values that the function returns.
+    """
+
+    ops: Sequence[CirhOp]
+    labels: Ints
+    first_result: Ints
+    first_read: Ints
+    read: Ints
+    returned: Sequence[int]
+
+    @property
+    def arguments(self) -> int:
+        """How many values are arguments."""
+        return int(self.first_result[0])
+
+    @cached_property
+    def producer(self) -> Ints:
+        """Of each value the op that makes it; -1 for an argument."""
+        made = np.repeat(np.arange(len(self.ops)), np.diff(self.first_result))
+        return np.concatenate((np.full(self.arguments, -1), made))
+
+    def operands(self, op: int) -> list[int]:
+        """The values that an op reads."""
+        found: list[int] = self.read[self.first_read[op] : self.first_read[op + 1]].tolist()
+        return found
+
+    def results(self, op: int) -> range:
+        """The values that an op makes."""
+        return range(self.first_result[op], self.first_result[op + 1])
+
+    def users(self, value: int) -> list[int]:
+        """The ops that read a value, ascending; twice for one that reads it twice."""
+        places, values, readers = self._users
+        first, end = np.searchsorted(values, (value, value + 1))
+        found: list[int] = readers[places[first:end]].tolist()
+        return found
+
+    @cached_property
+    def _users(self) -> tuple[Ints, Ints, Ints]:
+        """Places in `read` ordered by value, their values, and the reader of each place."""
+        order = np.argsort(self.read, kind="stable")
+        readers = np.repeat(np.arange(len(self.ops)), np.diff(self.first_read))
+        return order, self.read[order], readers
+
+
+def scan(function: FuncOp) -> Scan | None:
+    """Reads a function; None where it holds other ops than those of CIRH, or a value that is made later."""
+    try:
+        return _scan(function, OpLabels())
+    except KeyError:  # of a value that nothing has made before
+        return None
+
+
+def _scan(function: FuncOp, known: OpLabels) -> Scan | None:
+    block = function.body.block
+    number = {id(value): index for index, value in enumerate(block.args)}
+    ops: list[CirhOp] = []
+    labels: list[int] = []
+    read: list[int] = []
+    first_result, first_read = [len(number)], [0]
+    label = known.label
+    last, kinds = block.last_op, set[type]()
+    for op in block.ops:
+        if op is last:
+            break
+        if type(op) not in kinds:
+            if not isinstance(op, CirhOp):
+                return None
+            kinds.add(type(op))
+        ops.append(op)
+        labels.append(label(op))
+        read += [number[id(value)] for value in op.operand_values]
+        for result in op.results:
+            number[id(result)] = len(number)
+        first_result.append(len(number))
+        first_read.append(len(read))
+    returned = [number[id(value)] for value in last.operands] if last is not None else []
+    return Scan(
+        ops,
+        labels=np.array(labels, np.int64),
+        first_result=np.array(first_result, np.int64),
+        first_read=np.array(first_read, np.int64),
+        read=np.array(read, np.int64),
+        returned=returned,
+    )
+
+
+def are_equal(first: FuncOp, second: FuncOp) -> bool:
+    """Whether two functions are equal, the names and seeds of their ops included; False for other ops."""
+    labels = OpLabels()
+    one, other = (_scan(function, labels) for function in (first, second))
+    if one is None or other is None:
+        return False
+    tables = (
+        (found.labels, found.first_result, found.first_read, found.read, found.returned)
+        for found in (one, other)
+    )
+    return all(map(np.array_equal, *tables)) and all(
+        a.properties == b.properties and a.attributes == b.attributes
+        for a, b in zip(one.ops, other.ops, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""A step whose blocks repeat is rewritten once a block: time to rewrite is flat in depth."""

@@ -1,0 +1,81 @@
+"""Runs passes on one copy of what repeats in a step."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cgc.cirh.copies import copied
+from cgc.cirh.interface import graph_function
+from cgc.cirh.scan import Scan, are_equal
+from cgc.cirh.verify import verify_module
+from cgc.errors import CompileError
+from cgc.folding.families import NotFoldedError
+from cgc.folding.fold import Folded, folded
+from cgc.folding.unfold import unfolded
+from cgc.passes.pipeline import run_pipeline, verification_wanted
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+
+_KEPT = 3, 4
+"""So many copies are rewritten, and one less to see what one more makes of them. With few of them it may not
+be clear where others come in."""
+
+
+def rewrite(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp:
+    """A rewritten copy of a module, equal to what the passes make of a whole copy.
+
+    Args:
+        module: a step; it is not changed.
+        scanned: the same as integers.
+        pipeline: names and options of the passes, in order.
+
+    Raises:
+        CompileError: see `run_pipeline`.
+    """
+    return _folded(module, scanned, pipeline) or _whole(copied(module), pipeline)
+
+
+def _folded(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp | None:
+    """The same where blocks repeat and are rewritten alike; else None."""
+    if scanned is None:
+        return None
+    for kept in _KEPT:
+        with suppress(NotFoldedError, CompileError):  # errors are told of the whole step: its ops have names
+            source = folded(module, scanned, kept)
+            if source is None:
+                return None
+            made = unfolded(_checked(source, pipeline), source)
+            if verification_wanted():
+                verify_module(made)
+            return made
+    return None
+
+
+def _checked(source: Folded, pipeline: str) -> ModuleOp:
+    """What is left of a step, rewritten in place, if one copy more changes that as `unfolded` says.
+
+    It may depend on how many copies there are: numbers add up from copy to copy, and negations cancel each
+    other out.
+
+    Args:
+        source: some copies.
+        pipeline: the passes.
+
+    Raises:
+        NotFoldedError: that is so.
+    """
+    fewer = source.shorter()
+    expected = unfolded(_whole(fewer.module, pipeline), fewer)
+    short = _whole(source.module, pipeline)
+    if not are_equal(graph_function(expected), graph_function(short)):
+        raise NotFoldedError("what the passes make depends on the number of copies")
+    return short
+
+
+def _whole(module: ModuleOp, pipeline: str) -> ModuleOp:
+    """The module itself, rewritten."""
+    run_pipeline(module, pipeline)
+    return module

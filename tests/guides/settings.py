@@ -1,0 +1,111 @@
+"""In which surroundings the commands of the documents run, and which of them do not run here, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CHECKOUT = "checkout"
+"""Commands run in the root of a fresh copy of the repository, `bin/...` included."""
+EXAMPLE = "example"
+"""Commands run where `run.py` of an example lies, as copied by `csrun init`; the commands are in PATH."""
+EMPTY = "empty"
+"""Commands run in an empty folder; the commands are in PATH."""
+
+NETWORK = "no network here"
+"""Commands run in a network of their own: a loopback on which every port is free."""
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Blocks of a page that one user would type one after the other.
+
+    Attributes:
+        page: the document.
+        headings: fragments of the headings above the blocks; none: all that no other guide has.
+        place: CHECKOUT, EXAMPLE or EMPTY.
+        nodes: of a Slurm cluster whose first node owns the CS system; 0: no Slurm.
+        program: the number of the page's block of Python that is `run.py`.
+        before: shell commands that make what the page takes for granted.
+        network: of this machine, for what comes from a package index.
+    """
+
+    page: str
+    headings: tuple[str, ...] = ()
+    place: str = EXAMPLE
+    nodes: int = 0
+    program: int | None = None
+    before: str = ""
+    network: bool = False
+
+    def __str__(self) -> str:
+        return "#".join([self.page, *self.headings[:1]])
+
+
+RUN_PY_IN_A_CHECKOUT = "cp -rn models/fc_mnist/tf/. ."
+INPUT_FUNCTION = """cat >> data.py <<'END'
+
+
+def train_input():
+    from params import Params
+    from models.common.tf.params import read_params
+
+    return train_input_fn({"batch_size": 256})
+END"""
+
+GUIDES = (
+    Guide("README.md", ("with-pip",), EMPTY),
+    Guide("README.md", place=CHECKOUT),
+    Guide("README.md", ("on-a-slurm-cluster",), CHECKOUT, 4, before=RUN_PY_IN_A_CHECKOUT),
+    Guide("models/README.md", place=CHECKOUT),
+    Guide("docs/containers.md"),
+    Guide("docs/input-analyzer.md", before=INPUT_FUNCTION),
+    Guide("docs/install.md", ("with-pip", "the-main-job", "packages-that-a-program-needs"), CHECKOUT, network=True),
+    Guide("docs/install.md", ("from-a-checkout",), CHECKOUT),
+    Guide("docs/install.md", ("on-a-cluster",), nodes=4),
+    Guide("docs/port-tensorflow.md", program=0, place=EMPTY),
+    Guide("docs/pytorch.md", place=CHECKOUT),
+    Guide("docs/replicas.md", place=CHECKOUT),
+    Guide("docs/site-configuration.md", place=CHECKOUT),
+    Guide("docs/slurm.md", nodes=4),
+    Guide("docs/weight-streaming.md"),
+    Guide("docs/weight-streaming.md", ("on-several-hosts",), nodes=6),
+    Guide("docs/weight-streaming.md", ("a-model-larger-than-the-wafer",), CHECKOUT),
+)
+
+ADDRESSES = ("10.0.0.7", "10.80.0.5", "10.80.0.100", "192.0.2.7")
+"""Of the machines in the documents: all of them are this one."""
+
+STANDS_FOR = {
+    "IP:PORT": "127.0.0.1:9000",
+    "/etc/csrun": "$HOME/etc/csrun",
+    "/shared": "$HOME",
+    "/scratch": "$HOME",
+    " 1234": " $JOB",
+    "[worker-0]": "worker-0",
+}
+"""What a reader puts in the place of a word; JOB is the id of the newest job."""
+
+BY_CI = "`.ci/run` runs it"
+INDEX = "needs a package index that has the toolkit; docs/install.md installs its wheel"
+
+NOT_RUN = {
+    "README.md": {
+        "pip install 'cs-toolkit[tf]'": INDEX,
+        "make demo": BY_CI,
+        "make test": BY_CI,
+    },
+    "docs/containers.md": {
+        "python3 -m venv /software/programs": INDEX,
+        "/software/programs/bin/pip install 'cs-toolkit[tf]' tensorflow_datasets": INDEX,
+        "export CSRUN_PROGRAM_PYTHON=/software/programs/bin/python": INDEX,
+    },
+    "docs/install.md": {"make setup": BY_CI, "make demo": BY_CI},
+    "docs/slurm.md": {
+        "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge": BY_CI,
+        "make test": BY_CI,
+    },
+}
+"""Commands that are not executed, with the reason."""
+
+EXIT_CODES: dict[tuple[str, str], int] = {}
+"""Commands that end with another code than 0, as their page says."""

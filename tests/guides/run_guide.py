@@ -24,10 +24,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("guides", "slurm", "unit/docs")]
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("guides", "slurm", "containers", "unit/docs")]
 
 import pages
 from cluster import SlurmCluster
+from image import make_image
 from settings import ADDRESSES, CHECKOUT, EXAMPLE, EXIT_CODES, GUIDES, NOT_RUN, STANDS_FOR, Guide
 
 LINE_LIMIT_S = 300.0
@@ -197,9 +198,12 @@ def prepare(guide: Guide, shell: Shell, home: Path) -> None:
     editor = home / "editor"
     editor.write_text(f"#!/bin/sh\ncat >> \"$1\" <<END\n{SITE}END\n")
     editor.chmod(0o755)
+    if guide.image:
+        make_image(home / "software" / "image")
     before = []
     if guide.place == EXAMPLE:
         before.append("csrun init fc_mnist && cd models/fc_mnist/tf")
+        before.append("sed -i 's/max_steps: 1000/max_steps: 200/' configs/*.yaml")
         if guide.nodes:
             before.append("mkdir -p ~/.config/csrun && $EDITOR ~/.config/csrun/site.yaml")
     if guide.program is not None:

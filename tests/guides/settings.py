@@ -11,9 +11,6 @@ EXAMPLE = "example"
 EMPTY = "empty"
 """Commands run in an empty folder; the commands are in PATH."""
 
-NETWORK = "no network here"
-"""Commands run in a network of their own: a loopback on which every port is free."""
-
 
 @dataclass(frozen=True)
 class Guide:
@@ -27,6 +24,7 @@ class Guide:
         program: the number of the page's block of Python that is `run.py`.
         before: shell commands that make what the page takes for granted.
         network: of this machine, for what comes from a package index.
+        image: a container image lies at /software/image.
     """
 
     page: str
@@ -36,20 +34,21 @@ class Guide:
     program: int | None = None
     before: str = ""
     network: bool = False
+    image: bool = False
 
     def __str__(self) -> str:
         return "#".join([self.page, *self.headings[:1]])
 
 
 RUN_PY_IN_A_CHECKOUT = "cp -rn models/fc_mnist/tf/. ."
-INPUT_FUNCTION = """cat >> data.py <<'END'
+INPUT_FUNCTION = """cat > pipeline.py <<'END'
+import tensorflow as tf
 
 
 def train_input():
-    from params import Params
-    from models.common.tf.params import read_params
-
-    return train_input_fn({"batch_size": 256})
+    records = tf.data.Dataset.range(100_000).shuffle(1000, seed=1)
+    records = records.map(lambda number: tf.random.stateless_normal([64], tf.stack([number, number])))
+    return records.repeat().batch(32)
 END"""
 
 GUIDES = (
@@ -57,7 +56,7 @@ GUIDES = (
     Guide("README.md", place=CHECKOUT),
     Guide("README.md", ("on-a-slurm-cluster",), CHECKOUT, 4, before=RUN_PY_IN_A_CHECKOUT),
     Guide("models/README.md", place=CHECKOUT),
-    Guide("docs/containers.md"),
+    Guide("docs/containers.md", image=True),
     Guide("docs/input-analyzer.md", before=INPUT_FUNCTION),
     Guide("docs/install.md", ("with-pip", "the-main-job", "packages-that-a-program-needs"), CHECKOUT, network=True),
     Guide("docs/install.md", ("from-a-checkout",), CHECKOUT),
@@ -80,10 +79,11 @@ STANDS_FOR = {
     "/etc/csrun": "$HOME/etc/csrun",
     "/shared": "$HOME",
     "/scratch": "$HOME",
-    " 1234": " $JOB",
+    "/software": "$HOME/software",
+    " 1234": " $(squeue --noheader --states=all --sort=-i --format=%i | head -1)",
     "[worker-0]": "worker-0",
 }
-"""What a reader puts in the place of a word; JOB is the id of the newest job."""
+"""What a reader puts in the place of a word; a job's number is that of the newest."""
 
 BY_CI = "`.ci/run` runs it"
 INDEX = "needs a package index that has the toolkit; docs/install.md installs its wheel"

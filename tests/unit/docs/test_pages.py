@@ -80,6 +80,8 @@ def parse_program(words: list[str]) -> None:
         return
     assert python in ("python", "python-ws", "python-pt"), python
     script, *arguments = rest
+    if script == "-c":
+        return
     assert script.startswith("run.py") or (ROOT / script).is_file(), script
     if not arguments and script == "run.py":
         return  # a program whose settings are in its code

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("guides", "slurm", "
 import pages
 from cluster import SlurmCluster
 from image import make_image
-from settings import ADDRESSES, CHECKOUT, EXAMPLE, EXIT_CODES, GUIDES, NOT_RUN, STANDS_FOR, Guide
+from surroundings import ADDRESSES, CHECKOUT, EXAMPLE, EXIT_CODES, GUIDES, NOT_RUN, STANDS_FOR, Guide
 
 LINE_LIMIT_S = 300.0
 READY_LIMIT_S = 60.0

@@ -80,7 +80,7 @@ STANDS_FOR = {
     "/shared": "$HOME",
     "/scratch": "$HOME",
     "/software": "$HOME/software",
-    " 1234": " $(squeue --noheader --states=all --sort=-i --format=%i | head -1)",
+    " 1234": " $(csrun status | awk 'NR == 2 {print $2}')",
     "[worker-0]": "worker-0",
 }
 """What a reader puts in the place of a word; a job's number is that of the newest."""
@@ -106,6 +106,13 @@ NOT_RUN = {
     },
 }
 """Commands that are not executed, with the reason."""
+
+PROGRAMS = {
+    ("docs/port-tensorflow.md", 0): "tests/guides/surroundings.py",
+    ("docs/pytorch.md", 0): "tests/clients/cstorch/test_documents.py",
+    ("docs/pytorch.md", 1): "tests/clients/cstorch/test_documents.py",
+}
+"""Blocks of Python that are whole programs, and what executes them."""
 
 EXIT_CODES: dict[tuple[str, str], int] = {}
 """Commands that end with another code than 0, as their page says."""

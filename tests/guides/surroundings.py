@@ -114,5 +114,7 @@ PROGRAMS = {
 }
 """Blocks of Python that are whole programs, and what executes them."""
 
-EXIT_CODES: dict[tuple[str, str], int] = {}
-"""Commands that end with another code than 0, as their page says."""
+EXIT_CODES = {
+    ("docs/input-analyzer.md", "cs_input_analyzer --apply pipeline.py:train_input"): 2,
+}
+"""Commands that end with another code than 0, as their page says: `--apply` refuses where nobody is asked."""

@@ -144,7 +144,7 @@ def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:
     )
 
 
-def _helpful(kernel: Kernel, levers: Sequence[Lever]) -> str:
+def helpful(kernel: Kernel, levers: Sequence[Lever]) -> str:
     """Which changes of a kernel itself make it faster, the best first."""
     helping = sorted((lever for lever in levers[1:] if lever.helps), key=lambda lever: lever.cycles or 0)[
         :_LARGEST
@@ -166,7 +166,7 @@ def _work(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str
     cycles = f"{layout.compute_cycles:,} cycles"
     each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
     reason = FAMILIES[kernel.family].fastest.format_map(sizes)
-    return f"At its fastest layout {kernel.name} takes {each}{reason} {_helpful(kernel, levers)}"
+    return f"At its fastest layout {kernel.name} takes {each}{reason} {helpful(kernel, levers)}"
 
 
 def _slowest_loops(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
@@ -181,7 +181,7 @@ def _slowest_loops(kernel: Kernel, layout: Configuration, levers: Sequence[Lever
         why = "a running value goes from PE to PE, so that more PEs do not help"
     else:
         why = "its iterations are all spread, what remains is their start"
-    return f"{head} `{nest.describe()}`: {why}. {_helpful(kernel, levers)}{_known(kernel)}"
+    return f"{head} `{nest.describe()}`: {why}. {helpful(kernel, levers)}{_known(kernel)}"
 
 
 def _known(kernel: Kernel) -> str:
@@ -207,7 +207,7 @@ def _stream(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> s
             f"The busiest link of {kernel.name} takes {each}, for a sample, and no layout of it has a less "
             "busy one"
         )
-    return f"{law}. {_helpful(kernel, levers)}" if levers[1:] else f"{law}. Fewer or shorter rows are faster."
+    return f"{law}. {helpful(kernel, levers)}" if levers[1:] else f"{law}. Fewer or shorter rows are faster."
 
 
 def _next_limit(

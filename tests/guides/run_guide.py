@@ -84,7 +84,7 @@ class Shell:
 
     def end_servers(self) -> None:
         """Ends all servers."""
-        self._send("[ -z \"$(jobs -p)\" ] || { kill $(jobs -p); wait; }")
+        self._send('[ -z "$(jobs -p)" ] || { kill $(jobs -p); wait; }')
         self._ready = self.texts()
         self.has_server = False
 
@@ -196,7 +196,7 @@ def place(guide: Guide, folder: Path, home: Path) -> Path:
 def prepare(guide: Guide, shell: Shell, home: Path) -> None:
     """Makes what the page takes for granted."""
     editor = home / "editor"
-    editor.write_text(f"#!/bin/sh\ncat >> \"$1\" <<END\n{SITE}END\n")
+    editor.write_text(f'#!/bin/sh\ncat >> "$1" <<END\n{SITE}END\n')
     editor.chmod(0o755)
     if guide.image:
         make_image(home / "software" / "image")

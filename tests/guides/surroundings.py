@@ -58,7 +58,12 @@ GUIDES = (
     Guide("models/README.md", place=CHECKOUT),
     Guide("docs/containers.md", image=True),
     Guide("docs/input-analyzer.md", before=INPUT_FUNCTION),
-    Guide("docs/install.md", ("with-pip", "the-main-job", "packages-that-a-program-needs"), CHECKOUT, network=True),
+    Guide(
+        "docs/install.md",
+        ("with-pip", "the-main-job", "packages-that-a-program-needs"),
+        CHECKOUT,
+        network=True,
+    ),
     Guide("docs/install.md", ("from-a-checkout",), CHECKOUT),
     Guide("docs/install.md", ("on-a-cluster",), nodes=4),
     Guide("docs/port-tensorflow.md", program=0, place=EMPTY),

@@ -13,9 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from run_guide import ROOT, command_of, lines_of, pages
 from surroundings import ADDRESSES, EXIT_CODES, GUIDES, NOT_RUN, PROGRAMS, STANDS_FOR
 
-LINES = {
-    (pages.name(page), command_of(line)) for page in pages.pages() for _, line in pages.code_lines(page)
-}
+LINES = {(pages.name(page), command_of(line)) for page in pages.pages() for _, line in pages.code_lines(page)}
 
 
 def test_every_line_of_commands_has_one_guide() -> None:

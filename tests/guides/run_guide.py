@@ -23,15 +23,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("guides", "slurm", "containers", "unit/docs")]
+sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in ("slurm", "containers"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "unit" / "docs"))
+sys.path.append(str(Path(__file__).resolve().parent))
 
 import pages
 from cluster import SlurmCluster
 from image import make_image
+from packages import make_packages
 from surroundings import ADDRESSES, CHECKOUT, EXAMPLE, EXIT_CODES, GUIDES, NOT_RUN, STANDS_FOR, Guide
 
-LINE_LIMIT_S = 300.0
+ROOT = Path(__file__).resolve().parents[2]
 READY_LIMIT_S = 60.0
 SERVER = re.compile(r"\bcs_system (memoryx )?(serve|member)\b")
 TAIL_LINES = 60
@@ -39,7 +41,7 @@ SITE = "gres_resource: cs:1\ngres_node: cs-node1\ndef_cpus_per_task: 1\n"
 INSIDE = "--inside"
 
 
-class Failed(Exception):
+class FailedError(Exception):
     """A command of the page does not do what the page says."""
 
 
@@ -93,7 +95,7 @@ class Shell:
         end_s = time.monotonic() + READY_LIMIT_S
         while self.texts() < self._ready:
             if time.monotonic() > end_s:
-                raise Failed("a server is not ready")
+                raise FailedError("a server is not ready")
             time.sleep(0.05)
 
     def texts(self) -> int:
@@ -128,7 +130,7 @@ def command_of(line: str) -> str:
 
 
 def run_guide(guide: Guide, folder: Path) -> None:
-    """Runs all lines; raises Failed at the first that fails."""
+    """Runs all lines; raises FailedError at the first that fails."""
     home = folder / "home"
     home.mkdir()
     with ExitStack() as stack:
@@ -161,21 +163,22 @@ def run_block(guide: Guide, lines: list[str], shell: Shell) -> None:
         code = shell.run(typed(command))
         print(f"  {time.monotonic() - started_s:.1f} s", flush=True)
         if code != EXIT_CODES.get((guide.page, command), 0):
-            raise Failed(f"exit code {code} of: {line}")
+            raise FailedError(f"exit code {code} of: {line}")
 
 
 def variables(guide: Guide, home: Path) -> dict[str, str]:
     """Of a user who has set nothing."""
-    kept = ("LANG", "PIP_", "TERM", "TZ")
+    kept = ("LANG", "TERM", "TZ")
     clean = {name: value for name, value in os.environ.items() if name.startswith(kept)}
-    commands = "" if guide.network else f"{ROOT / 'bin'}:{ROOT / '.venv/bin'}:"
+    commands = "" if guide.empty else f"{ROOT / 'bin'}:{ROOT / '.venv/bin'}:"
     return {
         **clean,
         "HOME": str(home),
         "TMPDIR": str(home),
         "PATH": f"{commands}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "EDITOR": str(home / "editor"),
-        "JAX_COMPILATION_CACHE_DIR": "",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(home / "packages"),
     }
 
 
@@ -198,6 +201,8 @@ def prepare(guide: Guide, shell: Shell, home: Path) -> None:
     editor = home / "editor"
     editor.write_text(f'#!/bin/sh\ncat >> "$1" <<END\n{SITE}END\n')
     editor.chmod(0o755)
+    if guide.empty:
+        make_packages(home / "packages")
     if guide.image:
         make_image(home / "software" / "image")
     before = []
@@ -212,7 +217,7 @@ def prepare(guide: Guide, shell: Shell, home: Path) -> None:
     before += [guide.before] if guide.before else []
     for line in before:
         if code := shell.run(line):
-            raise Failed(f"exit code {code} of what comes before the page: {line}")
+            raise FailedError(f"exit code {code} of what comes before the page: {line}")
 
 
 def set_up_loopback() -> None:
@@ -226,9 +231,8 @@ def set_up_loopback() -> None:
 
 def apart(guide: Guide) -> list[str]:
     """The command that runs a guide in namespaces of its own, with which all its processes end."""
-    network = [] if guide.network else ["--net"]
     root = [] if os.geteuid() == 0 else ["--map-root-user"]
-    words = ["unshare", *root, *network, "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
+    words = ["unshare", *root, "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
     return [*words, sys.executable, __file__, str(guide), INSIDE]
 
 
@@ -238,13 +242,12 @@ def main(arguments: list[str]) -> int:
         chosen = [guide for guide in GUIDES if str(guide) in arguments or not arguments]
         return max(subprocess.run(apart(guide), check=False).returncode for guide in chosen)
     (guide,) = (guide for guide in GUIDES if str(guide) == arguments[0])
-    if not guide.network:
-        set_up_loopback()
+    set_up_loopback()
     folder = Path(tempfile.mkdtemp(prefix="guide-"))
     folder.chmod(0o755)
     try:
         run_guide(guide, folder)
-    except Failed as failure:
+    except FailedError as failure:
         tail = (folder / "output").read_text(errors="replace").splitlines()[-TAIL_LINES:]
         print(f"{guide}: {failure}\n", *tail, sep="\n")
         return 1

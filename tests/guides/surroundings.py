@@ -23,7 +23,7 @@ class Guide:
         nodes: of a Slurm cluster whose first node owns the CS system; 0: no Slurm.
         program: the number of the page's block of Python that is `run.py`.
         before: shell commands that make what the page takes for granted.
-        network: of this machine, for what comes from a package index.
+        empty: no command of the toolkit is in PATH; pip installs packages of this environment.
         image: a container image lies at /software/image.
     """
 
@@ -33,7 +33,7 @@ class Guide:
     nodes: int = 0
     program: int | None = None
     before: str = ""
-    network: bool = False
+    empty: bool = False
     image: bool = False
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ GUIDES = (
         "docs/install.md",
         ("with-pip", "the-main-job", "packages-that-a-program-needs"),
         CHECKOUT,
-        network=True,
+        empty=True,
     ),
     Guide("docs/install.md", ("from-a-checkout",), CHECKOUT),
     Guide("docs/install.md", ("on-a-cluster",), nodes=4),

@@ -91,7 +91,9 @@ STANDS_FOR = {
 """What a reader puts in the place of a word; a job's number is that of the newest."""
 
 BY_CI = "`.ci/run` runs it"
-INDEX = "needs a package index that has the toolkit; docs/install.md installs its wheel"
+INDEX = "needs a package index that has the toolkit; docs/install.md installs from a wheel"
+
+LARGE = "takes 21 GB of disk, and minutes; `make soak` trains it"
 
 NOT_RUN = {
     "README.md": {
@@ -104,6 +106,12 @@ NOT_RUN = {
         "export CSRUN_PROGRAM_PYTHON=/software/programs/bin/python": INDEX,
     },
     "docs/install.md": {"make setup": BY_CI, "make demo": BY_CI},
+    "docs/weight-streaming.md": {
+        "bin/cs_system serve --memoryx-dir=/scratch": LARGE,
+        "bin/csrun_wse --total-nodes=1 --tasks-per-node=2 python-ws $P/run.py --mode=train "
+        "-p $P/configs/params_cerebras_gpt_1p3b_msl128.yaml -o gpt_1p3b "
+        "--cs_ip=127.0.0.1:9000 --max_steps=3": LARGE,
+    },
     "docs/slurm.md": {
         "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge": BY_CI,
         "make test": BY_CI,

@@ -51,9 +51,11 @@ class SlowestKernel:
 
 
 def step_changes(now: StreamedPerformance, estimate: Estimate, batch_size: int) -> tuple[StepChange, ...]:
-    """A larger batch, and activations of half the size where those of a batch do not fit at once."""
+    """A larger batch; of one in parts, activations of half the size, or no parts where there is room."""
     changes = [(f"a batch twice as large ({2 * batch_size:,})", 2, 1.0)]
-    if now.micro_batches > 1:
+    if now.fits_at_once:
+        changes.append(("the whole batch at once", 1, 1 / now.micro_batches))
+    elif now.micro_batches > 1:
         changes.append(("activations of half as many bytes", 1, 0.5))
     least = _GAIN * batch_size / now.step_s
     found = ((words, times * batch_size / estimate(times, share).step_s) for words, times, share in changes)

@@ -54,6 +54,12 @@ def streamed_verdict(report: StreamedReport) -> str:
                 f"{start} are transfers at {link:.0f} GB/s that compute does not hide, most of them in layer "
                 f"{layer}{_larger_batch(report)}."
             )
+        case "activation memory" if performance.fits_at_once:
+            return (
+                f"{start} goes to passes beyond the first: the program asks for {performance.micro_batches:,} "
+                f"micro-batches, of {_mb(performance.activation_bytes)} MB of activations each, and the wafer "
+                f"has room for {_mb(performance.activation_room_bytes)} MB."
+            )
         case "activation memory":
             return (
                 f"{start} goes to passes beyond the first: activations of a batch take "

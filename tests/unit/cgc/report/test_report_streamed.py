@@ -142,7 +142,7 @@ def test_the_verdict_has_the_figures_of_what_bounds_the_rate(
 def test_the_report_says_what_a_change_of_the_step_would_do(report: StreamedReport) -> None:
     def estimate(times: int, share: float) -> StreamedPerformance:
         parts = {part: seconds * share for part, seconds in report.performance.parts.items()}
-        return replace(report.performance, parts=parts, micro_batches=2)
+        return replace(report.performance, parts=parts, micro_batches=2, activation_room_bytes=1)
 
     changed = replace(report, changes=step_changes(estimate(1, 1.0), estimate, report.batch_size))
     larger, smaller_activations = changed.changes
@@ -184,3 +184,15 @@ def test_where_compute_bounds_the_rate_its_kernel_is_named(report: StreamedRepor
     best = min((lever for lever in kernel.levers[1:] if lever.helps), key=lambda lever: lever.cycles or 0)
     assert f"{best.change}: {best.cycles:,} cycles" in streamed_report_json(named)["remedies"][0]
     assert sentence not in render_streamed_text(other)
+
+
+def test_micro_batches_that_the_program_asks_for_are_not_put_on_the_memory(report: StreamedReport) -> None:
+    cut = replace(report.performance, micro_batches=4)
+    assert cut.fits_at_once
+    parts = {**cut.parts, "activation memory": 1.0}
+    asked = replace(report, performance=replace(cut, parts=parts))
+    verdict = streamed_verdict(asked)
+    assert "the program asks for 4 micro-batches, of 0.0 MB of activations each" in verdict
+    assert "16-bit" not in verdict
+    _, change = step_changes(asked.performance, lambda *_: report.performance, report.batch_size)
+    assert (change.change, change.helps) == ("the whole batch at once", True)

@@ -36,6 +36,7 @@ from surroundings import ADDRESSES, CHECKOUT, EXAMPLE, EXIT_CODES, GUIDES, NOT_R
 ROOT = Path(__file__).resolve().parents[2]
 READY_LIMIT_S = 60.0
 SERVER = re.compile(r"\bcs_system (memoryx )?(serve|member)\b")
+SYSTEM = re.compile(r"\bcs_system serve\b")
 TAIL_LINES = 60
 SITE = "gres_resource: cs:1\ngres_node: cs-node1\ndef_cpus_per_task: 1\n"
 INSIDE = "--inside"
@@ -57,7 +58,7 @@ class Shell:
     def __init__(self, folder: Path, output: Path, environment: dict[str, str]) -> None:
         self.output = output
         self._ready = 0
-        self.has_server = False
+        self.has_system = False
         reading, writing = os.pipe()
         with output.open("ab") as file:
             self._bash = subprocess.Popen(
@@ -79,16 +80,19 @@ class Shell:
         return self._send(f"{{ {line}\n}} </dev/null")
 
     def start(self, line: str) -> None:
-        """Starts a server and does not wait."""
+        """Starts a server and does not wait; a second CS system takes the place of the first."""
+        if self.has_system and SYSTEM.search(line):
+            self.wait_for_servers()
+            self.end_servers()
+        self.has_system |= bool(SYSTEM.search(line))
         self._ready += "member" not in line
-        self.has_server = True
         self._send(line if line.endswith("&") else f"{line} &")
 
     def end_servers(self) -> None:
         """Ends all servers."""
         self._send('[ -z "$(jobs -p)" ] || { kill $(jobs -p); wait; }')
         self._ready = self.texts()
-        self.has_server = False
+        self.has_system = False
 
     def wait_for_servers(self) -> None:
         """Waits until all that were started accept calls."""
@@ -153,7 +157,7 @@ def run_block(guide: Guide, lines: list[str], shell: Shell) -> None:
         command = command_of(line)
         if command in NOT_RUN.get(guide.page, {}):
             continue
-        if not shell.has_server and "--cs_ip=" in line and not SERVER.search(line):
+        if not shell.has_system and "--cs_ip=" in line and not SERVER.search(line):
             shell.start("cs_system serve --host=0.0.0.0")
         started_s = time.monotonic()
         print(f"$ {command}", flush=True)

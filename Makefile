@@ -1,6 +1,6 @@
 # Every target sets up what it needs: `make demo` and `make test` work on a fresh checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test soak bench demo proto clean
+.PHONY: help setup lint test guides soak bench demo proto clean
 
 PYTHON := .venv/bin/python
 
@@ -20,6 +20,9 @@ lint: .venv/.complete ## ruff (style, format), mypy --strict, who may import who
 
 test: .venv/.complete ## the tests
 	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder
+
+guides: .venv/.complete ## the commands of all documents, executed as they stand there
+	$(PYTHON) -m pytest -m guides -o faulthandler_timeout=660 tests/guides
 
 soak: .venv/.complete ## the long fault and load tests
 	$(PYTHON) -m pytest -m soak

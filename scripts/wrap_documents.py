@@ -39,7 +39,7 @@ def wrapped(text: str) -> str:
         paragraph.clear()
 
     for line in text.split("\n"):
-        is_fence = line.startswith("```")
+        is_fence = line.lstrip().startswith("```")
         continues_item = bool(paragraph and later)
         if fenced or is_fence or (_KEPT.match(line) and not (continues_item and line.strip())):
             flush()

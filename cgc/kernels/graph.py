@@ -52,6 +52,10 @@ class Kernel:
         """Bytes of the activations of all samples that wait, see `samples`."""
         return math.ceil(self.samples(fill) * self.parameters.get("stash_bytes", 0))
 
+    def without_stash(self) -> Kernel:
+        """The kernel in a layer by itself: all samples pass forward before the first one passes backward."""
+        return replace(self, parameters={**self.parameters, "stash_bytes": 0}, samples_in_flight=1.0)
+
     def of_replica(self, replicas: int) -> Kernel:
         """The kernel in one of several copies of the model: work of a step is shared by fewer samples."""
         loops = None if self.loops is None else replace(self.loops, replicas=replicas)

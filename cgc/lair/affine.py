@@ -34,7 +34,7 @@ def composed(outer: AffineMap, inner: AffineMap) -> AffineMap:
     results = []
     for expr in outer.results:
         replaced = expr.replace_dims_and_symbols(inner.results, ())
-        # the flattener writes `mod` as a difference, so it is left alone where nothing can be simplified
+        # the flattener writes `mod` as a difference, so it is kept where nothing can be simplified
         nested = any(isinstance(inner.results[loop], AffineBinaryOpExpr) for loop in expr.used_dims())
         deep = nested and isinstance(expr, AffineBinaryOpExpr)
         results.append(replaced.simplify(inner.num_dims, 0) if deep else replaced)

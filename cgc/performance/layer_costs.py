@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import TensorType
@@ -150,10 +150,7 @@ def _without_stash(graph: KernelGraph) -> KernelGraph:
 
     What waits in between lies in the memory that no layer takes, see `cgc.performance.layers`.
     """
-    kernels = tuple(
-        replace(kernel, parameters={**kernel.parameters, "stash_bytes": 0}, samples_in_flight=1.0)
-        for kernel in graph.kernels
-    )
+    kernels = tuple(kernel.without_stash() for kernel in graph.kernels)
     return KernelGraph(kernels, graph.edges, graph.batch_size, graph.input_bytes_per_sample)
 
 

@@ -71,7 +71,8 @@ class StreamedPerformance:
         layers: in the order of the forward pass.
         micro_batch_size: samples that go through the layers together.
         micro_batches: of a step.
-        activation_bytes: the most that wait on the wafer, of the whole batch.
+        activation_bytes: the most that wait on the wafer: of the whole batch, or of a micro-batch where the
+            step is cut.
         activation_room_bytes: what the wafer has for them.
         parts: seconds of a step by what they are for; they sum up to `step_s`.
     """
@@ -82,6 +83,12 @@ class StreamedPerformance:
     activation_bytes: int
     activation_room_bytes: int
     parts: dict[Bound, float]
+
+    @property
+    def fits_at_once(self) -> bool:
+        """Whether a batch goes through in parts although the wafer has room for the activations of all."""
+        waiting = self.micro_batches * self.activation_bytes
+        return self.micro_batches > 1 and waiting <= self.activation_room_bytes
 
     @property
     def step_s(self) -> float:

@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cgc.errors import PlacementError
+from cgc.kernels.configurations import Configuration
 from cgc.kernels.graph import Kernel
+from cgc.kernels.nests.changes import loop_changes
+from cgc.kernels.nests.cost import nest_shares
+from cgc.lair.nest import LoopNest
 from cgc.placement.shapes import GraphShapes, KernelShapes
 from cs_toolkit.fabric import Fabric
 
@@ -34,7 +38,7 @@ class Lever:
 def find_levers(
     kernel: Kernel, cycles: int, shapes: KernelShapes, fabric: Fabric, fill: float
 ) -> list[Lever]:
-    """More PEs first, then what the sizes of the kernel allow; of a generated kernel PEs alone.
+    """More PEs first, then what the sizes of the kernel allow.
 
     Args:
         kernel: the one that bounds the speed.
@@ -44,12 +48,16 @@ def find_levers(
         fill: samples in flight, see `Kernel.samples`.
     """
     levers, least = [_more_pes(cycles, shapes)], int(shapes.cycles[0])
-    if kernel.loops is not None:
-        return levers
-    for change, parameters in _changes(kernel.parameters):
-        found = _fastest(replace(kernel, parameters=parameters), fabric, fill)
+    for change, changed in _changed(kernel, shapes):
+        found = _fastest(changed, fabric, fill)
         levers.append(Lever(change, found, found is not None and found < _GAIN * least))
     return levers
+
+
+def slowest_nest(kernel: Kernel, layout: Configuration) -> tuple[LoopNest, float]:
+    """The loop nest of a generated kernel that takes most of its time, and its share of that."""
+    assert kernel.loops is not None, "a generated kernel has loops"
+    return max(nest_shares(kernel.loops, kernel.parameters, layout), key=lambda found: found[1])
 
 
 def lever_text(lever: Lever) -> str:
@@ -75,6 +83,18 @@ def _fastest(kernel: Kernel, fabric: Fabric, fill: float) -> int | None:
     except PlacementError:
         return None
     return None if shapes is None else int(shapes[0].cycles[0])
+
+
+def _changed(kernel: Kernel, shapes: KernelShapes) -> Iterator[tuple[str, Kernel]]:
+    """Changes in words, and the kernel that they lead to."""
+    sizes = kernel.parameters
+    if kernel.loops is None:
+        for change, parameters in _changes(sizes):
+            yield change, replace(kernel, parameters=parameters)
+        return
+    nest, _ = slowest_nest(kernel, shapes.layouts[shapes.fastest])
+    for change, share, loops in loop_changes(kernel.loops, nest):
+        yield change, replace(kernel, parameters=_scaled(sizes, ("stash_bytes",), share), loops=loops)
 
 
 def _changes(sizes: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:

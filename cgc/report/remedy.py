@@ -9,12 +9,11 @@ import numpy as np
 from cgc.kernels.configurations import Configuration
 from cgc.kernels.families import FAMILIES
 from cgc.kernels.graph import Kernel, KernelGraph
-from cgc.kernels.nests.cost import nest_shares
 from cgc.performance.model import Performance
 from cgc.placement.model import Placement
 from cgc.placement.shapes import KernelShapes
 from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas
-from cgc.report.levers import Lever
+from cgc.report.levers import Lever, slowest_nest
 from cgc.report.limit import Limit, Reason
 from cs_toolkit.fabric import Fabric
 
@@ -145,7 +144,7 @@ def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:
     )
 
 
-def _helpful(kernel: Kernel, levers: Sequence[Lever]) -> str:
+def helpful(kernel: Kernel, levers: Sequence[Lever]) -> str:
     """Which changes of a kernel itself make it faster, the best first."""
     helping = sorted((lever for lever in levers[1:] if lever.helps), key=lambda lever: lever.cycles or 0)[
         :_LARGEST
@@ -162,36 +161,33 @@ def _helpful(kernel: Kernel, levers: Sequence[Lever]) -> str:
 def _work(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
     """Why more PEs do not help a kernel that computes, and what would."""
     if kernel.loops is not None:
-        return _slowest_loops(kernel, layout)
+        return _slowest_loops(kernel, layout, levers)
     sizes, rows = kernel.parameters, max(1, kernel.parameters.get("rows", 1))
     cycles = f"{layout.compute_cycles:,} cycles"
     each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
     reason = FAMILIES[kernel.family].fastest.format_map(sizes)
-    return f"At its fastest layout {kernel.name} takes {each}{reason} {_helpful(kernel, levers)}"
+    return f"At its fastest layout {kernel.name} takes {each}{reason} {helpful(kernel, levers)}"
 
 
-def _slowest_loops(kernel: Kernel, layout: Configuration) -> str:
-    """The loop nest of a generated kernel that takes most of its time, and what holds it up."""
-    assert kernel.loops is not None, "a generated kernel has loops"
-    nest, share = max(nest_shares(kernel.loops, kernel.parameters, layout), key=lambda found: found[1])
+def _slowest_loops(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
+    """The loop nest of a generated kernel that takes most of its time, what holds it up, and what helps."""
+    nest, share = slowest_nest(kernel, layout)
     head = (
         f"{100 * share:.0f} % of the time of {kernel.name}, a generated kernel, at its fastest layout goes to"
     )
-    loops = f"{head} `{nest.describe()}`"
     if nest.scanned:
-        return (
-            f"{loops}: every step of the scan needs the one before, so that more PEs do not help. A scan "
-            "over fewer elements, or none, does."
-        )
-    if nest.carried:
-        return (
-            f"{loops}: a running value goes from PE to PE, so that more PEs do not help. Write it as an op "
-            "that the kernel library knows (layer norm, batch norm, softmax), or sum over fewer elements."
-        )
-    return (
-        f"{loops}: its iterations are all spread, what remains is their start. Write it as an op that the "
-        "kernel library knows, or as fewer and larger ops."
-    )
+        why = "every step of the scan needs the one before, so that more PEs do not help"
+    elif nest.carried:
+        why = "a running value goes from PE to PE, so that more PEs do not help"
+    else:
+        why = "its iterations are all spread, what remains is their start"
+    return f"{head} `{nest.describe()}`: {why}. {helpful(kernel, levers)}{_known(kernel)}"
+
+
+def _known(kernel: Kernel) -> str:
+    """What else there is for a generated kernel, which no cost function tells."""
+    known = ", such as a layer norm, batch norm or softmax" if kernel.family == "reduction" else ""
+    return f" An op that the kernel library knows{known} may be faster than loops."
 
 
 def _stream(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
@@ -206,11 +202,12 @@ def _stream(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> s
         )
     else:
         rows = max(1, kernel.parameters.get("rows", 1))
+        each = f"{rows:,} rows, {cycles / rows:,.1f} cycles each" if rows > 1 else f"{cycles:,} cycles"
         law = (
-            f"{kernel.name} sends {rows:,} rows a sample over its busiest link, {cycles / rows:,.1f} cycles "
-            "each, and has no layout with a less busy one"
+            f"The busiest link of {kernel.name} takes {each}, for a sample, and no layout of it has a less "
+            "busy one"
         )
-    return f"{law}. {_helpful(kernel, levers)}" if levers[1:] else f"{law}. Fewer or shorter rows are faster."
+    return f"{law}. {helpful(kernel, levers)}" if levers[1:] else f"{law}. Fewer or shorter rows are faster."
 
 
 def _next_limit(

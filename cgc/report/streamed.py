@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cgc.layers.streamed import StreamedStep
 from cgc.layers.traffic import LayerTraffic, peak_bytes
 from cgc.performance.layer_costs import PlacedLayer, layer_costs
 from cgc.performance.layers import LayerTime, StreamedPerformance, streamed_performance
+from cgc.report.streamed_levers import SlowestKernel, StepChange, slowest_kernel, step_changes
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import Precision
 
@@ -41,6 +43,8 @@ class StreamedReport:
         performance: estimates of time on the wafer.
         notices: sentences on why the step is executed so.
         precision: what activations and their gradients are computed in.
+        changes: what changes of the step would do, each alone.
+        kernel: the one that sets the pace of the layer that computes the longest.
     """
 
     fabric: Fabric
@@ -49,6 +53,8 @@ class StreamedReport:
     performance: StreamedPerformance
     notices: tuple[str, ...] = ()
     precision: Precision = "float32"
+    changes: tuple[StepChange, ...] = ()
+    kernel: SlowestKernel | None = None
 
     @property
     def samples_per_s(self) -> float:
@@ -92,18 +98,29 @@ def streamed_report(
         fabric: the whole wafer.
         room_bytes: what there is for the activations of a batch.
     """
-    costs = layer_costs(placed, step, recomputed)
-    performance = streamed_performance(
-        costs,
-        step.batch_size,
-        peak_bytes(step.schedule),
-        room_bytes,
-        joined_update=any(one.joined for one in step.schedule.rounds),
-        fabric=fabric,
-        micro_batches=step.micro_batches,
-    )
+    costs, is_cut = layer_costs(placed, step, recomputed), step.micro_batches > 1
+
+    def estimate(times: int, share: float) -> StreamedPerformance:
+        """A step that is cut has the activations of a part; one that is not has those of all samples."""
+        parts = math.ceil(step.micro_batches * times * share) if is_cut else 1
+        return streamed_performance(
+            costs,
+            times * step.batch_size,
+            round(peak_bytes(step.schedule) * (1 if is_cut else times * share)),
+            room_bytes,
+            joined_update=any(one.joined for one in step.schedule.rounds),
+            fabric=fabric,
+            micro_batches=parts,
+        )
+
+    performance = estimate(1, 1.0)
     layers = tuple(
         LayerReport(layer, cost.traffic, time, index in recomputed)
         for index, (layer, cost, time) in enumerate(zip(placed, costs, performance.layers, strict=True))
     )
-    return StreamedReport(fabric, step.batch_size, layers, performance)
+    report = StreamedReport(fabric, step.batch_size, layers, performance)
+    return replace(
+        report,
+        changes=step_changes(performance, estimate, step.batch_size),
+        kernel=slowest_kernel(report.slowest.placed, fabric),
+    )

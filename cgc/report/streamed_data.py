@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from cgc.placement.model import Rect
 from cgc.report.streamed import LayerReport, StreamedReport
-from cgc.report.streamed_text import streamed_verdict
+from cgc.report.streamed_levers import SlowestKernel
+from cgc.report.streamed_text import streamed_remedies, streamed_verdict
 
 
 def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
@@ -14,7 +16,8 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
 
     Keys: `fabric`, `clock_hz`, `processing_elements` (of the whole wafer), `batch_size`, `precision`,
     `overall`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
-    (kernels with their rectangles in one copy), `verdict`, `notices`.
+    (kernels with their rectangles in one copy), `verdict`, `remedies`, `kernel` (that sets the pace of the
+    slowest layer, with its `levers`: what one change of it would do), `changes` (of the step), `notices`.
     """
     performance = report.performance
     return {
@@ -42,7 +45,22 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
         "layers": [_layer(layer) for layer in report.layers],
         "kinds": _kinds(report),
         "verdict": streamed_verdict(report),
+        "remedies": list(streamed_remedies(report)),
+        "kernel": _kernel(report.kernel),
+        "changes": [asdict(change) for change in report.changes],
         "notices": list(report.notices),
+    }
+
+
+def _kernel(slowest: SlowestKernel | None) -> dict[str, Any] | None:
+    if slowest is None:
+        return None
+    levers = [asdict(lever) for lever in slowest.levers]
+    return {
+        "name": slowest.kernel.name,
+        "layer": slowest.layer,
+        "deltat_cycles": slowest.cycles,
+        "levers": levers,
     }
 
 

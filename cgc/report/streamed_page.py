@@ -19,7 +19,7 @@ from cgc.report.floorplan import BINS, Floorplan, detail, overview, used_window,
 from cgc.report.model import KernelReport
 from cgc.report.page import asset, page_environment
 from cgc.report.streamed import StreamedReport
-from cgc.report.streamed_text import streamed_verdict
+from cgc.report.streamed_text import change_text, streamed_remedies, streamed_verdict
 from cs_toolkit.fabric import Fabric
 
 _WAFER_WIDTH, _COPY_WIDTH = 460.0, 780.0
@@ -52,6 +52,8 @@ def render_streamed_html(report: StreamedReport, made: Provenance | None = None)
             made=(made or Provenance()).lines(),
             performance=report.performance,
             verdict=verdict[0].upper() + verdict[1:],
+            remedies=streamed_remedies(report),
+            change_text=change_text,
             layers=layers,
             kinds=_kinds(report),
             bins=BINS,

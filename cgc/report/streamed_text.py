@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from cgc.provenance import Provenance
 from cgc.report.compiled import compiled_text, what_was_compiled
+from cgc.report.remedy import helpful
 from cgc.report.streamed import LayerReport, StreamedReport
+from cgc.report.streamed_levers import StepChange
 from cgc.report.tables import table
 
 _LABEL_WIDTH = 47
@@ -26,7 +28,7 @@ def render_streamed_text(report: StreamedReport, made: Provenance | None = None)
         report: all figures.
         made: where the step comes from.
     """
-    words = "\n".join([streamed_verdict(report), *report.notices])
+    words = "\n".join([streamed_verdict(report), *_remedies(report), *report.notices])
     compiled = compiled_text(what_was_compiled(report.precision, report.batch_size, report.fabric, made))
     parts = [_head(report), compiled, _time(report), _layers(report), words, _notes(report)]
     return "\n\n".join(parts) + "\n"
@@ -43,24 +45,61 @@ def streamed_verdict(report: StreamedReport) -> str:
             return f"{start}; layer {report.slowest.placed.name} computes the longest."
         case "latency":
             return (
-                f"{start} is the start of {len(report.layers):,} layers, whatever the batch; "
-                "a larger batch makes it count less."
+                f"{start} is the start of {len(report.layers):,} layers, whatever the batch"
+                f"{_larger_batch(report)}."
             )
         case "weight bandwidth":
             layer, link = report.most_exposed.placed.name, report.fabric.io_bytes_per_s / 1e9
             return (
                 f"{start} are transfers at {link:.0f} GB/s that compute does not hide, most of them in layer "
-                f"{layer}; a larger batch hides more."
+                f"{layer}{_larger_batch(report)}."
+            )
+        case "activation memory" if performance.fits_at_once:
+            return (
+                f"{start} goes to passes beyond the first: the program asks for {performance.micro_batches:,} "
+                f"micro-batches, of {_mb(performance.activation_bytes)} MB of activations each, and the wafer "
+                f"has room for {_mb(performance.activation_room_bytes)} MB."
             )
         case "activation memory":
             return (
                 f"{start} goes to passes beyond the first: activations of a batch take "
                 f"{_mb(performance.activation_bytes)} MB, the wafer has room for "
                 f"{_mb(performance.activation_room_bytes)} MB, so a batch goes through in "
-                f"{performance.micro_batches:,}; 16-bit activations take less."
+                f"{performance.micro_batches:,}"
+                f"{'; 16-bit activations take less' if report.precision == 'float32' else ''}."
             )
         case "update":
-            return f"{start} is the update of the weights at MemoryX; a larger batch makes it count less."
+            return f"{start} is the update of the weights at MemoryX{_larger_batch(report)}."
+
+
+def streamed_remedies(report: StreamedReport) -> tuple[str, ...]:
+    """Where compute bounds the rate: a sentence on the kernel that sets the pace of the slowest layer."""
+    slowest = report.kernel
+    if slowest is None or report.performance.bound_by != "compute":
+        return ()
+    return (
+        f"Kernel {slowest.kernel.name} sets the pace of layer {slowest.layer}, {slowest.cycles:,} cycles a "
+        f"sample in each copy of it. {helpful(slowest.kernel, slowest.levers)}",
+    )
+
+
+def _remedies(report: StreamedReport) -> list[str]:
+    sentences = [f"  {sentence}" for sentence in streamed_remedies(report)]
+    width = max((len(change.change) for change in report.changes), default=0)
+    rates = [f"    {change.change:<{width}}  {change_text(change)}" for change in report.changes]
+    changed = ["  The step with one change:", *rates] if rates else []
+    return ["To go faster:", *sentences, *changed] if sentences or changed else []
+
+
+def change_text(change: StepChange) -> str:
+    """What a change of the step comes to."""
+    return f"{change.samples_per_s:,.1f} samples/s{'' if change.helps else ', no faster'}"
+
+
+def _larger_batch(report: StreamedReport) -> str:
+    """What a larger batch would do, where it helps."""
+    larger = next((change for change in report.changes if change.helps), None)
+    return "" if larger is None else f"; {larger.change} would be {larger.samples_per_s:,.1f} samples/s"
 
 
 def _head(report: StreamedReport) -> str:

@@ -111,7 +111,7 @@ def flag_name(param: click.Parameter | None) -> str:
 def context_settings() -> dict[str, Any]:
     """How all launchers read their command line.
 
-    The first word that is no flag starts the user's command; everything behind it is left alone.
+    The first word that is no flag starts the user's command; everything behind it is passed on as it is.
     `_` in a flag means `-`.
     """
     return {

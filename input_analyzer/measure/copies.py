@@ -56,7 +56,7 @@ _END_WAIT_S = 2.0
 _TIDY_WAIT_S = 1.0
 _END_POLL_S = 0.005
 _TAIL_LINES = 25
-_RESERVE = 0.03  # of the node's memory is left alone, or so many bytes where that is less
+_RESERVE = 0.03  # of the node's memory stays free, or so many bytes where that is less
 _RESERVE_BYTES = 512 << 20
 
 _ENDING_BY_THEMSELVES = (InputFailedError, ProcessBugError, ProgramError)

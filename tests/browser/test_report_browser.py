@@ -204,10 +204,16 @@ def test_all_figures_can_be_shown_unrounded(tmp_path: Path) -> None:
     assert "%" in title
 
 
-@pytest.mark.parametrize("width", [500, 900, 1400])
+@pytest.mark.parametrize("width", [500, 900, 1280])
 def test_nothing_is_wider_than_the_window(tmp_path: Path, width: int) -> None:
-    read = "document.title = document.documentElement.scrollWidth - document.documentElement.clientWidth;"
-    assert "<title>0</title>" in after(tmp_path, page("a" * 40, "b"), read, width)
+    """On the screen of a desk that holds for the table of kernels too."""
+    read = """
+      const parts = [document.documentElement];
+      if (innerWidth >= 1280) parts.push(...document.querySelectorAll('.scroll'));
+      document.title = Math.max(...parts.map((part) => part.scrollWidth - part.clientWidth));
+    """
+    names = ("encoder.layer_0.attention.output", "b") if width >= 1280 else ("a" * 40, "b")
+    assert "<title>0</title>" in after(tmp_path, page(*names), read, width)
 
 
 @pytest.mark.parametrize("scheme", ["0", "1"])

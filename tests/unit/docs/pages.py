@@ -26,6 +26,15 @@ class Command:
         return f"{self.page}:{self.line}: {shlex.join(self.words)}"
 
 
+@dataclass(frozen=True)
+class Block:
+    """An indented block: numbers and text of its lines, and the fragment of the heading above it."""
+
+    page: str
+    heading: str
+    lines: tuple[tuple[int, str], ...]
+
+
 @cache
 def pages() -> tuple[Path, ...]:
     """All documents that users read."""
@@ -42,21 +51,34 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+def blocks(page: Path) -> Iterator[Block]:
+    """The indented blocks; continued lines are one line."""
+    fenced, heading, lines = False, "", list[tuple[int, str]]()
+    for number, line in enumerate([*page.read_text().splitlines(), ""], 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and line.startswith("    "):
+            last = lines[-1] if lines else (0, "")
+            if last[1].endswith("\\"):
+                lines[-1] = (last[0], last[1][:-1] + line.strip())
+            else:
+                lines.append((number, line.strip()))
+            continue
+        if lines:
+            yield Block(name(page), heading, tuple(lines))
+            lines = []
+        if not fenced and line.startswith("#"):
+            heading = anchor(line.lstrip("#").strip())
+
+
+def anchor(heading: str) -> str:
+    """The fragment that a heading can be reached by."""
+    return re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).replace(" ", "-")
+
+
 def code_lines(page: Path) -> Iterator[tuple[int, str]]:
-    """Numbers and text of the lines in indented blocks, continued lines as one."""
-    fenced, waiting, first = False, "", 0
-    for number, line in enumerate(page.read_text().splitlines(), 1):
-        fenced ^= line.startswith("```")
-        if fenced or not line.startswith("    "):
-            waiting = ""
-            continue
-        first = first if waiting else number
-        waiting += line.strip()
-        if waiting.endswith("\\"):
-            waiting = waiting[:-1]
-            continue
-        yield first, waiting
-        waiting = ""
+    """Numbers and text of the lines in indented blocks."""
+    for block in blocks(page):
+        yield from block.lines
 
 
 def commands(page: Path) -> Iterator[Command]:

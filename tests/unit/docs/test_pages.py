@@ -24,7 +24,7 @@ from input_analyzer import commands as analyzer
 from models.common.tf.params import Params
 from models.common.tf.program import Program
 
-from .pages import GENERATED, ROOT, Command, commands, name, pages, python_blocks
+from .pages import GENERATED, ROOT, Command, anchor, commands, name, pages, python_blocks
 
 WIDTH = 100
 README_LINES = 150
@@ -80,6 +80,8 @@ def parse_program(words: list[str]) -> None:
         return
     assert python in ("python", "python-ws", "python-pt"), python
     script, *arguments = rest
+    if script == "-c":
+        return
     assert script.startswith("run.py") or (ROOT / script).is_file(), script
     if not arguments and script == "run.py":
         return  # a program whose settings are in its code
@@ -144,9 +146,7 @@ def test_python_compiles_and_imports_what_there_is(page: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     """The fragments that headings can be reached by."""
-    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    words = (re.sub(r"[^\w\- ]", "", head.lower().replace("`", "")) for head in heads)
-    return {word.replace(" ", "-") for word in words}
+    return set(map(anchor, re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)))
 
 
 @ALL_PAGES

@@ -1,4 +1,4 @@
-"""Diffs of the user's source: what they change, and what they leave alone."""
+"""Diffs of the user's source: what they change, and what they do not."""
 
 from __future__ import annotations
 

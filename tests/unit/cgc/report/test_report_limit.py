@@ -209,17 +209,34 @@ def test_lines_of_images_say_how_many_there_are_and_which_kernel_comes_next() ->
 def test_loops_of_a_generated_kernel_say_what_holds_them_up(
     build: Callable[[SSAValue], Sequence[CirhOp]], words: str
 ) -> None:
-    block = Block(arg_types=[tensor_type((32, 4096), "float32")])
+    report, smaller = made_report(build, 4096), made_report(build, 2048)
+    kernel = report.kernels[0].kernel
+    assert kernel.loops is not None
+    layouts = configurations(kernel)
+    fastest = layouts[int(np.argmin(layouts.compute_cycles))]
+    shares = nest_shares(kernel.loops, kernel.parameters, fastest)
+    assert sum(share for _, share in shares) == pytest.approx(1)
+    sentence = "\n".join(report.remedies)
+    assert words in sentence
+    assert f"`{kernel.loops.program.nests[0].describe()}`" in sentence
+    half = next(lever for lever in report.levers if lever.change.startswith("half as many elements (2,048"))
+    assert half.cycles == smaller.levers[0].cycles, "what a program of half the size takes"
+    assert (f"{half.change}: {half.cycles:,} cycles" in sentence) is half.helps
+
+
+def test_a_generated_kernel_without_the_loops_that_take_its_time() -> None:
+    report = made_report(lambda x: [sin := ops.SinOp(x), ops.CumSumOp(sin.results[0], 1)], 4096)
+    alone = made_report(lambda x: [ops.CumSumOp(x, 1)], 4096)
+    lever = next(lever for lever in report.levers if lever.change == "without its slowest loop nest")
+    assert lever.cycles == alone.levers[0].cycles < report.levers[0].cycles
+
+
+def made_report(build: Callable[[SSAValue], Sequence[CirhOp]], elements: int) -> CompileReport:
+    """Of a kernel that is generated for what a function makes of 32 samples."""
+    block = Block(arg_types=[tensor_type((32, elements), "float32")])
     made = build(*block.args)
     program = loop_program(lower_group(made, block.args, [made[-1].results[0]]))
     loops = GeneratedKernel(program, frozenset({0, *program.results}), frozenset(), 32)
     sizes = {"batch": 32, "stash_bytes": 0}
     kernel = Kernel("made", "elementwise", sizes, generated=True, loops=loops)
-    layouts = configurations(kernel)
-    fastest = layouts[int(np.argmin(layouts.compute_cycles))]
-    shares = nest_shares(loops, sizes, fastest)
-    assert sum(share for _, share in shares) == pytest.approx(1)
-    report = compiled(KernelGraph((kernel,), batch_size=32, input_bytes_per_sample=1))
-    sentence = "\n".join(report.remedies)
-    assert words in sentence
-    assert f"`{program.nests[0].describe()}`" in sentence
+    return compiled(KernelGraph((kernel,), batch_size=32, input_bytes_per_sample=1))

@@ -13,10 +13,11 @@ from cgc.kernels.families import FAMILIES
 from cgc.layers.traffic import LayerTraffic
 from cgc.manifest import Bound
 from cgc.performance.layer_costs import LayerPlan, PlacedLayer
-from cgc.performance.layers import LayerCost, streamed_performance
+from cgc.performance.layers import LayerCost, StreamedPerformance, streamed_performance
 from cgc.placement.copies import place_copies
 from cgc.report import render_streamed_html, render_streamed_text, streamed_report_json
 from cgc.report.streamed import LayerReport, StreamedReport
+from cgc.report.streamed_levers import slowest_kernel, step_changes
 from cgc.report.streamed_text import streamed_verdict
 from cs_toolkit.fabric import load_fabric
 
@@ -136,3 +137,62 @@ def test_the_verdict_has_the_figures_of_what_bounds_the_rate(
     found = streamed_verdict(replace(report, performance=replace(report.performance, parts=parts)))
     assert found.startswith(f"Verdict: {bound} bounds the rate: 50% of a step of 2e+03 ms")
     assert said in found
+
+
+def test_the_report_says_what_a_change_of_the_step_would_do(report: StreamedReport) -> None:
+    def estimate(times: int, share: float) -> StreamedPerformance:
+        parts = {part: seconds * share for part, seconds in report.performance.parts.items()}
+        return replace(report.performance, parts=parts, micro_batches=2, activation_room_bytes=1)
+
+    changed = replace(report, changes=step_changes(estimate(1, 1.0), estimate, report.batch_size))
+    larger, smaller_activations = changed.changes
+    assert larger.samples_per_s == pytest.approx(2 * report.samples_per_s)
+    assert smaller_activations.samples_per_s == pytest.approx(2 * report.samples_per_s)
+    rate = f"{larger.samples_per_s:,.1f} samples/s"
+    assert f"; a batch twice as large (128) would be {rate}" in streamed_verdict(changed)
+    text, page = render_streamed_text(changed), render_streamed_html(changed)
+    assert f"    a batch twice as large (128)       {rate}" in text
+    assert page.count('<tr class="helps">') == 2
+    assert rate in page
+    assert streamed_report_json(changed)["changes"][0]["samples_per_s"] == larger.samples_per_s
+
+
+def test_a_change_that_is_no_faster_is_not_recommended(report: StreamedReport) -> None:
+    parts = {part: 2 * seconds for part, seconds in report.performance.parts.items()}
+    slower = replace(report.performance, parts=parts)
+    changed = replace(report, changes=step_changes(report.performance, lambda *_: slower, report.batch_size))
+    assert "twice as large" not in streamed_verdict(changed)
+    assert "samples/s, no faster" in render_streamed_text(changed)
+
+
+def test_where_compute_bounds_the_rate_its_kernel_is_named(report: StreamedReport) -> None:
+    kernel = slowest_kernel(report.layers[0].placed, WAFER)
+    assert kernel is not None
+    copies = report.layers[0].placed.plan.copies
+    assert copies is not None
+    assert kernel.cycles == copies.cycles
+    named, other = (
+        replace(
+            report,
+            kernel=kernel,
+            performance=replace(report.performance, parts={**report.performance.parts, bound: 1.0}),
+        )
+        for bound in ("compute", "update")
+    )
+    sentence = f"Kernel fc<0> sets the pace of layer embedding, {kernel.cycles:,} cycles a sample"
+    assert sentence in render_streamed_text(named)
+    best = min((lever for lever in kernel.levers[1:] if lever.helps), key=lambda lever: lever.cycles or 0)
+    assert f"{best.change}: {best.cycles:,} cycles" in streamed_report_json(named)["remedies"][0]
+    assert sentence not in render_streamed_text(other)
+
+
+def test_micro_batches_that_the_program_asks_for_are_not_put_on_the_memory(report: StreamedReport) -> None:
+    cut = replace(report.performance, micro_batches=4)
+    assert cut.fits_at_once
+    parts = {**cut.parts, "activation memory": 1.0}
+    asked = replace(report, performance=replace(cut, parts=parts))
+    verdict = streamed_verdict(asked)
+    assert "the program asks for 4 micro-batches, of 0.0 MB of activations each" in verdict
+    assert "16-bit" not in verdict
+    _, change = step_changes(asked.performance, lambda *_: report.performance, report.batch_size)
+    assert (change.change, change.helps) == ("the whole batch at once", True)

@@ -20,7 +20,6 @@ from cstorch.step_count import continue_at, steps_done
 from cstorch.turns import Turns
 from cstorch.utils.schedule import Schedule
 
-
 _LINE_EVERY_STEPS = 100
 
 

@@ -30,3 +30,9 @@ def told(batches: int, reads: str) -> Iterator[None]:
     with announced(f"its first {batches} batches", "the input still drops"):
         yield
     log.info("the input has dropped its first %d batches in %.1f s", batches, time.monotonic() - began_s)
+
+
+def told_from_state(batches: int, at: int) -> None:
+    """Says that the input goes on from a state that an earlier run has kept, behind `at` batches."""
+    rest = f" and reads {batches - at} more" if batches > at else ""
+    log.info("the input goes on from its kept state behind %d batches%s", at, rest)

@@ -14,7 +14,7 @@ from cs_runtime.source import InputSource
 from cs_runtime.waiting import WaitLog
 from cs_stream.cursor import count_before
 from cs_stream.layout import BatchLayout
-from cs_stream.sender import Sender, SendSummary, WorkerIdentity
+from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
 from cs_system.client import join_run, parse_address
 from cs_system.errors import InputFailedError
 from cs_system.identity import InputIdentity
@@ -61,7 +61,7 @@ class Stream:
     def run(self) -> SendSummary:
         """Streams until the run ends or the input does."""
         summary = self.sender.run(lambda number: self.source.batches(number - self.outside))
-        if summary.stopped_reason:
+        if summary.stopped_reason not in (None, STOPPED_HERE):
             log.warning("the run was stopped: %s", summary.stopped_reason)
         log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
         return summary

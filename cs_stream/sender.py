@@ -32,6 +32,8 @@ __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
 
 _log = logging.getLogger(__name__)
 
+STOPPED_HERE = "stopped by this process"
+"""Why a stream has stopped that its own process wanted to end."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _LINE_EVERY_S = 10.0
@@ -168,7 +170,7 @@ class Sender:
         while True:
             session = self._connect(patience_s)
             if session is None:
-                return tally.summary("stopped", "stopped by this process")
+                return tally.summary("stopped", STOPPED_HERE)
             try:
                 with contextlib.suppress(SessionOverError):
                     self._serve(session, make_batches, tally)
@@ -256,7 +258,7 @@ class Sender:
         if isinstance(end, RunEnded):
             return tally.summary("bye")
         if self._stopped.is_set() or isinstance(end, StoppedHereError):
-            return tally.summary("stopped", "stopped by this process")
+            return tally.summary("stopped", STOPPED_HERE)
         if _is_temporary(end):
             return None
         if isinstance(end, ForeignBytesError):

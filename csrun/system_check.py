@@ -15,7 +15,13 @@ _COMPILES = ("compile_only", "validate_only")
 
 
 def check_system(
-    command: Sequence[str], site_address: str, toolkit: Toolkit, *, wait: bool, certain: bool
+    command: Sequence[str],
+    site_address: str,
+    toolkit: Toolkit,
+    *,
+    wait: bool,
+    certain: bool,
+    variable: str = "",
 ) -> str | None:
     """Whether the system that a command will use answers and is free.
 
@@ -25,6 +31,7 @@ def check_system(
         toolkit: whose client asks.
         wait: the job queues for a busy system.
         certain: what is seen from this machine is what the job will see, now.
+        variable: what the user's `CS_IP` says; it names the system of a command that does not.
 
     Returns:
         What the user should know; None for nothing.
@@ -32,8 +39,9 @@ def check_system(
     Raises:
         CsrunError: the job cannot train: a wrong address, something else at the address, a busy system.
     """
-    named = named_system(command)
-    address = site_address if named is None else named
+    of_command = named_system(command)
+    named = variable if of_command is None else of_command
+    address = named or ("" if of_command is not None else site_address)
     if not address:
         return None
     try:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from cs_runtime import exits, logs, progress_notes
+from cstorch import left_loops
 from cstorch.compiled import cpu_models
+from cstorch.config import configuration
 from cstorch.data import DataLoader
+from cstorch.errors import essence
 from cstorch.step_count import continue_at, steps_done
 from cstorch.turns import Turns
 from cstorch.utils.schedule import Schedule
+
+_LINE_EVERY_STEPS = 100
 
 
 class CpuLoop(Turns):
@@ -24,6 +32,7 @@ class CpuLoop(Turns):
         super().__init__(loader, steps, checkpoint_steps)
         self._loader = loader
         self._trains = torch.is_grad_enabled() and any(model.training for model in cpu_models)
+        self._line_step, self._line_at_s = 0, 0.0
 
     @property
     def trains(self) -> bool:
@@ -38,5 +47,51 @@ class CpuLoop(Turns):
     def count_turn(self) -> None:
         """See `Turns`."""
         super().count_turn()
+        if not self.trains:
+            return
+        if self.turn == 1:
+            self._begin_lines()
+        continue_at(steps_done() + 1)
+
+    def step_returned(self, returned: Any) -> None:
+        """Logs the progress of a training where a line is due, with what its step has returned."""
+        step = steps_done()
+        if not self.trains:
+            return
+        progress_notes.now_at(step)
+        if self.turn > 1 and step % _LINE_EVERY_STEPS:
+            return
+        now_s = time.perf_counter()
+        rate = (step - self._line_step) / max(now_s - self._line_at_s, 1e-9)
+        progress_notes.reached(step, _loss(returned), rate, rate * self._batch_size)
+        self._line_step, self._line_at_s = step, now_s
+
+    def close(self) -> None:
+        """See `Turns`."""
+        if self.trains and self.turn:
+            progress_notes.end(steps_done())
+
+    def leave(self) -> None:
+        """See `Turns`."""
         if self.trains:
-            continue_at(steps_done() + 1)
+            left_loops.note_left(progress_notes.log_how_to_go_on)
+
+    def abandon(self, error: BaseException | None) -> None:
+        """See `Turns`."""
+        super().abandon(error)
+        if self.trains and error is not None:
+            progress_notes.log_how_to_go_on(error)
+
+    def _begin_lines(self) -> None:
+        logs.set_up("cstorch", "torch")
+        exits.report_at_exit(left_loops.tell, essence)
+        first = steps_done()
+        progress_notes.begin(configuration().model_dir, first, first + self.steps, resumes=False)
+        self._line_step, self._line_at_s = first, time.perf_counter()
+
+
+def _loss(returned: Any) -> float | None:
+    """The first number without dimensions that a step has returned, as on the CS system."""
+    numbers = (x for x in pytree.tree_leaves(returned) if isinstance(x, torch.Tensor) and x.ndim == 0)
+    loss = next(numbers, None)
+    return None if loss is None else float(loss.detach())

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from cstorch.backends import on_cpu
+from cstorch.cpu_loop import CpuLoop
 from cstorch.errors import ClosureError
 from cstorch.loop import Loop, Recordings, call_closure, running, step_of
 from cstorch.recorded_step import ClosureCall
@@ -29,9 +30,12 @@ def compile_step(function: Callable[P, T]) -> Callable[P, T]:
     def step(*args: P.args, **kwargs: P.kwargs) -> T:
         if on_cpu():
             loop = running()
-            if loop is not None:
-                loop.count_turn()
-            return function(*args, **kwargs)
+            if not isinstance(loop, CpuLoop):
+                return function(*args, **kwargs)
+            loop.count_turn()
+            returned = function(*args, **kwargs)
+            loop.step_returned(returned)
+            return returned
         return step_of(function, args, kwargs, known)
 
     return step

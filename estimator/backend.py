@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ import numpy as np
 from cs_runtime import tasks
 from cs_runtime.settings import InputPosition
 from estimator.input import FEATURES_AND_LABELS, InputSource
+from estimator.input_states import StateFolder
+from estimator.modes import ModeKeys
 from estimator.run_config import CSRunConfig
 
 Batches = Generator[dict[str, np.ndarray], None, None]
@@ -54,6 +56,15 @@ class Setup:
         """The input of a run in which the workers of the job share the records."""
         task = tasks.current()
         return self._input(input_fn, mode, tasks.shared_config(), task.num_workers, task.index)
+
+    def training_input(self, input_fn: Callable[..., Any]) -> InputSource:
+        """The input of a training, which may be continued; its states are kept beside the checkpoints."""
+        source = self.shared_input(input_fn, ModeKeys.TRAIN)
+        if self.input_position == "program":
+            return source
+        steps = self.config.save_checkpoints_steps
+        folder = StateFolder(self.model_dir, source.shard, source.num_shards, steps)
+        return replace(source, states=folder)
 
     def input_of_no_job(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         """The input that a compilation looks at: a compile run belongs to no job, whatever has started it."""

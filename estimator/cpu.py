@@ -23,6 +23,7 @@ from estimator.errors import CallError
 from estimator.evaluation import report
 from estimator.input import InputSource, in_model_graph
 from estimator.input_report import log_report
+from estimator.left_sessions import LeavingCreator, close_left
 from estimator.modes import ModeKeys
 from estimator.spec import EstimatorSpec, WarmStartSettings, checked_hooks, named_predictions
 from estimator.training_loop import SessionKeeper, TrainingLoop
@@ -213,12 +214,15 @@ class CpuBackend:
         v1 = tf.compat.v1
         given = built.spec.scaffold or v1.train.Scaffold()
         scaffold = v1.train.Scaffold(saver=saver, copy_from_scaffold=given)
-        creator = v1.train.ChiefSessionCreator(
-            scaffold=scaffold,
-            # As tf.estimator did: a device that is not there, or has no kernel for an op, is no error.
-            config=self._setup.config.session_config or v1.ConfigProto(allow_soft_placement=True),
-            checkpoint_filename_with_path=checkpoint,
+        creator = LeavingCreator(
+            v1.train.ChiefSessionCreator(
+                scaffold=scaffold,
+                # As tf.estimator did: a device that is not there, or has no kernel for an op, is no error.
+                config=self._setup.config.session_config or v1.ConfigProto(allow_soft_placement=True),
+                checkpoint_filename_with_path=checkpoint,
+            )
         )
+        close_left()
         if checkpoint is not None:
             checkpoints.check_shapes(checkpoint, v1.global_variables())
         with checkpoints.restoring(checkpoint), told_as_limits(built.graph):

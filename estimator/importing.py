@@ -34,8 +34,7 @@ def import_tensorflow() -> None:
 
     For the first import in a process; C++ writes past Python to the descriptor of stderr.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    with _without_start_up_lines(), only_what_is_used():
+    with without_start_up_lines(), only_what_is_used():
         import_module("tensorflow")
 
 
@@ -60,7 +59,12 @@ def only_what_is_used() -> Iterator[None]:
 
 
 @contextmanager
-def _without_start_up_lines() -> Iterator[None]:
+def without_start_up_lines() -> Iterator[None]:
+    """The body imports TensorFlow, which says nothing there or later but warnings and errors.
+
+    TF_CPP_MIN_LOG_LEVEL of the user decides where it is set.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as written:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cs_runtime import position, tasks
+from cs_runtime import tasks
 from cs_runtime.source import narrowed
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
+from estimator.input_states import StateFolder
 from estimator.left_sessions import close_left, leave
 from estimator.modes import ModeKeys
-from estimator.skipping import skipped
+from estimator.positioned import PositionedDataset, PositionedTensors
 
 _FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
 _CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
@@ -42,6 +44,7 @@ class InputSource:
         shard: Index of this task among them.
         parts: Names of the members that a batch may have, in their order; a batch is a tuple of all of them
             or of the first ones.
+        states: Where states of the input are kept, for runs that continue; None for nowhere.
     """
 
     input_fn: Callable[..., Any]
@@ -52,6 +55,7 @@ class InputSource:
     num_shards: int = 1
     shard: int = 0
     parts: tuple[str, ...] = FEATURES_AND_LABELS
+    states: StateFolder | None = None
 
     def call(self) -> Any:
         """Calls the function in the present graph."""
@@ -129,14 +133,11 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
     with graph.as_default():
         tf.compat.v1.set_random_seed(seed)
         result = source.call()
-        reads = "tensors that are no dataset" if skip else ""
         if isinstance(result, tf.data.Dataset):
-            later = skipped(result, skip)
-            iterator = tf.compat.v1.data.make_initializable_iterator(later.dataset)
-            start, element, left_to_skip, reads = [iterator.initializer], iterator.get_next(), 0, later.read
+            way: PositionedDataset | PositionedTensors = PositionedDataset(result, skip, source.states)
         else:
-            start, element, left_to_skip = [], result, skip
-        structure = _parts(element, source.parts, source.mode)
+            way = PositionedTensors(result, skip)
+        structure = _parts(way.element, source.parts, source.mode)
         names = component_names(structure, source.parts)
         tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
         tables = tf.compat.v1.tables_initializer()
@@ -144,14 +145,11 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
     session = tf.compat.v1.Session(graph=graph)
     try:
         session.run(tables)
-        session.run(start)
         take = session.make_callable(tensors)
-        with position.told(skip, reads):
-            for _ in range(left_to_skip):
-                take()
-            arrays = take()
-        while True:
+        arrays = way.first(session, take)
+        for number in itertools.count(skip + 1):
             yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
+            way.passed(session, number)
             arrays = take()
     except tf.errors.OutOfRangeError:
         return

@@ -27,6 +27,27 @@ def leave(session: Any) -> None:
         _left.append(session)
 
 
+class LeavingCreator:
+    """Creates sessions for a monitored one, which leaves them where it would close them.
+
+    It has the method of `tf.compat.v1.train.SessionCreator`.
+    """
+
+    def __init__(self, creator: Any) -> None:
+        self._creator = creator
+
+    def create_session(self) -> Any:
+        """A session."""
+        session = self._creator.create_session()
+
+        def close() -> None:
+            del session.close  # from now on it is TensorFlow's
+            leave(session)
+
+        session.close = close
+        return session
+
+
 def close_left() -> None:
     """Closes what was left, beside the caller: the process goes on."""
     with _lock:

@@ -132,7 +132,7 @@ class CsBackend:
             )
         self._announce("train")
         setup = self._setup
-        source = setup.shared_input(input_fn, ModeKeys.TRAIN)
+        source = setup.training_input(input_fn)
         if tasks.is_chief():
             log_report(source)
             write_params(setup.model_dir, setup.params)

@@ -41,18 +41,29 @@ class Skipped:
     read: str
 
 
-def skipped(dataset: Any, count: int) -> Skipped:
-    """The dataset without its first `count` elements; its graph, the present one, is changed for that."""
-    if not count:
+def why_read(dataset: Any) -> str:
+    """What stands in the way of a position in the dataset; "" for nothing."""
+    plan = _Plan()
+    plan.moved(dataset._variant_tensor, 1)
+    return plan.why
+
+
+def skipped(dataset: Any, count: Any) -> Skipped:
+    """The dataset without its first elements; its graph, the present one, is changed for that.
+
+    Args:
+        dataset: the dataset.
+        count: their number, an int, or a scalar int64 tensor where elements are read anyway.
+    """
+    if isinstance(count, int) and not count:
         return Skipped(dataset, "")
     plan = _Plan()
     end = plan.moved(dataset._variant_tensor, count)
     if plan.meets_itself:
-        return Skipped(dataset.skip(count), "a dataset that is used twice")
+        return Skipped(dataset.skip(count), plan.why)
     for consumer, index, make in plan.edges:
         consumer._update_input(index, make())
-    reasons = ", ".join(dict.fromkeys(plan.reasons))
-    return Skipped(dataset if end is None else _dataset(end(), dataset), reasons)
+    return Skipped(dataset if end is None else _dataset(end(), dataset), plan.why)
 
 
 @dataclass
@@ -69,7 +80,12 @@ class _Plan:
     _seen: set[Any] = field(default_factory=set)
     meets_itself: bool = False
 
-    def moved(self, variant: Any, count: int) -> Callable[[], Any] | None:
+    @property
+    def why(self) -> str:
+        """Why elements are read; "" where none are."""
+        return "a dataset that is used twice" if self.meets_itself else ", ".join(dict.fromkeys(self.reasons))
+
+    def moved(self, variant: Any, count: Any) -> Callable[[], Any] | None:
         """Plans a skip behind an operation; what makes the new output where it cannot go further in."""
         op = variant.op
         self.meets_itself |= op in self._seen
@@ -87,15 +103,15 @@ class _Plan:
             self.reasons.append(_words(op))
         return lambda: _skip(variant, count)
 
-    def _into(self, op: Any, index: int, count: int) -> None:
+    def _into(self, op: Any, index: int, count: Any) -> None:
         make = self.moved(op.inputs[index], count)
         if make is not None:
             self.edges.append((op, index, make))
 
-    def _in_epochs(self, op: Any, count: int) -> Callable[[], Any] | None:
+    def _in_epochs(self, op: Any, count: Any) -> Callable[[], Any] | None:
         """A repetition that begins within one of its epochs; None where epochs are not all the same."""
         times, epoch = _constant(op.inputs[1]), op.inputs[0]
-        if times is None or not _is_same_each_time(epoch.op):
+        if times is None or not isinstance(count, int) or not _is_same_each_time(epoch.op):
             return None
         length = _length(epoch)
         if length <= 0:
@@ -179,10 +195,10 @@ def _structure(variant: Any) -> dict[str, Any]:
     return {"output_types": get(types), "output_shapes": get("output_shapes")}
 
 
-def _skip(variant: Any, count: int) -> Any:
+def _skip(variant: Any, count: Any) -> Any:
     import tensorflow as tf
 
-    number = tf.constant(count, tf.int64)
+    number = tf.convert_to_tensor(count, tf.int64)
     return tf.raw_ops.SkipDataset(input_dataset=variant, count=number, **_structure(variant))
 
 

@@ -22,8 +22,15 @@ def target_of_report(folders: Iterable[Path]) -> Target | None:
             report = json.loads(path.read_text(encoding="utf-8"))
             rate = float(report["overall"]["samples_per_s"])
             if rate > 0:
-                return Target(rate, f"estimated for the wafer in {path}")
+                return Target(rate, f"estimated for the wafer in {shown(path)}")
     return None
+
+
+def shown(path: Path) -> str:
+    """A path as a reader of the report knows it: from the current directory on where it lies below that."""
+    here = Path.cwd()
+    full = path.absolute()
+    return str(full.relative_to(here)) if full.is_relative_to(here) else str(path)
 
 
 def _age(path: Path) -> float:

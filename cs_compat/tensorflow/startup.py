@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.machinery import PathFinder
 from types import ModuleType, TracebackType
 
@@ -79,9 +79,13 @@ def choose_keras(module: ModuleType) -> None:
 
 @contextmanager
 def _first_import(module: ModuleType) -> Iterator[None]:
-    """Around the import of TensorFlow: which Keras it has, and what it need not import."""
-    from estimator.importing import only_what_is_used
+    """Around the import of TensorFlow: which Keras it has, what it need not import and need not say.
+
+    The tasks of a job keep all lines in their logs, and the job's terminal leaves them out.
+    """
+    from estimator.importing import only_what_is_used, without_start_up_lines
 
     choose_keras(module)
-    with only_what_is_used():
+    quiet = nullcontext() if os.environ.get("CSRUN_LOG_DIR") else without_start_up_lines()
+    with quiet, only_what_is_used():
         yield

@@ -26,7 +26,7 @@ from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDOUT, say, write_text
 from csrun.container_images import containerise
-from csrun.environment import this_toolkit
+from csrun.environment import SYSTEM_VARIABLE, this_toolkit
 from csrun.jobs import new_job_id
 from csrun.layout import JobLayout, resolve_layout
 from csrun.recommendation import Recommendation, read_recommendation
@@ -200,7 +200,14 @@ def build_command(site: Site) -> click.Command:
 
             here = scheduler.job_here(environment)
             certain = not queue.submit and (not scheduler.has_nodes or (here is not None and here.on_node))
-            notice = check_system(words, site.cs_ip, this_toolkit(), wait=wait, certain=certain)
+            notice = check_system(
+                words,
+                site.cs_ip,
+                this_toolkit(),
+                wait=wait,
+                certain=certain,
+                variable=environment.get(SYSTEM_VARIABLE, ""),
+            )
             _say([notice] if notice else [])
         if not queue.submit and not dry_run:
             return scheduler.run(plan, environment)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from estimator import CerebrasEstimator
 
 MODES = ("train", "eval", "eval_all", "train_and_eval", "predict", "compile_only", "validate_only")
-CPU_MODES = ("eval_all",)
 _NOT_RUN_CONFIG = ("max_steps", "steps", "eval_steps")
 
 
@@ -151,11 +150,6 @@ def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         value = getattr(args, name)
         if value is not None and value <= 0:
             parser.error(f"--{name} must be > 0, got {value}")
-    if args.cs_ip and args.mode in CPU_MODES:
-        parser.error(
-            f"--mode {args.mode} runs on a CPU only, got --cs_ip {args.cs_ip}; "
-            "leave out --cs_ip, or use --mode eval with --checkpoint_path"
-        )
     if args.multireplica and args.num_replicas not in (None, "auto"):
         parser.error(f"--multireplica and --num_replicas {args.num_replicas} exclude each other; give one")
     if args.device is not None and args.cs_ip is not None:

@@ -75,6 +75,20 @@ def test_what_does_not_answer_ends_a_job_that_names_it(answer: list[Any]) -> Non
     assert wrong.value.exit_code == 2
 
 
+def test_the_variable_names_the_system_of_a_command_that_does_not(answer: list[Any]) -> None:
+    def asked(command: tuple[str, ...]) -> str | None:
+        return check_system(
+            command, "10.0.0.9", this_toolkit(), wait=False, certain=True, variable="10.0.0.7"
+        )
+
+    assert asked(TRAINS) is None
+    assert asked(("python", "run.py")) is None
+    assert answer[1:] == ["10.0.0.5", "10.0.0.7"]
+    answer[0] = SystemQueryError("no CS system answers at 10.0.0.7:9000")
+    with pytest.raises(CsrunError, match="no CS system answers"):
+        asked(("python", "run.py"))
+
+
 def test_the_question_is_asked_by_the_client_of_the_system() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]

@@ -287,3 +287,19 @@ def test_random_numbers_of_the_input_are_the_same_on_both(model: nn.Module) -> N
     torch.manual_seed(10)  # the order has numbers of its own, so that workers may read in different ones
     expected = [batch[0] for _ in range(2) for batch in loader][:6]
     assert found == torch.stack(expected).flatten().tolist()
+
+
+def test_a_training_logs_its_progress_on_either(
+    model: nn.Module, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    step, executor = step_of(model), DataExecutor(DataLoader(data), num_steps=100, checkpoint_steps=50)
+    with caplog.at_level("INFO", logger="cs_runtime"):
+        for number, batch in enumerate(executor, start=1):
+            step(batch)
+            if number == 50:
+                cstorch.save({"model": model.state_dict()}, tmp_path / "at_50.mdl")
+        lines = [text for text in caplog.messages if text.startswith("global step ")]
+    assert [line.partition(":")[0] for line in lines] == ["global step 1", "global step 100"]
+    assert "; of 100" in lines[0]
+    assert ": loss = 0." in lines[1]
+    assert "; of 100; checkpoint 50" in lines[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,3 +269,24 @@ def test_settings_of_the_system_are_named_where_they_have_no_effect(
     assert named == [
         "precision=mixed_float16, num_replicas=auto: for the CS system, without effect on this CPU"
     ]
+
+
+def test_a_training_does_not_wait_for_what_its_input_prepares(tiny: Tiny) -> None:
+    trained = threading.Event()
+
+    def slow(number: np.ndarray) -> np.ndarray:
+        if number > 1:  # batches that nobody will need
+            trained.wait(20.0)
+        return np.ones([8, 4], np.float32)
+
+    def input_fn() -> Any:
+        batches = tf.data.Dataset.range(100).map(lambda n: tf.numpy_function(slow, [n], tf.float32))
+        labels = tf.data.Dataset.from_tensors(tf.zeros([8], tf.int32)).repeat()
+        shaped = batches.map(lambda features: tf.ensure_shape(features, [8, 4]))
+        return tf.data.Dataset.zip((shaped, labels)).prefetch(8)
+
+    began_s = time.monotonic()
+    tiny().train(input_fn, steps=1)
+    took_s = time.monotonic() - began_s
+    trained.set()
+    assert took_s < 15.0

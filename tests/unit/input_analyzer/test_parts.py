@@ -35,7 +35,9 @@ def report(folder: Path, name: str, rate: object, age: float) -> Path:
     return path
 
 
-def test_the_target_is_that_of_the_newest_report_that_can_be_read(tmp_path: Path) -> None:
+def test_the_target_is_that_of_the_newest_report_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert target_of_report([tmp_path]) is None
     report(tmp_path, "cs_old", 100.0, 1000)
     newest = report(tmp_path, "cs_new", 200.0, 2000)
@@ -44,6 +46,10 @@ def test_the_target_is_that_of_the_newest_report_that_can_be_read(tmp_path: Path
     assert found is not None
     assert found.samples_per_s == 200
     assert str(newest) in found.origin
+    monkeypatch.chdir(tmp_path)
+    short = target_of_report([tmp_path])
+    assert short is not None
+    assert short.origin == "estimated for the wafer in cs_new/compile_report.json"
 
 
 def test_samples_and_bytes_of_a_batch() -> None:

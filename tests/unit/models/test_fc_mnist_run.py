@@ -43,7 +43,6 @@ def run_py(fc_mnist_dir: Path, cwd: Path, *arguments: str) -> subprocess.Complet
         (["--mode", "train", "--steps", "0"], "--steps must be > 0, got 0"),
         (["--mode", "train", "--cs_ip", "10.0.0.1", "--device", "CPU:0"], "--device CPU:0 is for"),
         (["--mode", "train", "--num_replicas", "4", "--multireplica"], "--num_replicas 4 exclude each other"),
-        (["--mode", "eval_all", "--cs_ip", "10.0.0.1"], "eval_all runs on a CPU only"),
         ([], "-m/--mode"),
     ],
 )

@@ -55,7 +55,9 @@ class TrainingProgress:
     @property
     def seconds_left(self) -> float | None:
         """Until the last step at the present rate; None where the one or the other is not known."""
-        if self.last_step is None or not self.steps_per_s or self.waits_for or self.step - self.first_step < 2:
+        if self.last_step is None or not self.steps_per_s or self.waits_for:
+            return None
+        if self.step - self.first_step < 2:
             return None  # the first step has a rate that says nothing of the others
         return (self.last_step - self.step) / self.steps_per_s if self.step < self.last_step else None
 

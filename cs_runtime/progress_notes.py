@@ -77,6 +77,7 @@ def reached(
         steps_per_s=steps_per_s,
         samples_per_s=samples_per_s,
         input_wait=input_wait,
+        waits_for="",
     )
     log.info("%s", noted.line())
     _note(noted)
@@ -95,7 +96,13 @@ def checkpoint_saved(step: int, path: str | os.PathLike[str]) -> None:
 def now_at(step: int) -> None:
     """Notes a step without a line, for what is said where the training ends."""
     if _present is not None:
-        _note(replace(_present, step=step), write=False)
+        _note(replace(_present, step=step, waits_for=""), write=bool(_present.waits_for))
+
+
+def waits_for(text: str) -> None:
+    """No step has ended for a while; `text` says why."""
+    if _present is not None:
+        _note(replace(_present, waits_for=text))
 
 
 def log_how_to_go_on(error: BaseException) -> None:

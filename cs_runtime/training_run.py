@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cs_runtime import progress_notes
 from cs_runtime.background_checkpoint import ReadingState
 from cs_runtime.errors import GlobalStepError, NothingToDoError
 from cs_runtime.program import FrontEnd, Observer, State
@@ -91,7 +92,7 @@ class TrainingRun:
         """As `advance`, but hands the outputs over as they come: the system computes while they are used."""
         if self.input_ended:
             return
-        stream = self.session.reservation.run_steps(steps, self._wait_log, self.session.every)
+        stream = self.session.reservation.run_steps(steps, self._waits_for, self.session.every)
         try:
             for span in stream:
                 self._wait_log.reset()
@@ -150,6 +151,10 @@ class TrainingRun:
                 found = reading.state()
             state = self._checked_state(reading.step, found)
             self.is_to_stop |= self._front_end.save(reading.step, state)
+
+    def _waits_for(self, text: str) -> None:
+        if self._wait_log(text):
+            progress_notes.waits_for(text)
 
     def _save_what_is_here(self) -> None:
         if self._reading is not None and self._reading.is_here:

@@ -1,4 +1,4 @@
-"""Whoever waits says every ten seconds for whom and why."""
+"""Whoever waits says after seven seconds, then every ten, for whom and why."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from contextlib import contextmanager
 log = logging.getLogger("cs_runtime")
 
 LINE_EVERY_S = 10.0
+FIRST_LINE_S = 7.0
+"""The CS system tells every two seconds why it waits: what stands still is named within ten."""
 
 
 class WaitLog:
-    """Logs what it is called with, at most every ten seconds.
+    """Logs what it is called with: after seven seconds, then every ten.
 
     Args:
-        at_once: The first sentence is logged at once; else a wait of less than ten seconds is no line.
+        at_once: The first sentence is logged at once; else a wait of less than seven seconds is no line.
     """
 
     def __init__(self, *, at_once: bool = False) -> None:
-        self._next_s = 0.0 if at_once else time.monotonic() + LINE_EVERY_S
+        self._next_s = 0.0 if at_once else time.monotonic() + FIRST_LINE_S
 
-    def __call__(self, text: str) -> None:
-        """Logs `text` where a line is due."""
-        if time.monotonic() >= self._next_s:
+    def __call__(self, text: str) -> bool:
+        """Logs `text` where a line is due; whether it was."""
+        due = time.monotonic() >= self._next_s
+        if due:
             log.info("%s", text)
-            self.reset()
+            self._next_s = time.monotonic() + LINE_EVERY_S
+        return due
 
     def reset(self) -> None:
         """The wait is over: what comes is another one."""
-        self._next_s = time.monotonic() + LINE_EVERY_S
+        self._next_s = time.monotonic() + FIRST_LINE_S
 
 
 @contextmanager

@@ -17,6 +17,7 @@ Importing this module imports neither JAX nor a framework. A client is for one t
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ __all__ = [
     "parse_address",
 ]
 
+log = logging.getLogger("cs_system.client")
+
 # A refused or silent address shows within this time; a user still waits for the imports of a framework.
 CONNECT_TIMEOUT_S = 5.0
 _RELEASE_TIMEOUT_S = 15.0
@@ -71,7 +74,7 @@ _CALL_TIMEOUT_S = 4 * 3600.0
 LARGE_STATE_BYTES = 1 << 30
 """A smaller state comes whole, in one call."""
 
-OnWait = Callable[[str], None]
+OnWait = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -464,13 +467,15 @@ class StepStream(Iterator[StepOutputs]):
 
     def _next_event(self) -> pb.RunEvent | None:
         try:
-            while (event := next(self._call)).WhichOneof("event") == "waiting":
-                if self._on_wait is not None:
+            while (kind := (event := next(self._call)).WhichOneof("event")) in ("waiting", "news"):
+                if kind == "news":
+                    log.warning("%s", event.news)
+                elif self._on_wait is not None:
                     self._on_wait(event.waiting)
         except BaseException:
             self._ended = True
             raise
-        if event.WhichOneof("event") == "span":
+        if kind == "span":
             return event
         self.end_of_input, self.paused = event.end.end_of_input, event.end.paused
         self._ended = True

@@ -7,4 +7,4 @@ from cs_toolkit.version import __version__
 TOOLKIT_VERSION: str = __version__
 
 # Raised by every change of the control plane that the other side cannot ignore.
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7

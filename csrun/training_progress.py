@@ -36,6 +36,7 @@ class TrainingProgress:
         checkpoint: its path.
         model_dir: of the run.
         resumes: the same command goes on from that checkpoint, without naming it.
+        waits_for: why no step has ended for a while; "": steps end.
     """
 
     step: int
@@ -49,11 +50,14 @@ class TrainingProgress:
     checkpoint_step: int | None = None
     checkpoint: str = ""
     resumes: bool = True
+    waits_for: str = ""
 
     @property
     def seconds_left(self) -> float | None:
         """Until the last step at the present rate; None where the one or the other is not known."""
-        if self.last_step is None or not self.steps_per_s or self.step - self.first_step < 2:
+        if self.last_step is None or not self.steps_per_s or self.waits_for:
+            return None
+        if self.step - self.first_step < 2:
             return None  # the first step has a rate that says nothing of the others
         return (self.last_step - self.step) / self.steps_per_s if self.step < self.last_step else None
 
@@ -71,7 +75,8 @@ class TrainingProgress:
 
     def summary(self) -> str:
         """The same for `csrun status`, without the step's name in front."""
-        return self.line().removeprefix("global ")
+        text = self.line().removeprefix("global ")
+        return f"{text}; no step since: {self.waits_for}" if self.waits_for else text
 
     def _notes(self) -> list[str]:
         notes = []

@@ -56,9 +56,9 @@ def streamed_verdict(report: StreamedReport) -> str:
             )
         case "activation memory" if performance.fits_at_once:
             return (
-                f"{start} goes to passes beyond the first: the program asks for {performance.micro_batches:,} "
-                f"micro-batches, of {_mb(performance.activation_bytes)} MB of activations each, and the wafer "
-                f"has room for {_mb(performance.activation_room_bytes)} MB."
+                f"{start} goes to passes beyond the first: the program asks for "
+                f"{performance.micro_batches:,} micro-batches, of {_mb(performance.activation_bytes)} MB of "
+                f"activations each, and the wafer has room for {_mb(performance.activation_room_bytes)} MB."
             )
         case "activation memory":
             return (

@@ -38,7 +38,7 @@ from cs_system.interface import samples_per_step
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.hosts import Machines
-from cs_system.swarmx.pace import Pace
+from cs_system.swarmx.pace import NOT_SLOW, Pace
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Run:
         machines: Machines | None,
     ) -> None:
         self.job = job
+        self._told: str | None = None
         self.program: CompiledStep | None = None
         self.identity: InputIdentity | None = None
         self.first_position = 0
@@ -178,6 +179,13 @@ class Run:
     def pace(self) -> Pace | None:
         """How long each of several wafers works; None where there is one."""
         return None if self._engine is None else self._engine.pace()
+
+    def news(self) -> str | None:
+        """What a chief has not been told yet of a wafer that is slow, or is so no more; None: nothing."""
+        pace = self.pace()
+        told = None if pace is None else pace.told
+        is_news, self._told = told != self._told, told
+        return (told or NOT_SLOW) if is_news else None
 
     def delay_text(self, since_s: float) -> str:
         """Why no step has ended since a monotonic time: whom the device waits for, or that it computes."""

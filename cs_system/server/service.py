@@ -231,6 +231,8 @@ class Service:
                 for message in _span_messages(values, batch_size):
                     await context.write(message)
                 done += values.count
+                if (news := run.news()) is not None:
+                    await context.write(pb.RunEvent(news=news))
             try:
                 end_of_input = await steps
             except CsSystemError as error:

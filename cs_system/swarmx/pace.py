@@ -20,6 +20,11 @@ log = logging.getLogger("cs_system.server")
 WINDOW_S, LEAST_S = 10.0, 4.0
 """So many of the last seconds are compared, at least so many."""
 
+CONFIRMED_S = 2.0
+"""A wafer is told of when it has been slow for so long: one that shares its CPU is slow now and then."""
+
+NOT_SLOW = "no CS system of the group is slow any more"
+
 SLOWER, SHARE = 1.5, 0.05
 """How many times as long as the others a slow wafer takes, and by which part of the time it takes longer.
 
@@ -64,12 +69,17 @@ class Pace:
 
     Args:
         count: Of wafers.
+
+    Attributes:
+        told: The sentence on the wafer that is slow by the last `tell`; None: none is.
     """
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
         self._said: list[deque[tuple[float, Work]]] = [deque() for _ in range(count)]
         self._named: str | None = None
+        self._changed_s: float | None = None
+        self.told: str | None = None
 
     def heard(self, rank: int, work: Work, now_s: float | None = None) -> None:
         """A wafer has said what it has done until now, a monotonic time."""
@@ -108,15 +118,18 @@ class Pace:
                 )
         return None
 
-    def tell(self) -> None:
-        """Names in the log a wafer that has become slow."""
+    def tell(self, now_s: float | None = None) -> None:
+        """Names in the log a wafer that has become slow; the chief's log has it from `told`."""
+        now_s = time.monotonic() if now_s is None else now_s
         slow = self.slow()
         name = slow and slow.partition(" is ")[0]
-        is_news, self._named = name != self._named, name
-        if is_news and slow:
-            log.warning("%s", slow)
-        elif is_news:
-            log.info("no CS system of the group is slow any more")
+        if name == self._named:
+            self._changed_s = None
+        elif self._changed_s is None:
+            self._changed_s = now_s
+        elif now_s - self._changed_s >= CONFIRMED_S:
+            self._named, self._changed_s, self.told = name, None, slow
+            log.log(logging.WARNING if slow else logging.INFO, "%s", slow or NOT_SLOW)
 
 
 def _shares(first: tuple[float, Work], last: tuple[float, Work]) -> Shares:

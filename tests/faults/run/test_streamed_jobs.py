@@ -204,7 +204,7 @@ def test_a_wafer_that_stands_still_is_named_and_the_job_goes_on(
                 assert time.monotonic() < deadline, streaming.system.log()
                 time.sleep(0.1)
         assert re.fullmatch(r"CS system 2 of 2 has not answered for \d+ s; the run ends after 60 s", run.late)
-        # In the job's log, too, where no step has ended for ten seconds.
+        # In the job's log, too.
         wait_for_log(tmp_path, "CS system 2 of 2 has not answered", job)
     finally:
         os.kill(pid, signal.SIGCONT)

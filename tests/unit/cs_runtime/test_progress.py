@@ -132,6 +132,27 @@ def test_the_notes_of_a_job_lie_beside_its_logs(tmp_path: Path, monkeypatch: pyt
     )
 
 
+def test_what_a_training_waits_for_stands_in_its_notes_until_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> str:
+        noted = read_progress(tmp_path)
+        assert noted is not None
+        return noted.summary()
+
+    monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
+    progress_notes.begin(tmp_path / "model", 0, 100)
+    progress = Progress(0, 8, 10, tmp_path)
+    first, second = spans([10, 1])
+    progress.add(first)
+    progress_notes.waits_for("MemoryX at 10.0.0.7:9002 has not answered for 8 s")
+    assert told().endswith("no step since: MemoryX at 10.0.0.7:9002 has not answered for 8 s")
+    assert " left" not in told()
+    progress.add(second)
+    assert " left" in told()
+    assert "no step since" not in told()
+
+
 @pytest.mark.parametrize("launched", [False, True])
 def test_an_interrupted_training_says_how_to_go_on(
     launched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from cs_runtime import waiting
-from cs_runtime.waiting import LINE_EVERY_S, WaitLog, announced
+from cs_runtime.waiting import FIRST_LINE_S, LINE_EVERY_S, WaitLog, announced
 
 
 class Clock:
@@ -35,12 +35,13 @@ def test_a_short_wait_is_no_line_and_a_long_one_a_line_each_interval(
     caplog: pytest.LogCaptureFixture, clock: Clock
 ) -> None:
     log = WaitLog()
-    clock.now_s += LINE_EVERY_S - 1
-    log("short")
+    clock.now_s += FIRST_LINE_S - 1
+    assert not log("short")
     assert not caplog.records
     clock.now_s += 1
-    log("long")
-    log("long")
+    assert log("long")
+    clock.now_s += LINE_EVERY_S - 1
+    assert not log("long")
     assert [r.getMessage() for r in caplog.records] == ["long"]
     clock.now_s += LINE_EVERY_S
     log.reset()

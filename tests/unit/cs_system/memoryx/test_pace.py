@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
+from cs_system.client import StepStream
+from cs_system.proto import cs_system_pb2 as pb
 from cs_system.swarmx.pace import Pace, Work
 
 
@@ -28,9 +33,21 @@ def test_the_wafer_for_which_the_others_wait_is_named(caplog: pytest.LogCaptureF
     slow = pace((0.1, 0.01), (0.4, 0.01), (0.12, 0.01))
     expected = "CS system 2 of 3 is slow: it computes for 40% of the time, the others for 11%"
     assert (slow.slow() or "").startswith(expected)
-    slow.tell()
-    slow.tell()
+    slow.tell(8.0)
+    assert slow.told is None  # it may be slow for a moment
+    slow.tell(10.0)
+    slow.tell(12.0)
     assert [record.message[: len(expected)] for record in caplog.records] == [expected]
+    assert slow.told == caplog.messages[0]
+
+
+def test_the_log_of_a_job_names_a_slow_wafer(caplog: pytest.LogCaptureFixture) -> None:
+    span = pb.StepSpan(first_step=0, count=2, last=True)
+    news = pb.RunEvent(news="CS system 2 of 2 is slow")
+    events = iter([pb.RunEvent(span=span), news, pb.RunEvent(span=span), pb.RunEvent(end=pb.RunEnd())])
+    stream = StepStream(SimpleNamespace(errors=nullcontext), events)  # type: ignore[arg-type]
+    assert [found.count for found in stream] == [2, 2]
+    assert caplog.messages == ["CS system 2 of 2 is slow"]
 
 
 def test_a_slow_network_is_told_from_a_slow_wafer() -> None:

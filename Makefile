@@ -24,8 +24,9 @@ test: .venv/.complete ## the tests
 guides: .venv/.complete ## the commands of all documents, executed as they stand there
 	$(PYTHON) -m pytest -m guides -o faulthandler_timeout=660 tests/guides
 
-soak: .venv/.complete ## the long fault and load tests
+soak: .venv/.complete ## the long fault and load tests, and many more examples of properties
 	$(PYTHON) -m pytest -m soak
+	$(PYTHON) -m pytest tests/property --numprocesses=auto --hypothesis-profile=thorough
 
 bench: .venv/.complete ## the benchmarks; prints ratios and writes docs/benchmarks.md
 	$(PYTHON) -m benchmarks

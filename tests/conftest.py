@@ -21,7 +21,8 @@ import pytest
 from cs_system.testing import CACHE_VARIABLE, RunningSystem, running_system
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.register_profile("any machine", deadline=None, max_examples=40)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)  # `make soak`
 hypothesis.settings.load_profile("any machine")
 
 # What frameworks and thousands of tests leave in a worker stays until it ends: Python would search millions

@@ -22,7 +22,7 @@ test: .venv/.complete ## the tests
 	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder
 
 guides: .venv/.complete ## the commands of all documents, executed as they stand there
-	$(PYTHON) -m pytest -m guides -o faulthandler_timeout=660 tests/guides
+	$(PYTHON) -m pytest -m guides --numprocesses=2 -o faulthandler_timeout=660 tests/guides
 
 soak: .venv/.complete ## the long fault and load tests, and many more examples of properties
 	$(PYTHON) -m pytest -m soak

@@ -192,7 +192,7 @@ def _is_long(file: Path) -> bool:
 
 
 def _group(nodeid: str) -> str:
-    """What is run by one worker: a file, whose fixtures are made once so, or folders of `IN_TURN`."""
+    """What one worker runs: a file, whose fixtures are made once so, folders of `IN_TURN`, or a guide."""
     file = nodeid.partition("::")[0]
     room = Path(file).parts[1]
-    return IN_TURN.get(room, file)
+    return nodeid if room == "guides" else IN_TURN.get(room, file)

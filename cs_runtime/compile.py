@@ -207,8 +207,12 @@ def _log_wait(holder: str) -> None:
     log.info("%s is compiling the same program; waiting for its result", holder)
 
 
+_QUICK_STAGES = ("Checking the graph", "Estimating performance", "Writing the report", "Completed")
+"""Nobody waits for them; all that a compilation says fits a screen."""
+
+
 def _log_stage(stage: str, done: int, total: int) -> None:
-    if done < total:  # the end has a line of its own
+    if stage not in _QUICK_STAGES:
         log.info("compile: %s (%d/%d)", stage, done, total)
 
 

@@ -142,8 +142,11 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
         result = compile_for(_trace(front_end, timeline), settings, target, timeline)
     _write_files(settings, timeline, target, front_end, result)
     show(shortened(result.report_text))
-    log.info("compile report: %s", result.artifact.path / REPORT_TEXT)
-    log.info("floorplan and all figures, for a browser: %s", result.artifact.path / REPORT_HTML)
+    log.info(
+        "what would make it faster, loops and all kernels: %s; with the floorplan, for a browser: %s",
+        result.artifact.path / REPORT_TEXT,
+        REPORT_HTML,
+    )
     return result
 
 
@@ -204,8 +207,13 @@ def _log_wait(holder: str) -> None:
     log.info("%s is compiling the same program; waiting for its result", holder)
 
 
+_QUICK_STAGES = ("Checking the graph", "Estimating performance", "Writing the report", "Completed")
+"""Nobody waits for them; all that a compilation says fits a screen."""
+
+
 def _log_stage(stage: str, done: int, total: int) -> None:
-    log.info("compile: %s (%d/%d)", stage, done, total)
+    if stage not in _QUICK_STAGES:
+        log.info("compile: %s (%d/%d)", stage, done, total)
 
 
 def _write_files(

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
+_WIDTH = 100
 ROWS = 10
 """Rows of a long table that a terminal shows."""
 
-_COMPILED = ("Model:", "Program:", "Precision:")
-"""Begin the part that says what was compiled."""
+_LEFT_OUT = (
+    *("Model:", "Program:", "Precision:", "execution "),
+    *("Generated kernels, from loop nests", "To go faster:"),
+)
+"""Begin parts that the command or another line of the log says, and parts for readers of the file."""
+_HEAD = "Estimated Overall Performance"
+_OVERALL = ("Samples/s", "Active PEs", "Compute Utilization")
+"""Lines of the head that stay; the last row of the table has all."""
+_FAMILY = "Family"
+_SHORT_NAMES = {
+    "Kernel Name": "Kernel",
+    "Compute Samples/s": "Compute",
+    "Transmission Samples/s": "Transmission",
+    "Compute Utilization": "Utilization",
+}
+"""Of columns, so that a table fits a terminal of 100 columns."""
 _NOTES = "All figures are estimates"
-_LOOPS = "Generated kernels, from loop nests"
 _SLOWEST_FIRST: dict[str, Callable[[float], float]] = {"Kernel Name": float, "Layer": lambda ms: -ms}
 """How the second cells of a table, by the name of its first column, say which rows are slow."""
 
@@ -23,21 +38,51 @@ def show(report: str) -> None:
 
 
 def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> str:
-    """A text report for a terminal: of a long table the slowest rows, in order, and the last; no loops.
+    """A text report for a terminal: with all lines of a compilation about it, it fits a screen.
 
-    Where it is shortened, it is without what was compiled, which is the command of the user, and of the notes
-    on the figures it has the first one, which says what they are estimates of.
+    Of a table of kernels or layers the slowest rows are shown, in order, and the last. The head is a line,
+    families are words of a sentence. The file alone has the loops of generated kernels, what was compiled,
+    what would make it faster, and what the figures mean.
 
     Args:
         text: the report, its parts with an empty line between them.
         rows: kernels or layers to show.
         file: where the whole of it lies.
     """
-    parts = text.split("\n\n")
-    shown = [_shortened(part, rows, file) for part in parts]
-    if shown == parts:
-        return text
-    return "\n\n".join(_first_note(part) for part in shown if not part.startswith(_COMPILED))
+    parts = [part for part in text.strip("\n").split("\n\n") if not part.startswith(_LEFT_OUT)]
+    brief = [_brief(_short_table(part, rows, file)) for part in parts]
+    return "\n".join(f"\n{part}" if "\n" in part else part for part in brief).strip("\n") + "\n"
+
+
+def _brief(part: str) -> str:
+    """A part in as few lines as it needs."""
+    lines = part.strip("\n").split("\n")
+    if part.startswith(_HEAD):
+        values = dict(line.split(":", 1) for line in lines[2:])
+        if not values.keys() >= set(_OVERALL):
+            return part
+        return f"{_HEAD}: " + ", ".join(f"{name} {values[name].strip()}" for name in _OVERALL)
+    if not part.startswith("+-"):
+        return _first_note(part)
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    if cells[0][0] == _FAMILY:
+        shares = [f"{name} {count} ({pes.partition('(')[2]}" for name, count, pes, *_ in cells[1:]]
+        return textwrap.fill(
+            f"Kernels by family, with their share of the fabric: {', '.join(shares)}", _WIDTH
+        )
+    return _narrow(cells)
+
+
+def _narrow(rows: list[list[str]]) -> str:
+    """A table without rules, its columns as wide as their cells; a row of one cell is a note."""
+    rows[0] = [_SHORT_NAMES.get(name, name) for name in rows[0]]
+    whole = [row for row in rows if len(row) > 1]
+    widths = [max(len(row[column]) for row in whole) for column in range(len(rows[0]))]
+    lines = []
+    for first, *others in rows:
+        numbers = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=False))
+        lines.append("  ".join([f"{first:<{widths[0]}}", *numbers]).rstrip())
+    return "\n".join(lines)
 
 
 def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
@@ -59,23 +104,15 @@ def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
     return "\n".join([*lines, f"all of them, with your lines: {file}"]) + "\n"
 
 
-def _shortened(part: str, rows: int, file: str) -> str:
-    if part.startswith("+-"):
-        return _short_table(part, rows, file)
-    if part.startswith(_LOOPS):
-        count = sum(line.startswith("  ") and line[2] != " " for line in part.splitlines())
-        kernels = "1 kernel is" if count == 1 else f"{count} kernels are"
-        return f"{kernels} generated from loop nests, which are in {file}" + "\n" * part.endswith("\n")
-    return part
-
-
 def _first_note(part: str) -> str:
     if not part.startswith(_NOTES):
         return part
-    return part.partition("\n")[0] + "\n" * part.endswith("\n")
+    return part.partition("\n")[0]
 
 
 def _short_table(table: str, rows: int, file: str) -> str:
+    if not table.startswith("+-"):
+        return table
     lines = table.split("\n")
     rules = [index for index, line in enumerate(lines) if line.startswith("+-")]
     slowness = _SLOWEST_FIRST.get(_cell(lines[1], 0))

@@ -24,6 +24,10 @@ _SCRIPTS: Mapping[str, str] = {
     "zsh": ".local/share/csrun/completion.zsh",
     "fish": ".config/fish/conf.d/csrun.fish",  # which fish reads by itself
 }
+_BEFORE: Mapping[str, tuple[str, ...]] = {
+    "zsh": ("(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }",)
+}
+"""What a shell needs first: in zsh completion is off until its start file has put it on."""
 _START_FILES: Mapping[str, str] = {"bash": ".bashrc", "zsh": ".zshrc"}
 
 
@@ -68,7 +72,7 @@ def script_for(shell: str) -> str:
     parts = [
         kind(command, {}, program, f"_{program.upper()}_COMPLETE").source().strip() for program in PROGRAMS
     ]
-    return "\n\n".join([MARK, *parts]) + "\n"
+    return "\n\n".join([MARK, *_BEFORE.get(shell, ()), *parts]) + "\n"
 
 
 def install(shell: str, home: Path) -> list[Path]:

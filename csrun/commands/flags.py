@@ -214,13 +214,16 @@ def _suggestion(error: click.NoSuchOption) -> str:
         for name in param.opts
         if name.startswith("--")
     ]
-    return _nearest(error.option_name, visible, "expected one of this command's flags")
+    others = (
+        "; options of Slurm without a flag here go as --slurm=OPTION=VALUE" if "--slurm" in visible else ""
+    )
+    return _nearest(error.option_name, visible, f"expected one of this command's flags{others}")
 
 
 def _nearest(word: str, known: Sequence[str], otherwise: str) -> str:
     from difflib import get_close_matches  # costs start-up time and is needed on this path only
 
-    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else otherwise
 
 

@@ -79,3 +79,15 @@ def test_bash_takes_the_script(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
     assert all(line in listed for line in (f"_completion {program}\n" for program in PROGRAMS))
+
+
+def test_zsh_has_completion_put_on_first(tmp_path: Path) -> None:
+    script = script_for("zsh")
+    assert script.index("compinit") < script.index("compdef _csrun_completion")
+    zsh = shutil.which("zsh")
+    if zsh is None:
+        return
+    (tmp_path / "completion.zsh").write_text(script)
+    command = [zsh, "-f", "-c", "source ./completion.zsh; print $_comps[csrun_wse]"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (shown.stdout, shown.stderr) == ("_csrun_wse_completion\n", "")

@@ -143,9 +143,9 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
     _write_files(settings, timeline, target, front_end, result)
     show(shortened(result.report_text))
     log.info(
-        "what would make it faster, loops and all kernels: %s; with the floorplan, for a browser: %s",
-        result.artifact.path / REPORT_TEXT,
-        REPORT_HTML,
+        "all kernels, floorplan and what would make it faster, for a browser: %s; as text: %s beside it",
+        result.artifact.path / REPORT_HTML,
+        REPORT_TEXT,
     )
     return result
 

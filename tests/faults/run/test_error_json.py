@@ -228,7 +228,7 @@ def test_a_program_without_faults_is_told_so_and_where_the_reports_are(
     estimator(tmp_path).compile(input_fn)
     (page,) = tmp_path.glob("cs_*/compile_report.html")
     assert f"for a browser: {page}" in caplog.text
-    assert capsys.readouterr().out.startswith("Estimated Overall Performance\n")
+    assert capsys.readouterr().out.startswith("Estimated Overall Performance: Samples/s ")
 
 
 def test_the_next_success_removes_it(

@@ -22,6 +22,9 @@ from cs_system.proto import cs_system_pb2_grpc
 from cs_system.transport import CLIENT_OPTIONS, client_metadata, error_from_metadata
 from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
 
+ENDING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""Of calls that come in the last moment of a system, or later."""
+
 
 class Connection:
     """An open connection to a CS system of the same protocol.
@@ -58,7 +61,7 @@ class Connection:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 tried = f"a call of its control plane, for {self._timeout_s:g} s"
                 raise SystemUnreachableError.at(self.address, tried, "no answer") from None
-            if error.code() is grpc.StatusCode.UNAVAILABLE:  # what listened a moment ago has ended
+            if error.code() in ENDING:  # what listened a moment ago has ended
                 raise SystemUnreachableError.at(self.address, "a call", str(error.details())) from None
             raise NotACsSystemError.at(
                 self.address, f"it speaks HTTP/2 and answers {error.code().name}: {error.details()}"
@@ -99,8 +102,7 @@ class Connection:
         if known is not None:
             return known
         code, details = error.code(), error.details()
-        # A system that is going down ends calls that come in its last moment with CANCELLED.
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        if code in ENDING:
             return ConnectionLostError(
                 f"the connection to the CS system at {self.address} broke ({details}); "
                 "see its log, and resume from the last checkpoint"

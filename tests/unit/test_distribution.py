@@ -11,7 +11,7 @@ from pathlib import Path
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 
-FILES = ("unit/test_one.py", "slurm/test_two.py", "faults/room/test_three.py", "unit/test_four.py")
+FILES = ("unit/test_one.py", "browser/test_two.py", "faults/room/test_three.py", "slurm/test_four.py")
 CONTENT = """
 import os
 import pytest
@@ -49,4 +49,4 @@ def test_a_file_and_what_runs_in_turn_have_one_worker_each(tmp_path: Path) -> No
     assert {file: (len(workers), len(set(workers))) for file, workers in found.items()} == dict.fromkeys(
         FILES, (6, 1)
     )
-    assert found["slurm/test_two.py"] == found["faults/room/test_three.py"]
+    assert found["browser/test_two.py"] == found["faults/room/test_three.py"]

@@ -33,46 +33,63 @@ def update_side(graph: StepGraph, fixed: frozenset[int]) -> frozenset[int]:
     after = graph.descendants(fixed) - graph.forward
     backward = [op for op in range(len(graph.operands)) if op not in graph.forward]
     sources = graph.ancestors(op for op in backward if op in graph.contractions and op not in after)
-    network = _Network(graph)
-    for op in backward:
-        network.add(op, is_before=op in sources, is_after=op in after)
+    network = _Network(graph, sources | graph.forward, after)
+    network.read_by(backward)
     network.end_in(graph.replacements.values())
-    before = network.cut()
+    before = network.cut() | sources
     return frozenset(op for op in backward if op not in before)
 
 
 class _Network:
     """A flow of bytes from the wafer to MemoryX, through the values that may cross.
 
-    Behind source and sink, node 2 + i is op i; a value has the node behind its passage after all ops.
+    Source and sink stand for all ops that have to be before the cut and after it. Behind them, node 2 + i is
+    op i; a value has the node behind its passage after all ops.
     """
 
-    def __init__(self, graph: StepGraph) -> None:
+    def __init__(self, graph: StepGraph, before: frozenset[int], after: frozenset[int]) -> None:
         self._graph = graph
+        self._fixed = dict.fromkeys(before, _SOURCE) | dict.fromkeys(after, _SINK)
         self._capacity: dict[tuple[int, int], int] = {}
-        self._added: list[int] = []
+        self._open: list[int] = []
         self._first_value = 2 + len(graph.operands)
 
-    def add(self, op: int, *, is_before: bool, is_after: bool) -> None:
-        """An op that is not of the forward pass."""
-        capacity, node, producers = self._capacity, 2 + op, self._graph.producer
-        self._added.append(op)
-        if is_before:
-            capacity[_SOURCE, node] = _INFINITE
-        if is_after:
-            capacity[node, _SINK] = _INFINITE
-        for value in self._graph.operands[op]:
-            capacity[self._leaving(value), node] = _INFINITE
-            if (producer := producers.get(value)) is not None:
-                capacity[node, self._producer_node(producer)] = _INFINITE
+    def read_by(self, ops: Iterable[int]) -> None:
+        """What these ops read has to be where they are."""
+        for op in ops:
+            node = self._fixed.get(op, 2 + op)
+            if node == _SOURCE:
+                continue
+            if node != _SINK:
+                self._open.append(op)
+            for value in self._graph.operands[op]:
+                self._read(value, node)
 
     def end_in(self, values: Iterable[int]) -> None:
         """Values that MemoryX has to have."""
         for value in values:
-            self._capacity[self._leaving(value), _SINK] = _INFINITE
+            self._read(value, _SINK)
+
+    def _read(self, value: int, node: int) -> None:
+        """A node reads a value, whose passage costs its bytes once however many read it.
+
+        State is at MemoryX already, and small values cost nothing.
+        """
+        if value in self._graph.state:
+            return
+        made = self._graph.producer.get(value)
+        entering = _SOURCE if made is None else self._fixed.get(made, 2 + made)
+        if entering == _SINK:
+            return
+        leaving = self._first_value + value
+        cost = 0 if self._graph.is_small(value) else -(-self._graph.size_bytes[value] // _UNIT_BYTES)
+        self._capacity.setdefault((entering, leaving), cost)
+        self._capacity[leaving, node] = _INFINITE
+        if node != _SINK and entering != _SOURCE:
+            self._capacity[node, entering] = _INFINITE
 
     def cut(self) -> frozenset[int]:
-        """The ops before the cheapest cut, of those that were added."""
+        """The ops before the cheapest cut, of those that are on no fixed side."""
         size = self._first_value + len(self._graph.size_bytes)
         rows, columns = zip(*self._capacity, strict=True) if self._capacity else ((), ())
         capacity = csr_array(
@@ -82,20 +99,4 @@ class _Network:
         residual = csr_array(capacity - flow)
         residual.eliminate_zeros()
         reached = set(breadth_first_order(residual, _SOURCE, return_predecessors=False).tolist())
-        return frozenset(op for op in self._added if 2 + op in reached)
-
-    def _producer_node(self, op: int) -> int:
-        return _SOURCE if op in self._graph.forward else 2 + op
-
-    def _leaving(self, value: int) -> int:
-        """The node behind the passage of a value, which costs its bytes once however many read it.
-
-        State is at MemoryX already, and small values cost nothing.
-        """
-        leaving = self._first_value + value
-        if value not in self._graph.state:
-            made = self._graph.producer.get(value)
-            entering = _SOURCE if made is None else self._producer_node(made)
-            cost = 0 if self._graph.is_small(value) else -(-self._graph.size_bytes[value] // _UNIT_BYTES)
-            self._capacity.setdefault((entering, leaving), cost)
-        return leaving
+        return frozenset(op for op in self._open if 2 + op in reached)

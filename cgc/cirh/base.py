@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, ClassVar, NoReturn, Self, TypeAlias, overload
+from typing import Any, ClassVar, NoReturn, Self, TypeAlias, TypeGuard, overload
 
 from xdsl.dialects.builtin import (
     UNKNOWN_LOC,
@@ -93,7 +93,7 @@ def layer_attr(path: LayerPath) -> ArrayAttr[StringAttr]:
     return ArrayAttr(map(StringAttr, path))
 
 
-def is_layer_attr(attribute: Attribute) -> bool:
+def is_layer_attr(attribute: Attribute) -> TypeGuard[ArrayAttr[StringAttr]]:
     """Whether an attribute is an array of strings."""
     return isinstance(attribute, ArrayAttr) and all(isinstance(name, StringAttr) for name in attribute.data)
 

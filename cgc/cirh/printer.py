@@ -184,6 +184,8 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _text(attribute: Attribute) -> str:
+    if is_layer_attr(attribute):
+        return f"[{', '.join([_string(name.data) for name in attribute.data])}]"
     return _printed(attribute)
 
 

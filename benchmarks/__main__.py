@@ -118,10 +118,11 @@ disturbs both sides alike. Absolute figures are of this machine:
   *Activations recomputed*: the forward part of every layer is computed again in the backward pass, so that
   one activation a layer waits; else all that the backward pass reads. *Compiling*: CPU seconds
   of the compiler, from the traced step to the artifact, in a new process. Kernels, places on the wafer and
-  executables are made once for equal layers; reading, rewriting and printing the ops of the step still grows
-  with them. Before that, TensorFlow traces the user's Python and the graph is imported: the seconds in
-  brackets. *Update rate*: bytes of weights, moments and gradients that AdamW must read and write in a second,
-  against a STREAM triad of XLA on the same cores.
+  executables are made once for equal layers, and blocks that repeat are rewritten once; reading, cutting and
+  printing the ops of the step still grows with them. Before that, TensorFlow traces the user's Python and the
+  graph is imported: the seconds in brackets. *Update rate*: bytes of weights, moments and gradients that
+  AdamW must read and write in a second, against a STREAM triad of XLA on the same cores; the median of five
+  processes, because the triad of one may be 1.7 times that of another.
 * *efficiency of communication*: the systems of a group share the cores of this machine, so N of them take N
   times the CPU time of one at best; what they take beyond is weights on their way to each, sums of
   gradients, and threads that wait. *192 systems on paper*: SwarmX sums in a tree, so each doubling of the

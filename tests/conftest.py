@@ -44,7 +44,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
-os.environ.setdefault("CGC_PLACEMENT_MOVES", "4")  # a tenth of its time: see `full_placement`
 
 # Most programs of tests run for some steps: LLVM optimises nothing and gets a program in one piece, and an
 # older part of XLA writes fused loops, which compiles a step in a sixth of the time. Numbers are equal but
@@ -96,11 +95,24 @@ LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models
 """Folders whose files take longest: they are begun first, so that no worker ends long after the others."""
 
 
-@pytest.fixture(scope="module")
-def full_placement() -> Iterator[None]:
-    """The search for a placement takes as many moves as for a user."""
+@contextmanager
+def _placement_moves(per_kernel: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("cgc.placement.place"), "_MOVES_PER_KERNEL", 60)
+        patch.setattr(import_module("cgc.placement.place"), "_MOVES_PER_KERNEL", per_kernel)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_placement() -> Iterator[None]:
+    """Most tests need a placement and not a good one: the search for it takes a tenth of its time."""
+    with _placement_moves(4):
+        yield
+
+
+@pytest.fixture(scope="module")
+def full_placement(quick_placement: None) -> Iterator[None]:
+    """The search for a placement takes as many moves as for a user."""
+    with _placement_moves(60):
         yield
 
 

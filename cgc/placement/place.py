@@ -16,7 +16,6 @@ counts moves, not seconds: the result depends on nothing but the arguments.
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Iterator, Sequence
 
@@ -43,9 +42,7 @@ _BOXES_PER_HALVING = 8
 _ORDER_WORK, _ANNEAL_WORK, _PUSH_WORK = 3_000_000, 1_000_000, 300
 """Moves of each search times the number of kernels, to which the time of a move is about proportional."""
 
-_MOVES_PER_KERNEL, _MOST_MOVES = int(os.environ.get("CGC_PLACEMENT_MOVES", "60")), 5_000
-"""The variable is for tests, most of which need a placement and not a good one."""
-
+_MOVES_PER_KERNEL, _MOST_MOVES = 60, 5_000
 _HEAT_OF_ALL, _STEEPNESS = 0.05, 5.0
 _SQUEEZES, _FIT_MOVES = 4, 1_500
 _FIT_OVER_WIRES = 4.0

@@ -19,6 +19,8 @@ _HEAD = "Estimated Overall Performance"
 _OVERALL = ("Samples/s", "Active PEs", "Compute Utilization")
 """Lines of the head that stay; the last row of the table has all."""
 _FAMILY = "Family"
+_FAMILY_SHARES = {"Active PEs": "the fabric", "PE time": "the PEs' time"}
+"""Column of a table by family that has the shares, and what they are of."""
 _SHORT_NAMES = {
     "Kernel Name": "Kernel",
     "Compute Samples/s": "Compute",
@@ -66,11 +68,17 @@ def _brief(part: str) -> str:
         return _first_note(part)
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     if cells[0][0] == _FAMILY:
-        shares = [f"{name} {count} ({pes.partition('(')[2]}" for name, count, pes, *_ in cells[1:]]
-        return textwrap.fill(
-            f"Kernels by family, with their share of the fabric: {', '.join(shares)}", _WIDTH
-        )
+        return _families(cells)
     return part if _FAMILY in cells[0] else _narrow(cells)  # kernels of a validation: words, few
+
+
+def _families(rows: list[list[str]]) -> str:
+    """A sentence; a share is in a cell of its own, or in brackets behind a number."""
+    column, whole = next(
+        (rows[0].index(name), whole) for name, whole in _FAMILY_SHARES.items() if name in rows[0]
+    )
+    shares = [f"{row[0]} {row[1]} ({row[column].rpartition('(')[2].rstrip(')')})" for row in rows[1:]]
+    return textwrap.fill(f"Kernels by family, with their share of {whole}: {', '.join(shares)}", _WIDTH)
 
 
 def _narrow(rows: list[list[str]]) -> str:

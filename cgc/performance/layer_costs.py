@@ -42,6 +42,14 @@ class LayerPlan:
         """PEs of all kernels."""
         return self.copies.active_pes if self.copies else 0
 
+    @property
+    def slowest_kernel(self) -> Kernel | None:
+        """The kernel that takes the most cycles for a sample; None where nothing is computed."""
+        if self.copies is None or self.graph is None:
+            return None
+        layouts = self.copies.placement.layouts
+        return max(self.graph.kernels, key=lambda one: layouts[one.name].compute_cycles)
+
 
 @dataclass(frozen=True)
 class PlacedLayer:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cgc.placement.model import Rect
 from cgc.report.streamed import LayerReport, StreamedReport
+from cgc.report.streamed_families import layered_family_sums
 from cgc.report.streamed_levers import SlowestKernel
 from cgc.report.streamed_text import streamed_remedies, streamed_verdict
 
@@ -16,8 +17,9 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
 
     Keys: `fabric`, `clock_hz`, `processing_elements` (of the whole wafer), `batch_size`, `precision`,
     `overall`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
-    (kernels with their rectangles in one copy), `verdict`, `remedies`, `kernel` (that sets the pace of the
-    slowest layer, with its `levers`: what one change of it would do), `changes` (of the step), `notices`.
+    (kernels with their rectangles in one copy), `families` (sums of the kernels of all layers), `verdict`,
+    `remedies`, `kernel` (that sets the pace of the slowest layer, with its `levers`: what one change of it
+    would do), `changes` (of the step), `notices`.
     """
     performance = report.performance
     return {
@@ -44,6 +46,7 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
         },
         "layers": [_layer(layer) for layer in report.layers],
         "kinds": _kinds(report),
+        "families": [asdict(one) for one in layered_family_sums(report.layers)],
         "verdict": streamed_verdict(report),
         "remedies": list(streamed_remedies(report)),
         "kernel": _kernel(report.kernel),

@@ -69,13 +69,11 @@ def slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | None:
         layer: the layer.
         fabric: the whole wafer.
     """
-    copies = layer.plan.copies
-    if copies is None or layer.plan.graph is None:
+    copies, kernel = layer.plan.copies, layer.plan.slowest_kernel
+    if copies is None or kernel is None:
         return None
-    layouts = copies.placement.layouts
-    kernel = max(layer.plan.graph.kernels, key=lambda one: layouts[one.name].compute_cycles)
     box = fabric.model_copy(update={"width": copies.width, "height": copies.height})
-    cycles = layouts[kernel.name].compute_cycles
+    cycles = copies.placement.layouts[kernel.name].compute_cycles
     waiting = kernel.without_stash()
     shapes = GraphShapes([waiting], box).at(1.0)
     levers = () if shapes is None else tuple(find_levers(waiting, cycles, shapes[0], box, 1.0))

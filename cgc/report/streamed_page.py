@@ -19,6 +19,7 @@ from cgc.report.floorplan import BINS, Floorplan, detail, overview, used_window,
 from cgc.report.model import KernelReport
 from cgc.report.page import asset, page_environment
 from cgc.report.streamed import StreamedReport
+from cgc.report.streamed_families import layered_family_sums
 from cgc.report.streamed_text import change_text, streamed_remedies, streamed_verdict
 from cs_toolkit.fabric import Fabric
 
@@ -56,6 +57,7 @@ def render_streamed_html(report: StreamedReport, made: Provenance | None = None)
             change_text=change_text,
             layers=layers,
             kinds=_kinds(report),
+            families=layered_family_sums(report.layers),
             bins=BINS,
             style=Markup("\n".join(map(asset, ("base.css", "compile_report.css", "streamed_report.css")))),
         )

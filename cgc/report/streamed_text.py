@@ -6,6 +6,7 @@ from cgc.provenance import Provenance
 from cgc.report.compiled import compiled_text, what_was_compiled
 from cgc.report.remedy import helpful
 from cgc.report.streamed import LayerReport, StreamedReport
+from cgc.report.streamed_families import layered_family_sums
 from cgc.report.streamed_levers import StepChange
 from cgc.report.tables import table
 
@@ -22,7 +23,9 @@ _COLUMNS = (
 
 
 def render_streamed_text(report: StreamedReport, made: Provenance | None = None) -> str:
-    """The text of `compile_report.txt`: head, where a step's time goes, a table by layer, verdict, notes.
+    """The text of `compile_report.txt`.
+
+    A head, where a step's time goes, tables by layer and by family, the verdict, and what the figures mean.
 
     Args:
         report: all figures.
@@ -30,7 +33,15 @@ def render_streamed_text(report: StreamedReport, made: Provenance | None = None)
     """
     words = "\n".join([streamed_verdict(report), *_remedies(report), *report.notices])
     compiled = compiled_text(what_was_compiled(report.precision, report.batch_size, report.fabric, made))
-    parts = [_head(report), compiled, _time(report), _layers(report), words, _notes(report)]
+    parts = [
+        _head(report),
+        compiled,
+        _time(report),
+        _layers(report),
+        _families(report),
+        words,
+        _notes(report),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -143,6 +154,22 @@ def _layers(report: StreamedReport) -> str:
     return table(_COLUMNS, rows)
 
 
+def _families(report: StreamedReport) -> str:
+    """The sums of kernels by family, those that set the pace the longest first."""
+    rows = [
+        (
+            one.family,
+            f"{one.kernels:,}",
+            f"{one.layers:,}",
+            f"{1e3 * one.pace_s:.3f}",
+            f"{one.pe_time_percent:.2f}%",
+            f"{one.compute_utilization_percent:.2f}%",
+        )
+        for one in layered_family_sums(report.layers)
+    ]
+    return table(("Family", "Kernels", "Layers", "Sets the pace ms", "PE time", "Compute Utilization"), rows)
+
+
 def _row(layer: LayerReport) -> tuple[str, ...]:
     plan = layer.placed.plan
     return (
@@ -165,7 +192,9 @@ def _notes(report: StreamedReport) -> str:
         "Weights: what comes to the wafer for the forward part; much comes again for the backward part.\n"
         "Exposed transfer: weights and gradients that compute does not hide.\n"
         "Activations: what waits for the backward pass; all: the most at once.\n"
-        "Copies: of the layer side by side on the wafer; each computes samples of its own."
+        "Copies: of the layer side by side on the wafer; each computes samples of its own.\n"
+        "Sets the pace: compute of the layers whose slowest kernel is of this family.\n"
+        "PE time: share of the kernels' PEs, each for as long as its layer computes."
     )
 
 

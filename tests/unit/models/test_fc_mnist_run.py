@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+
+from cs_system.testing import RunningSystem
 
 Modules = dict[str, Any]
 
@@ -146,8 +149,13 @@ def test_it_learns_to_read(fc_mnist: Modules, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_train_and_eval_then_eval_all(
-    fc_mnist: Modules, fc_mnist_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fc_mnist: Modules,
+    fc_mnist_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    system: RunningSystem,
 ) -> None:
+    """Every checkpoint is evaluated, on this CPU and on the CS system, to the same figures."""
     params = yaml.safe_load((fc_mnist_dir / "configs" / "params_fc_mnist.yaml").read_text())
     params["model"]["hidden_sizes"] = [16]
     params["runconfig"].update(save_checkpoints_steps=4, max_steps=8)
@@ -158,3 +166,12 @@ def test_train_and_eval_then_eval_all(
     fc_mnist["run"].main(["-m", "eval_all", *common])
     lines = capsys.readouterr().out.strip().splitlines()
     assert [line.split("global_step = ")[1].split(",")[0] for line in lines] == ["4", "8"]
+    fc_mnist["run"].main(["-m", "eval_all", *common, "--cs_ip", system.address])
+    on_system = [line for line in capsys.readouterr().out.splitlines() if "global_step = " in line]
+    assert [_metrics(line) for line in on_system] == [
+        pytest.approx(_metrics(line), rel=1e-5) for line in lines
+    ]
+
+
+def _metrics(line: str) -> dict[str, float]:
+    return {name: float(value) for name, value in re.findall(r"(\w+) = ([0-9.e+-]+)", line)}

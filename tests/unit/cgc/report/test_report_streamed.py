@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import unescape
 
 import pytest
@@ -17,8 +17,10 @@ from cgc.performance.layers import LayerCost, StreamedPerformance, streamed_perf
 from cgc.placement.copies import place_copies
 from cgc.report import render_streamed_html, render_streamed_text, streamed_report_json
 from cgc.report.streamed import LayerReport, StreamedReport
+from cgc.report.streamed_families import layered_family_sums
 from cgc.report.streamed_levers import slowest_kernel, step_changes
 from cgc.report.streamed_text import streamed_verdict
+from cs_runtime.terminal import shortened
 from cs_toolkit.fabric import load_fabric
 
 WAFER = load_fabric("cs2").for_execution("weight_streaming")
@@ -97,6 +99,40 @@ def test_the_same_figures_for_programs(report: StreamedReport) -> None:
     )
     assert [kind["kind"] for kind in found["kinds"]] == [0, 1]
     assert {"x", "y", "width", "height"} == set(found["kinds"][0]["kernels"][0]["rectangle"])
+
+
+def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) -> None:
+    """Three layers with two kernels each: the time that one sets the pace is that of its layer."""
+    (only,) = layered_family_sums(report.layers)
+    assert (only.family, only.kernels, only.generated, only.layers) == ("fully_connected", 6, 0, 3)
+    assert only.pace_s == pytest.approx(report.performance.parts["compute"])
+    assert only.pe_time_percent == pytest.approx(100)
+    other, *rest = (one for one in report.layers if one.placed.plan.graph is not None)
+    graph = other.placed.plan.graph
+    assert graph is not None
+    slow = other.placed.plan.slowest_kernel
+    kernels = tuple(
+        kernel if kernel is slow else replace(kernel, family="softmax") for kernel in graph.kernels
+    )
+    plan = replace(other.placed.plan, graph=replace(graph, kernels=kernels))
+    mixed = layered_family_sums([replace(other, placed=replace(other.placed, plan=plan)), *rest])
+    assert [(one.family, one.kernels, one.layers) for one in mixed] == [
+        ("fully_connected", 5, 3),
+        ("softmax", 1, 1),
+    ]
+    assert mixed[1].pace_s == 0
+    copies = other.placed.plan.copies
+    assert copies is not None
+    (name,) = (kernel.name for kernel in graph.kernels if kernel is not slow)
+    rect, layout = copies.placement.rects[name], copies.placement.layouts[name]
+    expected = 100 * layout.busy_pe_cycles / (rect.area * copies.cycles)
+    assert mixed[1].compute_utilization_percent == pytest.approx(expected)
+    assert sum(one.pe_time_percent for one in mixed) == pytest.approx(100)
+    assert streamed_report_json(report)["families"] == [asdict(only)]
+    assert f"| {1e3 * only.pace_s:.3f} | 100.00% |" in re.sub(" +", " ", render_streamed_text(report))
+    assert "<caption>Kernels by family</caption>" in render_streamed_html(report)
+    short = shortened(render_streamed_text(report))
+    assert "Kernels by family, with their share of the PEs' time: fully_connected 6 (100.00%)\n" in short
 
 
 def test_the_page_draws_a_kind_of_layer_once_and_links_every_layer_to_it(report: StreamedReport) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from estimator import checkpoints
 from estimator.errors import CheckpointReadError
-from estimator.run_config import CSRunConfig
+from estimator.run_config import CSRunConfig, once_config
 
 log = logging.getLogger("estimator")
 
@@ -67,7 +67,7 @@ class LargeState:
         """
         if checkpoint is None:
             with self._graph.as_default():
-                values = first_values(self._variables, self._config.session_config)
+                values = first_values(self._variables, once_config(self._config))
                 self._writer.write(values, 0)
             self._keep(0)
         else:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from estimator import checkpoints
-from estimator.run_config import CSRunConfig
+from estimator.run_config import CSRunConfig, once_config
 from estimator.spec import WarmStartSettings
 from estimator.warm_start import warm_start
 
@@ -56,7 +56,7 @@ class ModelState:
 
         v1 = tf.compat.v1
         self._graph = graph
-        self._session_config = config.session_config
+        self._session_config = once_config(config)
         self._warm_start = options.warm_start
         self._session: Any = None
         with graph.as_default():

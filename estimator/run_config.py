@@ -292,3 +292,17 @@ def _check(values: Mapping[str, Any]) -> None:
         raise CallError(
             f"execution must be one of {', '.join(EXECUTION_CHOICES)} or None, got {execution!r}{near}"
         )
+
+
+def once_config(config: CSRunConfig) -> Any:
+    """How sessions are configured that run each part of a graph once, as the first values of variables.
+
+    That of the user, or graphs as they are: to optimise them takes longer than to run them.
+    """
+    import tensorflow as tf
+
+    if config.session_config is not None:
+        return config.session_config
+    found = tf.compat.v1.ConfigProto()
+    found.graph_options.rewrite_options.disable_meta_optimizer = True
+    return found

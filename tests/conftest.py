@@ -95,6 +95,13 @@ LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models
 """Folders whose files take longest: they are begun first, so that no worker ends long after the others."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unoptimised_tensorflow() -> None:
+    """In workers whose tests import TensorFlow, which they do while they are collected."""
+    if "tensorflow" in sys.modules:
+        import_module("estimator.testing").run_graphs_as_they_are()
+
+
 @contextmanager
 def _placement_moves(per_kernel: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

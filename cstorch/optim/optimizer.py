@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ STEP = "step"
 
 GLOBAL_STEP = "global_step"
 """Under this key a saved state says after how many steps it was saved."""
+
+_add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
+_state_dict = unwrap(torch.optim.Optimizer.state_dict)
+_zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
+"""Without what keeps `torch.compile` out: that imports Dynamo, a second at the start of every program."""
 
 Closure = Callable[[], Tensor]
 Hook = Callable[["Optimizer", tuple[Any, ...], dict[str, Any]], None]
@@ -86,6 +92,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for parameter in group["params"]:
                 self.state[parameter].setdefault(STEP, scalar(parameter, 0))
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters with entries of their own; see `torch.optim.Optimizer.add_param_group`."""
+        _add_param_group(self, param_group)
+
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
         """All tensors that a step may change, by name.
 
@@ -127,7 +137,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Drops the gradients of all parameters; see `torch.optim.Optimizer.zero_grad`."""
         for hook in tuple(self._before_zero_grad.values()):
             hook(self, args, kwargs)
-        super().zero_grad(*args, **kwargs)
+        _zero_grad(self, *args, **kwargs)
         for hook in tuple(self._after_zero_grad.values()):
             hook(self, args, kwargs)
 
@@ -148,7 +158,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
         A process that loads them goes on from there: masks of dropout and the input depend on it.
         """
-        return {**super().state_dict(), GLOBAL_STEP: steps_behind()}
+        return {**_state_dict(self), GLOBAL_STEP: steps_behind()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Writes a saved state into the tensors of this one, which stay the same tensors.

@@ -21,6 +21,9 @@ _OVERALL = ("Samples/s", "Active PEs", "Compute Utilization")
 _FAMILY = "Family"
 _FAMILY_SHARES = {"Active PEs": "the fabric", "PE time": "the PEs' time"}
 """Column of a table by family that has the shares, and what they are of."""
+_REPLICAS = "Replicas:"
+_REPLICAS_TRIED = "\nNumbers of replicas"
+"""Begin the table of the numbers that were compared; the chosen one and its neighbours are in a sentence."""
 _SHORT_NAMES = {
     "Kernel Name": "Kernel",
     "Compute Samples/s": "Compute",
@@ -64,6 +67,8 @@ def _brief(part: str) -> str:
         if not values.keys() >= set(_OVERALL):
             return part
         return f"{_HEAD}: " + ", ".join(f"{name} {values[name].strip()}" for name in _OVERALL)
+    if part.startswith(_REPLICAS):
+        return part.partition(_REPLICAS_TRIED)[0]
     if not part.startswith("+-"):
         return _first_note(part)
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]

@@ -34,6 +34,17 @@ def test_of_many_layers_the_longest_are_shown() -> None:
     assert "... and 47 faster ones" in shown
 
 
+def test_of_replicas_the_chosen_number_is_shown() -> None:
+    copies = "Replicas: 4 copies of the model\n  One copy:   9.0 samples/s"
+    tried = "Numbers of replicas that divide the batch:\n+---+\n| 4 |\n+---+"
+    assert shortened(f"head\n\n{copies}\n{tried}\n\nVerdict: good.\n").splitlines() == [
+        "head",
+        "",
+        *copies.splitlines(),
+        "Verdict: good.",
+    ]
+
+
 def test_a_validation_tells_the_kernels_by_family() -> None:
     kernels = [("fc", False, 3), ("add", False, 1), ("fc", True, 10), ("add", False, 1)]
     assert by_family(kernels, "model_dir/kernels.txt").splitlines() == [

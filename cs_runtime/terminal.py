@@ -49,8 +49,8 @@ def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> 
     """A text report for a terminal: with all lines of a compilation about it, it fits a screen.
 
     Of a table of kernels or layers the slowest rows are shown, in order, and the last. The head is a line;
-    families and times are words of a sentence. The file alone has the loops of generated kernels, what was compiled,
-    what would make it faster, and what the figures mean.
+    families and times are words of a sentence. The file alone has the loops of generated kernels, what was
+    compiled, what would make it faster, and what the figures mean.
 
     Args:
         text: the report, its parts with an empty line between them.

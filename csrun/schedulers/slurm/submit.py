@@ -19,7 +19,7 @@ from csrun.schedulers.tasks import job_log_dir, launcher_words
 OUTPUT_NAME = "slurm-%j.out"
 WARN_S = 120
 EARLIEST_S = 70
-"""From the start of a job to its time of warning, at least. Slurm may send the signal a minute before that time,
+"""From the start of a job to its time of warning, at least. Slurm may send the signal a minute before that,
 and until csrun_wse handles it, it ends the job."""
 
 

@@ -27,7 +27,7 @@ from csrun.schedulers.slurm.submit import WARN_S, warning_time
 def test_a_short_job_works_at_least_half_of_its_time(
     asked_s: float | None, time_limit: str, warn_s: int
 ) -> None:
-    """Slurm may be a minute early: within a time limit of a minute it warned, and ended, a job at its start."""
+    """Slurm may be a minute early: a job of a minute would be warned, and ended, at its start."""
     assert warning_time(asked_s, time_limit) == warn_s
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 
 from benchmarks import (
     checkpoints,
@@ -68,83 +69,93 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
 
 TEXT = """# Benchmarks
 
-Written by `make bench`; run it again to measure your machine. The contenders of a row run interleaved, in
-rounds; figures are medians, a ratio is the median of the ratios of each round, so that a busy neighbour
-disturbs both sides alike. Absolute figures are of this machine:
+Written by `make bench`; run it again to measure your machine. The contenders of a row run
+interleaved, in rounds; figures are medians, a ratio is the median of the ratios of each round, so
+that a busy neighbour disturbs both sides alike. Absolute figures are of this machine:
 
 {machine}
 
 {table}
 
-* *data plane*: two sender processes to one receiver over loopback; the plain sockets compute no digests and
-  hand nothing to a consumer.
+* *data plane*: two sender processes to one receiver over loopback; the plain sockets compute no
+  digests and hand nothing to a consumer.
 * *Slurm*: a private cluster of emulated nodes on this machine; the contender is srun with the same
-  components, nodes and tasks. `csrun_wse` starts an agent beside each task and waits until all are there.
-* *compile_only, training of one step*: the whole command as a user types it, in a new folder, from Enter to
-  the prompt. The parts of a compilation end with the lines "Running compile for the CS system" (launcher,
-  imports, parameters), "Starting Cerebras Compilation" (Input Function Report, `model_fn` in TensorFlow and
-  the import of its graph) and "Cerebras Compilation Completed"; the rest is the report on the screen and
-  the end of the process. The CPU seconds are those of all processes of the command. `python -m
-  benchmarks.commands` measures these rows alone.
-* *compiling*: from the traced step to the artifact on disk, the export of the executable included; what XLA
-  does with the executable is the CS system's time. `python -m benchmarks.compile_time --stages` has every
-  stage and pass.
-* *engine fed from memory*: the compiled step in the engine of the CS system, without network, against the
-  same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`, all from batches that
-  lie in memory.
-* *training step*: milliseconds of one step of an example program with its tiny parameter file, and of others
-  of each family (names that end in `_mid`, sizes in `benchmarks/step_time.py`) that are 10 to 100 times as
-  large: the compiled program in the engine of the CS system against the same model_fn in a session, in
-  `tf.function` and in `tf.function(jit_compile=True)`, all from batches in memory and on the same
-  cores. The ratio is our time over the best of the others, so less is better.
-* *ISPD 2020*: graphs of the wafer-scale placement contest; the objective is the slowest kernel's time plus
-  the weighted length of the wires. The area bound is the time at which the smallest rectangles fill the
-  fabric; where wires weigh 4 no solution may come near it, so the target is relative to the bound of time and
-  wires if that is higher.
-* *placing*: rectangles for all kernels of a synthetic Transformer on a CS-2; a wire is an edge of its graph.
-* *checkpoint*: `cstorch.save` and `load` of float32 up to the disk and from the page cache; the ratio is to
-  PyTorch, safetensors stands beside. The GPT has 740 tensors. HDF5 needs about 0.15 ms a tensor to save and
-  to load, PyTorch 0.04 and 0.07 ms: thousands of tensors of a few kilobytes take longer than by PyTorch.
+  components, nodes and tasks. `csrun_wse` starts an agent beside each task and waits until all are
+  there.
+* *compile_only, training of one step*: the whole command as a user types it, in a new folder, from
+  Enter to the prompt. The parts of a compilation end with the lines "Running compile for the CS
+  system" (launcher, imports, parameters), "Starting Cerebras Compilation" (Input Function Report,
+  `model_fn` in TensorFlow and the import of its graph) and "Cerebras Compilation Completed"; the
+  rest is the report on the screen and the end of the process. The CPU seconds are those of all
+  processes of the command. `python -m benchmarks.commands` measures these rows alone.
+* *compiling*: from the traced step to the artifact on disk, the export of the executable included;
+  what XLA does with the executable is the CS system's time.
+  `python -m benchmarks.compile_time --stages` has every stage and pass.
+* *engine fed from memory*: the compiled step in the engine of the CS system, without network,
+  against the same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`,
+  all from batches that lie in memory.
+* *training step*: milliseconds of one step of an example program with its tiny parameter file, and
+  of others of each family (names that end in `_mid`, sizes in `benchmarks/step_time.py`) that are
+  10 to 100 times as large: the compiled program in the engine of the CS system against the same
+  model_fn in a session, in `tf.function` and in `tf.function(jit_compile=True)`, all from batches
+  in memory and on the same cores. The ratio is our time over the best of the others, so less is
+  better.
+* *ISPD 2020*: graphs of the wafer-scale placement contest; the objective is the slowest kernel's
+  time plus the weighted length of the wires. The area bound is the time at which the smallest
+  rectangles fill the fabric; where wires weigh 4 no solution may come near it, so the target is
+  relative to the bound of time and wires if that is higher.
+* *placing*: rectangles for all kernels of a synthetic Transformer on a CS-2; a wire is an edge of
+  its graph.
+* *checkpoint*: `cstorch.save` and `load` of float32 up to the disk and from the page cache; the
+  ratio is to PyTorch, safetensors stands beside. The GPT has 740 tensors. HDF5 needs about 0.15 ms
+  a tensor to save and to load, PyTorch 0.04 and 0.07 ms: thousands of tensors of a few kilobytes
+  take longer than by PyTorch.
 * *PyTorch training step*: one core for all; AdamW and clipping at 1.0, PyTorch's AdamW fused.
 * *capturing*: from the call of a training step of PyTorch to the module that the compiler gets.
 * *PyTorch, loss after the training*: example programs as a user types them, `--mode=train` and
-  `--mode=eval`, on a CS system on the same cores. The loss is that of an evaluation on data that no training
-  sees.
-* *weight streaming*: GPTs of width 512 and growing depth, a process of its own for each measurement: time of
-  a step from the first call to its last output, and the largest resident memory of the wafer's process, XLA's
-  work in it included, against the pipelined execution of the same step. MemoryX is another process on the
-  same cores; its CPU time counts. *Transfer that compute hides*: the rest is the time in which weights travel
-  and the wafer has nothing to compute, at most; the first layer of a step waits for its update.
-  *Activations recomputed*: the forward part of every layer is computed again in the backward pass, so that
-  one activation a layer waits; else all that the backward pass reads. *Compiling*: CPU seconds
-  of the compiler, from the traced step to the artifact, in a new process. Kernels, places on the wafer and
-  executables are made once for equal layers, and blocks that repeat are rewritten once; reading, cutting and
-  printing the ops of the step still grows with them. Before that, TensorFlow traces the user's Python and the
-  graph is imported: the seconds in brackets. *Update rate*: bytes of weights, moments and gradients that
-  AdamW must read and write in a second, against a STREAM triad of XLA on the same cores; the median of five
-  processes, because the triad of one may be 1.7 times that of another.
-* *efficiency of communication*: the systems of a group share the cores of this machine, so N of them take N
-  times the CPU time of one at best; what they take beyond is weights on their way to each, sums of
-  gradients, and threads that wait. *192 systems on paper*: SwarmX sums in a tree, so each doubling of the
-  systems is taken to add the same time to a step, the mean of what is measured here; the batch of each stays.
-* *weight streaming on paper*: the compiler's estimate for one CS-2, of the whole network with embeddings and
-  head, against rates of published trainings. Several systems have as many times the rate of one. The latency
-  of a layer was taken from steps with batches of 128, nothing else. Releases and sites differ by about 25 %.
-* *weight streaming against offload*: an example program in PyTorch; FSDP2 gathers the weights of a block
-  before it computes, and offloads them to memory. Both on all cores; threads of PyTorch that wait sleep.
-* *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads, shuffles and
-  batches its data in the workers and streams it to a CS system, all on the same cores; the contenders get
-  their batches from memory for nothing. Steps per second of the training loop, checkpoints included.
-* *input analysis*: the whole command `cs_input_analyzer` on an example program with its default parameters.
-  *Instrumented* is a copy of an analysis, which checks and reports its batches to a process that watches over
-  it; the *bare loop* only counts. They take turns at one iterator in one process, as what autotune chooses
-  differs between processes by more than that.
+  `--mode=eval`, on a CS system on the same cores. The loss is that of an evaluation on data that no
+  training sees.
+* *weight streaming*: GPTs of width 512 and growing depth, a process of its own for each
+  measurement: time of a step from the first call to its last output, and the largest resident
+  memory of the wafer's process, XLA's work in it included, against the pipelined execution of the
+  same step. MemoryX is another process on the same cores; its CPU time counts. *Transfer that
+  compute hides*: the rest is the time in which weights travel and the wafer has nothing to compute,
+  at most; the first layer of a step waits for its update. *Activations recomputed*: the forward
+  part of every layer is computed again in the backward pass, so that one activation a layer waits;
+  else all that the backward pass reads. *Compiling*: CPU seconds of the compiler, from the traced
+  step to the artifact, in a new process. Kernels, places on the wafer and executables are made once
+  for equal layers, and blocks that repeat are rewritten once; reading, cutting and printing the ops
+  of the step still grows with them. Before that, TensorFlow traces the user's Python and the graph
+  is imported: the seconds in brackets. *Update rate*: bytes of weights, moments and gradients that
+  AdamW must read and write in a second, against a STREAM triad of XLA on the same cores; the median
+  of five processes, because the triad of one may be 1.7 times that of another.
+* *efficiency of communication*: the systems of a group share the cores of this machine, so N of
+  them take N times the CPU time of one at best; what they take beyond is weights on their way to
+  each, sums of gradients, and threads that wait. *192 systems on paper*: SwarmX sums in a tree, so
+  each doubling of the systems is taken to add the same time to a step, the mean of what is measured
+  here; the batch of each stays.
+* *weight streaming on paper*: the compiler's estimate for one CS-2, of the whole network with
+  embeddings and head, against rates of published trainings. Several systems have as many times the
+  rate of one. The latency of a layer was taken from steps with batches of 128, nothing else.
+  Releases and sites differ by about 25 %.
+* *weight streaming against offload*: an example program in PyTorch; FSDP2 gathers the weights of a
+  block before it computes, and offloads them to memory. Both on all cores; threads of PyTorch that
+  wait sleep.
+* *chief + 2 workers + TCP*: a job of `csrun_wse` with three tasks on this machine, which reads,
+  shuffles and batches its data in the workers and streams it to a CS system, all on the same cores;
+  the contenders get their batches from memory for nothing. Steps per second of the training loop,
+  checkpoints included.
+* *input analysis*: the whole command `cs_input_analyzer` on an example program with its default
+  parameters. *Instrumented* is a copy of an analysis, which checks and reports its batches to a
+  process that watches over it; the *bare loop* only counts. They take turns at one iterator in one
+  process, as what autotune chooses differs between processes by more than that.
 * *input, slowest is*: pipelines in which one stage costs several times what the others do
-  (`benchmarks/input_pipelines.py`); what each tool names as the slowest, after how long, and what it advises.
-  Ours takes the function and measures layouts too. TensorFlow's profiler needs a loop that reads, which here
-  does nothing else; from its trace the page *input_pipeline_analyzer* is made (package `xprof`, only if it is
-  installed), and the operation with the largest self time is taken; `Root` and `Prefetch` only wait.
-  The profiler also sees a whole training with its device, which this does not compare.
+  (`benchmarks/input_pipelines.py`); what each tool names as the slowest, after how long, and what
+  it advises. Ours takes the function and measures layouts too. TensorFlow's profiler needs a loop
+  that reads, which here does nothing else; from its trace the page *input_pipeline_analyzer* is
+  made (package `xprof`, only if it is installed), and the operation with the largest self time is
+  taken; `Root` and `Prefetch` only wait. The profiler also sees a whole training with its device,
+  which this does not compare.
 """
 
 
@@ -163,7 +174,7 @@ def main() -> None:
             print(table(rows).splitlines()[-1], flush=True)
     print(f"\n{machine()}\n\n{table(rows)}")
     before = PAGE.read_text(encoding="utf-8") if wanted else ""
-    PAGE.write_text(TEXT.format(machine=machine(), table=updated(before, rows)), encoding="utf-8")
+    PAGE.write_text(TEXT.format(machine=fill(machine(), 100), table=updated(before, rows)), encoding="utf-8")
     if not wanted:
         print(f"\n{performance_model.run()}")
 

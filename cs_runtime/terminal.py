@@ -10,17 +10,22 @@ _WIDTH = 100
 ROWS = 10
 """Rows of a long table that a terminal shows."""
 
+_ADVICE = "To go faster:"
 _LEFT_OUT = (
     *("Model:", "Program:", "Precision:", "execution "),
-    *("Generated kernels, from loop nests", "To go faster:"),
+    *("Generated kernels, from loop nests", _ADVICE),
 )
 """Begin parts that the command or another line of the log says, and parts for readers of the file."""
 _HEAD = "Estimated Overall Performance"
 _OVERALL = ("Samples/s", "Active PEs", "Compute Utilization")
-"""Lines of the head that stay; the last row of the table has all."""
+"""Lines of the head that stay where it has them; the last row of the table has all."""
+_TIMES = "Time of a step"
 _FAMILY = "Family"
 _FAMILY_SHARES = {"Active PEs": "the fabric", "PE time": "the PEs' time"}
 """Column of a table by family that has the shares, and what they are of."""
+_REPLICAS = "Replicas:"
+_REPLICAS_TRIED = "\nNumbers of replicas"
+"""Begin the table of the numbers that were compared; the chosen one and its neighbours are in a sentence."""
 _SHORT_NAMES = {
     "Kernel Name": "Kernel",
     "Compute Samples/s": "Compute",
@@ -29,6 +34,7 @@ _SHORT_NAMES = {
 }
 """Of columns, so that a table fits a terminal of 100 columns."""
 _NOTES = "All figures are estimates"
+_TOTALS = ("overall", "all")
 _SLOWEST_FIRST: dict[str, Callable[[float], float]] = {"Kernel Name": float, "Layer": lambda ms: -ms}
 """How the second cells of a table, by the name of its first column, say which rows are slow."""
 
@@ -42,9 +48,9 @@ def show(report: str) -> None:
 def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> str:
     """A text report for a terminal: with all lines of a compilation about it, it fits a screen.
 
-    Of a table of kernels or layers the slowest rows are shown, in order, and the last. The head is a line,
-    families are words of a sentence. The file alone has the loops of generated kernels, what was compiled,
-    what would make it faster, and what the figures mean.
+    Of a table of kernels or layers the slowest rows are shown, in order, and the last. The head is a line;
+    families and times are words of a sentence. The file alone has the loops of generated kernels, what was
+    compiled, what would make it faster, and what the figures mean.
 
     Args:
         text: the report, its parts with an empty line between them.
@@ -61,12 +67,15 @@ def _brief(part: str) -> str:
     lines = part.strip("\n").split("\n")
     if part.startswith(_HEAD):
         values = dict(line.split(":", 1) for line in lines[2:])
-        if not values.keys() >= set(_OVERALL):
-            return part
-        return f"{_HEAD}: " + ", ".join(f"{name} {values[name].strip()}" for name in _OVERALL)
+        names = _OVERALL if values.keys() >= set(_OVERALL) else values
+        return _sentence(_HEAD, [f"{name} {values[name].strip()}" for name in names])
+    if part.startswith(_REPLICAS):
+        return part.partition(_REPLICAS_TRIED)[0]
     if not part.startswith("+-"):
-        return _first_note(part)
+        return part.partition("\n" if part.startswith(_NOTES) else f"\n{_ADVICE}")[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    if cells[0][0] == _TIMES:
+        return _sentence(f"{_TIMES} in ms", [f"{name} {ms} ({share})" for name, ms, share in cells[1:]])
     if cells[0][0] == _FAMILY:
         return _families(cells)
     return part if _FAMILY in cells[0] else _narrow(cells)  # kernels of a validation: words, few
@@ -78,7 +87,11 @@ def _families(rows: list[list[str]]) -> str:
         (rows[0].index(name), whole) for name, whole in _FAMILY_SHARES.items() if name in rows[0]
     )
     shares = [f"{row[0]} {row[1]} ({row[column].rpartition('(')[2].rstrip(')')})" for row in rows[1:]]
-    return textwrap.fill(f"Kernels by family, with their share of {whole}: {', '.join(shares)}", _WIDTH)
+    return _sentence(f"Kernels by family, with their share of {whole}", shares)
+
+
+def _sentence(what: str, figures: Sequence[str]) -> str:
+    return textwrap.fill(f"{what}: {', '.join(figures)}", _WIDTH)
 
 
 def _narrow(rows: list[list[str]]) -> str:
@@ -112,12 +125,6 @@ def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
     return "\n".join([*lines, f"all of them, with your lines: {file}"]) + "\n"
 
 
-def _first_note(part: str) -> str:
-    if not part.startswith(_NOTES):
-        return part
-    return part.partition("\n")[0]
-
-
 def _short_table(table: str, rows: int, file: str) -> str:
     if not table.startswith("+-"):
         return table
@@ -126,7 +133,7 @@ def _short_table(table: str, rows: int, file: str) -> str:
     slowness = _SLOWEST_FIRST.get(_cell(lines[1], 0))
     if slowness is None or len(rules) < 3:
         return table
-    last = rules[2] - (_cell(lines[rules[2] - 1], 0) == "overall")
+    last = rules[2] - (_cell(lines[rules[2] - 1], 0) in _TOTALS)
     kept = lines[rules[1] + 1 : last]
     if len(kept) <= rows:
         return table

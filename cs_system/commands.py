@@ -331,17 +331,18 @@ def _data_port(port: int) -> int:
     "--cs_ip",
     "--cs-ip",
     "cs_ip",
-    required=True,
     envvar="CS_IP",
     metavar="IP[:PORT]",
     help="Address of the system.  [default: CS_IP, else the site's]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @click.option("--watch", is_flag=True, help="Print again every second until Ctrl-C.")
-def status(cs_ip: str, as_json: bool, watch: bool) -> None:
+def status(cs_ip: str | None, as_json: bool, watch: bool) -> None:
     """Show what a CS system is doing."""
     from cs_system.client import SystemClient, parse_address
 
+    if cs_ip is None:
+        raise click.UsageError("no address of a CS system: give --cs_ip=IP:PORT, CS_IP or the site's cs_ip")
     try:
         with SystemClient(parse_address(cs_ip)) as client:
             _show(client.info(), as_json)

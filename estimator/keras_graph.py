@@ -84,6 +84,10 @@ class _KerasGraph:
         return EstimatorSpec(self._mode, loss=loss, train_op=train_op)
 
     def _evaluation(self) -> EstimatorSpec:
+        import tensorflow as tf
+
+        with tf.__internal__.eager_context.eager_mode():
+            self._model.reset_metrics()  # else the totals of the model's last call would be the first values
         loss = _loss(self._call(_after_reset(self._model, "test_step"), self._batch), "test_step")
         values = self._call(lambda _: self._model.get_metrics_result(), ())
         # The loss is given by the call of the whole step.

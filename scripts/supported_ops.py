@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 
 from cgc.importers.aten import handlers as aten
@@ -20,30 +21,32 @@ HEAD = """\
 
 This page is generated from the importers' tables by `scripts/supported_ops.py`.
 
-A program does not have to know these names. `--mode=validate_only` checks a whole program, and names
-each operation that cannot be compiled with your line. The names are those of messages and of
+A program does not have to know these names. `--mode=validate_only` checks a whole program, and
+names each operation that cannot be compiled with your line. The names are those of messages and of
 `error.json`. What to do about one is in [troubleshooting.md](troubleshooting.md#the-program).
 
 """
 TENSORFLOW = """\
 ## TensorFlow
 
-Names are the types of operations in a graph: `tf.matmul` is `MatMul` or `BatchMatMulV2`. Functions of
-TensorFlow that are made of these work too, and so do [layers of Keras](port-tensorflow.md#layers-of-keras).
-Gradients are in the table.
+Names are the types of operations in a graph: `tf.matmul` is `MatMul` or `BatchMatMulV2`. Functions
+of TensorFlow that are made of these work too, and so do [layers of
+Keras](port-tensorflow.md#layers-of-keras). Gradients are in the table.
 
 """
 PYTORCH = """\
 ## PyTorch
 
-Names are those of ATen without their overloads: `torch.relu` is `relu`. Functions that PyTorch makes of
-these work too. All layers and losses of `torch.nn` train, but for [these](pytorch.md#layers-without-a-rule).
+Names are those of ATen without their overloads: `torch.relu` is `relu`. Functions that PyTorch
+makes of these work too. All layers and losses of `torch.nn` train, but for
+[these](pytorch.md#layers-without-a-rule).
 
 """
 DROPPED = """\
 ## Left out of a step
 
-These act on the host. A step on the CS system goes without them, and the log names each of yours once:
+These act on the host. A step on the CS system goes without them, and the log names each of yours
+once:
 
 """
 
@@ -59,7 +62,7 @@ def page() -> str:
     return (
         f"{HEAD}{TENSORFLOW}{table(tensorflow, lambda name: name, WORDS)}\n"
         f"{PYTORCH}{table(aten, aten_name)}\n"
-        f"{DROPPED}{names(WORDS)}.\n"
+        f"{DROPPED}{fill(names(WORDS), 99)}.\n"
     )
 
 

@@ -174,6 +174,7 @@ def _option(flag: Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         _parameter(flag.name),
         default=() if flag.repeated else "",
         multiple=flag.repeated,
+        hidden=flag.hidden,
         metavar=flag.metavar,
         help=flag.help,
         callback=check,

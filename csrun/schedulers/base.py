@@ -35,6 +35,7 @@ class Flag:
         help: one line.
         check: returns the value, or raises ValueError with the rest of a sentence: "expected ...".
         repeated: it may be given several times; its values come in a line each.
+        hidden: no help shows it: one that `check` refuses, with what to do instead.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Flag:
     help: str
     check: Callable[[str], str] = str
     repeated: bool = False
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

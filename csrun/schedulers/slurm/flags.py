@@ -49,6 +49,12 @@ def _option(text: str) -> str:
     return _value(text.removeprefix("--"))
 
 
+def _array(text: str) -> str:
+    if text:
+        raise ValueError(f"which is refused: {_OURS['array']}")
+    return text
+
+
 FLAGS = (
     Flag("--time", "LIMIT", "Time limit of a Slurm job: minutes, H:M:S or D-H:M.", check_time_limit),
     Flag("--partition", "NAME", "Slurm partition.", _value),
@@ -69,4 +75,5 @@ FLAGS = (
         _option,
         repeated=True,
     ),
+    Flag("--array", "INDEXES", "Refused: an element would not be a job of its own.", _array, hidden=True),
 )

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from csrun.schedulers.slurm.client import QueuedJob
+from csrun.schedulers.slurm.client import Node, QueuedJob
+from csrun.schedulers.slurm.owners import owners_out_of_use
 
 _REASONS = {
     "": "Slurm has not looked at it yet",
-    "Resources": "it is next, and waits for nodes, CPUs or resources that running jobs use",
+    "Resources": "it is next, and waits for free nodes, CPUs or resources",
     "Priority": "jobs of higher priority are before it",
     "Licenses": "it waits for a licence that a running job holds",
     "Dependency": "it waits for the job that it depends on",
@@ -39,6 +40,10 @@ _NEVER = {
     "JobHeldUser": "its owner has put it on hold: 'scontrol release' lets it go on",
     "JobHeldAdmin": "an administrator has put it on hold",
 }
+
+_FOR_NODES = ("", "Resources", "ReqNodeNotAvail", "NodeDown")
+"""Reasons that a node which is out of use may be behind."""
+_SHOWN_NODES = 3
 
 
 def reason_sentence(reason: str) -> str:
@@ -73,6 +78,7 @@ class Waiting:
         holders: the running jobs that have the CS system.
         start: expected start, ISO local time; "" where Slurm does not know it.
         trouble: why the node that holds the CS system is out of use; "" for nothing.
+        out_of_use: what is wrong with other nodes of its partition that it may be waiting for.
     """
 
     job: QueuedJob
@@ -81,6 +87,7 @@ class Waiting:
     holders: tuple[QueuedJob, ...]
     start: str
     trouble: str = ""
+    out_of_use: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """One line for the user."""
@@ -98,6 +105,10 @@ class Waiting:
             parts.append(f"the CS system is held by {held}")
         elif self.job.resources or self.job.licences:
             parts.append("nobody holds the CS system")
+        if self.out_of_use and not self.trouble:
+            more = len(self.out_of_use) - _SHOWN_NODES
+            others = f", and {more} more ('sinfo -R' lists them)" if more > 0 else ""
+            parts.append(f"out of use: {', '.join(self.out_of_use[:_SHOWN_NODES])}{others}")
         if self.start:
             parts.append(f"expected start {self.start.replace('T', ' ')}")
         if will_never_start(self.reason):
@@ -111,7 +122,11 @@ def news(sentence: str) -> str:
 
 
 def waiting(
-    components: Sequence[QueuedJob], queue: Iterable[QueuedJob], resource: str, trouble: str = ""
+    components: Sequence[QueuedJob],
+    queue: Iterable[QueuedJob],
+    resource: str,
+    nodes: Sequence[Node] = (),
+    owner: str = "",
 ) -> Waiting | None:
     """Why a job waits; None if it does not.
 
@@ -119,7 +134,8 @@ def waiting(
         components: the job's entries in the queue, its leader first.
         queue: all jobs that wait or run.
         resource: the generic resource ("cs:1") or licence that stands for the CS system; "" for none.
-        trouble: why the node that holds it is out of use, see `owners_out_of_use`.
+        nodes: of the cluster.
+        owner: the node that holds the CS system, where the site says so.
     """
     pending = [component for component in components if component.pending]
     if not pending:
@@ -133,7 +149,17 @@ def waiting(
     }
     reason = next((component.reason for component in pending if component.reason), "")
     starts = [component.start for component in pending if component.start]
-    return Waiting(leader, len(before) + 1, reason, holders(jobs, resource), max(starts, default=""), trouble)
+    partitions = leader.partition.split(",")
+    out = [node.trouble for node in nodes if node.partition in partitions and not node.usable]
+    return Waiting(
+        leader,
+        len(before) + 1,
+        reason,
+        holders(jobs, resource),
+        max(starts, default=""),
+        owners_out_of_use(nodes, resource, owner),
+        tuple(dict.fromkeys(out)) if reason.partition(",")[0] in _FOR_NODES else (),
+    )
 
 
 def holders(queue: Iterable[QueuedJob], resource: str) -> tuple[QueuedJob, ...]:

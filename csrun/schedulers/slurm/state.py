@@ -9,9 +9,8 @@ from typing import Any
 from csrun.job_registry import KnownJob, scheduler_number
 from csrun.job_state import QueueView, State
 from csrun.launcher_process import end_launcher
-from csrun.schedulers.slurm.client import SlurmClient
+from csrun.schedulers.slurm.client import Node, SlurmClient
 from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.schedulers.slurm.owners import owners_out_of_use
 from csrun.schedulers.slurm.queue import news, waiting
 from csrun.site.loading import load_site
 
@@ -52,16 +51,16 @@ def views(numbers: Collection[str], environment: Mapping[str, str]) -> dict[str,
     client = SlurmClient(environment)
     jobs = client.jobs()
     options = SlurmOptions.of_site(load_site(environment).site)
-    trouble: str | None = None
+    nodes: list[Node] = []
     found = {}
     for number in numbers:
         components = [job for job in jobs if job.job_id == number]
         if components:
-            if trouble is None and any(component.pending for component in components):
-                trouble = owners_out_of_use(client.nodes(), options.resource, options.gres_node)
-            why = waiting(components, jobs, options.resource, trouble or "")
-            nodes = ",".join(component.nodes for component in components if component.nodes)
-            found[number] = view_of(components[0].state, nodes, why.sentence() if why else "")
+            if not nodes and any(component.pending for component in components):
+                nodes = client.nodes()
+            why = waiting(components, jobs, options.resource, nodes, options.gres_node)
+            hosts = ",".join(component.nodes for component in components if component.nodes)
+            found[number] = view_of(components[0].state, hosts, why.sentence() if why else "")
         elif ended := client.ended_state(number):
             found[number] = view_of(ended[0])
     return found

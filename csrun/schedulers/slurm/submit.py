@@ -18,6 +18,9 @@ from csrun.schedulers.tasks import job_log_dir, launcher_words
 
 OUTPUT_NAME = "slurm-%j.out"
 WARN_S = 120
+EARLIEST_S = 70
+"""From the start of a job to its time of warning, at least. Slurm may send the signal a minute before that,
+and until csrun_wse handles it, it ends the job."""
 
 
 def batch_script(request: LaunchRequest, context: LaunchContext, options: SlurmOptions) -> BatchScript:
@@ -50,7 +53,8 @@ def warning_time(asked_s: float | None, time_limit: str) -> int:
     """Seconds before its time limit at which a job is asked for a checkpoint. Pure.
 
     Args:
-        asked_s: what the user wants; None: `WARN_S`, or half of a short time limit.
+        asked_s: what the user wants; None: `WARN_S`, or half of a short time limit, and never (0) within a
+            very short one.
         time_limit: as for --time; "": not known.
 
     Raises:
@@ -58,7 +62,7 @@ def warning_time(asked_s: float | None, time_limit: str) -> int:
     """
     limit_s = limit_seconds(time_limit) or math.inf  # 0 asks for no limit (sbatch(1))
     if asked_s is None:
-        return int(min(WARN_S, limit_s / 2))
+        return int(max(0, min(WARN_S, limit_s / 2, limit_s - EARLIEST_S)))
     if asked_s >= limit_s:
         raise UsageError(
             f"--warn-before={asked_s:g} with --time={time_limit}: the job would be asked for its last "

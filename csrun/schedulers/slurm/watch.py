@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from csrun.schedulers.slurm.client import QueuedJob, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
-from csrun.schedulers.slurm.owners import owners_out_of_use
 from csrun.schedulers.slurm.queue import news, waiting
 from csrun.wait_lines import WaitLines
 
@@ -79,6 +78,6 @@ class QueueWatch:
         self._job = components[0] if components else self._job
         if not any(component.pending for component in components):
             return ""
-        trouble = owners_out_of_use(self._client.nodes(), self._resource, self._owner)
-        found = waiting(components, self._client.queue(), self._resource, trouble)
+        nodes = self._client.nodes()
+        found = waiting(components, self._client.queue(), self._resource, nodes, self._owner)
         return found.sentence() if found else ""

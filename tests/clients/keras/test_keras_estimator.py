@@ -107,6 +107,20 @@ def test_train_leaves_the_model_as_fit_would(
     assert abs(tags["loss", STEPS] - history["loss"][0]) < 0.5
 
 
+def test_an_evaluation_on_this_cpu_begins_with_new_totals(
+    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
+) -> None:
+    model = make_model()
+    program = estimator(model, tmp_path, system)
+    program.train(input_fn, max_steps=STEPS)  # leaves the totals of its last step in the model
+    found = program.evaluate(input_fn, steps=STEPS)
+    assert found == estimator(make_model(), tmp_path, None).evaluate(input_fn, steps=STEPS)
+
+    x, y = records()
+    model.evaluate(x, 2 - y, verbose=0)
+    assert program.evaluate(input_fn, steps=STEPS) == found
+
+
 def test_samples_have_the_weights_that_the_input_gives_them(
     system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
 ) -> None:

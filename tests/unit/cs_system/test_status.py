@@ -1,3 +1,6 @@
+from click.testing import CliRunner
+
+from cs_system.commands import main
 from cs_system.errors import clock_text
 from cs_system.info import Limits, RunInfo, SystemInfo, WaferInfo, WorkerInfo
 from cs_system.status.terminal import duration_text, render
@@ -17,6 +20,12 @@ def info(run=None, state="IDLE", waiting=0):
         run=run,
         limits=Limits(1, 2, 3),
     )
+
+
+def test_without_an_address_the_three_places_for_one_are_named():
+    done = CliRunner().invoke(main, ["status"], env={"CS_IP": None})
+    assert done.exit_code == 2
+    assert "give --cs_ip=IP:PORT, CS_IP or the site's cs_ip" in done.output
 
 
 def test_an_idle_system():

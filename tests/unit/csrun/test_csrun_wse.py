@@ -192,10 +192,11 @@ def test_site_defaults_size_the_job(run: Run) -> None:
             "unknown flag '--tasks_per_worker'; did you mean --tasks-per-node?",
         ),
         (
-            ["--array=1-3", "true"],
+            ["--wckey=mine", "true"],
             2,
-            "unknown flag '--array'; expected one of this command's flags; options of",
+            "unknown flag '--wckey'; expected one of this command's flags; options of",
         ),
+        (["--array=1-3", "true"], 2, "--array: got '1-3', which is refused: the elements of a job array"),
         (["--total-node=3", "true"], 2, "unknown flag '--total-node'; did you mean --total-nodes?"),
         (["--cyclic"], 2, "no command to run\nUsage: csrun_wse [FLAGS] COMMAND"),
         (["--total-nodes=99999", "--tasks-per-node=9", "true"], 2, "expected at most 42425"),

@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-GENERATED = ("benchmarks.md", "supported-ops.md")
-"""Pages that programs write."""
 
 
 @dataclass(frozen=True)

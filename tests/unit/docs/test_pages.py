@@ -24,7 +24,7 @@ from input_analyzer import commands as analyzer
 from models.common.tf.params import Params
 from models.common.tf.program import Program
 
-from .pages import GENERATED, ROOT, Command, anchor, commands, name, pages, python_blocks
+from .pages import ROOT, Command, anchor, commands, name, pages, python_blocks
 
 WIDTH = 100
 README_LINES = 150
@@ -160,7 +160,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not fragment or fragment in anchors(file), target
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page.name not in GENERATED], ids=name)
+@pytest.mark.parametrize("page", pages(), ids=name)
 def test_lines_fit(page: Path) -> None:
     """Rows of tables cannot be broken in Markdown."""
     long = [

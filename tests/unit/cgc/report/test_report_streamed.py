@@ -135,6 +135,15 @@ def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) ->
     assert "Kernels by family, with their share of the PEs' time: fully_connected 6 (100.00%)\n" in short
 
 
+def test_a_terminal_has_head_and_times_in_sentences(report: StreamedReport) -> None:
+    words = " ".join(shortened(render_streamed_text(report)).split())
+    assert words.startswith("Estimated Overall Performance: Samples/s ")
+    assert "Execution weight streaming, Layers 4," in words
+    step_s = report.performance.step_s
+    assert f"Time of a step in ms: compute {1e3 * report.performance.parts['compute']:.3f} (" in words
+    assert f", step {1e3 * step_s:.3f} (100.0%) " in words
+
+
 def test_the_page_draws_a_kind_of_layer_once_and_links_every_layer_to_it(report: StreamedReport) -> None:
     page = render_streamed_html(report)
     assert page == render_streamed_html(report)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from csrun.schedulers.slurm.client import QueuedJob, parse_queue
+from csrun.schedulers.slurm.client import Node, QueuedJob, parse_queue
 from csrun.schedulers.slurm.queue import holders, news, reason_sentence, waiting, will_never_start
 
 JOB = QueuedJob(
@@ -22,6 +22,7 @@ JOB = QueuedJob(
     partition="all",
     priority=100,
 )
+NODE = Node("n1", 4, 2000, "", "all", "idle")
 HOLDER = replace(
     JOB, job_id="7", state="RUNNING", reason="", user="bob", name="bert", nodes="n1", time_left="1:02:03"
 )
@@ -34,18 +35,36 @@ def test_a_waiting_job_has_place_reason_holder_and_start() -> None:
     assert found is not None
     assert found.place == 2
     assert found.sentence() == (
-        "job 12 waits in partition all, place 2: it is next, and waits for nodes, CPUs or resources that "
-        "running jobs use; the CS system is held by job 7 of bob (bert, 1:02:03 left); "
+        "job 12 waits in partition all, place 2: it is next, and waits for free nodes, CPUs or resources; "
+        "the CS system is held by job 7 of bob (bert, 1:02:03 left); "
         "expected start 2026-11-20 17:00:00"
     )
 
 
 def test_where_the_systems_node_is_out_of_use_no_job_can_run() -> None:
-    found = waiting([JOB], [JOB], "cs:1", "n1 is drained (power supply)")
+    nodes = [replace(NODE, resources="cs:1", state="drained", reason="power supply"), NODE]
+    found = waiting([JOB], [JOB], "cs:1", nodes)
     assert found is not None
     assert found.sentence().endswith(
         "; no job can run: n1 is drained (power supply), and holds the CS system; it goes on when the "
         "administrator has brought the node back"
+    )
+
+
+def test_nodes_that_are_out_of_use_are_told_where_a_job_waits_for_nodes() -> None:
+    out = [replace(NODE, name=f"n{number}", state="down", reason="memory") for number in (2, 3, 4, 5)]
+    nodes = [replace(NODE, resources="cs:1"), *out, replace(out[0], name="n6", partition="other")]
+
+    def told(job: QueuedJob, *nodes: Node) -> str:
+        found = waiting([job], [job], "", nodes)
+        assert found is not None
+        return found.sentence()
+
+    assert told(JOB, *nodes[:2]).endswith("; nobody holds the CS system; out of use: n2 is down (memory)")
+    assert told(JOB, *nodes).endswith("n4 is down (memory), and 1 more ('sinfo -R' lists them)")
+    assert "out of use" not in told(replace(JOB, reason="Priority"), *nodes)
+    assert told(replace(JOB, partition="all,other"), nodes[1], nodes[1], nodes[-1]).endswith(
+        "out of use: n2 is down (memory), n6 is down (memory)"
     )
 
 

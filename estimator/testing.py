@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 
-def run_graphs_as_they_are() -> None:
-    """From here on TensorFlow optimises no graph in this process, of sessions and of eager functions.
+def optimise_graphs(wanted: bool) -> None:
+    """Whether TensorFlow optimises graphs in this process from here on, of sessions and of eager functions.
 
     That is a third of the CPU time of a training of two steps, and pays in one of thousands. Numbers are
-    equal but for rounding.
+    equal but for rounding: in 16 bits that is after other operations.
+
+    Args:
+        wanted: True for what TensorFlow does by itself.
     """
     import tensorflow as tf
     from tensorflow.python.client.session import BaseSession
 
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    plain = BaseSession.__init__
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not wanted})
+    BaseSession.__init__ = _plain(BaseSession.__init__) if wanted else _as_it_is(BaseSession.__init__)
+
+
+def _as_it_is(plain: Any) -> Any:
+    import tensorflow as tf
 
     def opened(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         chosen = tf.compat.v1.ConfigProto()
@@ -24,4 +31,9 @@ def run_graphs_as_they_are() -> None:
         chosen.graph_options.rewrite_options.disable_meta_optimizer = True
         plain(self, target, graph, chosen)
 
-    BaseSession.__init__ = opened
+    opened.__wrapped__ = plain  # type: ignore[attr-defined]
+    return opened
+
+
+def _plain(opened: Any) -> Any:
+    return getattr(opened, "__wrapped__", opened)

@@ -99,7 +99,16 @@ LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models
 def unoptimised_tensorflow() -> None:
     """In workers whose tests import TensorFlow, which they do while they are collected."""
     if "tensorflow" in sys.modules:
-        import_module("estimator.testing").run_graphs_as_they_are()
+        import_module("estimator.testing").optimise_graphs(False)
+
+
+@pytest.fixture(scope="module")
+def optimised_tensorflow(unoptimised_tensorflow: None) -> Iterator[None]:
+    """TensorFlow computes as for a user: in 16 bits its optimised graphs round after other operations."""
+    optimise = import_module("estimator.testing").optimise_graphs
+    optimise(True)
+    yield
+    optimise(False)
 
 
 @contextmanager

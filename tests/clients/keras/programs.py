@@ -22,7 +22,7 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.verify import verify_module
 from cgc.importers.tensorflow import import_keras_step, import_step
 from cgc.lowering.interpret import step_function
-from estimator.testing import run_graphs_as_they_are
+from estimator.testing import optimise_graphs
 
 keras = tf.keras
 layers = keras.layers
@@ -469,5 +469,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_graphs_as_they_are()
+    optimise_graphs(False)
     main()

@@ -79,7 +79,7 @@ def compile_for(
 def _with_other_mode(
     error: PlacementError, module: ModuleOp, fabric: Fabric, stages: Stages, streaming: Streaming
 ) -> PlacementError:
-    """The same error, which also says at what rate weight streaming would run the step, or why it would not."""
+    """The same error, with the rate at which weight streaming would run the step, or why it would not."""
     try:
         _, report = weight_streaming.estimated_streamed(module, fabric, stages, streaming)
     except CompileError as other:
@@ -88,8 +88,8 @@ def _with_other_mode(
         rate = report.samples_per_s
         shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
         text = (
-            f"{error}. Weight streaming holds one layer at a time and would run it at {shown} samples/s (batch "
-            f"{report.batch_size}, estimated): compile it with execution weight_streaming, or auto"
+            f"{error}. Weight streaming holds one layer at a time and would run it at {shown} samples/s "
+            f"(batch {report.batch_size}, estimated): compile it with execution weight_streaming, or auto"
         )
     return PlacementError(text, error.shortage, error.kernel, error.source)
 

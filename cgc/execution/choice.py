@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from cgc.errors import PlacementError, ReplicaError
+from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
 from cgc.execution.stages import COMMON_STAGES, Progress, Stages, rewritten
-from cgc.performance import with_streaming_rate
 from cs_toolkit.replicas import AUTO, ReplicaChoice
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from cgc.performance.replicas import Replicated
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import StepInterface
+    from cs_toolkit.streaming import Streaming
 
 
 def compile_for(
@@ -59,7 +59,8 @@ def compile_for(
         if options.replicas not in (1, AUTO):
             raise ReplicaError(f"num_replicas is {options.replicas}, but {_not_once(error)}") from None
         if options.execution == "pipelined":
-            raise with_streaming_rate(error, graph) from None
+            stages.expect(weight_streaming.ESTIMATE_STAGES)
+            raise _with_other_mode(error, optimized, fabric, stages, options.streaming) from None
         stages.expect(weight_streaming.STAGES + 1)
         return stages, _streamed_instead(
             error,
@@ -73,6 +74,24 @@ def compile_for(
     return stages, pipelined.compile_pipelined(
         optimized, interface, copies, tried, fabric, stages, notices, options.precision
     )
+
+
+def _with_other_mode(
+    error: PlacementError, module: ModuleOp, fabric: Fabric, stages: Stages, streaming: Streaming
+) -> PlacementError:
+    """The same error, with the rate at which weight streaming would run the step, or why it would not."""
+    try:
+        _, report = weight_streaming.estimated_streamed(module, fabric, stages, streaming)
+    except CompileError as other:
+        text = f"{error}. Weight streaming would not run it either: {other}"
+    else:
+        rate = report.samples_per_s
+        shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+        text = (
+            f"{error}. Weight streaming holds one layer at a time and would run it at {shown} samples/s "
+            f"(batch {report.batch_size}, estimated): compile it with execution weight_streaming, or auto"
+        )
+    return PlacementError(text, error.shortage, error.kernel, error.source)
 
 
 def _one_at_a_time(replicas: ReplicaChoice) -> tuple[str, ...]:

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 STAGES = 5
 """Of `compile_streamed`."""
 
+ESTIMATE_STAGES = 3
+"""Of `estimated_streamed`."""
+
 
 def compile_streamed(
     module: ModuleOp,

@@ -1,7 +1,7 @@
 """The performance model: time on the wafer, predicted from the placed kernels."""
 
 from cgc.performance.model import Figures, Performance, estimate
-from cgc.performance.weight_streaming import StreamingEstimate, streaming_estimate, with_streaming_rate
+from cgc.performance.weight_streaming import StreamingEstimate, streaming_estimate
 
 __all__ = [
     "Figures",
@@ -9,5 +9,4 @@ __all__ = [
     "StreamingEstimate",
     "estimate",
     "streaming_estimate",
-    "with_streaming_rate",
 ]

@@ -1,4 +1,4 @@
-"""A rough rate of the other mode of execution, for models that do not fit layer-pipelined.
+"""The rate of weight streaming in one formula: where the latency of a layer comes from.
 
 With weight streaming the weights of one layer at a time come to the wafer, so that memory of the PEs does not
 limit the size of a model. Published measurements on one CS-2 (arXiv 2409.00287, tables IV and V; 2.7 to 20
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cgc.errors import PlacementError
 from cgc.kernels.families import FAMILIES
 from cgc.kernels.graph import Kernel, KernelGraph
 
@@ -57,17 +56,3 @@ def kernel_flop(kernel: Kernel) -> float:
     if not multiplications:
         return 0.0
     return 2.0 * kernel.parameters["passes"] * kernel.parameters["rows"] * multiplications
-
-
-def with_streaming_rate(error: PlacementError, graph: KernelGraph) -> PlacementError:
-    """The same error, which also tells the rate that a CS system would have with weight streaming."""
-    rate = streaming_estimate(graph).samples_per_s
-    shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-    return PlacementError(
-        f"{error}. Weight streaming holds one layer at a time and would run it at about {shown} samples/s "
-        f"(batch {graph.batch_size}, one CS-2, measured systems differ by 25%): compile it with execution "
-        "weight_streaming, or auto",
-        error.shortage,
-        error.kernel,
-        error.source,
-    )

@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 
+from cs_runtime.settings import default_execution
+from cs_toolkit.replicas import ReplicaChoice
+from cs_toolkit.step import ExecutionChoice
+from cs_toolkit.streaming import Recompute
 from cstorch.config import Configuration, micro_batch_size_of, set_configuration
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import CompileCallError, ConfigureError
@@ -146,6 +150,9 @@ def backend(
     mixed_precision: bool | None = None,
     micro_batch_size: Any = None,
     use_cs_grad_accum: bool | None = None,
+    execution: ExecutionChoice | None = None,
+    num_replicas: ReplicaChoice | None = None,
+    recompute: Recompute | None = None,
     **settings: Any,
 ) -> Backend:
     """Chooses what this process computes on, once, before the model is made.
@@ -165,6 +172,9 @@ def backend(
         micro_batch_size: Samples that go through the layers together where weights stream, see `configure`.
         use_cs_grad_accum: False leaves a `micro_batch_size` out of account, as in the original; the numbers
             are the same either way.
+        execution: How the CS system executes a step; this and the next two are those of `configure`.
+        num_replicas: Copies of the model on one wafer that share a batch.
+        recompute: Which layers compute their forward part again, where weights stream.
         settings: `drop_data` and `log_initialization`, which have no effect.
 
     Raises:
@@ -201,6 +211,9 @@ def backend(
         validate_only=validate_only,
         micro_batch_size=micro_batch_size_of(micro_batch_size),
         use_cs_grad_accum=use_cs_grad_accum is not False,
+        execution=execution or default_execution(),
+        num_replicas=1 if num_replicas is None else num_replicas,
+        recompute=recompute,
         **cluster,
     )
     # The address of a system may come with a DataExecutor, so none is started before that.
@@ -269,8 +282,8 @@ def _require_known(settings: dict[str, Any]) -> None:
     if unknown:
         raise ConfigureError(
             f"backend() got {', '.join(unknown)}, expected artifact_dir, compile_dir, compile_only, "
-            "validate_only, cluster_config, max_checkpoints, micro_batch_size, use_cs_grad_accum, or a "
-            f"setting without effect: {', '.join(NO_EFFECT)}"
+            "validate_only, cluster_config, max_checkpoints, micro_batch_size, use_cs_grad_accum, "
+            f"execution, num_replicas, recompute, or a setting without effect: {', '.join(NO_EFFECT)}"
         )
     for name in sorted(settings):
         log.info("backend setting %s has no effect on this system", name)

@@ -86,7 +86,11 @@ def test_it_trains_in_little_memory(tmp_path: Path, logged_losses: Losses) -> No
         ]
         command += [f"--params={PROGRAM / 'configs' / SHORT}", f"--model_dir={model_dir}"]
         chief = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-        _, status, usage = os.wait4(chief.pid, 0)
+        try:
+            _, status, usage = os.wait4(chief.pid, 0)
+        except BaseException:  # of a time limit: the chief would go on
+            chief.kill()
+            raise
         chief.returncode = os.waitstatus_to_exitcode(status)
         wafer_gib = peak_gib(system.process.pid)
     assert chief.returncode == 0, log.read_text()

@@ -78,8 +78,15 @@ def test_what_was_asked_for_is_in_the_key_and_told_again_when_it_is_found(module
 
 
 def test_a_user_who_wants_a_pipeline_that_does_not_fit_is_told_of_the_other_mode(module, tmp_path):
-    with pytest.raises(PlacementError, match=r"compile it with execution weight_streaming, or auto$"):
+    with pytest.raises(PlacementError, match=r"compile it with execution weight_streaming, or auto$") as told:
         compile_step(module, tmp_path, CompileOptions(), CROWDED)
+    rate = compile_step(module, tmp_path, AUTO, CROWDED).artifact.estimates.samples_per_s
+    assert f"would run it at {rate:,.0f} samples/s" in str(told.value)
+
+
+def test_a_pipeline_that_does_not_fit_is_not_sent_to_a_mode_that_does_not_hold_it_either(module, tmp_path):
+    with pytest.raises(PlacementError, match=r"Weight streaming would not run it either: layer .* PEs"):
+        compile_step(module, tmp_path, CompileOptions(), TINY)
 
 
 def test_replicas_are_in_key_estimates_and_plan_and_run_the_same_executable(module, tmp_path):

@@ -21,6 +21,7 @@ from csrun.roles import TaskInfo
 from cstorch import job, start
 from cstorch.config import configuration
 from cstorch.distributed import ClusterConfig
+from cstorch.errors import ConfigureError
 from cstorch.testing import forget
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
@@ -232,6 +233,20 @@ def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_pat
             assert configuration().streaming().micro_batch_size == "auto"
     finally:
         forget()
+
+
+def test_a_backend_says_how_a_step_is_executed(tmp_path: Path) -> None:
+    forget()
+    chosen = {"execution": "weight_streaming", "recompute": "all"}
+    cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, **chosen)
+    assert configuration().execution == "weight_streaming"
+    assert configuration().streaming().recompute == "all"
+    forget()
+    with pytest.raises(ConfigureError, match="expected one of auto, pipelined, weight_streaming"):
+        cstorch.backend("CSX", artifact_dir=tmp_path, execution="streaming")
+    cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, num_replicas="auto")
+    assert (configuration().execution, configuration().num_replicas) == ("auto", "auto")
+    forget()
 
 
 def test_a_position_in_the_input_is_saved_and_loaded(model: nn.Module) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cgc.errors import PlacementError
 from cgc.kernels import Kernel, KernelGraph
 from cgc.kernels.families import FAMILIES
-from cgc.performance import streaming_estimate, with_streaming_rate
+from cgc.performance import streaming_estimate
 
 
 def transformer(
@@ -79,11 +78,3 @@ def test_families_say_what_streams_and_what_it_multiplies() -> None:
     assert found.flop_per_sample == streaming_estimate(graph).flop_per_sample
     for name in ("fully_connected", "convolution", "matmul"):
         assert FAMILIES[name].multiplications({"inputs": 3, "outputs": 5}) == 15
-
-
-def test_the_error_of_a_model_that_does_not_fit_names_the_rate_of_the_other_mode() -> None:
-    graph = transformer(40, 5120, 20480, 40, 2048, 50257, 60)
-    found = with_streaming_rate(PlacementError("the 121 kernels do not fit together"), graph)
-    assert "do not fit together. Weight streaming holds one layer at a time and would run it" in str(found)
-    assert str(found).endswith("compile it with execution weight_streaming, or auto")
-    assert "samples/s (batch 60" in str(found)

@@ -51,8 +51,6 @@ class Family:
         has_images: lines of images stream through its kernels.
         keeps_samples: what its backward ops read waits in its own memory; else it lies with the kernels
             beside it that have weights.
-        has_weights: the update of its weights reads state that nothing else does.
-        multiplications: of a row in one pass, from a kernel's parameters: with weights, or with other rows.
         computes_again: its results are computed again for the gradient, from what it read.
         takes_layer: what is left of a kernel's layer belongs to it.
         label: of a group, in names.
@@ -72,8 +70,6 @@ class Family:
     delay: Callable[[Group], float | None] = lambda _group: None
     has_images: bool = False
     keeps_samples: bool = True
-    has_weights: bool = False
-    multiplications: Callable[[Mapping[str, int]], int] = lambda _parameters: 0
     computes_again: bool = False
     takes_layer: bool = False
     label: Callable[[Program, Group], str] = _labelled_by_name

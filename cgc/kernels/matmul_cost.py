@@ -181,7 +181,6 @@ def product_family(
     figures: Callable[[Assignment, Group], dict[str, int]] = product_figures,
     rows: Callable[[Assignment, Group], int] = product_rows,
     has_images: bool = False,
-    has_weights: bool = False,
     label: Callable[[Program, Group], str],
     naming: Naming = Naming.NUMBERED,
 ) -> Family:
@@ -197,8 +196,6 @@ def product_family(
         rows=rows,
         fastest=_FASTEST,
         has_images=has_images,
-        has_weights=has_weights,
-        multiplications=lambda parameters: parameters["inputs"] * parameters["outputs"],
         label=label,
         naming=naming,
     )

@@ -15,11 +15,12 @@ from itertools import pairwise
 
 from cgc.layers.traffic import LayerTraffic
 from cgc.manifest import Bound
-from cgc.performance.weight_streaming import LAYER_S
 from cs_toolkit.fabric import Fabric
 
-PART_S = LAYER_S / 2
-"""Latency of one part of a layer; the published figure has the forward and the backward part in it."""
+PART_S = 4.5e-3 / 2
+"""Latency of one part of a layer. Rates measured on one CS-2 (arXiv 2409.00287, tables IV and V; BERT, 2.7
+and 13 billion parameters) fit 4.5 ms a layer, forward and backward part together, and 1.9e15 FLOP/s, to 25 %;
+FC-MNIST with small batches says the same."""
 
 UPDATE_BYTES_PER_S = 22 * 204.8e9
 """Of MemoryX: 22 weight servers, as published logs list them, with the memory of an EPYC 7713 (eight channels

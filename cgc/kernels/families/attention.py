@@ -420,12 +420,6 @@ def _projection_row(parameters: Mapping[str, int], a: Ints, b: Ints) -> Floats:
     return pass_share(parameters) * cycles
 
 
-def _multiplications(parameters: Mapping[str, int]) -> int:
-    """Those of the projections before and behind, and of the core."""
-    lengths = parameters["projections"] * parameters["inputs"] + parameters["outputs"]
-    return parameters["width"] * lengths + _products(parameters)
-
-
 def _products(parameters: Mapping[str, int]) -> int:
     """Multiplications of a row with keys and values."""
     return 2 * parameters["keys"] * parameters["width"]
@@ -477,7 +471,5 @@ FAMILY = Family(
     figures=_figures,
     rows=lambda _assignment, group: group.sizes["rows"],
     delay=_delay,
-    has_weights=True,
-    multiplications=_multiplications,
     fastest=(": every row looks at {keys:,} keys with {heads:,} heads, more PEs do not help."),
 )

@@ -101,7 +101,6 @@ FAMILY = product_family(
     figures=_figures,
     rows=lambda assignment, group: _sizes(assignment, group)[0],
     has_images=True,
-    has_weights=True,
     label=lambda _program, _group: "conv",
     naming=Naming.BY_LAYER,
 )

@@ -43,6 +43,5 @@ FAMILY = product_family(
     name="fully_connected",
     doc="product with weights, bias, activation, their gradients and weight update",
     match=match,
-    has_weights=True,
     label=_label,
 )

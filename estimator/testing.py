@@ -6,7 +6,7 @@ from typing import Any
 
 
 def optimise_graphs(wanted: bool) -> None:
-    """Whether TensorFlow optimises graphs in this process from here on, of sessions and of eager functions.
+    """Whether sessions of TensorFlow optimise their graphs in this process from here on.
 
     That is a third of the CPU time of a training of two steps, and pays in one of thousands. Numbers are
     equal but for rounding: in 16 bits that is after other operations.
@@ -14,10 +14,8 @@ def optimise_graphs(wanted: bool) -> None:
     Args:
         wanted: True for what TensorFlow does by itself.
     """
-    import tensorflow as tf
     from tensorflow.python.client.session import BaseSession
 
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not wanted})
     BaseSession.__init__ = _plain(BaseSession.__init__) if wanted else _as_it_is(BaseSession.__init__)
 
 

@@ -22,7 +22,6 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.verify import verify_module
 from cgc.importers.tensorflow import import_keras_step, import_step
 from cgc.lowering.interpret import step_function
-from estimator.testing import optimise_graphs
 
 keras = tf.keras
 layers = keras.layers
@@ -469,5 +468,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    optimise_graphs(False)
     main()

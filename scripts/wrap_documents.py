@@ -20,7 +20,8 @@ _UNBROKEN = re.compile(r"`[^`]*`|\]\([^)]*\)")
 
 def main(arguments: list[str]) -> int:
     """Wraps the files in place."""
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "models/README.md"]
+    named = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/README.md")
+    documents = [ROOT / file for file in named]
     documents += [page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED]
     for file in map(Path, arguments) if arguments else documents:
         file.write_text(wrapped(file.read_text(encoding="utf-8")), encoding="utf-8")

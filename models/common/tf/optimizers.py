@@ -34,17 +34,19 @@ class AdamWOptimizer(v1.train.AdamOptimizer):  # type: ignore[name-defined, misc
         self._exclude = tuple(exclude)
 
     def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-        with tf.control_dependencies(self._decay(var)):
+        with tf.control_dependencies(self._decay(var, grad)):
             return super()._resource_apply_dense(grad, var)
 
     def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        with tf.control_dependencies(self._decay(var)):
+        with tf.control_dependencies(self._decay(var, grad)):
             return super()._resource_apply_sparse(grad, var, indices)
 
-    def _decay(self, var: Any) -> list[Any]:
+    def _decay(self, var: Any, grad: Any) -> list[Any]:
+        """Behind the gradient: the forward pass has read the variable then, and no decayed one."""
         if not decays(var, self._decay_rate, self._exclude):
             return []
-        return [var.assign_sub(self._lr_t * self._decay_rate * var, read_value=False)]
+        with tf.control_dependencies([grad]):
+            return [var.assign_sub(self._lr_t * self._decay_rate * var, read_value=False)]
 
 
 def decays(variable: Any, rate: float, exclude: Sequence[str]) -> bool:

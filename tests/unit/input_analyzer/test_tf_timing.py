@@ -253,7 +253,7 @@ def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
 @pytest.mark.usefixtures("short_chunks")
 def test_what_lets_each_element_pass_once_is_timed_round_by_round() -> None:
     def make() -> Any:
-        return tf.data.Dataset.range(3000).unique().map(burn(50)).repeat().batch(10, drop_remainder=True)
+        return tf.data.Dataset.range(3000).unique().map(burn(200)).repeat().batch(10, drop_remainder=True)
 
     timing = time_stages(trace(make), seconds=0.5)
     assert timing.notes == ()

@@ -34,7 +34,7 @@ from cgc.artifact import (
     tool_version,
     tool_versions,
 )
-from cgc.cirh.base import layer_runs
+from cgc.cirh.base import CirhOp, layer_runs
 from cgc.cirh.digest import module_digest
 from cgc.cirh.interface import graph_function, step_interface, step_mode
 from cgc.cirh.scan import Scan, scan
@@ -188,10 +188,11 @@ def compile_step(
     start = time.monotonic()
     interface = interface or step_interface(module)
     scanned = scan(graph_function(module))
+    ops = [op for op in module.walk() if isinstance(op, CirhOp)] if scanned is None else scanned.ops
     key_of = partial(
         artifact_key,
         module_digest(module, scanned),
-        layer_runs(module.walk() if scanned is None else scanned.ops),
+        layer_runs(ops),
         options.model_dump(),
         fabric.model_dump(mode="json"),
     )

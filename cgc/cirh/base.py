@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import groupby
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias, TypeGuard, overload
 
 from xdsl.dialects.builtin import (
@@ -342,8 +343,7 @@ class CirhOp(IRDLOperation, ABC):
     @property
     def layer(self) -> LayerPath:
         """The layer that this op belongs to, a gradient op to that of its forward op (`cs.layer`)."""
-        layer = self.attributes.get(LAYER)
-        return tuple(name.data for name in layer.data) if isinstance(layer, ArrayAttr) else ()
+        return _path(self.attributes.get(LAYER))
 
     def set_origin(
         self, node_name: str | None = None, source: str | None = None, layer: LayerPath | None = None
@@ -404,21 +404,16 @@ class CirhOp(IRDLOperation, ABC):
         return op
 
 
-def layer_runs(ops: Iterable[Operation]) -> list[tuple[LayerPath, int]]:
-    """The layers of all ops of CIRH in order, each with how many ops have it in a row."""
-    found: list[tuple[LayerPath, int]] = []
-    before, count, first = None, 0, None
-    for op in ops:
-        if not isinstance(op, CirhOp):
-            continue
-        layer = op.attributes.get(LAYER)
-        if first is not None and (layer is before or layer == before):
-            count += 1
-            continue
-        if first is not None:
-            found.append((first.layer, count))
-        before, count, first = layer, 1, op
-    return found if first is None else [*found, (first.layer, count)]
+def layer_paths(ops: Iterable[CirhOp]) -> list[LayerPath]:
+    """The layers of ops; ops of a step share few attributes, each of which is read once."""
+    layers = [op.attributes.get(LAYER) for op in ops]
+    paths = {key: _path(layer) for key, layer in {id(layer): layer for layer in layers}.items()}
+    return [paths[id(layer)] for layer in layers]
+
+
+def layer_runs(ops: Iterable[CirhOp]) -> list[tuple[LayerPath, int]]:
+    """The layers of ops in order, each with how many ops have it in a row."""
+    return [(path, len(list(run))) for path, run in groupby(layer_paths(ops))]
 
 
 def set_quick_accessors(op_type: type[CirhOp]) -> None:
@@ -462,6 +457,10 @@ def _parse_operand_list(parser: Parser) -> list[UnresolvedOperand]:
     while parser.parse_optional_punctuation(",") is not None:
         operands.append(parser.parse_unresolved_operand())
     return operands
+
+
+def _path(layer: Attribute | None) -> LayerPath:
+    return tuple([name.data for name in layer.data]) if isinstance(layer, ArrayAttr) else ()
 
 
 def _text(attribute: Attribute | None) -> str | None:

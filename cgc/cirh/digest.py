@@ -29,7 +29,8 @@ def module_digest(module: ModuleOp, scanned: Scan | None) -> str:
         return digest.hexdigest()
     for line in (*_signature(module), *_kinds(scanned)):
         digest.update(line.encode() + b"\n")
-    seeds = [op.op_seed for op in scanned.ops if isinstance(op, SeededRandomOp)]
+    seeded = {kind for kind in set(map(type, scanned.ops)) if issubclass(kind, SeededRandomOp)}
+    seeds = [op.op_seed for op in scanned.ops if type(op) in seeded and isinstance(op, SeededRandomOp)]
     tables = (scanned.labels, scanned.first_result, scanned.first_read, scanned.read, scanned.returned, seeds)
     for table in tables:
         digest.update(np.asarray(table, "<i8").tobytes() + b"\n")

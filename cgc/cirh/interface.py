@@ -38,11 +38,11 @@ class InterfaceValue:
 
     where: str
     type: Attribute
-    attributes: DictionaryAttr
+    attributes: Mapping[str, Attribute]
 
     def text(self, key: str) -> str | None:
         """A string attribute, or None; InvalidModuleError if it is something else or empty."""
-        attribute = self.attributes.data.get(key)
+        attribute = self.attributes.get(key)
         if attribute is None:
             return None
         if not isinstance(attribute, StringAttr) or not attribute.data:
@@ -99,6 +99,11 @@ def arguments_and_results(function: FuncOp) -> tuple[tuple[InterfaceValue, ...],
     return arguments, _values("result", outputs, function.res_attrs)
 
 
+def plain(attributes: DictionaryAttr) -> dict[str, Attribute]:
+    """What a dictionary holds: xDSL's own takes many times as long to say that something is not there."""
+    return dict(attributes.data.items())
+
+
 def _values(
     kind: str, types: Sequence[Attribute], attributes: Iterable[DictionaryAttr] | None
 ) -> tuple[InterfaceValue, ...]:
@@ -109,7 +114,7 @@ def _values(
             f"one for each {kind}"
         )
     return tuple(
-        InterfaceValue(f"{kind} {index} of @graph", type_, dictionary)
+        InterfaceValue(f"{kind} {index} of @graph", type_, plain(dictionary))
         for index, (type_, dictionary) in enumerate(zip(types, dictionaries, strict=True))
     )
 
@@ -163,7 +168,7 @@ def step_mode(module: ModuleOp) -> Mode:
 
 def alias_of(argument: InterfaceValue) -> int | None:
     """Index of the result that replaces an argument, if any."""
-    alias = argument.attributes.data.get(ALIASING_OUTPUT)
+    alias = argument.attributes.get(ALIASING_OUTPUT)
     if alias is None:
         return None
     if not isinstance(alias, IntegerAttr):
@@ -186,7 +191,7 @@ def _checked_input_name(argument: InterfaceValue, name: str, position: int) -> s
             f"{argument.where}: {INPUT_NAME} is {name!r}, expected 'input_{position}'; "
             "inputs are numbered in batch order from 0"
         )
-    if ALIASING_OUTPUT in argument.attributes.data:
+    if ALIASING_OUTPUT in argument.attributes:
         raise InvalidModuleError(f"{argument.where}: a batch input cannot have {ALIASING_OUTPUT}")
     return name
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from xdsl.ir import Attribute
 
 from cgc.cirh.base import ORIGIN, CirhOp
@@ -21,32 +23,21 @@ class OpLabels:
     def __init__(self) -> None:
         self._by_id: dict[tuple[object, ...], int] = {}
         self._by_value: dict[tuple[object, ...], int] = {}
-        self._types: dict[int, int] = {}
-        self._equal_types: dict[Attribute, int] = {}
 
-    def label(self, op: CirhOp) -> int:
-        """The number of an op."""
+    def label(self, op: CirhOp, types: Iterable[int]) -> int:
+        """The number of an op.
+
+        Args:
+            op: the op.
+            types: the identities of the types of its operands, and behind them those of its results.
+        """
         own, others = op.properties, op.attributes
-        key = (
-            type(op),
-            len(op.operand_values),
-            *own,
-            *map(id, own.values()),
-            *[id(operand.type) for operand in op.operand_values],
-            *[id(result.type) for result in op.results],
-        )
+        key = (type(op), len(op.results), *own, *map(id, own.values()), *types)
         if not others.keys() <= ORIGIN:
             key += tuple((name, id(value)) for name, value in others.items() if name not in ORIGIN)
         found = self._by_id.get(key)
         if found is None:
             found = self._by_id[key] = self._by_value.setdefault(_essence(op), len(self._by_value))
-        return found
-
-    def type_number(self, kind: Attribute) -> int:
-        """The same for the type of a value."""
-        found = self._types.get(id(kind))
-        if found is None:
-            found = self._types[id(kind)] = self._equal_types.setdefault(kind, len(self._equal_types))
         return found
 
 

@@ -42,6 +42,15 @@ class TextPrinter(Printer):
             self._current_column += len(text)
             self.stream.write(text)
 
+    def _print_new_line(self, indent: int | None = None, print_message: bool = True) -> None:
+        if self._next_line_callback or self.stream is None:
+            super()._print_new_line(indent, print_message)
+            return
+        spaces = self.indent_num_spaces * (self._indent if indent is None else indent)
+        self.stream.write("\n" + " " * spaces)
+        self._current_line += 1
+        self._current_column = spaces
+
     def print_op(self, op: Operation) -> None:
         """Writes an op; one of CIRH with the usual text in one piece."""
         if not isinstance(op, CirhOp) or not self._is_usual(op):
@@ -124,8 +133,6 @@ class TextPrinter(Printer):
         if (known := self._texts.get(id(attribute))) is not None:
             return known[1]
         match attribute:
-            case UnitAttr():
-                return ""
             case IntegerAttr() if attribute.type == i64:
                 return f"{attribute.value.data} : i64"
             case IntegerAttr() if attribute.type == i1:
@@ -133,6 +140,8 @@ class TextPrinter(Printer):
             case DenseArrayBase() if attribute.elt_type == i64:
                 values = ", ".join(map(str, attribute.get_values()))
                 return f"array<i64: {values}>" if values else "array<i64>"
+            case UnitAttr():
+                return ""
         if isinstance(attribute, TensorType) or is_layer_attr(attribute):
             return self._text_of(attribute)
         return _printed(attribute)
@@ -168,8 +177,10 @@ class TextPrinter(Printer):
         return known[1]
 
 
-@lru_cache(maxsize=4096)
 def _string(text: str) -> str:
+    # Almost every text is of this kind, and most names of nodes are printed once.
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     return _quoted(text.encode())
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.labels import OpLabels
@@ -28,6 +30,7 @@ class Scan:
         first_read: of each op, the place in `read` of its first operand; one more at the end.
         read: the values that ops read, one op behind the other.
         returned: the values that the function returns.
+        types: of each value.
     """
 
     ops: Sequence[CirhOp]
@@ -36,6 +39,7 @@ class Scan:
     first_read: Ints
     read: Ints
     returned: Sequence[int]
+    types: Sequence[Attribute]
 
     @property
     def arguments(self) -> int:
@@ -82,26 +86,26 @@ def scan(function: FuncOp) -> Scan | None:
 
 def _scan(function: FuncOp, known: OpLabels) -> Scan | None:
     block = function.body.block
+    label = known.label
     number = {id(value): index for index, value in enumerate(block.args)}
-    ops: list[CirhOp] = []
+    types: list[Attribute] = [value.type for value in block.args]
     labels: list[int] = []
     read: list[int] = []
     first_result, first_read = [len(number)], [0]
-    label = known.label
-    last, kinds = block.last_op, set[type]()
-    for op in block.ops:
-        if op is last:
-            break
-        if type(op) not in kinds:
-            if not isinstance(op, CirhOp):
-                return None
-            kinds.add(type(op))
-        ops.append(op)
-        labels.append(label(op))
-        read += [number[id(value)] for value in op.operand_values]
+    last = block.last_op
+    ops = cast(list[CirhOp], [op for op in block.ops if op is not last])
+    if not all(issubclass(kind, CirhOp) for kind in set(map(type, ops))):
+        return None
+    for op in ops:
+        own = [number[id(value)] for value in op.operand_values]
+        kinds = [types[value] for value in own]
         for result in op.results:
-            number[id(result)] = len(number)
-        first_result.append(len(number))
+            number[id(result)] = len(types)
+            types.append(result.type)
+            kinds.append(result.type)
+        labels.append(label(op, map(id, kinds)))
+        read += own
+        first_result.append(len(types))
         first_read.append(len(read))
     returned = [number[id(value)] for value in last.operands] if last is not None else []
     return Scan(
@@ -111,6 +115,7 @@ def _scan(function: FuncOp, known: OpLabels) -> Scan | None:
         first_read=np.array(first_read, np.int64),
         read=np.array(read, np.int64),
         returned=returned,
+        types=types,
     )
 
 

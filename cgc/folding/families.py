@@ -268,15 +268,17 @@ class _Families:
 
     def _extents(self) -> tuple[int, int]:
         """The first and the last copy where all ops have the labels of the middle."""
-        labels, low, high = self._step.labels, -len(self._step.ops), len(self._step.ops)
+        labels = self._step.labels.tolist()
+        count = len(labels)
+        low, high = -count, count
         for op, period in zip(self._middle, self._period, strict=True):
-            at = 0
-            while at > low and _label(labels, op + (at - 1) * period) == labels[op]:
-                at -= 1
+            own, at, place = labels[op], 0, op - period
+            while at > low and 0 <= place < count and labels[place] == own:
+                at, place = at - 1, place - period
             low = at
-            at = 0
-            while at < high and _label(labels, op + (at + 1) * period) == labels[op]:
-                at += 1
+            at, place = 0, op + period
+            while at < high and 0 <= place < count and labels[place] == own:
+                at, place = at + 1, place + period
             high = at
         return low, high
 
@@ -395,7 +397,3 @@ class _Reads:
             is_new = self._copy_of.setdefault(value, (family, copy)) == (family, copy)
             self._good[1, copy] &= is_new and value < self._step.arguments
         return Read(family, True, 0, 0)
-
-
-def _label(labels: Ints, place: int) -> int:
-    return int(labels[place]) if 0 <= place < len(labels) else -1

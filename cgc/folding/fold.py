@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from cgc.cirh.base import NODE_NAME, ORIGIN, CirhOp
-from cgc.cirh.interface import ALIASING_OUTPUT, graph_function, named_function
+from cgc.cirh.base import NODE_NAME, ORIGIN, CirhOp, text_attr
+from cgc.cirh.interface import ALIASING_OUTPUT, graph_function, named_function, plain
 from cgc.cirh.ops import ConcatOp, L2NormOp
 from cgc.cirh.scan import Scan, scan
 from cgc.errors import InvalidOpError
@@ -42,6 +42,7 @@ class Folded:
         kept: how many copies are left.
         results: of the results that are left their places among all.
         arguments: of the arguments that are left their places among all.
+        replaced: of all arguments the places of the results that replace them, if any do.
     """
 
     module: ModuleOp
@@ -51,6 +52,7 @@ class Folded:
     kept: int
     results: Sequence[int]
     arguments: Sequence[int]
+    replaced: Sequence[int | None]
 
     @property
     def left_out(self) -> int:
@@ -122,11 +124,8 @@ def retyped(op: CirhOp, operands: Sequence[SSAValue]) -> Sequence[Attribute]:
     Raises:
         NotFoldedError: it cannot read them.
     """
-    own = op.operand_values
-    if len(own) == len(operands) and all(
-        old.type is new.type or old.type == new.type for old, new in zip(own, operands, strict=True)
-    ):
-        return op.result_types
+    if [value.type for value in op.operand_values] == [value.type for value in operands]:
+        return [result.type for result in op.results]
     try:
         return type(op).inferred(operands, op.properties)
     except (InvalidOpError, VerifyException, ValueError) as error:
@@ -140,6 +139,9 @@ class _Folder:
         self._out = range(LEFT_OUT_FROM, LEFT_OUT_FROM + repeats.copies - kept)
         self._stay = [copy for copy in range(repeats.copies) if copy not in self._out]
         self._values: dict[int, SSAValue] = {}
+        attributes = whole.arg_attrs or [DictionaryAttr({}) for _ in range(step.arguments)]
+        self._arguments = list(map(plain, attributes))
+        self._replaced = list(map(_result_of, self._arguments))
 
     def folded(self) -> Folded:
         """The step that is left."""
@@ -158,10 +160,10 @@ class _Folder:
     def _reads_of_copies(self) -> dict[int, list[int]]:
         """What the ops of the copies that are left read: the next copy is the next that is left."""
         repeats, step = self._repeats, self._step
+        places = repeats.ops[:, self._stay].tolist()
         found = {}
         for family, reads in enumerate(repeats.reads):
-            for index, copy in enumerate(self._stay):
-                place = int(repeats.ops[family, copy])
+            for index, place in enumerate(places[family]):
                 read = step.operands(place)
                 for operand, source in enumerate(reads):
                     if source is not None and 0 <= index + source.distance < self._kept:
@@ -176,7 +178,7 @@ class _Folder:
             if isinstance(op, COLLECTORS):
                 read = [number for number in read if number in self._values]
         operands = [self._value(number) for number in read]
-        attributes = _without_origin(op) | {NODE_NAME: StringAttr(str(place))}
+        attributes = _without_origin(op) | {NODE_NAME: text_attr(str(place))}
         copy = op.made_of(operands, retyped(op, operands), op.properties, attributes)
         self._values.update(zip(self._step.results(place), copy.results, strict=True))
         return copy
@@ -189,13 +191,13 @@ class _Folder:
 
     def _results(self, arguments_out: set[int]) -> list[int]:
         """Places of the results that are left: all that do not replace an argument which is left out."""
-        replaced = {result_of(self._whole, number) for number in arguments_out}
+        replaced = {self._replaced[number] for number in arguments_out}
         return [place for place in range(len(self._step.returned)) if place not in replaced]
 
     def _around(self, block: Block, arguments: list[int], results: list[int]) -> Folded:
         """A module around a block."""
         whole, numbers = self._whole, self._moved_results()
-        terminator = ReturnOp(*(self._value(numbers[place]) for place in results))
+        terminator = ReturnOp.create(operands=[self._value(numbers[place]) for place in results])
         block.add_op(terminator)
         for new, place in zip(terminator.operands, results, strict=True):
             if new.type != whole.function_type.outputs.data[place]:
@@ -204,21 +206,21 @@ class _Folder:
         function = named_function(
             block,
             terminator,
-            [_aliased(_names(whole.arg_attrs, number), place_of) for number in arguments],
-            [_names(whole.res_attrs, place) for place in results],
+            [_aliased(self._arguments[number], place_of) for number in arguments],
+            [{} if whole.res_attrs is None else plain(whole.res_attrs.data[place]) for place in results],
         )
         own = function.attributes.keys() | function.properties.keys()
         function.attributes.update({k: v for k, v in whole.attributes.items() if k not in own})
         short: ModuleOp = self._module.clone_without_regions()
         short.body.add_block(Block([function]))
-        return Folded(short, whole, self._step, self._repeats, self._kept, results, arguments)
+        return Folded(short, whole, self._step, self._repeats, self._kept, results, arguments, self._replaced)
 
     def _moved_results(self) -> list[int]:
         """The values of the results; new values of copies that are left are those of copies that are left."""
         repeats, step = self._repeats, self._step
         found = list(step.returned)
         for row in repeats.arguments:
-            replaced = [result_of(self._whole, number) for number in row.tolist()]
+            replaced = [self._replaced[number] for number in row.tolist()]
             results = [place for place in replaced if place is not None]
             if not results:
                 continue
@@ -252,19 +254,13 @@ def _without_origin(op: CirhOp) -> dict[str, Attribute]:
     return {name: value for name, value in op.attributes.items() if name not in ORIGIN}
 
 
-def _names(attributes: ArrayAttr[DictionaryAttr] | None, place: int) -> Mapping[str, Attribute]:
-    return {} if attributes is None else attributes.data[place].data
-
-
-def result_of(function: FuncOp, argument: int) -> int | None:
-    """The place of the result that replaces an argument."""
-    alias = _names(function.arg_attrs, argument).get(ALIASING_OUTPUT)
+def _result_of(argument: Mapping[str, Attribute]) -> int | None:
+    """The place of the result that replaces an argument with these attributes."""
+    alias = argument.get(ALIASING_OUTPUT)
     return int(alias.value.data) if isinstance(alias, IntegerAttr) else None
 
 
-def _aliased(names: Mapping[str, Attribute], place_of: Mapping[int, int]) -> dict[str, Attribute]:
+def _aliased(argument: Mapping[str, Attribute], place_of: Mapping[int, int]) -> Mapping[str, Attribute]:
     """The attributes of an argument, with the new place of the result that replaces it."""
-    alias = names.get(ALIASING_OUTPUT)
-    if not isinstance(alias, IntegerAttr):
-        return dict(names)
-    return {**names, ALIASING_OUTPUT: IntegerAttr(place_of[int(alias.value.data)], i64)}
+    result = _result_of(argument)
+    return argument if result is None else {**argument, ALIASING_OUTPUT: IntegerAttr(place_of[result], i64)}

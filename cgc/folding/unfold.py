@@ -15,11 +15,14 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.labels import OP_SEED, shared_attributes
 from cgc.cirh.random import SeededRandomOp
 from cgc.folding.families import NotFoldedError
-from cgc.folding.fold import COLLECTORS, Folded, result_of, retyped
+from cgc.folding.fold import COLLECTORS, Folded, retyped
 from cgc.folding.sequence import Item, expanded
 
 Key = tuple[int, int | None]
 """An item, which is one."""
+
+Values = dict[int | None, SSAValue]
+"""The values of a family by copy."""
 
 
 def unfolded(short: ModuleOp, source: Folded) -> ModuleOp:
@@ -48,7 +51,8 @@ class _Rewritten:
     alone, or in the last, is no copy.
 
     Attributes:
-        ops: in order.
+        items: of the ops, in order.
+        ops: by item.
         places: of what op of the whole step an op comes from.
         blocks: by family of ops that are copies, the family among the repeats of the whole step.
         results: by family of ops, the families of their results.
@@ -59,8 +63,9 @@ class _Rewritten:
         self._source = source
         self._numbers: dict[Hashable, int] = {}
         self._values: dict[int, Item] = {}
-        self.ops: dict[Item, CirhOp] = {}
-        self.places: dict[Item, int] = {}
+        self.items: list[Item] = []
+        self.ops: dict[Key, CirhOp] = {}
+        self.places: dict[Key, int] = {}
         self.blocks: dict[int, int] = {}
         self.results: dict[int, list[int]] = {}
         *ops, terminator = function.body.block.ops
@@ -81,7 +86,7 @@ class _Rewritten:
             return Item(self.number("argument", number))
         return Item(self.number("arguments", family), self._source.left(copy))
 
-    def operands(self, item: Item) -> list[Item]:
+    def operands(self, item: Key) -> list[Item]:
         """What an op reads."""
         return [self._values[id(operand)] for operand in self.ops[item].operand_values]
 
@@ -109,6 +114,7 @@ class _Rewritten:
                 item = Item(self.number("op", place, key[1]))
             else:
                 raise NotFoldedError(f"{op.name} is in some copies and not in others")
+            self.items.append(item)
             self.ops[item], self.places[item] = op, place
             results = self.results.get(item.family)
             if results is None:
@@ -131,16 +137,18 @@ class _Source(NamedTuple):
 class _Unfolder:
     def __init__(self, rewritten: _Rewritten, source: Folded) -> None:
         self._rewritten, self._source, self._more = rewritten, source, source.left_out
-        self._order, self._kept = expanded(list(rewritten.ops), self._more)
+        self._order, self._kept = expanded(rewritten.items, self._more)
         self._sources: dict[int, list[_Source]] = {}
-        for item, op in rewritten.ops.items():
+        for item, op in zip(rewritten.items, rewritten.ops.values(), strict=True):
             if item.copy is None:
                 continue
             if item.family not in self._kept:
                 raise NotFoldedError(f"copies of {op.name} do not follow each other alike")
             if item.copy == 0:
                 self._sources[item.family] = self._found_sources(item.family)
-        self._values: dict[Key, SSAValue] = {}
+        self._values: dict[int, Values] = defaultdict(dict)
+        self._reads: dict[int, list[tuple[Values, int | None]]] = {}
+        """Of families of ops, for each operand of a copy in the middle its values and how far it is."""
 
     def block(self) -> Block:
         """The body of the whole step."""
@@ -149,17 +157,14 @@ class _Unfolder:
         for number, argument in enumerate(block.args):
             family, copy = source.argument_copies.get(number, (None, None))
             key = ("argument", number) if family is None else ("arguments", family)
-            self._values[Item(self._rewritten.number(*key), copy)] = argument
+            self._values[self._rewritten.number(*key)][copy] = argument
         for item in self._order:
-            block.add_op(self._whole(item) if item.copy is None else self._copy(item.family, item.copy))
-        block.add_op(ReturnOp(*[self._value(item) for item in self._returned()]))
+            block.add_op(self._whole(item) if item.copy is None else self._copy(item, item.copy))
+        block.add_op(ReturnOp.create(operands=list(map(self._value, self._returned()))))
         return block
 
-    def _value(self, item: Key) -> SSAValue:
-        value = self._values.get(item)
-        if value is None:
-            raise NotFoldedError("a copy reads what is not there, or comes later")
-        return value
+    def _value(self, item: Item) -> SSAValue:
+        return _found(self._values[item.family], item.copy)
 
     def _whole(self, item: Item) -> CirhOp:
         """An op that is no copy."""
@@ -168,30 +173,44 @@ class _Unfolder:
         before = self._source.step.ops[self._rewritten.places[item]]
         return self._made(item, op, before, operands, retyped(op, operands), op.properties)
 
-    def _copy(self, family: int, copy: int) -> CirhOp:
+    def _copy(self, item: Item, copy: int) -> CirhOp:
         """An op of a copy."""
-        last, sources = self._kept[family], self._sources[family]
-        read: Sequence[Key]
+        family, last = item.family, self._kept[item.family]
+        like: Key
         if last < copy <= last + self._more:
-            like = Item(family, 0)
-            read = [value if distance is None else (value[0], copy + distance) for value, distance in sources]
+            like = family, 0
+            operands = self._operands(family, copy)
         else:
             short = copy if copy <= last else copy - self._more
-            like = Item(family, short)
-            read = self._resolved(sources, self._rewritten.operands(like), copy, short)
+            like = family, short
+            read = self._resolved(self._sources[family], self._rewritten.operands(like), copy, short)
+            operands = list(map(self._value, read))
         op = self._rewritten.ops[like]
         before = self._source.step.ops[self._source.repeats.ops.item(self._rewritten.blocks[family], copy)]
         properties = op.properties
-        if isinstance(op, SeededRandomOp):
+        if OP_SEED in properties and isinstance(op, SeededRandomOp):
             first = self._source.step.ops[self._rewritten.places[like]]
             if not isinstance(before, SeededRandomOp) or first.properties[OP_SEED] != op.properties[OP_SEED]:
                 raise NotFoldedError("random numbers of another op than the program's")
             properties = properties | {OP_SEED: before.properties[OP_SEED]}
-        return self._made((family, copy), op, before, [*map(self._value, read)], op.result_types, properties)
+        types = [result.type for result in op.results]
+        return self._made(item, op, before, operands, types, properties)
+
+    def _operands(self, family: int, copy: int) -> list[SSAValue]:
+        """What a copy in the middle reads."""
+        reads = self._reads.get(family)
+        if reads is None:
+            reads = self._reads[family] = [
+                ({None: self._value(value)}, None)
+                if distance is None
+                else (self._values[value.family], distance)
+                for value, distance in self._sources[family]
+            ]
+        return [_found(values, None if distance is None else copy + distance) for values, distance in reads]
 
     def _made(
         self,
-        item: Key,
+        item: Item,
         op: CirhOp,
         before: CirhOp,
         operands: Sequence[SSAValue],
@@ -204,8 +223,8 @@ class _Unfolder:
             attributes = {name: value for name, value in attributes.items() if name in ORIGIN}
             attributes |= {name: value for name, value in op.attributes.items() if name not in ORIGIN}
         made = op.made_of(operands, types, properties, attributes)
-        for family, result in zip(self._rewritten.results[item[0]], made.results, strict=True):
-            self._values[family, item[1]] = result
+        for family, result in zip(self._rewritten.results[item.family], made.results, strict=True):
+            self._values[family][item.copy] = result
         return made
 
     def _read(self, item: Item, op: CirhOp) -> list[Item]:
@@ -260,7 +279,7 @@ class _Unfolder:
         known = dict(zip(source.results, self._rewritten.returned, strict=True))
         found: dict[int, Item] = {}
         for row in source.repeats.arguments:
-            replaced = [result_of(source.whole, int(number)) for number in row]
+            replaced = [source.replaced[number] for number in row.tolist()]
             results = [place for place in replaced if place is not None]
             if not results:
                 continue
@@ -279,6 +298,13 @@ class _Unfolder:
             if place not in found:
                 found[place] = self._end(value)
         return [found[place] for place in range(len(source.whole.function_type.outputs))]
+
+
+def _found(values: Values, copy: int | None) -> SSAValue:
+    value = values.get(copy)
+    if value is None:
+        raise NotFoldedError("a copy reads what is not there, or comes later")
+    return value
 
 
 def _are_equal(op: CirhOp, other: CirhOp) -> bool:

@@ -21,7 +21,6 @@ from cgc.cirh.interface import (
     arguments_and_results,
     graph_function,
 )
-from cgc.cirh.labels import OpLabels
 from cgc.cirh.ops import BroadcastInDimOp, ops_where
 from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.errors import KernelGraphError
@@ -63,6 +62,7 @@ class Program:
     """The ops of `@graph` in order, with indices in place of IR objects.
 
     Attributes:
+        function: `@graph` itself.
         ops: all ops but the return.
         kinds: their classes.
         batch_size: samples of a step: the commonest leading dimension of the batch inputs, 1 without any.
@@ -73,14 +73,15 @@ class Program:
     """
 
     def __init__(self, module: ModuleOp, part: PartOfStep | None = None) -> None:
-        function = graph_function(module)
+        self.function = function = graph_function(module)
         arguments, results = arguments_and_results(function)
         block = function.body.block
-        self.ops: tuple[CirhOp, ...] = tuple(_checked(op) for op in list(block.ops)[:-1])
+        self.ops: tuple[CirhOp, ...] = tuple([_checked(op) for op in block.ops if op is not block.last_op])
         self.kinds: tuple[type[CirhOp], ...] = tuple(map(type, self.ops))
         mode = function.attributes.get(MODE)
         self.mode = mode.data if isinstance(mode, StringAttr) else "train"
-        returned = list(_last(block.ops).operands)
+        assert block.last_op is not None, "a function ends in its return"
+        returned = list(block.last_op.operands)
         self.state: dict[SSAValue, str] = {}
         self.replacements: dict[SSAValue, SSAValue] = {}
         self.inputs: list[SSAValue] = []
@@ -104,7 +105,6 @@ class Program:
         self.batch_size = _batch_size(self.inputs) if part is None else part.batch_size
         self.input_bytes_per_sample = -(-device_bytes(tuple(batch)) // self.batch_size)
         self._users: dict[SSAValue, list[int]] = {}
-        self._labels = OpLabels()
         self._position: dict[Operation, int] = {op: index for index, op in enumerate(self.ops)}
 
     def producer(self, value: SSAValue) -> int | None:
@@ -134,13 +134,9 @@ class Program:
         return sorted(found)
 
     @cached_property
-    def labels(self) -> list[int]:
-        """Of each op a number, equal for ops that may be copies of each other, see `OpLabels`."""
-        return list(map(self._labels.label, self.ops))
-
-    def type_number(self, value: SSAValue) -> int:
-        """The same for the type of a value."""
-        return self._labels.type_number(value.type)
+    def values(self) -> list[SSAValue]:
+        """All values in the order of their numbers: state, inputs, results."""
+        return [*self.state, *self.inputs, *[result for op in self.ops for result in op.results]]
 
     def producers(self, index: int) -> list[int]:
         """Positions of the ops that make the operands of an op, ascending."""
@@ -252,10 +248,6 @@ def _checked(op: Operation) -> CirhOp:
     if not isinstance(op, CirhOp):
         raise KernelGraphError(f"op {op.name} is not of the dialect cirh; import or lower it first")
     return op
-
-
-def _last(ops: Iterable[Operation]) -> Operation:
-    return list(ops)[-1]
 
 
 def _batch_size(inputs: Sequence[SSAValue]) -> int:

@@ -5,7 +5,8 @@ The cut is a pure function of the graph; names play no part in it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,16 +40,11 @@ class Cut:
     layers: tuple[Layer, ...]
 
 
-def cut(graph: StepGraph, labels: Sequence[Hashable]) -> Cut:
-    """Cuts a step; what cannot be cut is one layer.
-
-    Args:
-        graph: the step.
-        labels: of every op, equal for ops that may be the same op of two copies of a layer.
-    """
+def cut(graph: StepGraph) -> Cut:
+    """Cuts a step; what cannot be cut is one layer."""
     found = roles(graph)
     reads = Reads(graph, found)
-    forward = _forward_layers(graph, found, reads, labels)
+    forward = _forward_layers(graph, found, reads)
     count = max(forward.values(), default=0) + 1
     backward = _backward_layers(graph, found, reads, forward, count)
     parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
@@ -59,9 +55,7 @@ def cut(graph: StepGraph, labels: Sequence[Hashable]) -> Cut:
     return Cut(graph, tuple(found), layers)
 
 
-def _forward_layers(
-    graph: StepGraph, found: Sequence[Role], reads: Reads, labels: Sequence[Hashable]
-) -> dict[int, int]:
+def _forward_layers(graph: StepGraph, found: Sequence[Role], reads: Reads) -> dict[int, int]:
     """The layer of each op of the forward pass, by ascending op."""
     order = sequence(graph, frozenset(op for op, role in enumerate(found) if role is Role.FORWARD))
     seen: set[int] = set()
@@ -70,12 +64,14 @@ def _forward_layers(
         new = reads.weights(op) - seen
         seen |= new
         weight_bytes.append(sum(graph.size_bytes[value] for value in new))
-    places = layer_boundaries(Sequenced([labels[op] for op in order], weight_bytes, live_bytes(graph, order)))
+    labels = [graph.labels[op] for op in order]
+    places = layer_boundaries(Sequenced(labels, weight_bytes, live_bytes(graph, order)))
     layer_of: dict[int, int] = {}
     for layer, (start, end) in enumerate(pairwise(places)):
         layer_of.update(dict.fromkeys(order[start:end], layer))
     penalties = [op for op, role in enumerate(found) if role is Role.PENALTY]
-    _add_penalties(graph, reads, penalties, layer_of)
+    if penalties:
+        _add_penalties(graph, reads, penalties, layer_of)
     return dict(sorted(layer_of.items()))
 
 
@@ -105,19 +101,19 @@ def _backward_layers(
             default=count - 1,
         )
         near = [
-            max(layers)
+            layers[at - 1]
             for value in reads.values(op)
-            if (layers := [layer for layer in homes.get(value, ()) if layer <= latest])
+            if (at := bisect_right(layers := homes.get(value, []), latest))
         ]
         layer_of[op] = max(near, default=latest)
     return layer_of
 
 
-def _homes(graph: StepGraph, reads: Reads, forward: dict[int, int]) -> dict[int, set[int]]:
-    """The layers that have a value anyway in their forward part, because they make it or read it."""
+def _homes(graph: StepGraph, reads: Reads, forward: dict[int, int]) -> dict[int, list[int]]:
+    """The layers that have a value anyway in their forward part, as they make or read it; ascending."""
     homes: dict[int, set[int]] = {}
     for op, layer in forward.items():
         for value in (*reads.values(op), *graph.results[op]):
             if value not in graph.inputs and not graph.is_small(value):
                 homes.setdefault(value, set()).add(layer)
-    return homes
+    return {value: sorted(layers) for value, layers in homes.items()}

@@ -12,10 +12,13 @@ from xdsl.ir import Block, SSAValue
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, named_function
+from cgc.cirh.ops import ops_where
 from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.random import KEY, SeededRandomOp
 from cgc.layers.graph import StepGraph
 from cs_toolkit.step import MODEL_STATE
+
+_SEEDED = ops_where(lambda op: issubclass(op, SeededRandomOp))
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,11 @@ def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterab
     while pending:
         value, is_ready = pending.pop()
         producer = producers.get(value)
-        if producer is None or producer in ops or not is_inside(producer):
+        if producer is None or producer in ops:
             continue
         if is_ready:
             ops[producer] = None
-        else:
+        elif is_inside(producer):
             pending.append((value, True))
             pending += [(operand, False) for operand in reversed(graph.operands[producer])]
     made = {value for op in ops for value in graph.results[op]}
@@ -68,23 +71,16 @@ def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterab
     return Function(tuple(ops), (*weights, *others), len(weights), wanted)
 
 
-def structure(part: Function, graph: StepGraph, labels: Sequence[int], types: Sequence[int]) -> Hashable:
-    """What a part computes, whatever its values are called: equal for copies of a layer.
-
-    Args:
-        part: the part.
-        graph: the step.
-        labels: of the ops of the step.
-        types: numbers of the types of its values.
-    """
+def structure(part: Function, graph: StepGraph) -> Hashable:
+    """What a part of a step computes, whatever its values are called: equal for copies of a layer."""
     local: dict[int, int] = {value: index for index, value in enumerate(part.arguments)}
     lines = []
     for op in part.ops:
-        lines.append((labels[op], *[local[value] for value in graph.operands[op]]))
+        lines.append((graph.labels[op], *[local[value] for value in graph.operands[op]]))
         for value in graph.results[op]:
             local[value] = len(local)
     return (
-        tuple([types[value] for value in part.arguments]),
+        tuple([graph.types[value] for value in part.arguments]),
         tuple(lines),
         tuple([local[value] for value in part.results]),
     )
@@ -92,7 +88,8 @@ def structure(part: Function, graph: StepGraph, labels: Sequence[int], types: Se
 
 def random_ops(part: Function, ops: Sequence[CirhOp]) -> tuple[SeededRandomOp, ...]:
     """The ops of a part whose keys are its last arguments."""
-    return tuple(op for index in part.ops if isinstance(op := ops[index], SeededRandomOp))
+    drawing = [op for index in part.ops if type(op := ops[index]) in _SEEDED]
+    return tuple(op for op in drawing if isinstance(op, SeededRandomOp))
 
 
 def part_module(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
+import numpy as np
 from xdsl.dialects.builtin import StringAttr
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.facts import Order, Samples
+from cgc.cirh.scan import Ints, scan
 from cgc.cirh.types import dtype_name, element_count, tensor_of
 from cgc.kernels.program import Program
 from cgc.layers.micro.rewrite import TOTAL_OF, MicroStep
@@ -37,6 +40,8 @@ class StepGraph:
         whole_inputs: of a step in micro-batches, the arguments that are tensors of the whole batch.
         number: of such a step, the argument that is the number of the micro-batch; else None.
         totals: of such a step, the ops behind which the shares of micro-batches are combined, and how.
+        labels: of every op, equal for ops that may be the same op of two copies of a layer.
+        types: of every value the number of its type.
     """
 
     operands: Sequence[tuple[int, ...]]
@@ -52,6 +57,8 @@ class StepGraph:
     whole_inputs: tuple[int, ...] = ()
     number: int | None = None
     totals: Mapping[int, str] = field(default_factory=dict)
+    labels: Sequence[int] = ()
+    types: Sequence[int] = ()
 
     @cached_property
     def producer(self) -> dict[int, int]:
@@ -80,13 +87,15 @@ class StepGraph:
         """The ops that read a result of an op."""
         return tuple(dict.fromkeys(user for value in self.results[op] for user in self.users.get(value, ())))
 
-    def is_small(self, value: int) -> bool:
+    @cached_property
+    def is_small(self) -> Callable[[int], bool]:
         """Whether a value may go anywhere."""
-        return self.size_bytes[value] <= SMALL_BYTES
+        return [size <= SMALL_BYTES for size in self.size_bytes].__getitem__
 
-    def makes_small(self, op: int) -> bool:
+    @cached_property
+    def makes_small(self) -> Callable[[int], bool]:
         """Whether all results of an op may go anywhere."""
-        return all(map(self.is_small, self.results[op]))
+        return [all(map(self.is_small, made)) for made in self.results].__getitem__
 
     def ancestors(self, ops: Iterable[int]) -> frozenset[int]:
         """The ops themselves and all that they depend on."""
@@ -108,49 +117,66 @@ def _closure(ops: Iterable[int], near: Callable[[int], Iterable[int]]) -> frozen
     return frozenset(found)
 
 
-def numbered_values(program: Program) -> list[SSAValue]:
-    """All values of a step in the order of their numbers in its graph."""
-    return [*program.state, *program.inputs, *(result for op in program.ops for result in op.results)]
-
-
 def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
-    """The graph of a step; op *i* is `program.ops[i]`.
+    """The graph of a step; op *i* is `program.ops[i]`, value *i* is `program.values[i]`.
 
     Args:
         program: the step.
         micro: how it was rewritten for micro-batches; None if it was not.
     """
-    values = numbered_values(program)
-    number = {value: index for index, value in enumerate(values)}
-    inputs = [number[value] for value in program.inputs]
+    scanned = scan(program.function)
+    assert scanned is not None, "a program has ops of CIRH alone"
+    values = program.values
+    count = scanned.arguments
+    number = {id(value): index for index, value in enumerate(values[:count])}
+    moved = np.arange(len(values))  # arguments: state comes first
+    moved[:count] = [number[id(value)] for value in program.function.body.block.args]
+    types = _numbers([value.type for value in values[:count]] + list(scanned.types[count:]))
+    number |= {id(value): index for index, value in enumerate(values[count:], count)}
+    inputs = [number[id(value)] for value in program.inputs]
     last = inputs.pop() if micro is not None and micro.is_numbered else None
-    count = len(inputs) - (0 if micro is None else len(micro.whole_inputs))
+    of_batch = len(inputs) - (0 if micro is None else len(micro.whole_inputs))
+    contractions = {kind for kind in set(program.kinds) if _is_contraction(kind)}
     return StepGraph(
-        operands=[tuple(number[value] for value in op.operands) for op in program.ops],
-        results=[tuple(number[value] for value in op.results) for op in program.ops],
-        size_bytes=_sizes(values, program),
-        inputs=frozenset(inputs[:count]),
-        state=frozenset(number[value] for value in program.state),
+        operands=_stretches(moved[scanned.read], scanned.first_read),
+        results=_stretches(np.arange(count, len(values)), scanned.first_result - count),
+        size_bytes=_sizes(values, types),
+        inputs=frozenset(inputs[:of_batch]),
+        state=frozenset(range(len(program.state))),
         optimizer_state=frozenset(
-            number[value] for value, name in program.state.items() if name.startswith(OPTIMIZER_STATE)
+            index for index, name in enumerate(program.state.values()) if name.startswith(OPTIMIZER_STATE)
         ),
-        replacements={number[old]: number[new] for old, new in program.replacements.items()},
-        outputs=tuple(number[value] for value in program.outputs),
+        replacements={number[id(old)]: number[id(new)] for old, new in program.replacements.items()},
+        outputs=tuple([number[id(value)] for value in program.outputs]),
         forward=program.forward,
-        contractions=frozenset(index for index, op in enumerate(program.ops) if _is_contraction(op)),
-        whole_inputs=tuple(inputs[count:]),
+        contractions=frozenset(index for index, kind in enumerate(program.kinds) if kind in contractions),
+        whole_inputs=tuple(inputs[of_batch:]),
         number=last,
         totals={
             index: kind.data
             for index, op in enumerate(program.ops)
-            if isinstance(kind := op.attributes.get(TOTAL_OF), StringAttr)
+            if TOTAL_OF in op.attributes and isinstance(kind := op.attributes[TOTAL_OF], StringAttr)
         },
+        labels=scanned.labels.tolist(),
+        types=types,
     )
 
 
-def _sizes(values: Sequence[SSAValue], program: Program) -> list[int]:
+def _stretches(values: Ints, first: Ints) -> list[tuple[int, ...]]:
+    """The values of every op, which stand one op behind the other."""
+    flat, ends = values.tolist(), first.tolist()
+    return [tuple(flat[start:end]) for start, end in pairwise(ends)]
+
+
+def _numbers(types: Sequence[Attribute]) -> list[int]:
+    """Numbers for types, equal for equal ones; a step has few objects of them, and hashing takes long."""
+    numbers: dict[Attribute, int] = {}
+    of = {key: numbers.setdefault(kind, len(numbers)) for key, kind in {id(k): k for k in types}.items()}
+    return [of[id(kind)] for kind in types]
+
+
+def _sizes(values: Sequence[SSAValue], types: Sequence[int]) -> list[int]:
     """Bytes of values: a step has few types."""
-    types = list(map(program.type_number, values))
     one_of = dict(zip(types, values, strict=True))
     sizes = {kind: value_bytes(value) for kind, value in one_of.items()}
     return [sizes[kind] for kind in types]
@@ -162,7 +188,7 @@ def value_bytes(value: SSAValue) -> int:
     return element_count(tensor) * ITEM_BYTES[device_dtype(dtype_name(tensor))]
 
 
-def _is_contraction(op: CirhOp) -> bool:
+def _is_contraction(op: type[CirhOp]) -> bool:
     facts = op.FACTS
     sums_samples = facts.samples in (Samples.FIRST, Samples.SUMMED) and facts.order is not Order.SCATTERS
     return facts.product or facts.gradient_of is not None or sums_samples

@@ -161,23 +161,22 @@ def _flat_op(
 def _parts(graph: StepGraph, states: Iterable[int], is_inside: Callable[[int], bool]) -> list[Function]:
     """New values by the large values that they share, each group with what computes it."""
     known: dict[int | None, tuple[Function, set[int]]] = {}
-    groups: list[tuple[set[int], list[int]]] = []
-    for state in states:
+    groups: dict[int, tuple[set[int], list[int]]] = {}
+    group_of: dict[int, int] = {}
+    for number, state in enumerate(states):
         made = graph.producer.get(state)  # with one value of an op come the others
         if made is None or made not in known:
             part = function(graph, is_inside, [state])
             known[made] = part, _tensors(part, graph)
-        large = set(known[made][1])
-        joined, apart = [state], []
-        for others, members in groups:
-            if large & others:
-                large |= others
-                joined = members + joined
-            else:
-                apart.append((others, members))
-        groups = [*apart, (large, joined)]
+        large, joined = set(known[made][1]), [state]
+        for near in sorted({group_of[value] for value in large if value in group_of}):
+            others, members = groups.pop(near)
+            large |= others
+            joined = members + joined
+        groups[number] = large, joined
+        group_of.update(dict.fromkeys(large, number))
     found = []
-    for _, members in groups:
+    for _, members in groups.values():
         first, *rest = (graph.producer.get(state) for state in members)
         if first is None or any(made != first for made in rest):
             found.append(function(graph, is_inside, members))

@@ -20,7 +20,7 @@ class Reads:
 
     def values(self, op: int) -> frozenset[int]:
         """Arguments, and values of ops that are computed once."""
-        return frozenset().union(*(self._sources(value) for value in self._graph.operands[op]))
+        return frozenset().union(*[self._sources(value) for value in self._graph.operands[op]])
 
     def _sources(self, value: int) -> frozenset[int]:
         producer = self._graph.producer.get(value)

@@ -6,19 +6,17 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from xdsl.dialects.func import FuncOp
-
+from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.text import print_module
 from cgc.cirh.types import dtype_name, tensor_of
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
 from cgc.layers.functions import Function, function, random_ops, structure
-from cgc.layers.graph import numbered_values
 from cgc.layers.micro.rewrite import MicroStep
 from cgc.layers.pieces import SweptUpdates, piece_module, swept_updates
 from cgc.layers.roles import Role
 from cgc.layers.update_plan import UpdateRound, update_plan
-from cgc.lowering.counter_random import op_key
+from cgc.lowering.counter_random import op_keys
 from cs_toolkit.schedule import Call, LayerCalls, MicroBatches, Round, Schedule, Sweep
 from cs_toolkit.step import TensorSpec
 
@@ -39,7 +37,6 @@ class ScheduledStep:
 def schedule(
     step: Cut,
     program: Program,
-    like: FuncOp,
     recomputed: frozenset[int] = frozenset(),
     micro: MicroStep | None = None,
 ) -> ScheduledStep:
@@ -48,32 +45,24 @@ def schedule(
     Args:
         step: the cut.
         program: what was cut.
-        like: the function of it.
         recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
         micro: how the step was rewritten for micro-batches.
     """
-    return _Scheduler(step, program, like, recomputed, micro).scheduled()
+    return _Scheduler(step, program, recomputed, micro).scheduled()
 
 
 class _Scheduler:
     def __init__(
-        self,
-        step: Cut,
-        program: Program,
-        like: FuncOp,
-        recomputed: frozenset[int],
-        micro: MicroStep | None,
+        self, step: Cut, program: Program, recomputed: frozenset[int], micro: MicroStep | None
     ) -> None:
         self._cut, self._graph, self._program, self._ops = step, step.graph, program, program.ops
-        self._numbered = numbered_values(program)
-        self._types = [program.type_number(value) for value in self._numbered]
         self._recomputed, self._micro = recomputed, micro
         self._functions: list[Function] = []
         self._known: dict[Hashable, int] = {}
         self._plan = update_plan(step)
-        self._like, self._piece_texts = like, dict[Hashable, str | None]()
+        self._piece_texts: dict[Hashable, str | None] = {}
         self._swept = swept_updates(
-            self._graph, self._numbered, self._plan.states, self._is_update, self._piece_text
+            self._graph, program.values, self._plan.states, self._is_update, self._piece_text
         )
         self._last = {*step.graph.outputs, *step.graph.replacements.values()}
 
@@ -113,11 +102,10 @@ class _Scheduler:
     def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
         used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
         used |= {*plan.arguments, *plan.state.values()}
-        found = {}
-        for number in sorted(used):
-            tensor = tensor_of(self._numbered[number])
-            found[number] = TensorSpec(str(number), dtype_name(tensor), tensor.get_shape())
-        return found
+        values, types = self._program.values, self._graph.types
+        tensors = {types[number]: tensor_of(values[number]) for number in used}
+        kinds = {kind: (dtype_name(tensor), tensor.get_shape()) for kind, tensor in tensors.items()}
+        return {number: TensorSpec(str(number), *kinds[types[number]]) for number in sorted(used)}
 
     def _layer(self, index: int) -> LayerCalls:
         forward = frozenset(self._cut.layers[index].forward)
@@ -152,14 +140,12 @@ class _Scheduler:
     def _piece_text(self, part: Function) -> str | None:
         """The text of a part in pieces, made once for parts of one structure."""
         random = [op.op_seed for op in random_ops(part, self._ops)]
-        key = self._structure(part), part.weights, *random
+        key = structure(part, self._graph), part.weights, *random
         if key not in self._piece_texts:
-            module = piece_module(part, self._graph, self._ops, self._numbered, self._like)
+            values, like = self._program.values, self._program.function
+            module = piece_module(part, self._graph, self._ops, values, like)
             self._piece_texts[key] = None if module is None else print_module(module)
         return self._piece_texts[key]
-
-    def _structure(self, part: Function) -> Hashable:
-        return structure(part, self._graph, self._program.labels, self._types)
 
     def _is_update(self, op: int) -> bool:
         return op in self._large_updates or self._cut.roles[op] is Role.REPEATED
@@ -203,9 +189,15 @@ class _Scheduler:
         if not results:
             return None
         part = function(self._graph, lambda op: op in inside or self._cut.roles[op] is Role.REPEATED, results)
-        number = self._function(self._structure(part), part)
-        keys = tuple(op_key(op.seed, op.op_seed) for op in random_ops(part, self._ops))
+        number = self._function(structure(part, self._graph), part)
+        keys = tuple([self._keys[op.seed, op.op_seed] for op in random_ops(part, self._ops)])
         return Call(number, part.arguments, keys, part.results)
+
+    @cached_property
+    def _keys(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Of the seeds of each op that draws random numbers its key."""
+        seeds = [(op.seed, op.op_seed) for op in self._ops if isinstance(op, SeededRandomOp)]
+        return dict(zip(seeds, op_keys(seeds), strict=True))
 
     def _function(self, shape: Hashable, part: Function) -> int:
         number = self._known.setdefault(shape, len(self._functions))

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.copies import copied
-from cgc.cirh.interface import graph_function
 from cgc.kernels.program import Program
 from cgc.layers.cut import Cut, cut
 from cgc.layers.functions import Function, part_module
-from cgc.layers.graph import numbered_values, step_graph
+from cgc.layers.graph import step_graph
 from cgc.layers.micro.rewrite import MicroStep, micro_step
 from cgc.layers.norms import has_joint_norms, split_norms
 from cgc.layers.pieces import piece_module
@@ -71,8 +70,7 @@ def streamed_step(
         own = copied(module) if micro is None else own
         split_norms(own)
     program = Program(own)
-    found = cut(step_graph(program, micro), program.labels)
-    return _scheduled(own, program, found, recomputed, micro)
+    return _scheduled(own, program, cut(step_graph(program, micro)), recomputed, micro)
 
 
 def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
@@ -83,8 +81,8 @@ def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
 def _scheduled(
     module: ModuleOp, program: Program, found: Cut, recomputed: frozenset[int], micro: MicroStep | None
 ) -> StreamedStep:
-    values, like = numbered_values(program), graph_function(module)
-    scheduled = schedule(found, program, like, recomputed, micro)
+    values, like = program.values, program.function
+    scheduled = schedule(found, program, recomputed, micro)
 
     def made(part: Function) -> ModuleOp:
         pieces = piece_module(part, found.graph, program.ops, values, like) if part.in_pieces else None

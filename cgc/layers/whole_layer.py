@@ -9,11 +9,10 @@ from itertools import takewhile
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
-from cgc.cirh.base import LayerPath
-from cgc.cirh.interface import graph_function
+from cgc.cirh.base import LayerPath, layer_paths
 from cgc.kernels.program import PartOfStep, elements
 from cgc.layers.functions import function, part_module
-from cgc.layers.graph import StepGraph, numbered_values
+from cgc.layers.graph import StepGraph
 from cgc.layers.roles import Role
 from cgc.layers.streamed import StreamedStep
 
@@ -51,8 +50,8 @@ def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
         return None
     part = function(graph, lambda op: op in inside or roles[op] is Role.REPEATED, wanted)
     forward = frozenset(position for position, op in enumerate(part.ops) if op in graph.forward)
-    values, like = numbered_values(step.program), graph_function(step.module)
-    module = part_module(part, graph, step.program.ops, values, like)
+    values = step.program.values
+    module = part_module(part, graph, step.program.ops, values, step.program.function)
     gradients = {
         position: part.results.index(made)
         for position, weight in enumerate(part.arguments[: part.weights])
@@ -89,8 +88,8 @@ def layer_names(step: StreamedStep) -> tuple[str, ...]:
 
 def _paths(step: StreamedStep, index: int) -> list[LayerPath]:
     roles, ops = step.cut.roles, step.program.ops
-    forward = (op for op in step.cut.layers[index].forward if roles[op] is Role.FORWARD)
-    return [path for op in forward if (path := ops[op].layer)]
+    forward = [ops[op] for op in step.cut.layers[index].forward if roles[op] is Role.FORWARD]
+    return [path for path in layer_paths(forward) if path]
 
 
 def _shared(paths: Sequence[LayerPath]) -> LayerPath:

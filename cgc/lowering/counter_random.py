@@ -27,6 +27,7 @@ worth a thinner margin of quality, since one seed may be trained on for months.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 import jax
@@ -70,9 +71,14 @@ def threefry_2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tup
 
 def op_key(seed: int, op_seed: int) -> tuple[int, int]:
     """The key of one random op of a program: a hash of all 128 bits of the two seeds."""
-    lows, highs = _halves(seed), _halves(op_seed)
-    left, right = threefry_2x32((lows[0], lows[1]), (highs[0], highs[1]))
-    return int(left[0]), int(right[0])
+    return op_keys([(seed, op_seed)])[0]
+
+
+def op_keys(seeds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The keys of random ops from their pairs of seeds; to compute one takes as long as many."""
+    lows, highs = (_halves(column) for column in zip(*seeds, strict=True))
+    left, right = threefry_2x32(lows, highs)
+    return list(zip(left.tolist(), right.tolist(), strict=True))
 
 
 def uniform(
@@ -156,7 +162,7 @@ def _unit_interval(words: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(fraction, jnp.float32) - np.float32(1)
 
 
-def _halves(value: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Low and high word of the two's complement of a 64-bit integer, as arrays of one element."""
-    bits = value & 0xFFFF_FFFF_FFFF_FFFF
-    return np.array([bits & 0xFFFF_FFFF], np.uint32), np.array([bits >> 32], np.uint32)
+def _halves(values: Sequence[int]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Low and high words of the two's complements of 64-bit integers."""
+    bits = np.array([value & 0xFFFF_FFFF_FFFF_FFFF for value in values], np.uint64)
+    return bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)

@@ -61,14 +61,14 @@ class _Plan:
     def __init__(self, module: ModuleOp) -> None:
         self.function = graph_function(module)
         arguments, results = arguments_and_results(self.function)
-        self._is_state = tuple(RESOURCE_NAME in argument.attributes.data for argument in arguments)
+        self._is_state = tuple(RESOURCE_NAME in argument.attributes for argument in arguments)
         self.replacements = tuple(
             alias_of(argument)
             for argument, is_state in zip(arguments, self._is_state, strict=True)
             if is_state
         )
         self.output_indices = tuple(
-            index for index, result in enumerate(results) if OUTPUT_NAME in result.attributes.data
+            index for index, result in enumerate(results) if OUTPUT_NAME in result.attributes
         )
 
     def arguments(self, state: Sequence[jax.Array], inputs: Sequence[jax.Array]) -> list[jax.Array]:

@@ -46,7 +46,7 @@ def l2_norm(_op: CirhOp, *xs: jax.Array) -> jax.Array:
 
 def _sum_of_squares(x: jax.Array) -> jax.Array:
     # A deep network has hundreds of norms under one norm: functions of lax are traced in a third of the time.
-    squares = lax.square(lax.convert_element_type(x, jnp.float32))
+    squares = lax.square(x if x.dtype == jnp.float32 else lax.convert_element_type(x, jnp.float32))
     return jnp.sum(squares) if x.ndim else squares
 
 

@@ -386,10 +386,10 @@ class _Rewriter:
         returned = [self._made[value, self._complete(value)] for value in block.last_op.operands]
         terminator = ReturnOp(*returned)
         self._block.add_op(terminator)
-        own = [dict(argument.attributes.data) for argument in arguments]
+        own = [dict(argument.attributes) for argument in arguments]
         more = len(self._block.args) - len(own)
         own += [{INPUT_NAME: StringAttr(f"more_{index}")} for index in range(more)]
-        given = [dict(result.attributes.data) for result in results]
+        given = [dict(result.attributes) for result in results]
         made = named_function(self._block, terminator, own, given)
         made.attributes.update(self._function.attributes)
         inputs = enumerate(self._program.inputs)

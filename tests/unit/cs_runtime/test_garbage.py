@@ -42,9 +42,10 @@ def _searches(objects: int) -> int:
 
 def test_what_stays_is_not_searched_again_and_again() -> None:
     gc.set_threshold(700, 10, 10)
-    usual = _searches(3 * YOUNG_OBJECTS)
+    objects = YOUNG_OBJECTS // 2
+    usual = _searches(objects)
     with seldom_searched():
-        assert _searches(3 * YOUNG_OBJECTS) <= 4
+        assert _searches(objects) <= 1
     assert usual > 100
     assert gc.get_threshold() == (700, 10, 10)
 
@@ -56,6 +57,13 @@ def test_what_stayed_is_not_searched_right_behind_either() -> None:
     young = gc.get_objects(generation=0) + gc.get_objects(generation=1)
     assert len(kept) == YOUNG_OBJECTS // 2
     assert len(young) < 700 * 10
+
+
+def test_what_was_there_before_is_not_searched_as_new() -> None:
+    gc.set_threshold(YOUNG_OBJECTS, 50, 50)
+    kept: list[list[object]] = [[] for _ in range(YOUNG_OBJECTS // 2)]
+    with seldom_searched():
+        assert gc.get_count()[0] < len(kept)
 
 
 def test_limits_come_back_after_an_error() -> None:

@@ -147,3 +147,9 @@ def test_some_of_the_elements_are_those_of_all(draw, shape):
     for row in range(shape[0]):
         part = draw(key, stream, (1, columns), (jnp.uint32(row * columns), shape[0] * columns))
         np.testing.assert_allclose(part[0], whole[row], rtol=1e-6, atol=1e-6)
+
+
+def test_keys_of_many_ops_are_those_of_each() -> None:
+    seeds = [(1234, 56), (-1, 0), (0, -(2**63)), (2**63 - 1, 7)]
+    assert counter_random.op_keys(seeds) == [counter_random.op_key(*pair) for pair in seeds]
+    assert len(set(counter_random.op_keys(seeds))) == len(seeds)

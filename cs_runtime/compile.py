@@ -12,7 +12,6 @@ from cgc.manifest import REPORT_HTML, REPORT_TEXT
 from cs_runtime import files, summaries
 from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.failures import noted_failures
-from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import FrontEnd, StepProgram
 from cs_runtime.provenance import provenance
 from cs_runtime.run_files import write_run_files
@@ -21,6 +20,7 @@ from cs_runtime.terminal import ROWS, by_family, shortened, show
 from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
+from cs_toolkit.garbage import seldom_searched
 from cs_toolkit.replicas import check_replicas
 from cs_toolkit.step import ExecutionChoice
 from cs_toolkit.streaming import Streaming, micro_batch_fault

@@ -17,6 +17,7 @@ import click
 from cs_system.address import DEFAULT_PORT
 from cs_system.errors import CsSystemError
 from cs_system.version import TOOLKIT_VERSION
+from cs_toolkit.garbage import search_seldom
 
 if TYPE_CHECKING:
     from cs_system.client import SystemInfo
@@ -31,6 +32,7 @@ ASKING = ("status",)
 @click.version_option(TOOLKIT_VERSION, prog_name="cs_system")
 def main() -> None:
     """A simulated CS system: it is reached by IP and port, and really trains."""
+    search_seldom()
 
 
 @main.command()

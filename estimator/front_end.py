@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cs_runtime.files import write_text
-from cs_runtime.garbage import seldom_searched
 from cs_runtime.input_facts import described_function
 from cs_runtime.program import StepProgram
+from cs_toolkit.garbage import seldom_searched
 from estimator import checkpoints
 from estimator.announcing import announce_dropped
 from estimator.capture import TracedModel, trace

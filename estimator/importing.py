@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from cs_runtime.garbage import seldom_searched
+from cs_toolkit.garbage import seldom_searched
 
 # TensorFlow 2.21 writes these at every start, whatever TF_CPP_MIN_LOG_LEVEL says.
 _START_UP_LINES = (b"All log messages before absl::InitializeLog()", b"oneDNN custom operations are on")

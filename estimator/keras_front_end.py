@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cs_runtime.garbage import seldom_searched
 from cs_runtime.program import LOSS, StepProgram
+from cs_toolkit.garbage import seldom_searched
 from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE
 from estimator import checkpoints
 from estimator.announcing import announce_dropped

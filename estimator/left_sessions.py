@@ -13,7 +13,7 @@ import threading
 from functools import cache
 from typing import Any
 
-from cs_runtime.garbage import leave_at_exit
+from cs_toolkit.garbage import leave_at_exit
 
 _left: list[Any] = []
 _lock = threading.Lock()

@@ -16,10 +16,10 @@ import cs_runtime.training
 from cs_runtime import tasks
 from cs_runtime.events import StepEvents
 from cs_runtime.failures import noted_failures
-from cs_runtime.garbage import leave_at_exit, seldom_searched
 from cs_runtime.params import plain, write_params
 from cs_runtime.program import MeasuredFrontEnd
 from cs_runtime.settings import Command, RunSettings
+from cs_toolkit.garbage import leave_at_exit, seldom_searched
 from cs_toolkit.streaming import streaming
 from estimator import checkpoints
 from estimator.announcing import announce_unused

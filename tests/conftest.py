@@ -54,6 +54,10 @@ os.environ.setdefault(
     " --xla_cpu_use_fusion_emitters=0",
 )
 
+# More processes than CPUs: threads of numpy and PyTorch that wait for work by spinning take it from others.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so, and processes of tests would inherit it: Ctrl-C could not be tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)

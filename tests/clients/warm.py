@@ -27,12 +27,15 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 
-import tensorflow as tf
-from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
-from tensorflow.python.autograph.impl import api
+from cs_toolkit.garbage import search_seldom, seldom_searched
 
-import estimator.on_cs
-from estimator.testing import optimise_graphs
+with seldom_searched():
+    import tensorflow as tf
+    from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
+    from tensorflow.python.autograph.impl import api
+
+    import estimator.on_cs
+    from estimator.testing import optimise_graphs
 
 TIMEOUT_S = 600.0
 LIST_TIMEOUT_S = 3600.0
@@ -169,6 +172,7 @@ def functions_of(module):
 
 def main(folder, packages):
     own = task()[0]
+    search_seldom()  # else programs search what was imported for a quarter of their time
     optimise_graphs(False)
     assert all((estimator.on_cs, tf.keras.layers.Layer))
     load("cs_runtime", "estimator", "input_rules")
@@ -176,9 +180,7 @@ def main(folder, packages):
         load_compiler()
         for package in packages:
             convert(package)
-    # Else every forked process takes a second to end, and searches for garbage a quarter of its time.
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
+    gc.freeze()  # else every forked process takes a second to end
     for number in count():
         file, logs = folder / f"programs_{number}.json", folder / f"logs_{number}"
         wait_for(file.exists, file.name, LIST_TIMEOUT_S)

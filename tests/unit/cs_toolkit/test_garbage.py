@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cs_runtime.garbage import YOUNG_OBJECTS, seldom_searched
+from cs_toolkit.garbage import YOUNG_OBJECTS, seldom_searched
 
 
 @pytest.fixture(autouse=True)
-def _limits_as_before() -> Iterator[None]:
+def _limits_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = gc.get_threshold()
     gc.unfreeze()  # tests have frozen what was imported for them
+    monkeypatch.setattr("cs_toolkit.garbage._was_frozen", False)
     yield
     gc.freeze()
     gc.set_threshold(*before)
@@ -30,7 +31,7 @@ def _searches(objects: int) -> int:
         nonlocal count
         count += phase == "start"
 
-    gc.collect()
+    gc.collect(1)
     gc.callbacks.append(told)
     try:
         kept: list[list[object]] = [[] for _ in range(objects)]
@@ -66,6 +67,15 @@ def test_what_was_there_before_is_not_searched_as_new() -> None:
         assert gc.get_count()[0] < len(kept)
 
 
+def test_what_is_frozen_stays_so() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    for _ in range(3):
+        with seldom_searched():
+            pass
+    assert gc.get_freeze_count() == frozen
+
+
 def test_limits_come_back_after_an_error() -> None:
     gc.set_threshold(700, 10, 10)
     with pytest.raises(KeyError), seldom_searched():
@@ -82,7 +92,7 @@ def test_a_program_that_wants_fewer_searches_has_them(limits: tuple[int, int, in
 
 _PROGRAM = """
 import sys
-from cs_runtime.garbage import leave_at_exit
+from cs_toolkit.garbage import leave_at_exit
 if sys.argv[1] == "leave":
     leave_at_exit()
 class Loud:

@@ -20,6 +20,11 @@ layers makes fewer. A search of a tenth of them took 20 ms, and freed a few mega
 _SEARCHES = 50
 """So many searches of younger objects start one of older ones."""
 
+SERVER_YOUNG_OBJECTS = 100_000
+"""As `YOUNG_OBJECTS`, in a process that stays: a search takes milliseconds, and little waits to be freed."""
+
+_was_frozen = False
+
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _STANDARD_STREAMS = (0, 1, 2)
 
@@ -45,11 +50,28 @@ def seldom_searched() -> Iterator[None]:
         _spare_what_is_there()
 
 
+def search_seldom() -> None:
+    """From now on a process that stays, such as a server, searches for garbage seldom.
+
+    JAX and XLA make objects by the hundred thousand while a program is compiled, and few are garbage: the
+    usual searches were a tenth of the CPU time of a CS system that trains for some steps.
+    """
+    gc.set_threshold(SERVER_YOUNG_OBJECTS, _SEARCHES, _SEARCHES)
+
+
 def _spare_what_is_there() -> None:
     """Counts all objects among the oldest, without a search."""
-    if not gc.get_freeze_count():  # else they would be frozen no more
+    if not _something_is_frozen():  # else it would be frozen no more
         gc.freeze()
         gc.unfreeze()
+
+
+def _something_is_frozen() -> bool:
+    """Whether a program keeps objects out of all searches, or has done so."""
+    global _was_frozen
+    # Python counts such objects one by one: 50 ms for the millions of a process of tests.
+    _was_frozen = _was_frozen or gc.get_freeze_count() > 0
+    return _was_frozen
 
 
 @cache

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.program import State
+from cs_toolkit.garbage import seldom_searched
 from cstorch.backends import on_cpu
 from cstorch.compiled import models
 from cstorch.cpu_loop import CpuLoop
@@ -428,8 +429,9 @@ def _recorded(
     key = _key(loop.batch, args, kwargs)
     if key not in known or known[key].traced.is_outdated():
         _require_batch(args, kwargs)
-        loop.begin_recording()
-        known[key] = loop.end_recording(function(*args, **kwargs))
+        with seldom_searched():
+            loop.begin_recording()
+            known[key] = loop.end_recording(function(*args, **kwargs))
         name_loss(known[key])
     return known[key]
 

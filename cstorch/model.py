@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
+from cs_toolkit.garbage import seldom_searched
 from cstorch import compiled
 from cstorch.backends import Backend, BackendType, current_backend
 from cstorch.backends.chosen import choose, type_of
@@ -44,7 +45,8 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
         if tensor.device.type not in ("cpu", chosen.torch_device.type):
             raise ModelMovedError(str(tensor.device), user_line())
     if not chosen.is_cpu:
-        move_to_device(model)
+        with seldom_searched():
+            move_to_device(model)
     object.__setattr__(model, "backend", chosen)
     if model not in kept:
         kept.append(model)

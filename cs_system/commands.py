@@ -32,7 +32,7 @@ ASKING = ("status",)
 @click.version_option(TOOLKIT_VERSION, prog_name="cs_system")
 def main() -> None:
     """A simulated CS system: it is reached by IP and port, and really trains."""
-    search_seldom()
+    search_seldom()  # a system and its parts stay, and compile
 
 
 @main.command()

@@ -17,10 +17,11 @@ from functools import cache
 YOUNG_OBJECTS = 1_000_000
 """So many new objects start a search in the body of `seldom_searched`; to trace and compile a network of 32
 layers makes fewer. A search of a tenth of them took 20 ms, and freed a few megabytes of a gigabyte."""
+
 _SEARCHES = 50
 """So many searches of younger objects start one of older ones."""
 
-SERVER_YOUNG_OBJECTS = 100_000
+_SERVER_YOUNG_OBJECTS = 100_000
 """As `YOUNG_OBJECTS`, in a process that stays: a search takes milliseconds, and little waits to be freed."""
 
 _was_frozen = False
@@ -56,7 +57,7 @@ def search_seldom() -> None:
     JAX and XLA make objects by the hundred thousand while a program is compiled, and few are garbage: the
     usual searches were a tenth of the CPU time of a CS system that trains for some steps.
     """
-    gc.set_threshold(SERVER_YOUNG_OBJECTS, _SEARCHES, _SEARCHES)
+    gc.set_threshold(_SERVER_YOUNG_OBJECTS, _SEARCHES, _SEARCHES)
 
 
 def _spare_what_is_there() -> None:

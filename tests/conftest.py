@@ -19,6 +19,7 @@ import hypothesis
 import pytest
 
 from cs_system.testing import CACHE_VARIABLE, RunningSystem, running_system
+from cs_toolkit.garbage import search_seldom
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None, max_examples=40)
@@ -27,7 +28,7 @@ hypothesis.settings.load_profile("any machine")
 
 # What frameworks and thousands of tests leave in a worker stays until it ends: Python would search millions
 # of objects for garbage again and again, for a sixth of all the time of the tests.
-gc.set_threshold(100_000, 50, 50)
+search_seldom()
 
 # Neither the settings nor the list of jobs of whoever runs the tests.
 _home = TemporaryDirectory(prefix="csrun-tests-")

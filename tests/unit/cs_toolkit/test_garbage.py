@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.garbage import YOUNG_OBJECTS, seldom_searched
+from cs_toolkit.garbage import YOUNG_OBJECTS, search_seldom, seldom_searched
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,13 @@ def test_what_stays_is_not_searched_again_and_again() -> None:
         assert _searches(objects) <= 1
     assert usual > 100
     assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_a_process_that_stays_searches_seldom() -> None:
+    gc.set_threshold(700, 10, 10)
+    usual = _searches(YOUNG_OBJECTS // 2)
+    search_seldom()
+    assert 1 <= _searches(YOUNG_OBJECTS // 2) < usual / 50
 
 
 def test_what_stayed_is_not_searched_right_behind_either() -> None:

@@ -42,13 +42,14 @@ def probe(address: SystemAddress, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     with _connect(address, deadline, timeout_s) as connection:
         connection.settimeout(max(0.1, deadline - time.monotonic()))
-        got = b""
+        got, closed = b"", False
         try:
             connection.sendall(_PREFACE)
             while len(got) < _FRAME_HEADER_BYTES:
                 connection.settimeout(max(0.1, deadline - time.monotonic()))
                 part = connection.recv(256)
                 if not part:
+                    closed = True
                     break
                 got += part
         except TimeoutError:
@@ -57,7 +58,7 @@ def probe(address: SystemAddress, timeout_s: float) -> None:
             if not got:
                 raise NotACsSystemError.at(address, f"it broke the connection ({_text(error)})") from error
     if not is_settings_frame(got):
-        raise NotACsSystemError.at(address, describe_answer(got, timeout_s))
+        raise NotACsSystemError.at(address, describe_answer(got, closed, timeout_s))
 
 
 def is_settings_frame(data: bytes) -> bool:
@@ -68,10 +69,12 @@ def is_settings_frame(data: bytes) -> bool:
     return data[3] == _SETTINGS and data[5:9] == b"\x00\x00\x00\x00" and length % 6 == 0 and length <= 1 << 14
 
 
-def describe_answer(data: bytes, timeout_s: float) -> str:
-    """What a listener is that answered an HTTP/2 client with `data`."""
+def describe_answer(data: bytes, closed: bool, timeout_s: float) -> str:
+    """What a listener is that answered an HTTP/2 client with `data` and may have closed the connection."""
+    if not data and closed:
+        return "it accepted the connection and closed it without an answer"
     if not data:
-        return f"it accepted the connection and did not answer within {timeout_s:g} s, or closed it"
+        return f"it accepted the connection and did not answer within {timeout_s:g} s"
     for greeting, what in _KNOWN_GREETINGS:
         if data.startswith(greeting):
             return f"it is {what} (answer: {data[:40]!r})"

@@ -87,8 +87,8 @@ def test_a_full_backlog_counts_as_no_answer():
     ("data", "keep_open", "text"),
     [
         (b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", True, "it is an SSH server (answer: b'SSH-2.0-OpenSSH_9.2p1"),
-        (b"", True, "it accepted the connection and did not answer within 2 s, or closed it"),
-        (b"", False, "it accepted the connection and did not answer within 2 s, or closed it"),
+        (b"", True, "it accepted the connection and did not answer within 2 s"),
+        (b"", False, "it accepted the connection and closed it without an answer"),
         (b"\x15\x03\x01\x00\x02\x02\x46\0\0", True, "it is a TLS server"),
         (b"\x00\x01", False, r"its answer begins with b'\x00\x01'"),
     ],
@@ -177,4 +177,4 @@ def test_first_bytes_of_http2(data, is_one):
 
 
 def test_the_data_plane_is_recognised_by_its_frames():
-    assert "the data plane of a CS system" in describe_answer(b"CSBS\x01\x06", 2.0)
+    assert "the data plane of a CS system" in describe_answer(b"CSBS\x01\x06", False, 2.0)

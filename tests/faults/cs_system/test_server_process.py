@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from concurrent import futures
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,12 @@ def cs_system(*arguments, timeout=20):
 def end(system, number):
     system.process.send_signal(number)
     return system.process.wait(60)
+
+
+def cpu_s(pid):
+    """CPU time of a process in user mode, in seconds (proc(5): utime, field 14)."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
 def test_ready_file_tells_where_and_who(own_system, tmp_path):
@@ -125,7 +133,10 @@ def test_a_step_under_way_does_not_delay_the_end(own_system, helpers, tmp_path, 
         held.wait_workers(20.0)
         with futures.ThreadPoolExecutor(1) as pool:
             steps = pool.submit(list, held.run_steps(1000))
-            helpers.wait_until(lambda: client.info().state == "RUNNING")
+            # The state is RUNNING before the first batch is there, when a signal still ends the run at once.
+            idle_s = cpu_s(own_system.process.pid)
+            helpers.wait_until(lambda: cpu_s(own_system.process.pid) > idle_s + 1.0)
+            assert client.info().state == "RUNNING"
             for _ in range(signals - 1):
                 own_system.process.send_signal(signal.SIGTERM)
                 helpers.wait_until(lambda: "SIGTERM: shutting down" in own_system.log())

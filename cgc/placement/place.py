@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from cgc.placement.engine.fit import fit_bands, fit_changed, fit_hard, orders_to
 from cgc.placement.engine.order import short_order
 from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
 from cgc.placement.engine.push import push
-from cgc.placement.engine.starts import band_trees
+from cgc.placement.engine.starts import DENSE, SHORT, band_trees
 from cgc.placement.engine.tree import Node
 from cgc.placement.filling import fills
 from cgc.placement.model import Placement, Rect
@@ -165,7 +167,11 @@ class _Search:
         boxes = [self._wired(width, height) for width, height in _boxes(self._fabric, area)]
         for order in orders_to_fit(self._problem, self._flow, plan.target):
             for problem in boxes:
-                trees = band_trees(problem, order, plan.target, problem.width, problem.height)
+                bands = partial(band_trees, problem, order, plan.target, problem.width, problem.height)
+                dense = list(bands(DENSE))
+                if not dense:  # then bands of short columns do not fit either
+                    continue
+                trees = chain(bands(SHORT), dense)
                 found = [made for tree in trees if (made := problem.floorplan(tree, plan.target))]
                 if found:
                     return min(found, key=lambda made: made.objective), problem

@@ -92,16 +92,21 @@ def _line(curve: Points) -> Points:
 
 def _meets(line: Points, taken: Points) -> bool:
     """Whether a line comes nearer to others than `_APART`, or crosses one."""
-    if not len(taken):
+    others = _around(line, taken)
+    if not len(others):
         return False
-    own, others = line[:, None], taken[None]
-    near = min(
-        _from_points(own[:, :, 0], others).min(),
-        _from_points(own[:, :, 1], others).min(),
-        _from_points(others[:, :, 0], own).min(),
-        _from_points(others[:, :, 1], own).min(),
-    )
-    return bool(near < _APART or _crosses(own, others).any())
+    own, others = line[:, None], others[None]
+    ends = (own[:, :, 0], others), (own[:, :, 1], others), (others[:, :, 0], own), (others[:, :, 1], own)
+    near = any(bool((_from_points(*pair) < _APART).any()) for pair in ends)
+    return near or bool(_crosses(own, others).any())
+
+
+def _around(line: Points, taken: Points) -> Points:
+    """The pieces that may come nearer to a line than `_APART`."""
+    low, high = line.min(axis=(0, 1)) - _APART, line.max(axis=(0, 1)) + _APART
+    near = (taken.max(axis=1) >= low) & (taken.min(axis=1) <= high)
+    found: Points = taken[near.all(axis=1)]
+    return found
 
 
 def _from_points(points: Points, pieces: Points) -> Points:

@@ -358,7 +358,7 @@ def test_a_loader_is_read_again_at_the_end_of_an_epoch() -> None:
 def test_gains_are_measured_interleaved() -> None:
     class Slow(Numbers):
         def __getitem__(self, index: int) -> Any:
-            time.sleep(0.004)
+            time.sleep(0.02)
             return super().__getitem__(index)
 
     def make(shard: Shard) -> Any:

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from cs_runtime.failures import note_beside_logs
 from cs_toolkit.errors import EXIT_FAILURE, exit_code_of
+from cs_toolkit.garbage import leave_at_exit
 from cs_toolkit.source_files import innermost_user_line
 from csrun.missing_modules import hint
 
@@ -55,9 +56,9 @@ def report_errors(crash_dir: Path | str | None = None, essence: Essence = first_
 def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = first_line) -> None:
     """Ends this process as `report_errors` does, where the program's main is not ours to decorate.
 
-    A program that has a hook for its errors keeps it; the launchers' own asks `program_ended`. Call this
-    before anything else registers what is to happen at exit: the exit code is set when all of that has been
-    done.
+    What is in its memory is left to the operating system, see `leave_at_exit`. A program that has a hook for
+    its errors keeps it; the launchers' own asks `program_ended`. Call this before anything else registers
+    what is to happen at exit: the exit code is set when all of that has been done.
 
     Args:
         failed: Is given the error that the program ends by.
@@ -65,6 +66,7 @@ def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = f
     """
     if failed not in _failed:
         _failed.append(failed)
+    leave_at_exit()
     if sys.excepthook is not sys.__excepthook__:
         return
     code = 0

@@ -17,7 +17,7 @@ import click
 from cs_system.address import DEFAULT_PORT
 from cs_system.errors import CsSystemError
 from cs_system.version import TOOLKIT_VERSION
-from cs_toolkit.garbage import search_seldom
+from cs_toolkit.garbage import leave_at_exit, search_seldom
 
 if TYPE_CHECKING:
     from cs_system.client import SystemInfo
@@ -33,6 +33,7 @@ ASKING = ("status",)
 def main() -> None:
     """A simulated CS system: it is reached by IP and port, and really trains."""
     search_seldom()  # a system and its parts stay, and compile
+    leave_at_exit()
 
 
 @main.command()

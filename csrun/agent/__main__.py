@@ -7,6 +7,8 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).absolute().parents[2]))
+    from cs_toolkit.garbage import leave_at_exit
     from csrun.agent.task import main
 
+    leave_at_exit()
     sys.exit(main())

@@ -28,6 +28,7 @@ from cstorch.errors import (
 )
 from cstorch.tracing.autocast import following_autocast
 from cstorch.tracing.composed import COMPOSED, composing
+from cstorch.tracing.dynamo import without_dynamo
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import user_line
@@ -271,7 +272,7 @@ def tracing(recording: Recording) -> Iterator[None]:
     _recorders.append(recorder)
     try:
         where = recording.places
-        with where.following(), following_autocast(where), composing(), recorder:
+        with where.following(), following_autocast(where), composing(), without_dynamo(), recorder:
             yield
     finally:
         _recorders.pop()

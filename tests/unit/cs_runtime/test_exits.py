@@ -79,6 +79,9 @@ PROGRAM = """
 import atexit, sys
 from cs_runtime.errors import CallError
 from cs_runtime.exits import report_at_exit
+class Loud:
+    def __del__(self): print("freed, which takes PyTorch a second")
+loud = Loud()
 if sys.argv[1] == "own hook":
     sys.excepthook = lambda *error: print("the program's own words")
 report_at_exit(lambda error: print(type(error).__name__))
@@ -95,7 +98,7 @@ raise {
 @pytest.mark.parametrize(
     ("how", "code", "out", "err"),
     [
-        ("expected", 2, "CallError\ntidied up\n", "error: bad call\n  at FILE:9\n"),
+        ("expected", 2, "CallError\ntidied up\n", "error: bad call\n  at FILE:12\n"),
         ("line told", 2, "CallError\ntidied up\n", "error: a.py:3: bad call\n"),
         ("stop", 130, "KeyboardInterrupt\ntidied up\n", "interrupted\n"),
         ("own hook", 1, "the program's own words\ntidied up\n", ""),

@@ -1,0 +1,65 @@
+"""PyTorch's own compiler stays out of programs that do not use it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from cstorch.tracing import dynamo
+from cstorch.tracing.dynamo import without_dynamo
+
+NAME = "torch._dynamo"
+
+
+@pytest.fixture
+def not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not imported Dynamo, which another test may have."""
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    monkeypatch.delitem(vars(torch), "_dynamo", raising=False)  # to ask torch for it would import it
+
+
+def test_shapes_of_layers_do_not_import_it() -> None:
+    program = (
+        "import sys, torch\n"
+        "from cstorch.tracing.dynamo import without_dynamo\n"
+        "with without_dynamo():\n"
+        "    x = torch.nn.Linear(3, 4, device='meta')(torch.empty(2, 3, device='meta'))\n"
+        "    assert torch.log_softmax(x, 1).shape == (2, 4)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "assert torch.compiler.is_compiling() is False\n"
+        "with without_dynamo():\n"
+        "    import torch._dynamo.config\n"
+        "assert torch._dynamo.config.verbose is not None and torch._dynamo.is_compiling() is False\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.usefixtures("not_loaded")
+def test_a_function_that_it_shall_skip_is_itself() -> None:
+    with without_dynamo():
+        assert torch._dynamo.disable(len, True, wrapping=False) is len
+        assert not hasattr(sys.modules[NAME], "__file__")  # who looks through all modules asks for that
+        assert NAME in sys.modules
+    assert NAME not in sys.modules
+
+
+@pytest.mark.usefixtures("not_loaded")
+def test_what_else_is_asked_of_it_comes_from_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ModuleType(NAME)
+    real.reset = "of Dynamo"  # type: ignore[attr-defined]
+    monkeypatch.setattr(dynamo, "import_module", {NAME: real}.__getitem__)
+    with without_dynamo():
+        assert sys.modules[NAME].reset == "of Dynamo"
+        assert NAME not in sys.modules  # the next one imports Dynamo
+
+
+def test_where_it_is_loaded_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ModuleType(NAME)
+    monkeypatch.setitem(sys.modules, NAME, real)
+    with without_dynamo():
+        assert sys.modules[NAME] is real
+    assert sys.modules[NAME] is real

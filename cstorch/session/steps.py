@@ -9,7 +9,6 @@ is updated, which ends the step.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -221,7 +220,7 @@ class Steps:
 
 def _recorded_tensors(recording: Any) -> Iterator[DeviceTensor]:
     """Small tensors of a recording that are still in use."""
-    for x in gc.get_objects():
+    for x in {id(x): x for made in recording.made if (x := made()) is not None}.values():
         small = type(x) is DeviceTensor and x.elem is not None and x.numel() <= KEPT_ELEMENTS
         if small and value_of(x).recording is recording:
             yield x

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 import numpy as np
 import torch
@@ -321,6 +322,7 @@ def lifted(value: Recorded) -> DeviceTensor:
 def set_value(tensor: DeviceTensor, value: Recorded) -> None:
     """Gives a device tensor its value before the step."""
     tensor.elem = tensor.base = torch._to_functional_tensor(value)
+    value.recording.made.append(ref(tensor))
 
 
 def value_of(tensor: DeviceTensor) -> Recorded:
@@ -422,6 +424,7 @@ def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: di
     inner_args, inner_kwargs = mapped(unwrap, (args, kwargs))
     outs = mapped(_wrap, _functionalized(func, inner_args, inner_kwargs))
     made = [x for x in leaves(outs) if isinstance(x, DeviceTensor)]
+    recording.made += map(ref, made)
     if func.is_view and isinstance(args[0], DeviceTensor):
         for view in made:
             view.base = args[0].base

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
@@ -57,6 +58,7 @@ class Recording:
         roots: tensors of the device that gradients were computed of.
         shapes: operation, arguments and results on the meta device, of every node.
         earlier: those of an earlier recording of the same step, which need not be computed again.
+        made: the tensors of the device that were given a value, while the program holds them.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -67,6 +69,7 @@ class Recording:
     roots: list[DeviceTensor] = field(default_factory=list)
     shapes: list[tuple[Any, dict[str, Any], Any]] = field(default_factory=list)
     earlier: Sequence[tuple[Any, dict[str, Any], Any]] = ()
+    made: list[ref[DeviceTensor]] = field(default_factory=list)
     _count: int = 0
     _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
     _composed: list[Any] = field(default_factory=list)

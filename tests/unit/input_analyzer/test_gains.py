@@ -112,7 +112,7 @@ def slow(x: Any) -> Any:
     """Waits, so that what else the machine does changes little."""
 
     def wait(value: Any) -> Any:
-        time.sleep(0.004)
+        time.sleep(0.01)
         return value
 
     return tf.ensure_shape(tf.numpy_function(wait, [x], x.dtype), x.shape)

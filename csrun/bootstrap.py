@@ -24,9 +24,6 @@ def run(program: str, module: str) -> None:
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
             raise
         _refuse(program, f"the Python package {error.name} is missing for {sys.executable}")
-    from cs_toolkit.garbage import leave_at_exit
-
-    leave_at_exit()
     command.main()
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from cs_toolkit.errors import ToolkitError, UsageError
+from cs_toolkit.garbage import leave_at_exit
 from csrun.commandline import is_directory
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError
@@ -161,6 +162,7 @@ def run_main(
         build: makes the click command; may itself find a fault, in a variable of the site for instance.
         arguments: default: those of this process.
     """
+    leave_at_exit()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = build().main(args=given, prog_name=program, standalone_mode=False) or 0

@@ -1,7 +1,8 @@
 """Keeps Dynamo, PyTorch's compiler, out of programs that never use it.
 
 PyTorch imports it to tell it which of its own functions it shall not compile, a second of CPU time in a
-program that compiles nothing. Shape functions of `nn.Linear` and of softmax are among them.
+program that compiles nothing. Shape functions of `nn.Linear` and of softmax are among them. A function that
+was called without Dynamo is not skipped by `torch.compile` later in the same process.
 """
 
 from __future__ import annotations

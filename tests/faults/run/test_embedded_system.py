@@ -48,8 +48,8 @@ def is_listened_on(address: SystemAddress) -> bool:
         socket.create_connection((address.host, address.port), timeout=1.0).close()
     except ConnectionRefusedError:
         return False
-    except OSError:  # while its last connections are torn down
-        return True
+    except OSError:
+        pass  # while its last connections are torn down
     return True
 
 

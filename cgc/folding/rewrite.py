@@ -10,10 +10,12 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.scan import Scan, are_equal
 from cgc.cirh.verify import verify_module
 from cgc.errors import CompileError
+from cgc.folding.crossings import Crossings
 from cgc.folding.families import NotFoldedError
 from cgc.folding.fold import Folded, folded
 from cgc.folding.unfold import unfolded
-from cgc.passes.pipeline import run_pipeline, verification_wanted
+from cgc.passes.pipeline import run_pipeline, tells_all, verification_wanted
+from cgc.passes.watch import watched_by
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -47,32 +49,37 @@ def _folded(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp |
             source = folded(module, scanned, kept)
             if source is None:
                 return None
-            made = unfolded(_checked(source, pipeline), source)
+            short, crossings = source.module, Crossings(source)
+            with watched_by(crossings):
+                run_pipeline(short, pipeline)
+            if not (tells_all(pipeline) and crossings.are_alike()):
+                _check(short, folded(module, scanned, kept), pipeline)
+            made = unfolded(short, source)
             if verification_wanted():
                 verify_module(made)
             return made
     return None
 
 
-def _checked(source: Folded, pipeline: str) -> ModuleOp:
-    """What is left of a step, rewritten in place, if one copy more changes that as `unfolded` says.
+def _check(short: ModuleOp, source: Folded | None, pipeline: str) -> None:
+    """Compares what is left of a step with what `unfolded` makes of one copy less.
 
     It may depend on how many copies there are: numbers add up from copy to copy, and negations cancel each
     other out.
 
     Args:
-        source: some copies.
+        short: some copies, rewritten.
+        source: the same as they were.
         pipeline: the passes.
 
     Raises:
-        NotFoldedError: that is so.
+        NotFoldedError: they differ.
     """
+    assert source is not None, "it was folded before"
     fewer = source.shorter()
     expected = unfolded(_whole(fewer.module, pipeline), fewer)
-    short = _whole(source.module, pipeline)
     if not are_equal(graph_function(expected), graph_function(short)):
         raise NotFoldedError("what the passes make depends on the number of copies")
-    return short
 
 
 def _whole(module: ModuleOp, pipeline: str) -> ModuleOp:

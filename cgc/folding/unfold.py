@@ -230,7 +230,12 @@ class _Unfolder:
     def _read(self, item: Item, op: CirhOp) -> list[Item]:
         """What an op of the whole step reads that is no copy."""
         values = self._rewritten.operands(item)
-        if isinstance(op, COLLECTORS) and len(set(values)) == len(values):
+        if isinstance(op, COLLECTORS):
+            if len(set(values)) < len(values):
+                before = self._source.step.ops[self._rewritten.places[item]]
+                if type(before) is not type(op) or len(before.operands) != len(values):
+                    raise NotFoldedError(f"{op.name} reads values of copies that became one")
+                return list(map(self._end, values))
             longer, kept = expanded(values, self._more)
             return [value if value.family in kept else self._end(value) for value in longer]
         return [self._end(value) for value in values]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block
+from xdsl.ir import Block, OpResult
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -17,6 +17,7 @@ from cgc.cirh.precision import is_cb16
 from cgc.cirh.types import AnyArray, element_count, tensor_of
 from cgc.passes.evaluate import evaluate
 from cgc.passes.rewriting import drop, replace_uses
+from cgc.passes.watch import current_watch
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,10 @@ def _leaves_device_range(value: AnyArray) -> bool:
 
 def _replace(op: CirhOp, value: AnyArray) -> None:
     constant = ConstOp.from_array(value).take_origin(op)
+    watch = current_watch()
+    if watch is not None:
+        constants = [operand.op for operand in op.operand_values if isinstance(operand, OpResult)]
+        watch.rewritten((op, *constants), (constant,))
     Rewriter.insert_op(constant, InsertPoint.before(op))
     replace_uses(op.results[0], constant.result)
     drop(op)

@@ -18,6 +18,7 @@ from xdsl.passes import ModulePass
 from cgc.cirh.base import ORIGIN, CirhOp
 from cgc.cirh.ops import COMMUTATIVE
 from cgc.passes.rewriting import drop, replace_uses
+from cgc.passes.watch import current_watch
 
 
 def _key(op: CirhOp) -> Hashable:
@@ -50,6 +51,7 @@ def _essential(op: CirhOp) -> dict[str, Attribute]:
 def merge_equal_ops(block: Block) -> None:
     """Merges equal ops of a block, in one sweep: operands are merged before their users are seen."""
     known: dict[Hashable, list[CirhOp]] = {}
+    watch = current_watch()
     for op in list(block.ops):
         if not isinstance(op, CirhOp):
             continue
@@ -58,6 +60,8 @@ def merge_equal_ops(block: Block) -> None:
         if first is None:
             near.append(op)
             continue
+        if watch is not None:
+            watch.merged(op, first)
         for old, new in zip(op.results, first.results, strict=True):
             replace_uses(old, new)
         drop(op)

@@ -48,8 +48,10 @@ class _Rewriter:
         Raises:
             ValueError: it uses an op of PDL other than the usual ones.
         """
+        seen = [value for value in values.values() if isinstance(value, Operation)]
+        made: list[Operation] = []
         rewriter = PatternRewriter(where)
-        rewriter.operation_insertion_handler.append(lambda op: self._inserted(root, op))
+        rewriter.operation_insertion_handler += [lambda op: self._inserted(root, op), made.append]
         replaced: list[Operation] = []
         for op in rewrite.body.block.ops if rewrite.body is not None else ():
             match op:
@@ -69,6 +71,8 @@ class _Rewriter:
                     replaced.append(self._replaced(op, values))
                 case _:
                     raise ValueError(f"{op.name} is not supported in a rewrite")
+        if self._worklist.watch is not None:
+            self._worklist.watch.rewritten(seen, made)
         erase_unused(replaced)
 
     def _inserted(self, source: CirhOp, op: Operation) -> None:

@@ -42,6 +42,9 @@ PASSES: dict[str, type[ModulePass]] = {
     )
 }
 
+_TELLING = (CanonicalizePass, ConstantFoldPass, CsePass, DcePass, FusePass)
+"""Passes that tell a watch of all that they rewrite; what goes because nothing reads it is not rewritten."""
+
 VERIFY_VARIABLE = "CGC_VERIFY"
 """Environment variable; unless it is empty or 0, modules are verified before the passes and between them."""
 
@@ -72,6 +75,11 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
         else:
             passes.append(_make_pass(spec))
     return tuple(passes)
+
+
+def tells_all(text: str) -> bool:
+    """Whether all passes of such a text tell a watch what they rewrite, see `cgc.passes.watch`."""
+    return all(isinstance(module_pass, _TELLING) for module_pass in parse_passes(text))
 
 
 def _make_pass(spec: ArgSpec) -> ModulePass:

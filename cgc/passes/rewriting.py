@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, OpResult, SSAValue, SSAValues
 
 from cgc.cirh.base import CirhOp
+from cgc.passes.watch import current_watch
 
 Replacement: TypeAlias = SSAValue | CirhOp | tuple[CirhOp, ...] | None
 """What a rule returns for a single-result op: a value or an op that computes the same, or several ops of
@@ -17,9 +18,14 @@ which the last one does and the others are its operands; None where the rule doe
 
 
 class Worklist:
-    """Ops that are still to be looked at, each once at a time, in their order; new ones are next."""
+    """Ops that are still to be looked at, each once at a time, in their order; new ones are next.
+
+    Attributes:
+        watch: is told of rewrites.
+    """
 
     def __init__(self) -> None:
+        self.watch = current_watch()
         self._waiting: deque[CirhOp] = deque()
         self._known: set[CirhOp] = set()
 
@@ -68,6 +74,9 @@ def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], 
     """Puts a replacement in the place of a single-result op, and whom that concerns on the worklist."""
     if isinstance(replacement, CirhOp):
         replacement = (replacement,)
+    if worklist.watch is not None:
+        made = replacement if isinstance(replacement, tuple) else ()
+        worklist.watch.rewritten(_looked_at(op, replacement), made)
     if isinstance(replacement, tuple):
         block = op.parent_block()
         assert block is not None, "ops on the worklist are part of a block"
@@ -79,6 +88,29 @@ def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], 
     worklist.push_users(op.results[0])
     replace_uses(op.results[0], replacement)
     erase_unused([op])
+
+
+def _looked_at(op: CirhOp, replacement: SSAValue | tuple[CirhOp, ...]) -> list[Operation]:
+    """What a rule may have seen: an op, and those that it reads and that what takes its place does not.
+
+    Of what such an op alone is made of, too: rules look through ops that only move elements. An operand that
+    takes the place of the op may have been seen as well.
+    """
+    found: list[Operation] = [op]
+    if isinstance(replacement, tuple):
+        inputs = {operand for made in replacement for operand in made.operand_values}
+    else:
+        inputs = {replacement}
+        if isinstance(replacement, OpResult) and replacement in op.operand_values:
+            found.append(replacement.op)
+    pending = list(op.operand_values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, OpResult) and value not in inputs:
+            found.append(value.op)
+            if len(value.op.operands) == 1:
+                pending.append(value.op.operands[0])
+    return found
 
 
 def replace_uses(old: SSAValue, new: SSAValue) -> None:

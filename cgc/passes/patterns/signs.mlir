@@ -17,6 +17,36 @@ pdl.pattern @negation_of_multiple : benefit(1) {
   }
 }
 
+// -a * -b -> a * b, at once: with one negation after the other, squares of squares of them would double the
+// number of negations each time
+pdl.pattern @product_of_negations : benefit(2) {
+  %a = pdl.operand
+  %b = pdl.operand
+  %first_negation = pdl.operation "cirh.Neg"(%a : !pdl.value)
+  %first_negative = pdl.result 0 of %first_negation
+  %second_negation = pdl.operation "cirh.Neg"(%b : !pdl.value)
+  %second_negative = pdl.result 0 of %second_negation
+  %both = pdl.operation "cirh.Mul"(%first_negative, %second_negative : !pdl.value, !pdl.value)
+  pdl.rewrite %both {
+    %result = pdl.operation "cirh.Mul"(%a, %b : !pdl.value, !pdl.value)
+    pdl.replace %both with %result
+  }
+}
+
+pdl.pattern @quotient_of_negations : benefit(2) {
+  %a = pdl.operand
+  %b = pdl.operand
+  %first_negation = pdl.operation "cirh.Neg"(%a : !pdl.value)
+  %first_negative = pdl.result 0 of %first_negation
+  %second_negation = pdl.operation "cirh.Neg"(%b : !pdl.value)
+  %second_negative = pdl.result 0 of %second_negation
+  %both = pdl.operation "cirh.Div"(%first_negative, %second_negative : !pdl.value, !pdl.value)
+  pdl.rewrite %both {
+    %result = pdl.operation "cirh.Div"(%a, %b : !pdl.value, !pdl.value)
+    pdl.replace %both with %result
+  }
+}
+
 // -a * b -> -(a * b)
 pdl.pattern @product_of_negation : benefit(1) {
   %a = pdl.operand

@@ -86,6 +86,43 @@ def test_passes_see_a_step_that_does_not_grow(monkeypatch: pytest.MonkeyPatch) -
     assert sum(seen) < sum(1 for _ in repeated_step(40).walk())
 
 
+def crossing(emit: Emit, _copy: int, read: Sequence[SSAValue]) -> SSAValue:
+    """The size of what the copy before has negated: the negation goes, between all copies alike."""
+    return emit(ops.NegOp(emit(ops.MatMulOp(emit(ops.AbsOp(read[0])), read[1]))))
+
+
+def alternating(emit: Emit, _copy: int, read: Sequence[SSAValue]) -> SSAValue:
+    return emit(ops.NegOp(emit(ops.MulOp(read[0], read[1]))))
+
+
+@pytest.mark.parametrize(
+    ("forward", "is_once"), [(RESIDUAL.forward, True), (crossing, True), (alternating, False)]
+)
+def test_one_copy_less_is_rewritten_where_copies_do_not_meet_alike(
+    forward: Part, is_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ModuleOp] = []
+
+    def counted(module: ModuleOp, pipeline: str) -> None:
+        seen.append(module)
+        run_pipeline(module, pipeline)
+
+    monkeypatch.setattr("cgc.folding.rewrite.run_pipeline", counted)
+    module = repeated_step(20, RepeatedBlock(forward, RESIDUAL.backward))
+    rewritten(module)
+    assert (len(seen) == 1) == is_once
+    assert_as_whole(module)
+
+
+def without_gradient(emit: Emit, _copy: int, read: Sequence[SSAValue]) -> SSAValue:
+    return emit(ops.ConstOp.from_array(np.zeros((4, 4), np.float32)))
+
+
+def test_a_collector_of_values_that_became_one() -> None:
+    """The gradients of all copies but the last are one constant, and so are their norms."""
+    assert_as_whole(repeated_step(20, RepeatedBlock(without_gradient, without_gradient)))
+
+
 def scaled(emit: Emit, copy: int, read: Sequence[SSAValue]) -> SSAValue:
     made = RESIDUAL.forward(emit, copy, read)
     return emit(ops.MulOp(made, read[2]))
@@ -150,6 +187,9 @@ def test_an_error_of_the_passes_is_that_of_the_whole_step() -> None:
 
 UNARY = (ops.NegOp, ops.ReluOp, ops.TanhOp, ops.AbsOp)
 BINARY = (ops.AddOp, ops.SubOp, ops.MulOp, ops.MaxOp)
+NUMBERS = (1.0, -1.0, -0.0, 2.0)
+OTHERS = 2 + len(NUMBERS)
+"""Kinds of ops besides: a product of matrices, a transpose there and back, numbers."""
 
 
 @st.composite
@@ -157,7 +197,7 @@ def blocks(draw: st.DrawFn) -> tuple[RepeatedBlock, Part]:
     """A block of random ops, each of which reads some of what was there before it, and one that differs."""
 
     def part(values: int) -> list[tuple[int, int, int]]:
-        kinds = len(UNARY) + len(BINARY) + 2
+        kinds = len(UNARY) + len(BINARY) + OTHERS
         made = range(draw(st.integers(2, 8)))
         return [
             (
@@ -182,8 +222,11 @@ def blocks(draw: st.DrawFn) -> tuple[RepeatedBlock, Part]:
                 known.append(emit(BINARY[kind - len(UNARY)](left, right)))
             elif kind == len(UNARY) + len(BINARY):
                 known.append(emit(ops.MatMulOp(left, right)))
-            else:
+            elif kind == len(UNARY) + len(BINARY) + 1:
                 known.append(emit(ops.TransposeOp(emit(ops.TransposeOp(left, (1, 0))), (1, 0))))
+            else:
+                number = NUMBERS[kind - len(UNARY) - len(BINARY) - 2]
+                known.append(emit(ops.ConstOp.from_array(np.full((4, 4), number, np.float32))))
         return known[-1]
 
     def part_of(plan: list[tuple[int, int, int]]) -> Part:

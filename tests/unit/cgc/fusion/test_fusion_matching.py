@@ -239,3 +239,19 @@ def test_a_result_that_feeds_the_new_op_stays() -> None:
     module = parse_module(f"builtin.module {{ {text} }}")
     run_pipeline(module, "fuse", verify=True)
     assert "cirh.Adam" not in print_module(module)
+
+
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+def test_negations_of_both_operands_go_at_once(kind: str) -> None:
+    """One after the other they would double with each square of a square."""
+    lines, last = [], "a"
+    for depth in range(40):
+        lines.append(f"%n{depth} = cirh.Neg %{last} : (tensor<4xf32>) -> tensor<4xf32>\n")
+        lines.append(binary(f"p{depth}", kind, f"n{depth}", f"n{depth}"))
+        last = f"p{depth}"
+    module = parse_module(
+        f"builtin.module {{ func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {{\n{''.join(lines)}"
+        f"func.return %{last} : tensor<4xf32>\n}} }}"
+    )
+    run_pipeline(module, "fuse{only=signs}")
+    assert {op.name for op in module.walk() if op.name.startswith("cirh.")} == {f"cirh.{kind}"}

@@ -46,7 +46,7 @@ def parent(pid: int) -> int:
 
 
 def test_the_first_failing_task_ends_the_job_with_its_code_and_last_lines(
-    cluster: Any, run: Any, tmp_path: Path
+    cluster: Any, wait: Any, run: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "logs" / "exits").mkdir(parents=True)
     (tmp_path / "logs" / "exits" / "rank-9.json").write_text("of a job before")
@@ -71,7 +71,7 @@ def test_the_first_failing_task_ends_the_job_with_its_code_and_last_lines(
     assert records[2]["reason"] == "exited"
     assert records[0]["reason"] == "ended by the launcher"
     assert json.loads((tmp_path / "logs" / "job.json").read_text())["exit_code"] == 7
-    assert not cluster.jobs()
+    wait(lambda: not cluster.jobs())  # Slurm may be cleaning up still
 
 
 def test_a_task_killed_by_a_signal_fails_the_job(cluster: Any, run: Any, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_daemons_of_a_task_end_with_the_job(cluster: Any, run: Any) -> None:
 
 
 def test_a_killed_agent_is_noticed_and_its_task_ends_with_it(
-    cluster: Any, start: Any, tmp_path: Path
+    cluster: Any, wait: Any, start: Any, tmp_path: Path
 ) -> None:
     job = start(
         cluster,
@@ -109,7 +109,7 @@ def test_a_killed_agent_is_noticed_and_its_task_ends_with_it(
     assert "    line of 3\n" in job.stderr
     assert exits(tmp_path / "logs" / "exits")[3]["reason"] == "lost: its connection broke"
     assert not job.left()
-    assert not cluster.jobs()
+    wait(lambda: not cluster.jobs())  # Slurm may be cleaning up still
 
 
 def test_a_killed_step_daemon_which_srun_never_notices(cluster: Any, start: Any, wait: Any) -> None:
@@ -182,7 +182,7 @@ def test_scancel_ends_the_job(cluster: Any, start: Any, wait: Any) -> None:
     ("signum", "code", "seen"), [(signal.SIGINT, 130, "INT"), (signal.SIGTERM, 143, "TERM")]
 )
 def test_a_signal_to_the_launcher_ends_the_tasks_on_all_nodes(
-    cluster: Any, start: Any, signum: int, code: int, seen: str
+    cluster: Any, wait: Any, start: Any, signum: int, code: int, seen: str
 ) -> None:
     tidy = (
         'for s in INT TERM; do trap "echo got $s; exit 0" $s; done; '
@@ -195,7 +195,7 @@ def test_a_signal_to_the_launcher_ends_the_tasks_on_all_nodes(
     assert job.stdout.count(f"got {seen}") == 3
     assert f"the job was ended by {signal.Signals(signum).name}" in job.stderr
     assert not job.left()
-    assert not cluster.jobs()
+    wait(lambda: not cluster.jobs())  # Slurm may be cleaning up still
 
 
 def test_ctrl_c_withdraws_a_job_that_waits(cluster: Any, start: Any, wait: Any) -> None:

@@ -80,7 +80,8 @@ def test_what_is_frozen_stays_so() -> None:
     for _ in range(3):
         with seldom_searched():
             pass
-    assert gc.get_freeze_count() == frozen
+    # Other threads may free some of theirs meanwhile; nothing is frozen where this does not hold.
+    assert frozen / 2 < gc.get_freeze_count() <= frozen
 
 
 def test_limits_come_back_after_an_error() -> None:

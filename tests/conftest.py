@@ -22,7 +22,7 @@ from cs_system.testing import CACHE_VARIABLE, RunningSystem, running_system
 from cs_toolkit.garbage import search_seldom
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("any machine", deadline=None, max_examples=40)
+hypothesis.settings.register_profile("any machine", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)  # `make soak`
 hypothesis.settings.load_profile("any machine")
 

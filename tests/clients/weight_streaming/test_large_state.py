@@ -43,6 +43,7 @@ def trainer(modules: dict[str, ModuleType], model_dir: Path, address: str) -> tu
     """An estimator and its functions."""
     program = modules["run"].PROGRAM
     params = program.merged_params(program.parse_arguments(["-m", "train"]))
+    params["model"]["num_hidden_layers"] = 1
     config = CSRunConfig(cs_ip=address, tf_random_seed=7, save_checkpoints_steps=2)
     functions = program.functions()
     return CerebrasEstimator(functions.model_fn, model_dir, config=config, params=params), functions

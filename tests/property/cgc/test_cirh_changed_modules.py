@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_modules import GENERATORS, Builder
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Region, SSAValue
@@ -25,9 +25,6 @@ from cgc.errors import CompileError, LoweringError
 from cgc.lowering.dtypes import device_type, result_dtype, result_shape
 from cgc.lowering.jax_table import lower
 from cgc.passes.pipeline import run_pipeline
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_modules import GENERATORS, Builder
 
 PLACES = re.compile(
     r"(?P<type>(?<=[<x])(?:bf16|f16|f32|i1|i8|ui8|i32|i64|ui32)(?=>))|(?P<size>(?<=[<x])\d+(?=x))"
@@ -104,7 +101,7 @@ def trace(module: ModuleOp) -> None:
     jax.eval_shape(run, *arguments)
 
 
-FEW = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(75), suppress_health_check=list(HealthCheck))
 
 
 @FEW
@@ -114,7 +111,7 @@ def test_changed_text_is_refused_or_means_something(text: str) -> None:
 
 
 @pytest.mark.soak
-@settings(FEW, max_examples=1000)
+@settings(FEW, max_examples=examples(400))
 @given(texts())
 def test_much_changed_text(text: str) -> None:
     check(text)

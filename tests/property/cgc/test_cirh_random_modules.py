@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_modules import GENERATORS, Builder, modules
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region
@@ -22,10 +22,7 @@ from cgc.cirh.verify import verify_module
 from cgc.errors import CompileError
 from cgc.passes.pipeline import run_pipeline
 
-sys.path.insert(0, str(Path(__file__).parent))
-from random_modules import GENERATORS, Builder, modules
-
-QUICK = settings(max_examples=120, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
 def test_every_op_has_a_generator() -> None:
@@ -87,7 +84,7 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     return bool((nan == np.isnan(wide[1])).all() and (equal | nan).all())
 
 
-@settings(QUICK, max_examples=400)
+@settings(QUICK, max_examples=examples(200))
 @given(modules(constants_only=True))
 def test_canonicalization_keeps_every_bit(module: ModuleOp) -> None:
     plain = folded(module, "constant-fold")
@@ -97,7 +94,7 @@ def test_canonicalization_keeps_every_bit(module: ModuleOp) -> None:
             assert same_bits(before, after), print_module(module)
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=examples(150))
 @given(
     st.sampled_from([op for op in ops.ALL_OPS if op.name in ("cirh.Const", "cirh.Add", "cirh.MatMul")]),
     st.data(),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def as_masks(entries: list[Any]) -> tuple[list[int], list[int], list[int], dict[
     return begin, end, strides, masks
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 @given(indexings())
 def test_resolves_to_numpys_elements(case: tuple[tuple[int, ...], list[Any]]) -> None:
     shape, entries = case

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ func.func @graph(
     return text, count
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 @given(steps())
 def test_every_op_is_in_exactly_one_kernel_and_the_graph_places(step: tuple[str, int]) -> None:
     text, count = step

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -295,14 +296,14 @@ def check_nests(module: ModuleOp) -> None:
         assert nest.describe()
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(groups(), st.integers(0, 2**16))
 def test_lair_and_its_passes_compute_what_jax_does(group: Group, seed: int) -> None:
     check_group(group, seed)
 
 
 @pytest.mark.soak
-@settings(max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
 @given(groups(), st.integers(0, 2**16))
 def test_many_groups(group: Group, seed: int) -> None:
     check_group(group, seed)

@@ -28,7 +28,6 @@ class Crossings:
 
     def __init__(self, source: Folded) -> None:
         self._op_copies = source.op_copies
-        self._kept = source.kept
         self._of_copies = {
             index for index, number in enumerate(source.arguments) if number in source.argument_copies
         }

@@ -68,6 +68,10 @@ class Folded:
         """The number of a copy that is left among those."""
         return copy if copy < LEFT_OUT_FROM else copy - self.left_out
 
+    def again(self) -> Folded:
+        """The same once more, for passes that change what is left."""
+        return _Folder(self.module, self.whole, self.step, self.repeats, self.kept).folded()
+
     def shorter(self) -> Folded:
         """What is left without one more copy, as made of what is left."""
         out = self.repeats.ops[:, LEFT_OUT_FROM : LEFT_OUT_FROM + self.left_out]

@@ -53,7 +53,7 @@ def _folded(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp |
             with watched_by(crossings):
                 run_pipeline(short, pipeline)
             if not (tells_all(pipeline) and crossings.are_alike()):
-                _check(short, folded(module, scanned, kept), pipeline)
+                _check(short, source.again(), pipeline)
             made = unfolded(short, source)
             if verification_wanted():
                 verify_module(made)
@@ -61,7 +61,7 @@ def _folded(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp |
     return None
 
 
-def _check(short: ModuleOp, source: Folded | None, pipeline: str) -> None:
+def _check(short: ModuleOp, source: Folded, pipeline: str) -> None:
     """Compares what is left of a step with what `unfolded` makes of one copy less.
 
     It may depend on how many copies there are: numbers add up from copy to copy, and negations cancel each
@@ -75,7 +75,6 @@ def _check(short: ModuleOp, source: Folded | None, pipeline: str) -> None:
     Raises:
         NotFoldedError: they differ.
     """
-    assert source is not None, "it was folded before"
     fewer = source.shorter()
     expected = unfolded(_whole(fewer.module, pipeline), fewer)
     if not are_equal(graph_function(expected), graph_function(short)):

@@ -111,7 +111,7 @@ def test_changed_text_is_refused_or_means_something(text: str) -> None:
 
 
 @pytest.mark.soak
-@settings(FEW, max_examples=examples(400))
+@settings(FEW, max_examples=1000)
 @given(texts())
 def test_much_changed_text(text: str) -> None:
     check(text)

@@ -303,7 +303,7 @@ def test_lair_and_its_passes_compute_what_jax_does(group: Group, seed: int) -> N
 
 
 @pytest.mark.soak
-@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 @given(groups(), st.integers(0, 2**16))
 def test_many_groups(group: Group, seed: int) -> None:
     check_group(group, seed)

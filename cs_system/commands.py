@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -252,7 +250,6 @@ def memoryx_group() -> None:
     show_default=True,
     help="Port, the one of `cs_system serve --memoryx`; 0: any free port.",
 )
-@click.option("--listen-fd", type=int, hidden=True, help="A socket that listens already.")
 @click.option(
     "--memoryx-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -263,7 +260,6 @@ def memoryx_group() -> None:
 def memoryx_serve(
     host: str,
     port: int,
-    listen_fd: int | None,
     memoryx_dir: Path | None,
     threads: int | None,
     xla_cache: Path | None,
@@ -275,6 +271,7 @@ def memoryx_serve(
       cs_system memoryx serve --port=9002 --memoryx-dir=/scratch
       cs_system serve --memoryx=127.0.0.1:9002
     """
+    from cs_system.forker import end_process
     from cs_system.memoryx.serve import MemoryxOptions
     from cs_system.memoryx.serve import serve as run_memoryx
     from cs_system.server.logs import set_up_logs
@@ -282,41 +279,20 @@ def memoryx_serve(
     set_up_logs()
     directory = memoryx_dir or Path(tempfile.gettempdir())
     try:
-        code = run_memoryx(MemoryxOptions(host, port, listen_fd, directory, threads, xla_cache))
+        code = run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache))
     except CsSystemError as error:
         _fail(error, error.exit_code)
     except KeyboardInterrupt:
         code = 130
-    _end_process(code)
+    end_process(code)
 
 
 @main.command(hidden=True)
-@click.option("--leader", required=True, help="Where the CS system waits for its wafers.")
-@click.option("--rank", type=int, required=True)
-def wafer(leader: str, rank: int) -> None:
-    """One wafer of a group; a CS system starts it."""
-    from cs_system.engine import setup
-    from cs_system.memoryx.place import memoryx_address
-    from cs_system.server.logs import set_up_logs
+def forker() -> None:
+    """What a CS system forks its own processes from; it starts this itself."""
+    from cs_system.forker import serve as serve_forker
 
-    set_up_logs()
-    setup.limit_threads(None)
-    from cs_system.swarmx.member import serve as serve_wafer
-
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _end_process(serve_wafer(memoryx_address(leader), os.environ["CS_WAFER_TOKEN"], rank))
-
-
-def _end_with_parent() -> None:
-    """Ends this process, whatever it waits for, when the one that has started it is gone."""
-    sys.stdin.buffer.read()
-    _end_process(0)
-
-
-def _end_process(code: int) -> NoReturn:
-    """Ends at once: threads that still wait, in XLA too, would abort a Python that takes itself apart."""
-    logging.shutdown()
-    os._exit(code)
+    serve_forker()
 
 
 def _fail(error: Exception, exit_code: int) -> NoReturn:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 START_TIMEOUT_S = 60.0
 CACHE_VARIABLE = "CS_SYSTEM_TESTING_CACHE"
 """Names a directory in which all systems of `running_system` keep what they have compiled."""
+_PARTS = ("cs_memoryx", "cs_wafer_")
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
 
@@ -39,6 +40,26 @@ class RunningSystem:
     def log(self) -> str:
         """What the server has logged so far."""
         return self.log_file.read_text()
+
+
+def parts_of(pid: int) -> dict[int, str]:
+    """Process and name of the wafers and MemoryX that a process has started and that have not ended."""
+    found = {}
+    queue = [pid]
+    while queue:
+        for child in _children(queue.pop()):
+            queue.append(child)
+            with suppress(OSError):  # it has ended
+                found[child] = Path(f"/proc/{child}/comm").read_text().strip()
+    return {child: name for child, name in found.items() if name.startswith(_PARTS)}
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
 
 
 def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:

@@ -85,12 +85,13 @@ def cpu_digest() -> str:
     return hashlib.sha256("\n".join([platform.machine(), *kept]).encode()).hexdigest()[:16]
 
 
-def start_device(cache_dir: Path | None, *, dispatches_async: bool = True) -> str:
+def start_device(cache_dir: Path | None, *, dispatches_async: bool = True, on_cpu: bool = False) -> str:
     """Imports JAX, starts its device and turns on the cache of compiled programs.
 
     Args:
         cache_dir: Of compiled programs; None keeps nothing.
         dispatches_async: Whether calls of a CPU return before they are computed.
+        on_cpu: The device is this machine, whatever other ones it has.
 
     Returns:
         The platform: "cpu" or "gpu".
@@ -99,6 +100,8 @@ def start_device(cache_dir: Path | None, *, dispatches_async: bool = True) -> st
 
     settings: Any = jax.config
 
+    if on_cpu:
+        settings.update("jax_platforms", "cpu")
     settings.update("jax_cpu_enable_async_dispatch", dispatches_async)
     if cache_dir is not None:
         settings.update("jax_compilation_cache_dir", str(cache_dir))

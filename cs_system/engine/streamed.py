@@ -141,7 +141,7 @@ class StreamedEngine(LayeredEngine):
         if client is not None:
             client.close()
         for process in own:
-            process.close()
+            process.end()
 
     def _put(self, number: int, array: np.ndarray) -> None:
         self._client().put(number, array)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 
 from cs_system.memoryx.place import MemoryxPlace
-from cs_system.own_process import end_process
+from cs_system.own_process import OwnProcess
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import shards
 
@@ -31,8 +29,8 @@ def started_memoryx(
     return tuple((reached_by, memoryx.address[1]) for memoryx in own), own
 
 
-class OwnMemoryx:
-    """A MemoryX process on this machine. It ends with `close`, and with this process, however that ends.
+class OwnMemoryx(OwnProcess):
+    """A MemoryX process on this machine. It ends with `end`, and with this process, however that ends.
 
     Args:
         directory: Where it keeps state and gradients.
@@ -46,35 +44,16 @@ class OwnMemoryx:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
-            descriptor = listener.fileno()
-            command = [
-                sys.executable,
-                "-m",
-                "cs_system",
-                "memoryx",
-                "serve",
-                f"--listen-fd={descriptor}",
-                f"--memoryx-dir={directory}",
-            ]
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                pass_fds=[descriptor],
-                # Ctrl-C is for the CS system, which ends this process.
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    def close(self) -> None:
-        """Ends the process."""
-        end_process(self._process)
+            super().__init__("cs_memoryx", _serve, [str(directory)], [listener.fileno()])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.end()
+
+
+def _serve(directory: str, descriptor: int) -> int:
+    from cs_system.memoryx.serve import serve_own
+
+    return serve_own(socket.socket(fileno=descriptor), Path(directory))

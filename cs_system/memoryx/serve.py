@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,6 @@ class MemoryxOptions:
 
     Attributes:
         host, port: To listen on; port 0 takes any free one.
-        listen_fd: A socket that listens already, in place of these; given by a CS system that starts its own.
         directory: Where state and gradients lie while a model trains.
         threads: That compute; None: one for each CPU.
         xla_cache: Directory of compiled functions; None keeps nothing.
@@ -36,52 +33,62 @@ class MemoryxOptions:
 
     host: str
     port: int
-    listen_fd: int | None
     directory: Path
     threads: int | None
     xla_cache: Path | None
 
 
 def serve(options: MemoryxOptions) -> int:
-    """Runs MemoryX until SIGTERM or SIGINT; one that a CS system has started, until that ends.
+    """Runs MemoryX until SIGTERM or SIGINT.
 
     Returns:
-        The exit code: 0 after SIGTERM or the end of the CS system, 130 after SIGINT.
+        The exit code: 0 after SIGTERM, 130 after SIGINT.
 
     Raises:
         PortInUseError: the port cannot be listened on.
         BadOptionError: there is no such directory.
     """
-    if not options.directory.is_dir():
-        raise BadOptionError(f"--memoryx-dir={options.directory}: expected a directory that exists")
-    threads = setup.limit_threads(options.threads)
-    setup.limit_threads(1)  # for each function; the threads of updates call several at a time
-    if options.listen_fd is None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # in all threads that follow
-    listener = _listen(options)
-    # State lies in the memory of this machine, whatever other devices it has.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    # Calls are short, and other threads wait for memory meanwhile: handing them to one more costs a third.
-    setup.start_device(options.xla_cache, dispatches_async=False)
-    threading.Thread(
-        target=_accept, args=(listener, options.directory, threads, Groups()), daemon=True
-    ).start()
-    if options.listen_fd is None:
-        place = name_of(listener.getsockname())
-        log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
-        caught = signal.sigwait(_ENDING)
-        return 130 if caught == signal.SIGINT else 0
-    sys.stdin.buffer.read()  # until whoever has started this process is gone
+    _check(options.directory)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # in all threads that follow
+    try:
+        listener = socket.create_server((options.host, options.port), backlog=_BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PortInUseError.at(options.host, options.port, "--port", reason) from error
+    _start(listener, options.directory, options.threads, options.xla_cache)
+    place = name_of(listener.getsockname())
+    log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
+    caught = signal.sigwait(_ENDING)
+    return 130 if caught == signal.SIGINT else 0
+
+
+def serve_own(listener: socket.socket, directory: Path) -> int:
+    """Is the MemoryX of a CS system, on a socket that listens already, until something ends the process.
+
+    Raises:
+        BadOptionError: there is no such directory.
+    """
+    _check(directory)
+    _start(listener, directory).join()
     return 0
 
 
-def _listen(options: MemoryxOptions) -> socket.socket:
-    if options.listen_fd is not None:
-        return socket.socket(fileno=options.listen_fd)
-    try:
-        return socket.create_server((options.host, options.port), backlog=_BACKLOG)
-    except OSError as error:
-        raise PortInUseError.at(options.host, options.port, "--port", error.strerror or str(error)) from error
+def _check(directory: Path) -> None:
+    if not directory.is_dir():
+        raise BadOptionError(f"--memoryx-dir={directory}: expected a directory that exists")
+
+
+def _start(
+    listener: socket.socket, directory: Path, threads: int | None = None, xla_cache: Path | None = None
+) -> threading.Thread:
+    """Starts to serve."""
+    threads = setup.limit_threads(threads)
+    setup.limit_threads(1)  # for each function; the threads of updates call several at a time
+    # Calls are short, and other threads wait for memory meanwhile: handing them to one more costs a third.
+    setup.start_device(xla_cache, dispatches_async=False, on_cpu=True)
+    accepting = threading.Thread(target=_accept, args=(listener, directory, threads, Groups()), daemon=True)
+    accepting.start()
+    return accepting
 
 
 def _accept(listener: socket.socket, directory: Path, threads: int, groups: Groups) -> None:

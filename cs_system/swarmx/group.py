@@ -199,7 +199,7 @@ class GroupEngine(LayeredEngine):
             reader.close()
         own, self._own = self._own, []
         for memoryx in own:
-            memoryx.close()
+            memoryx.end()
 
     # Inside
 

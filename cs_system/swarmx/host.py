@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from cs_system.address import host_port
 from cs_system.errors import GroupError
 from cs_system.swarmx.channel import HANDSHAKE_S, Channel, greet
 from cs_system.swarmx.place import Meeting
@@ -108,7 +107,7 @@ def _follow(channel: Channel, leader: str, wafer: _Wafer) -> None:
         message = channel.receive()
         if message["kind"] == "start":
             token = message["token"]
-            process = wafer.start(host_port(leader, message["port"]), token, message["rank"])
+            process = wafer.start((leader, message["port"]), token, message["rank"])
             threading.Thread(target=_report, args=(process, channel, token), daemon=True).start()
         elif message["kind"] == "end":
             wafer.end()
@@ -129,7 +128,7 @@ class _Wafer:
     def __init__(self) -> None:
         self._process: WaferProcess | None = None
 
-    def start(self, leader: str, token: str, rank: int) -> WaferProcess:
+    def start(self, leader: tuple[str, int], token: str, rank: int) -> WaferProcess:
         self.end(0.0)
         self._process = WaferProcess(leader, token, rank)
         return self._process

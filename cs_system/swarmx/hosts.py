@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cs_system.address import host_port
 from cs_system.swarmx.process import WaferProcess
 
 _LOOPBACK = "127.0.0.1"
@@ -63,7 +62,7 @@ class Hosts:
 
     def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
         """Starts so many wafers, in the order of their ranks; they come to `port`."""
-        leader = host_port(self.address, port)
+        leader = self.address, port
         yield WaferProcess(leader, token, 0)
         for rank in range(1, count):
             if self.members:

@@ -17,7 +17,6 @@ import pytest
 from training_jobs import (
     assert_equal_bit_for_bit,
     checkpoint,
-    children,
     finish,
     launch,
     pid_of,
@@ -27,7 +26,7 @@ from training_jobs import (
 
 from cs_runtime.settings import EXECUTION_VARIABLE
 from cs_system.client import SystemClient, parse_address
-from cs_system.testing import RunningSystem, running_system
+from cs_system.testing import RunningSystem, parts_of, running_system
 
 STREAMED = {EXECUTION_VARIABLE: "weight_streaming"}
 STEPS = 150
@@ -81,11 +80,7 @@ def listening(pid: int) -> set[str]:
 
 def wafer(system: RunningSystem, rank: int) -> int:
     """The process of a wafer."""
-    (found,) = (
-        pid
-        for pid in children(system.process.pid)
-        if f"--rank={rank}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    )
+    (found,) = (pid for pid, name in parts_of(system.process.pid).items() if name == f"cs_wafer_{rank}")
     return found
 
 
@@ -101,7 +96,7 @@ def check_nothing_is_left(streaming: Streaming) -> None:
     """Neither processes nor files nor ports."""
     pid = streaming.system.process.pid
     wait_idle(streaming.system)
-    assert not children(pid)
+    assert not parts_of(pid)
     assert not list(streaming.memoryx_dir.iterdir())
     assert listening(pid) == streaming.listening
 
@@ -159,7 +154,7 @@ def test_a_job_whose_system_lost_a_process_continues_bit_for_bit(
     if victim == "wafer":
         pid = wafer(streaming.system, 1)
     else:
-        (pid,) = children(streaming.system.process.pid)
+        (pid,) = parts_of(streaming.system.process.pid)
     os.kill(pid, signal.SIGKILL)
     killed_s = time.monotonic()
     code, output = finish(job)
@@ -177,7 +172,7 @@ def test_a_killed_system_takes_wafers_and_memoryx_with_it(tmp_path: Path) -> Non
     with running_system(server, ["--num-csx=2", f"--memoryx-dir={state}"]) as system:
         job = launch(system, tmp_path, 1_000_000, FAULT="slow", NUM_CSX="2", **STREAMED)
         wait_for_log(tmp_path, "saved step 20$", job)
-        parts = children(system.process.pid)
+        parts = parts_of(system.process.pid)
         assert len(parts) == 3
         system.process.kill()
         deadline = time.monotonic() + 10

@@ -88,8 +88,3 @@ def assert_equal_bit_for_bit(whole: Path, broken: Path, steps: int = 60) -> None
     assert expected["state.global_step"] == steps
     for name, value in expected.items():
         assert got[name].tobytes() == value.tobytes(), name
-
-
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task")
-    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]

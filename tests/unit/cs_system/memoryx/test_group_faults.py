@@ -8,8 +8,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
 from cs_system.memoryx.frames import FrameType, send_frame
-from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
+from cs_system.memoryx.place import MemoryxPlace
 from cs_system.swarmx.group import GroupEngine
+from cs_system.swarmx.hosts import Hosts, Wafer
 from cs_system.swarmx.process import WaferProcess
 
 
@@ -50,20 +52,23 @@ def stopped(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-@contextmanager
-def at_start(engine: GroupEngine, act: Callable[[], None]) -> Iterator[None]:
-    """Acts as soon as the processes of the wafers are there: none has come to the CS system yet."""
+@dataclass(frozen=True)
+class Disturbed(Hosts):
+    """This machine; what `act` does happens before the CS system looks who comes.
 
-    def wait_and_act() -> None:
-        wait_until(lambda: engine.wafers, 60)
-        act()
+    Attributes:
+        act: Is given the port where it waits, and the wafers.
+    """
 
-    thread = threading.Thread(target=wait_and_act)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+    act: Callable[[int, Sequence[Wafer]], None] = lambda port, wafers: None
+
+    def gather(self, count: int) -> Hosts:
+        return self
+
+    def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
+        wafers = list(super().start(port, token, count))
+        self.act(port, wafers)
+        yield from wafers
 
 
 def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: Path) -> None:
@@ -123,40 +128,39 @@ def test_a_wafer_that_stands_still_for_long_is_ended(stack: Streamed, tmp_path: 
 
 
 def test_a_wafer_that_dies_at_its_start(stack: Streamed, tmp_path: Path) -> None:
-    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxPlace((), tmp_path), 2)
     pids: list[int] = []
 
-    def kill() -> None:
-        pids.extend(pids_of(engine))
-        engine.wafers[-1].kill()
+    def kill(_: int, wafers: Sequence[Wafer]) -> None:
+        processes = [wafer for wafer in wafers if isinstance(wafer, WaferProcess)]
+        pids.extend(process.pid for process in processes)
+        processes[-1].kill()
+        processes[-1].wait()
 
+    place, machines = MemoryxPlace((), tmp_path), Disturbed(act=kill)
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
     began_s = time.monotonic()
-    with (
-        at_start(engine, kill),
-        pytest.raises(WaferLostError, match=r"CS system . of 2 has ended .*signal 9"),
-    ):
+    with pytest.raises(WaferLostError, match=r"CS system 2 of 2 has ended .*signal 9"):
         engine.program()
     assert time.monotonic() - began_s < 10
+    assert len(pids) == 2
     check_gone(pids)
 
 
 def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str, int]) -> None:
-    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxPlace((memoryx,)), 2)
     strangers: list[socket.socket] = []
 
-    def disturb() -> None:
-        words = Path(f"/proc/{pids_of(engine)[0]}/cmdline").read_text().split("\0")
-        flags = dict(word.split("=") for word in words if "=" in word)
-        for address in (*memoryx_addresses(flags["--leader"]), memoryx):
+    def disturb(port: int, _: Sequence[Wafer]) -> None:
+        for address in (("127.0.0.1", port), memoryx):
             strangers.extend(socket.create_connection(address) for _ in range(4))
             talking, guessing, leaving, _silent = strangers[-4:]
             talking.sendall(b"GET / HTTP/1.1\r\nHost: wafer\r\n\r\n")
             send_frame(guessing, FrameType.JOIN, 1, b"0" * 32)
             leaving.close()
 
+    place, machines = MemoryxPlace((memoryx,)), Disturbed(act=disturb)
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
     try:
-        with at_start(engine, disturb):
-            engine.put_state(stack.state)
+        engine.put_state(stack.state)
         assert len(strangers) == 8
         losses = train(engine, stack, 2)
     finally:

@@ -23,6 +23,7 @@ from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import Machines
 from cs_system.swarmx.leader import Members
 from cs_system.swarmx.place import GroupPlace, Meeting, group_place
+from cs_system.testing import parts_of
 
 LIMIT_S = 60.0
 STEP = {
@@ -76,11 +77,6 @@ def train(engine: GroupEngine, stack: Streamed, count: int) -> dict[str, bytes]:
     return {name: np.asarray(value).tobytes() for name, value in engine.fetch_state().items()}
 
 
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for path in tasks for word in path.read_text().split()]
-
-
 def is_alive(pid: int) -> bool:
     with suppress(ProcessLookupError):
         os.kill(pid, 0)
@@ -96,12 +92,12 @@ def test_a_member_computes_run_after_run_also_when_its_wafer_was_killed(
     with member(tmp_path / "group.json") as host:
         with group(stack, leader, tmp_path) as engine:
             assert train(engine, stack, 3) == expected
-            (wafer,) = children(host.pid)
+            (wafer,) = parts_of(host.pid)
             os.kill(wafer, signal.SIGKILL)
             name = socket.gethostname()
             with pytest.raises(WaferLostError, match=rf"CS system 2 of 2 \({name}\) has gone; .* last check"):
                 train(engine, stack, 1)
-        assert not children(host.pid)
+        assert not parts_of(host.pid)
         with group(stack, leader, tmp_path) as engine:
             assert train(engine, stack, 3) == expected
         leader.close()
@@ -112,7 +108,7 @@ def test_a_lost_host_is_named_and_missing_until_it_joins_again(
     stack: Streamed, leader: Members, tmp_path: Path
 ) -> None:
     with member(tmp_path / "group.json") as host, group(stack, leader, tmp_path) as engine:
-        (wafer,) = children(host.pid)
+        (wafer,) = parts_of(host.pid)
         host.kill()
         began_s = time.monotonic()
         with pytest.raises(WaferLostError, match=rf"CS system 2 of 2 \({socket.gethostname()}\) has gone"):

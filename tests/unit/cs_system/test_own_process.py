@@ -1,0 +1,121 @@
+"""Processes that a CS system starts for itself."""
+
+from __future__ import annotations
+
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from cs_system.own_process import OwnProcess
+
+LIMIT_S = 60.0
+
+PROGRAM = """
+import signal, sys, time
+from cs_system.own_process import OwnProcess
+signal.signal(signal.SIGINT, lambda *_: None)
+print("starting", flush=True)
+process = OwnProcess("cs_test", time.sleep, [1000])
+print(process.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+@contextmanager
+def program() -> Iterator[subprocess.Popen[str]]:
+    """One that starts a process of its own, in a session and group of its own."""
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def is_there(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit_s
+        time.sleep(0.02)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_the_exit_code_is_that_of_the_function() -> None:
+    process = OwnProcess("cs_test", operator.index, [7])
+    assert process.wait(LIMIT_S)
+    assert (process.has_ended, process.exit_code) == (True, 7)
+    process.end()
+    assert process.exit_code == 7
+
+
+def test_it_ends_when_it_is_told_to_and_is_seen_by_its_name_until_then() -> None:
+    process = OwnProcess("cs_test", time.sleep, [1000])
+    assert not process.wait(0.0)
+    assert process.exit_code is None
+    wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "cs_test\n")
+    assert os.getsid(process.pid) == process.pid
+    process.end()
+    assert process.exit_code == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_one_that_does_not_end_is_killed() -> None:
+    process = OwnProcess("cs_test", time.sleep, [1000])
+    os.kill(process.pid, signal.SIGSTOP)
+    process.end(0.1)
+    assert process.exit_code == -signal.SIGKILL
+
+
+def test_all_are_forked_from_one_process() -> None:
+    processes = [OwnProcess("cs_test", time.sleep, [1000]) for _ in range(3)]
+    (parent,) = {parent_of(process.pid) for process in processes}
+    assert parent_of(parent) == os.getpid()
+    for process in processes:
+        process.end()
+
+
+def test_they_end_with_a_program_that_is_killed() -> None:
+    with program() as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "starting\n"
+        pid = int(running.stdout.readline())
+        pids = [pid, parent_of(pid)]
+        assert all(map(is_there, pids))
+        running.kill()
+        wait_until(lambda: not any(map(is_there, pids)))
+
+
+def test_ctrl_c_is_for_the_program_alone() -> None:
+    """Also while the process that forks the others is being started."""
+    with program() as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "starting\n"
+        for _ in range(10):
+            os.killpg(running.pid, signal.SIGINT)
+            time.sleep(0.05)
+        pid = int(running.stdout.readline())
+        os.killpg(running.pid, signal.SIGINT)
+        assert is_there(pid)
+        running.kill()
+        assert running.stderr is not None
+        assert running.stderr.read() == ""

@@ -1,6 +1,7 @@
 """A user's program for fault tests, whose input misbehaves as FAULT in the environment says.
 
-Its front end is NumPy's: a job starts in a third of the time that one of `tensorflow_program.py` takes.
+Its front end is NumPy's: a job starts in a third of the time that one of `tensorflow_program.py` takes, and
+in half of that where another job has left its artifact in COMPILE_DIR.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         "train",
         Path(model_dir),
         BATCH,
+        compile_dir=Path(os.environ["COMPILE_DIR"]),
         cs_ip=cs_ip,
         save_every_steps=int(os.environ.get("SAVE_EVERY", "10")),
         log_every_steps=10,

@@ -25,16 +25,17 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Starts a program as the one task of a job: (address or none, model_dir, steps, variables)."""
     processes = []
+    artifacts = {"COMPILE_DIR": str(tmp_path_factory.getbasetemp() / "artifacts")}
 
     def call(address: str, model_dir: str, steps: int, **variables: str) -> subprocess.Popen[str]:
         log = (tmp_path / f"{model_dir}-{len(processes)}.log").open("w")
         process = subprocess.Popen(
             [sys.executable, str(ON_CS if address else ON_CPU), address, model_dir, str(steps)],
             cwd=tmp_path,
-            env={**os.environ, **JOB, **variables},
+            env={**os.environ, **JOB, **artifacts, **variables},
             stdout=log,
             stderr=log,
             text=True,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,18 +19,18 @@ from training_jobs import (
     assert_equal_bit_for_bit,
     checkpoint,
     finish,
-    launch,
     pid_of,
     wait_for_log,
     wait_idle,
 )
+from training_jobs import launch as launch_job
 
 from cs_runtime.settings import EXECUTION_VARIABLE
 from cs_system.client import SystemClient, parse_address
 from cs_system.testing import RunningSystem, parts_of, running_system
 
-STREAMED = {EXECUTION_VARIABLE: "weight_streaming"}
 STEPS = 150
+launch = partial(launch_job, tasks=2, **{EXECUTION_VARIABLE: "weight_streaming"})
 
 
 class Streaming(SimpleNamespace):
@@ -58,7 +59,7 @@ def whole(streaming: Streaming, tmp_path_factory: pytest.TempPathFactory) -> Cal
     def folder(num_csx: int) -> Path:
         if num_csx not in found:
             found[num_csx] = tmp_path_factory.mktemp(f"whole-{num_csx}")
-            job = launch(streaming.system, found[num_csx], STEPS, NUM_CSX=str(num_csx), **STREAMED)
+            job = launch(streaming.system, found[num_csx], STEPS, NUM_CSX=str(num_csx))
             code, output = finish(job)
             assert code == 0, output
         return found[num_csx]
@@ -104,7 +105,7 @@ def check_nothing_is_left(streaming: Streaming) -> None:
 def check_continues(streaming: Streaming, whole: Path, broken: Path, num_csx: int) -> None:
     """From a checkpoint in the middle to the numbers of the undisturbed job."""
     assert 20 <= checkpoint(broken)["state.global_step"] < STEPS
-    code, output = finish(launch(streaming.system, broken, STEPS, NUM_CSX=str(num_csx), **STREAMED))
+    code, output = finish(launch(streaming.system, broken, STEPS, NUM_CSX=str(num_csx)))
     assert code == 0, output
     assert_equal_bit_for_bit(whole, broken, STEPS)
     check_nothing_is_left(streaming)
@@ -114,7 +115,7 @@ def running(
     streaming: Streaming, folder: Path, num_csx: int, steps: int = 1_000_000
 ) -> subprocess.Popen[str]:
     """A job that has written a checkpoint and goes on."""
-    job = launch(streaming.system, folder, steps, FAULT="slow", NUM_CSX=str(num_csx), **STREAMED)
+    job = launch(streaming.system, folder, steps, FAULT="slow", NUM_CSX=str(num_csx))
     wait_for_log(folder, "saved step 20$", job)
     return job
 
@@ -170,7 +171,7 @@ def test_a_killed_system_takes_wafers_and_memoryx_with_it(tmp_path: Path) -> Non
     state.mkdir()
     server.mkdir()
     with running_system(server, ["--num-csx=2", f"--memoryx-dir={state}"]) as system:
-        job = launch(system, tmp_path, 1_000_000, FAULT="slow", NUM_CSX="2", **STREAMED)
+        job = launch(system, tmp_path, 1_000_000, FAULT="slow", NUM_CSX="2")
         wait_for_log(tmp_path, "saved step 20$", job)
         parts = parts_of(system.process.pid)
         assert len(parts) == 3
@@ -223,7 +224,7 @@ def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(t
         with running_system(server, [f"--memoryx={address}"]) as system:
             # No file of MemoryX gets a byte, as on a disk that is full.
             resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-            code, output = finish(launch(system, tmp_path, 20, **STREAMED))
+            code, output = finish(launch(system, tmp_path, 20))
             assert code == 1, output
             wanted = (
                 rf"MemoryX needs [\d,]+ bytes in {state}, where [\d,]+ are free; free some, or name another"
@@ -234,7 +235,7 @@ def test_a_full_disk_under_memoryx_is_told_and_the_job_runs_when_there_is_room(t
             assert not list(state.iterdir())
 
             resource.prlimit(memoryx.pid, resource.RLIMIT_FSIZE, limits)
-            code, output = finish(launch(system, tmp_path, 20, **STREAMED))
+            code, output = finish(launch(system, tmp_path, 20))
             assert code == 0, output
             wait_idle(system)
     finally:

@@ -38,7 +38,7 @@ def launch(
     return subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, "COMPILE_DIR": str(system.log_file.with_name("artifacts")), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

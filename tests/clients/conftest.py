@@ -12,10 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from cs_system.testing import RunningSystem
-from estimator import CerebrasEstimator, CSRunConfig
+from estimator import CerebrasEstimator, CSRunConfig, import_tensorflow
+
+import_tensorflow()  # for all tests of a worker: without what Keras has for scikit-learn
+import tensorflow as tf  # noqa: E402
 
 v1 = tf.compat.v1
 

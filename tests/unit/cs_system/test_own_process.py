@@ -82,6 +82,7 @@ def test_it_ends_when_it_is_told_to_and_is_seen_by_its_name_until_then() -> None
 def test_one_that_does_not_end_is_killed() -> None:
     process = OwnProcess("cs_test", time.sleep, [1000])
     os.kill(process.pid, signal.SIGSTOP)
+    wait_until(lambda: "State:\tT" in Path(f"/proc/{process.pid}/status").read_text())
     process.end(0.1)
     assert process.exit_code == -signal.SIGKILL
 

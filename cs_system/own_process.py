@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 END_TIMEOUT_S = 5.0
 UNKNOWN_CODE = 255
@@ -47,14 +47,24 @@ class _Forker:
 
     def _start(self) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, _ctrl_c_held():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cs_system", "forker"],
-                stdin=theirs.fileno(),
-                # Ctrl-C is for the CS system, which ends what it has started.
-                start_new_session=True,
+                [sys.executable, "-m", "cs_system", "forker"], stdin=theirs.fileno(), start_new_session=True
             )
         weakref.finalize(self, _stop, self._orders, self._process)
+
+
+@contextmanager
+def _ctrl_c_held() -> Iterator[None]:
+    """What is started in the body does not hear Ctrl-C, not even before it has a session of its own.
+
+    It is for the CS system, which ends what it has started.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop(orders: socket.socket, process: subprocess.Popen[bytes]) -> None:

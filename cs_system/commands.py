@@ -271,9 +271,9 @@ def memoryx_serve(
       cs_system memoryx serve --port=9002 --memoryx-dir=/scratch
       cs_system serve --memoryx=127.0.0.1:9002
     """
-    from cs_system.forker import end_process
     from cs_system.memoryx.serve import MemoryxOptions
     from cs_system.memoryx.serve import serve as run_memoryx
+    from cs_system.own_process import end_process
     from cs_system.server.logs import set_up_logs
 
     set_up_logs()
@@ -288,11 +288,11 @@ def memoryx_serve(
 
 
 @main.command(hidden=True)
-def forker() -> None:
-    """What a CS system forks its own processes from; it starts this itself."""
-    from cs_system.forker import serve as serve_forker
+def fork_server() -> None:
+    """Forks wafers and MemoryX for a CS system, which starts this itself."""
+    from cs_system.fork_server import serve as run_fork_server
 
-    serve_forker()
+    run_fork_server()
 
 
 def _fail(error: Exception, exit_code: int) -> NoReturn:

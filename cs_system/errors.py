@@ -254,7 +254,8 @@ class WaferLostError(CsSystemError):
     @classmethod
     def at_start(cls, rank: int, count: int, code: int | None, host: str = "") -> WaferLostError:
         """One that ended before it was there; `code` is its exit code if known, of a signal negative."""
-        how = f"on {host}" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+        where = f"on {host or 'this machine'}"
+        how = where if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
         return cls(
             f"CS system {rank + 1} of {count} has ended while it started ({how}); the log of the system at "
             "this address says why; start the job again"

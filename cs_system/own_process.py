@@ -1,14 +1,15 @@
 """Processes that a CS system starts for itself: wafers of a group, and MemoryX.
 
-They are forked from one process (`cs_system.forker`), which begins with the first of them, imports JAX, and
-ends with the CS system: those that follow begin at once, where a start of their own takes half a second of a
-CPU. The fork server of `multiprocessing` would do the same, but it needs a path for a socket that is shorter
-than many a TMPDIR, leaves it behind when it is killed, and lets whoever asks wait for its imports.
+They are forked from one process (`cs_system.fork_server`), which begins with the first of them, imports JAX,
+and ends with the CS system: those that follow begin at once, where a start of their own takes half a second
+of a CPU. The fork server of `multiprocessing` would do the same, but it needs a path for a socket that is
+shorter than many a TMPDIR, leaves it behind when it is killed, and lets whoever asks wait for its imports.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import signal
@@ -20,10 +21,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 END_TIMEOUT_S = 5.0
-UNKNOWN_CODE = 255
-"""The exit code where the process that would know it is gone."""
 
 NUMBER_BYTES = 4
 """A process tells its number, and at its end its exit code, by so many bytes each, signed, low ones first."""
@@ -31,31 +31,33 @@ NUMBER_BYTES = 4
 Json = str | int
 
 
-class _Forker:
+class _ForkServer:
     """The process that forks the others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def fork(self, order: bytes, descriptors: Sequence[int]) -> None:
+    def fork(self, request: bytes, descriptors: Sequence[int]) -> None:
         """Lets it fork a process, which gets the descriptors; does not wait for that."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
-            socket.send_fds(self._orders, [order], descriptors)
+            socket.send_fds(self._requests, [request], descriptors)
 
     def _start(self) -> None:
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _ctrl_c_held():
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, _sigint_blocked():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cs_system", "forker"], stdin=theirs.fileno(), start_new_session=True
+                [sys.executable, "-m", "cs_system", "fork-server"],
+                stdin=theirs.fileno(),
+                start_new_session=True,
             )
-        weakref.finalize(self, _stop, self._orders, self._process)
+        weakref.finalize(self, _stop, self._requests, self._process)
 
 
 @contextmanager
-def _ctrl_c_held() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     """What is started in the body does not hear Ctrl-C, not even before it has a session of its own.
 
     It is for the CS system, which ends what it has started.
@@ -67,13 +69,13 @@ def _ctrl_c_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _stop(orders: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    orders.close()
+def _stop(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    requests.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_TIMEOUT_S)
 
 
-_forker = _Forker()
+_fork_server = _ForkServer()
 
 
 class OwnProcess:
@@ -91,18 +93,19 @@ class OwnProcess:
     ) -> None:
         self._lock = threading.Lock()
         self._pid: int | None = None
+        self._has_ended = False
         self._exit_code: int | None = None
-        self._told, tell = os.pipe()
+        self._status, status = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        os.set_blocking(self._told, False)
-        weakref.finalize(self, os.close, self._told)
+        os.set_blocking(self._status, False)
+        weakref.finalize(self, os.close, self._status)
         self._let_go = weakref.finalize(self, os.close, self._lifeline)
-        order = {"name": name, "run": [run.__module__, run.__qualname__], "arguments": list(arguments)}
+        request = {"name": name, "run": [run.__module__, run.__qualname__], "arguments": list(arguments)}
         try:
-            _forker.fork(json.dumps(order).encode(), [lifeline, tell, *descriptors])
+            _fork_server.fork(json.dumps(request).encode(), [lifeline, status, *descriptors])
         finally:
             os.close(lifeline)
-            os.close(tell)
+            os.close(status)
 
     @property
     def pid(self) -> int:
@@ -111,19 +114,19 @@ class OwnProcess:
         Raises:
             ChildProcessError: it could not be started.
         """
-        self._hear(lambda: self._pid is not None or self._exit_code is not None, None)
+        self._hear(lambda: self._pid is not None or self._has_ended, None)
         if self._pid is None:
             raise ChildProcessError("the process could not be started; its reason is on stderr")
         return self._pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has."""
-        return self.exit_code is not None
+        """Whether it has, or nobody knows it any more, because the fork server is gone."""
+        return self.wait(0.0)
 
     @property
     def exit_code(self) -> int | None:
-        """Of one that has ended, that of a signal negative."""
+        """Of one that has ended, that of a signal negative; None where nobody knows it."""
         self.wait(0.0)
         return self._exit_code
 
@@ -135,7 +138,7 @@ class OwnProcess:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until it has ended; whether it has in time."""
-        return self._hear(lambda: self._exit_code is not None, timeout_s)
+        return self._hear(lambda: self._has_ended, timeout_s)
 
     def end(self, timeout_s: float = END_TIMEOUT_S) -> None:
         """Tells it to end, and waits; kills it when that takes too long."""
@@ -145,25 +148,34 @@ class OwnProcess:
             self.wait()
 
     def _hear(self, enough: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Takes what is told of the process until that is enough; whether it is in time."""
+        """Reads the status of the process until that is enough; whether it is in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        readable = select.poll()  # one for each thread; `select.select` takes no descriptor above 1023
+        readable.register(self._status, select.POLLIN)
         while not enough():
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._told], [], [], left_s)[0]:
+            left_ms = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
+            if not readable.poll(left_ms):
                 return False
             with self._lock:
-                self._take()
+                self._read()
         return True
 
-    def _take(self) -> None:
-        if self._exit_code is not None:  # another thread has heard it
+    def _read(self) -> None:
+        if self._has_ended:  # another thread has read it
             return
         try:
-            told = os.read(self._told, NUMBER_BYTES)
+            number = os.read(self._status, NUMBER_BYTES)
         except BlockingIOError:  # another thread was faster
             return
-        number = int.from_bytes(told, "little", signed=True) if told else UNKNOWN_CODE
-        if told and self._pid is None:
-            self._pid = number
-        else:
-            self._exit_code = number
+        if number and self._pid is None:
+            self._pid = int.from_bytes(number, "little", signed=True)
+            return
+        self._has_ended = True
+        if number:
+            self._exit_code = int.from_bytes(number, "little", signed=True)
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends at once: threads that still wait, in XLA too, would abort a Python that takes itself apart."""
+    logging.shutdown()
+    os._exit(code)

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from cs_system.testing import RunningSystem
-from estimator import CerebrasEstimator, CSRunConfig, import_tensorflow
+from estimator import CerebrasEstimator, CSRunConfig
+from estimator.importing import only_what_is_used
 
-import_tensorflow()  # for all tests of a worker: without what Keras has for scikit-learn
-import tensorflow as tf  # noqa: E402
+with only_what_is_used():  # the first import in a worker of the tests: Keras then imports no scikit-learn
+    import tensorflow as tf
 
 v1 = tf.compat.v1
 

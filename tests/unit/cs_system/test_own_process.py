@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -93,6 +95,45 @@ def test_all_are_forked_from_one_process() -> None:
     assert parent_of(parent) == os.getpid()
     for process in processes:
         process.end()
+
+
+def test_without_the_process_that_forks_they_end_all_the_same_and_the_next_one_is_forked_by_another() -> None:
+    first = OwnProcess("cs_test", time.sleep, [1000])
+    parent = parent_of(first.pid)
+    os.kill(parent, signal.SIGKILL)
+    assert first.wait(LIMIT_S)
+    assert (first.has_ended, first.exit_code) == (True, None)
+    first.end()
+    wait_until(lambda: not is_there(first.pid))
+    second = OwnProcess("cs_test", time.sleep, [1000])
+    assert parent_of(second.pid) != parent
+    second.end()
+    assert second.exit_code == 0
+
+
+def test_several_threads_may_ask() -> None:
+    process = OwnProcess("cs_test", time.sleep, [1000])
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(process.wait) for _ in range(3)]
+        asked = [process.has_ended for _ in range(1000)]
+        process.end()
+        assert all(future.result(LIMIT_S) for future in waiting)
+    assert not any(asked)
+    assert process.exit_code == 0
+
+
+def test_a_system_may_have_thousands_of_connections() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2000), before[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        process = OwnProcess("cs_test", operator.index, [7])
+        assert process.wait(LIMIT_S)
+        assert process.exit_code == 7
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_they_end_with_a_program_that_is_killed() -> None:

@@ -7,7 +7,7 @@ import sys
 
 
 def test_workers_load_no_compiler() -> None:
-    """Nor anything else that takes long to import and that only a chief needs."""
+    """Everything that a worker calls is imported without what only a chief needs and takes long to import."""
     program = (
         "import cs_runtime.worker, estimator.cli, estimator.front_end, estimator.on_cs, sys\n"
         "import estimator.keras_front_end\n"

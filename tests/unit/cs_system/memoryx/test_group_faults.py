@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ class Disturbed(Hosts):
         act: Is given the port where it waits, and the wafers.
     """
 
-    act: Callable[[int, Sequence[Wafer]], None] = lambda port, wafers: None
+    act: Callable[[int, Sequence[Wafer]], None] = field(kw_only=True)
 
     def gather(self, count: int) -> Hosts:
         return self

@@ -189,8 +189,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of `--numprocesses=auto`: two more than CPUs, since those of `IN_TURN` mostly wait."""
-    return len(os.sched_getaffinity(0)) + 2
+    """Workers of `--numprocesses=auto`: one more than CPUs, since those of `IN_TURN` often wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

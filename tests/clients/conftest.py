@@ -12,10 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
+from estimator.importing import only_what_is_used
+
+with only_what_is_used():  # the first import in a worker of the tests: Keras then imports no scikit-learn
+    import tensorflow as tf
 
 v1 = tf.compat.v1
 

@@ -84,7 +84,7 @@ def without_start_up_lines() -> Iterator[None]:
 
 @contextmanager
 def _generators_kept(module: ModuleType) -> Iterator[None]:
-    """The import of Keras, which draws numbers, changes no generator: a program may have seeded them before."""
+    """The import of Keras, which draws numbers, changes no generator: a program may have seeded it before."""
     import numpy as np
 
     python_state, numpy_state = random.getstate(), np.random.get_state()

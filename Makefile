@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup lint test guides soak bench demo proto clean
 
-PYTHON := .venv/bin/python
+VENV_PYTHON := .venv/bin/python
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -13,29 +13,29 @@ help: ## this list
 setup: .venv/.complete ## create .venv from constraints.txt
 
 lint: .venv/.complete ## ruff (style, format), mypy --strict, who may import whom (import-linter)
-	$(PYTHON) -m ruff check
-	$(PYTHON) -m ruff format --check
-	$(PYTHON) -m mypy
+	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m ruff format --check
+	$(VENV_PYTHON) -m mypy
 	.venv/bin/lint-imports --config setup.cfg
 
 test: .venv/.complete ## the tests
-	$(PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder
+	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder
 
 guides: .venv/.complete ## the commands of all documents, executed as they stand there
-	$(PYTHON) -m pytest -m guides --numprocesses=2 -o faulthandler_timeout=660 tests/guides
+	$(VENV_PYTHON) -m pytest -m guides --numprocesses=2 -o faulthandler_timeout=660 tests/guides
 
 soak: .venv/.complete ## the long fault and load tests, and many more examples of properties
-	$(PYTHON) -m pytest -m soak
-	$(PYTHON) -m pytest tests/property --numprocesses=auto --hypothesis-profile=thorough
+	$(VENV_PYTHON) -m pytest -m soak
+	$(VENV_PYTHON) -m pytest tests/property --numprocesses=auto --hypothesis-profile=thorough
 
 bench: .venv/.complete ## the benchmarks; prints ratios and writes docs/benchmarks.md
-	$(PYTHON) -m benchmarks
+	$(VENV_PYTHON) -m benchmarks
 
 demo: .venv/.complete ## compile and train FC-MNIST on a simulated CS system
-	@$(PYTHON) scripts/demo.py
+	@$(VENV_PYTHON) scripts/demo.py
 
 proto: .venv/.complete ## generate the gRPC code of the control plane
-	$(PYTHON) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. cs_system/proto/cs_system.proto
+	$(VENV_PYTHON) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. cs_system/proto/cs_system.proto
 
 clean: ## remove the virtual environment and all caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info build dist

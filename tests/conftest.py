@@ -55,9 +55,10 @@ os.environ.setdefault(
     " --xla_cpu_use_fusion_emitters=0",
 )
 
-# More processes than CPUs: threads of numpy and PyTorch that wait for work by spinning take it from others.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# More processes than CPUs: further threads of numpy, PyTorch and JAX only take the CPU from other processes.
+# A CS system computes with all CPUs all the same, as for a user.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NPROC"):
+    os.environ.setdefault(_variable, "1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs so, and processes of tests would inherit it: Ctrl-C could not be tested.

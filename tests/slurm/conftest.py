@@ -45,8 +45,12 @@ class Job:
         return (self.folder / "stderr").read_text()
 
     def wait_for(self, *texts: str) -> None:
-        """Waits until all of these have been written to stdout or stderr."""
-        wait_until(lambda: all(text in self.stdout + self.stderr for text in texts), lambda: self.shown())
+        """Waits until all of these have been written to stdout or stderr, the command itself left out."""
+        wait_until(lambda: all(text in self._said() for text in texts), self.shown)
+
+    def _said(self) -> str:
+        lines = (self.stdout + self.stderr).splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("Launching: "))
 
     def signal(self, signum: int) -> None:
         """Sends a signal to the launcher alone."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
+from cs_toolkit.random_numbers import random_numbers_kept
 from input_rules.finding import Finding
 from input_rules.report import lines
 
@@ -42,7 +39,7 @@ def log_report(inspect: Callable[[], Inspected]) -> None:
         inspect: Calls the function, as often as it has to.
     """
     try:
-        with _random_numbers_kept():
+        with random_numbers_kept():
             inspected = inspect()
     except Exception as error:
         level = logging.WARNING if exit_code_of(error) == EXIT_BUG else logging.DEBUG
@@ -50,14 +47,3 @@ def log_report(inspect: Callable[[], Inspected]) -> None:
         return
     for level, line in lines(inspected.findings, ["python", *sys.orig_argv[1:]], inspected.notes):
         log.log(level, "%s", line)
-
-
-@contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    """The generators that programs share go on from where they are now, whatever is drawn inside."""
-    plain, numpy = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(numpy)

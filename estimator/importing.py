@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from cs_toolkit.garbage import seldom_searched
 from cs_toolkit.import_hooks import on_import
+from cs_toolkit.random_numbers import random_numbers_kept
 
 # TensorFlow 2.21 writes these at every start, whatever TF_CPP_MIN_LOG_LEVEL says.
 _START_UP_LINES = (b"All log messages before absl::InitializeLog()", b"oneDNN custom operations are on")
@@ -52,7 +52,8 @@ def only_what_is_used() -> Iterator[None]:
     if finder is None:
         finder = _LateFinder()
         sys.meta_path.insert(0, finder)
-        on_import({}, dict.fromkeys(_KERAS, _generators_kept))
+        # The import draws numbers, and a program may have seeded the generators before.
+        on_import({}, dict.fromkeys(_KERAS, lambda module: random_numbers_kept()))
     finder.refused = _KERAS
     try:
         with seldom_searched():
@@ -80,19 +81,6 @@ def without_start_up_lines() -> Iterator[None]:
             written.seek(0)
             kept = [line for line in written if not any(known in line for known in _START_UP_LINES)]
             os.write(2, b"".join(kept))
-
-
-@contextmanager
-def _generators_kept(module: ModuleType) -> Iterator[None]:
-    """The import of Keras, which draws numbers, changes no generator: a program may have seeded it before."""
-    import numpy as np
-
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 class _LateFinder(MetaPathFinder):

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from cs_toolkit.random_numbers import random_numbers_kept
 from input_analyzer.overlap import Overlap, Reading, overlap
 from input_rules.torch.batch_parts import values_in
 from input_rules.torch.layers import is_pipe
@@ -110,17 +111,16 @@ def in_workers(loader: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any
 @contextmanager
 def random_numbers_alike() -> Iterator[None]:
     """Random numbers of the process begin alike, and go on afterwards from where they are now."""
-    plain, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(_SEED)
-    np.random.seed(_SEED)
-    # torch.manual_seed() keeps the stack for each device that is not used yet.
-    torch.default_generator.manual_seed(_SEED)
-    try:
-        yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(numpy)
-        torch.set_rng_state(torchs)
+    torchs = torch.get_rng_state()
+    with random_numbers_kept():
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        # torch.manual_seed() keeps the stack for each device that is not used yet.
+        torch.default_generator.manual_seed(_SEED)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(torchs)
 
 
 def digest(record: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cs_toolkit.random_numbers import random_numbers_kept
 from input_rules.finding import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
@@ -152,14 +153,10 @@ def _as_workers(make: Make, workers: int, seed: int | None, in_graph: InGraph) -
 @contextmanager
 def random_numbers_alike() -> Iterator[None]:
     """Those of Python and NumPy begin alike, and go on afterwards from where they are now."""
-    plain, numpy = random.getstate(), np.random.get_state()
-    random.seed(_SEED)
-    np.random.seed(_SEED)
-    try:
+    with random_numbers_kept():
+        random.seed(_SEED)
+        np.random.seed(_SEED)
         yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(numpy)
 
 
 def _named(traced: Traced, names: Names | None) -> Traced:

@@ -100,7 +100,7 @@ def test_the_program_gets_the_signal_and_takes_its_time(
 
 
 def test_killed_it_takes_the_program_along(cluster: Any, start: Any, wait: Any) -> None:
-    job = start(cluster, LAUNCHER, "sh", "-c", "trap : INT; echo re${NO}ady; sleep 1000", program="csrun_cpu")
+    job = start(cluster, LAUNCHER, "sh", "-c", "trap : INT; echo ready; sleep 1000", program="csrun_cpu")
     job.wait_for("ready")
     job.signal(signal.SIGKILL)
     job.end()
@@ -108,7 +108,7 @@ def test_killed_it_takes_the_program_along(cluster: Any, start: Any, wait: Any) 
 
 
 def test_a_signal_while_it_waits_takes_it_out_of_the_queue(cluster: Any, start: Any) -> None:
-    holder = start(cluster, LAUNCHER, "sh", "-c", "echo re${NO}ady; sleep 1000", program="csrun_cpu")
+    holder = start(cluster, LAUNCHER, "sh", "-c", "echo ready; sleep 1000", program="csrun_cpu")
     holder.wait_for("ready")
     after = f"--dependency=afterany:{cluster.jobs()[-1]}"
     for signum in (signal.SIGINT, signal.SIGHUP):

@@ -50,7 +50,7 @@ class Job:
 
     def _said(self) -> str:
         lines = (self.stdout + self.stderr).splitlines(keepends=True)
-        return "".join(line for line in lines if not line.startswith("Launching: "))
+        return "".join(line for line in lines if not line.startswith(("Launching: ", "Running: ")))
 
     def signal(self, signum: int) -> None:
         """Sends a signal to the launcher alone."""

@@ -190,8 +190,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of `--numprocesses=auto`: one more than CPUs, since those of `IN_TURN` often wait."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Workers of `--numprocesses=auto`: the two that run `IN_TURN` wait most of their time."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,6 +29,14 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def parse_address(value: str) -> SystemAddress:
     """Reads `IP`, `IP:PORT` or `IP:PORT:9000`; a host name is as good as an IP, IPv6 goes in brackets.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from cs_system.address import DEFAULT_PORT
+from cs_system.address import DEFAULT_PORT, is_loopback
 from cs_system.errors import CsSystemError
 from cs_system.version import TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, search_seldom
@@ -152,7 +152,7 @@ def serve(
     from cs_system.server.executables import default_cache_dir
     from cs_system.server.logs import set_up_logs
     from cs_system.server.run import RunLimits
-    from cs_system.server.serve import ServeOptions, is_loopback
+    from cs_system.server.serve import ServeOptions
     from cs_system.server.serve import serve as run_server
     from cs_system.server.system import SystemOptions
     from cs_system.swarmx.place import group_place

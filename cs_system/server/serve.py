@@ -20,7 +20,7 @@ import grpc.aio
 
 from cs_stream.errors import ListenError
 from cs_stream.receiver import Receiver
-from cs_system.address import host_port
+from cs_system.address import host_port, is_loopback
 from cs_system.engine import setup
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.proto import cs_system_pb2_grpc
@@ -292,14 +292,6 @@ def _is_unspecified(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server on `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _write_ready_file(path: Path, text: str) -> None:

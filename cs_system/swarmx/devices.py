@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -11,7 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cs_system.address import SystemAddress, is_loopback, parse_address
+
 _AXIS = "csx"
+_POLL_S = 0.01
 
 _PartitionSpec: Callable[..., Any] = PartitionSpec
 _initialize: Callable[..., None] = jax.distributed.initialize
@@ -30,6 +36,27 @@ def _meet_at(address: str) -> None:
     _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
 
 
+def wait_for_listener(address: SystemAddress, timeout_s: float = 60.0) -> bool:
+    """Whether somebody listens there in time. JAX, where nobody does yet, calls again only after a second."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection((address.host, address.port), timeout_s):
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _join(coordinator: str, count: int, rank: int) -> None:
+    """The first process lets the others come to it, on loopback alone if that is where they are."""
+    address = parse_address(coordinator)
+    options = {}
+    if rank:
+        wait_for_listener(address)  # JAX says what is wrong where nobody does
+    elif is_loopback(address.host):
+        options["coordinator_bind_address"] = coordinator
+    _initialize(coordinator, count, rank, **options)
+
+
 class GroupDevices:
     """See `cs_system.engine.functions.Devices`: the sums over the batch are XLA's, in an order that stays.
 
@@ -44,7 +71,7 @@ class GroupDevices:
         settings: Any = jax.config
         _meet_at(address)
         settings.update("jax_cpu_collectives_implementation", "gloo")
-        _initialize(coordinator, count, rank)
+        _join(coordinator, count, rank)
         mesh = Mesh(np.array(_devices()), (_AXIS,))
         self.whole: Any = NamedSharding(mesh, _PartitionSpec())
         self.by_sample: Any = NamedSharding(mesh, _PartitionSpec(_AXIS))

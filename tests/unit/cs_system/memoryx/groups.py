@@ -12,6 +12,7 @@ from cs_system.engine.base import Engine
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.patience import PATIENCE_S
 from cs_system.swarmx.group import GroupEngine
+from cs_system.swarmx.process import WaferProcess
 
 
 @contextmanager
@@ -24,6 +25,11 @@ def group(
         yield engine
     finally:
         engine.free()
+
+
+def pids_of(engine: GroupEngine) -> list[int]:
+    """The processes of its wafers."""
+    return [wafer.pid for wafer in engine.wafers if isinstance(wafer, WaferProcess)]
 
 
 def train(engine: Engine, stack: Streamed, last: int | None = None) -> list[np.ndarray]:

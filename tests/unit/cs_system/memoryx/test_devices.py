@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from groups import group
+from groups import group, pids_of
 from streamed_steps import Streamed
 
 from cs_system.address import SystemAddress
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.swarmx.devices import wait_for_listener
-from cs_system.testing import parts_of
 
 LISTENING = "0A"
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -38,8 +36,8 @@ def listening(pid: int) -> Iterator[str]:
 def test_only_this_machine_reaches_the_wafers_of_a_system_on_it(
     stack: Streamed, memoryx: tuple[str, int]
 ) -> None:
-    with group(stack, MemoryxPlace((memoryx,)), 2):
-        wafers = [pid for pid, name in parts_of(os.getpid()).items() if name.startswith("cs_wafer_")]
+    with group(stack, MemoryxPlace((memoryx,)), 2) as engine:
+        wafers = pids_of(engine)
         addresses = {address for pid in wafers for address in listening(pid)}
     assert len(wafers) == 2
     assert addresses

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from groups import group, train
+from groups import group, pids_of, train
 from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
@@ -23,10 +23,6 @@ from cs_system.memoryx.place import MemoryxPlace
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import Hosts, Wafer
 from cs_system.swarmx.process import WaferProcess
-
-
-def pids_of(engine: GroupEngine) -> list[int]:
-    return [wafer.pid for wafer in engine.wafers if isinstance(wafer, WaferProcess)]
 
 
 def check_gone(pids: list[int]) -> None:

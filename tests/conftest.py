@@ -6,9 +6,10 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,13 +31,21 @@ hypothesis.settings.load_profile("any machine")
 # of objects for garbage again and again, for a sixth of all the time of the tests.
 search_seldom()
 
+# Killed programs leave files: all of them lie in one folder, which goes with the tests. What tests wrote for
+# themselves stays where pytest keeps it.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    _temporary = TemporaryDirectory(prefix="csrun-tests-", ignore_cleanup_errors=True)
+    Path(_temporary.name).chmod(0o711)  # everybody reaches munge's socket in it, or munge does not start
+    os.environ["TMPDIR"] = tempfile.tempdir = _temporary.name
+
 # Neither the settings nor the list of jobs of whoever runs the tests.
-_home = TemporaryDirectory(prefix="csrun-tests-")
+_home = TemporaryDirectory(prefix="home-")
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = _home.name
 
 # Many tests run the same programs, on systems of several workers: XLA compiles each of them once.
 if CACHE_VARIABLE not in os.environ:  # a worker has that of pytest itself
-    _cache = TemporaryDirectory(prefix="csrun-tests-cache-")
+    _cache = TemporaryDirectory(prefix="cache-")
     os.environ[CACHE_VARIABLE] = _cache.name
 
 # Hundreds of processes import the toolkit, and pytest rewrites every file of tests: all is compiled once,
@@ -99,6 +108,13 @@ IN_TURN = {"browser": "processes", "containers": "processes", "faults": "process
 
 LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models")
 """Folders whose files take longest: they are begun first, so that no worker ends long after the others."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _away_from_the_checkout() -> Iterator[None]:
+    """A compilation leaves a file in the current directory."""
+    with TemporaryDirectory(prefix="current-") as folder, chdir(folder):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ import pytest
 
 @pytest.mark.parametrize("number", range(6))
 def test(number):
-    with open("workers", "a") as file:
+    with open(os.environ["WORKERS"], "a") as file:
         print(__file__, os.environ["PYTEST_XDIST_WORKER"], file=file)
 """
 
@@ -31,6 +31,7 @@ def test_a_file_and_what_runs_in_turn_have_one_worker_each(tmp_path: Path) -> No
     shutil.copy(CONFTEST, tmp_path / "tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    clean["WORKERS"] = str(tmp_path / "workers")
     words = ("-q", "-p", "no:cacheprovider", "--numprocesses=3", "--no-loadscope-reorder")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "tests"],

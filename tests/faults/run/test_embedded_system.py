@@ -27,8 +27,9 @@ time.sleep(600)
 
 def test_a_program_that_is_killed_leaves_no_system_behind(tmp_path: Path) -> None:
     root = Path(embedded_system.__file__).parents[1]
+    environment = {"PYTHONPATH": str(root), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env={"PYTHONPATH": str(root)}, stdout=subprocess.PIPE
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     address = parse_address(process.stdout.readline().decode().strip())

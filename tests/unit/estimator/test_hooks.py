@@ -266,10 +266,7 @@ def test_other_hooks_are_refused_by_name_before_anything_is_compiled(
     system: RunningSystem,
     make: Callable[[], Any],
     message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     estimator = tiny(model_fn=named, cs_ip=system.address)
     with tf.Graph().as_default():  # a profiler's hook makes a writer of events
         hook = make()

@@ -25,12 +25,6 @@ def cs_ip(system: RunningSystem) -> str:
     return system.address
 
 
-@pytest.fixture(autouse=True)
-def _own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """compile() leaves a file in the current directory."""
-    monkeypatch.chdir(tmp_path)
-
-
 def test_train_evaluate_predict(tiny: Tiny, tiny_input: InputFn, cs_ip: str) -> None:
     estimator = tiny(cs_ip=cs_ip, save_summary_steps=20)
     assert estimator.train(tiny_input, steps=60) is estimator

@@ -104,9 +104,8 @@ def test_summaries_that_the_system_cannot_compute_are_named_and_left_out(
 
 
 def test_without_summary_steps_nothing_is_put_out_for_them(
-    tiny: Tiny, tiny_input: InputFn, shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, tiny_input: InputFn, shown: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     for every, outputs in ((None, 0), (10, 3)):
         estimator = tiny(model_fn=shown, model_dir=tmp_path / str(every), save_summary_steps=every)
         estimator.compile(tiny_input)
@@ -118,8 +117,6 @@ def test_what_a_step_leaves_out_is_named_once_with_its_line(
     tiny: Tiny,
     tiny_input: InputFn,
     tiny_model: Callable[..., EstimatorSpec],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What TensorFlow's own functions check, as metrics do, is not the user's."""
@@ -133,7 +130,6 @@ def test_what_a_step_leaves_out_is_named_once_with_its_line(
         v1.losses.compute_weighted_loss(features, features)
         return tiny_model(features, labels, mode, params)
 
-    monkeypatch.chdir(tmp_path)
     _announce.cache_clear()
     first = model_fn.__code__.co_firstlineno
     estimator = tiny(model_fn=model_fn)

@@ -1,10 +1,11 @@
-"""Functions that run right after the import of a module, and contexts around it.
+"""Functions that run right after the import of a module, contexts around it, and further import paths.
 
 Imports next to nothing: the launchers' interpreter loads it at every start.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,23 @@ from typing import Any
 
 Change = Callable[[ModuleType], None]
 Around = Callable[[ModuleType], AbstractContextManager[None]]
+
+USER_PATHS_VARIABLE = "CSRUN_PYTHONPATH"
+"""Passes the user's PYTHONPATH from a launcher to the interpreter of programs."""
+
+
+def append_user_paths() -> None:
+    """Append the user's PYTHONPATH to `sys.path`.
+
+    Its modules come last, because those of a site's `module load` would otherwise replace packages that the
+    toolkit needs. Folders of another version of Python are left out: their extensions cannot be loaded.
+    """
+    own = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for entry in os.environ.get(USER_PATHS_VARIABLE, "").split(os.pathsep):
+        path = os.path.abspath(entry)  # noqa: PTH100 - pathlib would have to be imported for it
+        versions = [part for part in path.split("/") if part.startswith("python3.")]
+        if entry and path not in sys.path and versions in ([], [own]):
+            sys.path.append(path)
 
 
 def on_import(after: Mapping[str, Change], around: Mapping[str, Around] | None = None) -> None:

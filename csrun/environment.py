@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cs_toolkit.import_hooks import USER_PATHS_VARIABLE
 from csrun.roles import JOB_VARIABLES
 from csrun.site.model import Site
 from csrun.wrappers import BIN, PYTHON_VARIABLE
@@ -101,9 +102,10 @@ def program_python(site: Site, toolkit: Toolkit) -> Path:
 def program_environment(
     environment: Mapping[str, str], toolkit: Toolkit, site: Site | None = None
 ) -> EnvironmentChange:
-    """The change for every program: the interpreter of programs first in PATH, no foreign modules.
+    """The change for every program: its interpreter first in PATH, no foreign modules before its own.
 
-    `python` is a wrapper of `csrun.wrappers`, whose import path has the names of the original stack.
+    `python` is a wrapper of `csrun.wrappers`, whose import path has the names of the original stack first and
+    the user's PYTHONPATH last.
 
     In a container interpreter and modules are the image's; what names files of the host is cleared.
 
@@ -118,6 +120,8 @@ def program_environment(
         "PATH": _with_first(path, f"{toolkit.wrappers}:{python.parent}"),
         PYTHON_VARIABLE: str(python),
     }
+    if user_paths := _user_paths(environment, toolkit):
+        values[USER_PATHS_VARIABLE] = user_paths
     if toolkit.import_root is not None:
         values["PYTHONPATH"] = str(toolkit.import_root)
     if site.cs_ip:
@@ -134,14 +138,19 @@ def _container_environment(environment: Mapping[str, str], site: Site) -> Enviro
         values["USER"] = environment.get("LOGNAME") or f"uid{os.getuid()}"
     if site.cs_ip:
         values[SYSTEM_VARIABLE] = site.cs_ip
-    candidates = (*FOREIGN_VARIABLES, *CONTAINER_VARIABLES, "TF_CONFIG", *JOB_VARIABLES, PYTHON_VARIABLE)
+    launchers = ("TF_CONFIG", *JOB_VARIABLES, PYTHON_VARIABLE, USER_PATHS_VARIABLE)
+    candidates = (*FOREIGN_VARIABLES, *CONTAINER_VARIABLES, *launchers)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
 
 
 def unset_notice(environment: Mapping[str, str], change: EnvironmentChange) -> str | None:
     """One line that names the user's variables that the program will not see; None where there are none."""
     # Inside a job TF_CONFIG is the outer launcher's, not the user's.
-    ours = {*JOB_VARIABLES, PYTHON_VARIABLE, *(["TF_CONFIG"] if "CSRUN_RANK" in environment else [])}
+    ours = {*JOB_VARIABLES, PYTHON_VARIABLE, USER_PATHS_VARIABLE}
+    if "CSRUN_RANK" in environment:
+        ours.add("TF_CONFIG")
+    if USER_PATHS_VARIABLE in change.values:  # the interpreter of programs appends it to its paths
+        ours.add("PYTHONPATH")
     hidden = [
         name
         for name in change.unset
@@ -153,6 +162,15 @@ def unset_notice(environment: Mapping[str, str], change: EnvironmentChange) -> s
     return (
         f"not passed on to the program: {names} (its Python and modules are the toolkit's or the container's)"
     )
+
+
+def _user_paths(environment: Mapping[str, str], toolkit: Toolkit) -> str:
+    """Return the user's PYTHONPATH, without what an enclosing launcher has added to it."""
+    packages = toolkit.import_root or toolkit.wrappers.parents[1]
+    own = (str(packages), f"{packages}/cs_compat/")
+    given = f"{environment.get('PYTHONPATH', '')}:{environment.get(USER_PATHS_VARIABLE, '')}".split(":")
+    theirs = (entry for entry in given if entry and entry != own[0] and not entry.startswith(own[1]))
+    return ":".join(dict.fromkeys(theirs))
 
 
 def _with_first(path: str, first: str) -> str:

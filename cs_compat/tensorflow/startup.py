@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from importlib.machinery import PathFinder
 from types import ModuleType, TracebackType
 
-from cs_toolkit.import_hooks import on_import
+from cs_toolkit.import_hooks import append_user_paths, on_import
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
@@ -39,6 +39,9 @@ def start(sitecustomize: str) -> None:
     found = PathFinder.find_spec("sitecustomize", others)
     if found is not None and found.loader is not None:
         found.loader.exec_module(importlib.util.module_from_spec(found))
+    append_user_paths()
+    # Before the program's folder enters sys.path: a package of this name there is merged, replacing none.
+    importlib.import_module("cerebras")
 
 
 def end_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

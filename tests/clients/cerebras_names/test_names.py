@@ -161,6 +161,30 @@ def test_modules_that_a_script_adds_inside_are_found_and_so_is_its_sitecustomize
     assert command("csrun_cpu", "sh", "-c", code).stdout == "customized\nmine\nfound\n"
 
 
+@pytest.mark.parametrize("interpreter", ["python", "python-pt", "python-ws"])
+def test_other_packages_share_the_name_cerebras(command: Command, tmp_path: Path, interpreter: str) -> None:
+    """On PYTHONPATH, as an editable install, where the program adds a folder later, and in its own folder."""
+    places = {"modelzoo": "src", "editable": "elsewhere", "later": "late", "own": "."}
+    for name, place in places.items():
+        portion = tmp_path / place / "cerebras" / name
+        portion.mkdir(parents=True)
+        (portion / "__init__.py").write_text(f"NAME = {name!r}")
+    # A package in the program's folder would replace ours where it has an __init__.py.
+    (tmp_path / "cerebras" / "__init__.py").touch()
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "editable.pth").write_text(str(tmp_path / "elsewhere"))
+    (tmp_path / "program.py").write_text(
+        "import site, sys; site.addsitedir('site')\n"
+        "import cerebras.modelzoo, cerebras.editable, cerebras.own, cerebras.tf, cerebras.pb\n"
+        "sys.path.append('late')\n"
+        "from cerebras import later\n"
+        "print(cerebras.modelzoo.NAME, cerebras.editable.NAME, later.NAME, cerebras.own.NAME)\n"
+    )
+    for launcher, *flags in (["csrun_cpu"], ["csrun_wse", "--tasks-per-node=2"]):
+        result = command(launcher, *flags, interpreter, "program.py", PYTHONPATH="src")
+        assert result.stdout.count("modelzoo editable later own") == max(1, 2 * len(flags)), result.stderr
+
+
 def test_the_wrapper_by_itself_says_what_it_needs() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CSRUN_PYTHON"}
     result = subprocess.run(

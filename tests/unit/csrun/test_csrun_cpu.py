@@ -48,21 +48,28 @@ def test_flags_in_every_spelling(run: Run, flags: list[str]) -> None:
 
 
 def test_logging_false_leaves_stderr_to_the_program(run: Run) -> None:
-    result = run("csrun_cpu", "--logging=False", "--alloc-node=True", "true", env={"PYTHONPATH": "/mine"})
+    result = run("csrun_cpu", "--logging=False", "--alloc-node=True", "true", env={"PYTHONHOME": "/mine"})
     assert result.stderr == ""
 
 
-def test_python_is_the_toolkits_and_finds_its_modules_and_none_of_the_users(run: Run, tmp_path: Path) -> None:
+def test_python_is_the_toolkits_and_finds_its_modules_before_the_users(run: Run, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
+    other_version = tmp_path / "python3.8" / "site-packages"
+    other_version.mkdir(parents=True)
+    (other_version / "own.py").write_text("raise SystemExit('a module for another Python')")
+    (mine / "own.py").write_text("NAME = 'own'")
+    (mine / "sitecustomize.py").write_text("raise SystemExit('the wrong sitecustomize')")
     (mine / "csrun.py").write_text("raise SystemExit('the wrong csrun')")
     (mine / "click.py").write_text("raise SystemExit('the wrong click')")
-    code = "import sys, csrun.roles; print(sys.executable, csrun.__file__)"
-    result = run("csrun_cpu", "python", "-c", code, env={"PYTHONPATH": str(mine), "PYTHONHOME": "/nowhere"})
-    python, module = result.stdout.split()
+    code = "import sys, own, csrun.roles; print(sys.executable, csrun.__file__, own.NAME)"
+    env = {"PYTHONPATH": f"{other_version}:mine", "PYTHONHOME": "/nowhere"}
+    result = run("csrun_cpu", "python", "-c", code, env=env)
+    python, module, own = result.stdout.split()
+    assert own == "own"
     assert Path(python).parent == Path(sys.executable).parent
     assert Path(module) == ROOT / "csrun" / "__init__.py"
-    assert "not passed on to the program: PYTHONPATH, PYTHONHOME" in result.stderr
+    assert "not passed on to the program: PYTHONHOME (" in result.stderr
 
 
 def test_modules_in_the_working_directory_do_not_disturb_the_launcher(run: Run, tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ def test_the_toolkits_interpreter_is_first_and_foreign_modules_are_gone() -> Non
     assert change.apply(env) == {
         "PATH": "/checkout/wrappers:/checkout/.venv/bin:/usr/bin",
         "CSRUN_PYTHON": "/checkout/.venv/bin/python",
+        "CSRUN_PYTHONPATH": "/mine",
         "PYTHONPATH": "/checkout",
         "HOME": "/home/me",
     }
     notice = unset_notice(env, change)
     assert notice is not None
-    assert "PYTHONPATH, LD_LIBRARY_PATH" in notice
+    assert "not passed on to the program: LD_LIBRARY_PATH (" in notice
 
 
 def test_programs_run_in_the_environment_that_the_site_names() -> None:
@@ -42,6 +43,18 @@ def test_inside_a_launcher_the_next_one_is_silent_and_starts_a_job_of_its_own() 
     assert unset_notice(outer, change) is None
     assert change.apply(outer) == outer
     assert not set(outer) & set(JOB_VARIABLES)
+
+
+def test_an_inner_launcher_passes_on_what_the_user_added_to_pythonpath() -> None:
+    env = {"PYTHONPATH": "src:/mine"}
+    outer = program_environment(env, CHECKOUT).apply(env)
+    outer["PYTHONPATH"] = "/checkout/cs_compat/torch/pt_modules:/added:/checkout"
+    inner = program_environment(outer, CHECKOUT)
+    assert inner.values["CSRUN_PYTHONPATH"] == "/added:src:/mine"
+    assert unset_notice(outer, inner) is None
+    assert "CSRUN_PYTHONPATH" not in program_environment(outer, CHECKOUT, Site(container="apptainer")).apply(
+        outer
+    )
 
 
 def test_a_tf_config_of_the_user_does_not_reach_the_program() -> None:

@@ -22,6 +22,7 @@ unset for every task: PYTHONPATH TF_CONFIG
 set for every task:
   PATH=/opt/cs/words:/opt/cs/.venv/bin:/usr/bin
   CSRUN_PYTHON=/opt/cs/.venv/bin/python
+  CSRUN_PYTHONPATH=/mine
   PYTHONPATH=/opt/cs
   PYTHONUNBUFFERED=1
   CSRUN_JOB_ID=local-20261120-101530-1a2b

@@ -40,12 +40,22 @@ def name_half_dtype(value: str | torch.dtype) -> torch.dtype:
     if name not in HALF_DTYPES:
         raise ValueError(f"got the 16-bit type {value}, expected one of {', '.join(HALF_DTYPES)}")
     _chosen[0] = name
-    return torch.bfloat16 if name == "bfloat16" else torch.float16
+    return torch_half_dtype()
 
 
 def mix_precision(wanted: bool = True) -> None:
     """Says whether steps without an autocast are computed in the 16-bit type."""
     _mixed[0] = wanted
+
+
+def is_mixed() -> bool:
+    """Return True if steps without an autocast are computed in the 16-bit type."""
+    return _mixed[0]
+
+
+def torch_half_dtype() -> torch.dtype:
+    """Return PyTorch's type for the 16-bit type of this process; float16 also stands for cbfloat16."""
+    return torch.bfloat16 if half_dtype() == "bfloat16" else torch.float16
 
 
 def precision_of(half: str | None) -> Precision:

@@ -1,16 +1,55 @@
 """Mixed precision: the 16-bit type, scaling of the loss, and a whole optimizer step with it."""
 
-from cstorch.amp.half import autocast, set_half_dtype, use_bfloat16
+from cstorch.amp.casts import (
+    disable_casts,
+    float_function,
+    half_function,
+    init,
+    promote_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
+)
+from cstorch.amp.half import (
+    autocast,
+    enable_mixed_precision,
+    get_floating_point_dtype,
+    get_floating_point_dtype_str,
+    get_half_dtype,
+    get_half_dtype_str,
+    is_cbfloat16_tensor,
+    mixed_precision,
+    set_half_dtype,
+    use_bfloat16,
+)
 from cstorch.amp.optimizer_step import optimizer_step
-from cstorch.amp.scaler import GradScaler
+from cstorch.amp.scaler import GradScaler, isfinite, setup_optimizer, update_if_finite
 from cstorch.precision import HALF_DTYPES, half_dtype
 
 __all__ = [
     "HALF_DTYPES",
     "GradScaler",
     "autocast",
+    "disable_casts",
+    "enable_mixed_precision",
+    "float_function",
+    "get_floating_point_dtype",
+    "get_floating_point_dtype_str",
+    "get_half_dtype",
+    "get_half_dtype_str",
     "half_dtype",
+    "half_function",
+    "init",
+    "is_cbfloat16_tensor",
+    "isfinite",
+    "mixed_precision",
     "optimizer_step",
+    "promote_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
     "set_half_dtype",
+    "setup_optimizer",
+    "update_if_finite",
     "use_bfloat16",
 ]

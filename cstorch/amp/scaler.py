@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.amp.gradients import clip_by_norm, gradients
 from cstorch.compiled import beside_models
 from cstorch.errors import StepError
+from cstorch.optim.step_check import check_optimizer
 from cstorch.precision import half_dtype
 from cstorch.tracing.names import register
 
@@ -20,6 +21,9 @@ SMALLEST_SCALE = 2.0**-14
 _LARGEST_SCALE = {"cbfloat16": 2.0**31}
 _LARGEST_FLOAT16_SCALE = 2.0**15
 _STEPS_PER_INCREASE = 2000
+
+UPDATED_IF_FINITE = "_updated_if_finite"
+"""Attribute of an optimizer: more tensors that its step changes, which are restored with its state."""
 
 Scaled = TypeVar("Scaled", torch.Tensor, list[torch.Tensor], tuple[torch.Tensor, ...])
 
@@ -49,6 +53,9 @@ class GradScaler(nn.Module):
         ValueError: a scale is no number, is negative, or is smaller than float16 holds.
     """
 
+    warned_unscaling_non_fp32_grad = False
+    """Kept for programs that set it: gradients of every type are unscaled without a warning."""
+
     def __init__(
         self,
         loss_scale: str | float | None = 0.0,
@@ -71,11 +78,14 @@ class GradScaler(nn.Module):
         self.steps_per_increase = _STEPS_PER_INCREASE if steps_per_increase is None else steps_per_increase
         self.overflow_tolerance = overflow_tolerance
         self.max_gradient_norm = max_gradient_norm
+        self.loss_is_scaled = bool(loss_scale)
         first = (largest if init_scale is None else init_scale) if self.dynamic else _static(loss_scale)
         self.register_buffer("loss_scale", beside_models(torch.tensor(first)), persistent=self.dynamic)
         for name in ("steps_since_rescale", "overflows_since_rescale", "num_skipped_steps"):
             self.register_buffer(name, beside_models(torch.tensor(0.0)), persistent=self.dynamic)
+        self.register_buffer("non_clamped_scale", beside_models(torch.tensor(first)), persistent=False)
         self.loss_scale: torch.Tensor
+        self.non_clamped_scale: torch.Tensor
         self.steps_since_rescale: torch.Tensor
         self.overflows_since_rescale: torch.Tensor
         self.num_skipped_steps: torch.Tensor
@@ -91,11 +101,19 @@ class GradScaler(nn.Module):
         """The scale, a tensor without dimensions."""
         return self.loss_scale
 
-    def scale(self, outputs: Scaled) -> Scaled:
+    def get_non_clamped_scale(self) -> torch.Tensor:
+        """Return the dynamic scale before `min_loss_scale` limits it."""
+        return self.non_clamped_scale
+
+    def get_num_skipped_steps(self) -> torch.Tensor:
+        """Return the number of steps that were undone, float32 without dimensions."""
+        return self.num_skipped_steps
+
+    def scale(self, loss: Scaled) -> Scaled:
         """A loss, or a list of them, times the scale."""
-        if isinstance(outputs, torch.Tensor):
-            return outputs * self.loss_scale
-        return type(outputs)(output * self.loss_scale for output in outputs)
+        if isinstance(loss, torch.Tensor):
+            return loss * self.loss_scale
+        return type(loss)(part * self.loss_scale for part in loss)
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
         """`scale`: older programs call the scaler itself."""
@@ -131,8 +149,30 @@ class GradScaler(nn.Module):
         if not self.dynamic:
             optimizer.step(*args, **kwargs)
             return
-        if self.max_gradient_norm:
-            clip_by_norm(gradients(optimizer), self.max_gradient_norm)
+        self.clip_gradients_and_return_isfinite([optimizer])
+        self.step_if_finite(optimizer, *args, **kwargs)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def clip_gradients_and_return_isfinite(self, optimizers: Sequence[torch.optim.Optimizer]) -> torch.Tensor:
+        """Clip the gradients of each optimizer to `max_gradient_norm`, if that is set.
+
+        Returns:
+            Whether all gradients are finite, a bool tensor without dimensions.
+        """
+        for optimizer in optimizers:
+            self.unscale_(optimizer)
+            if self.max_gradient_norm:
+                clip_by_norm(gradients(optimizer), self.max_gradient_norm)
+        return torch.stack([self._finite[id(optimizer)] for optimizer in optimizers]).all()
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step_if_finite(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        """Step an optimizer, and undo the step if its gradients are not finite.
+
+        Raises:
+            StepError: the optimizer makes state in its step, whose earlier value is not known.
+        """
+        self.unscale_(optimizer)
         before = [(tensor, tensor.clone()) for tensor in _tensors(optimizer)]
         optimizer.step(*args, **kwargs)
         known = {id(tensor) for tensor, _ in before}
@@ -159,20 +199,55 @@ class GradScaler(nn.Module):
         self._finite.clear()
         self._stepped.clear()
         if self.dynamic and finite:
-            overflowed = ~torch.stack(finite).all()
-            self._rescale(overflowed.float())
+            self._rescale(finite)
 
-    def _rescale(self, overflowed: torch.Tensor) -> None:
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def update_scale(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Change a dynamic scale by the gradients of some optimizers, which `unscale_` has seen."""
+        if self.dynamic:
+            self._rescale([self._finite[id(optimizer)] for optimizer in optimizers])
+
+    def _rescale(self, finite: list[torch.Tensor]) -> None:
         """Halves and doubles; a step that did the one begins to count again before it may do the other."""
+        overflowed = (~torch.stack(finite).all()).float()
         steps, overflows = self.steps_since_rescale + 1, self.overflows_since_rescale + overflowed
         halve = overflows / steps > self.overflow_tolerance
         steps = torch.where(halve, 0.0, steps)
         double = steps > self.steps_per_increase
         scale = self.loss_scale * torch.where(halve, 0.5, 1.0) * torch.where(double, 2.0, 1.0)
-        self.loss_scale.copy_(scale.clamp(self.min_loss_scale, self.max_loss_scale))
+        scale = scale.clamp(max=self.max_loss_scale)
+        self.non_clamped_scale.copy_(scale)
+        self.loss_scale.copy_(scale.clamp(min=self.min_loss_scale))
         self.steps_since_rescale.copy_(torch.where(double, 0.0, steps))
         self.overflows_since_rescale.copy_(torch.where(halve | double, 0.0, overflows))
         self.num_skipped_steps.add_(overflowed)
+
+
+def isfinite(optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Return whether all gradients of an optimizer are finite, a bool tensor without dimensions."""
+    found = [torch.isfinite(grad).all() for grad in gradients(optimizer)]
+    return torch.stack(found).all() if found else torch.tensor(True)
+
+
+def update_if_finite(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> None:
+    """Make a tensor part of what a dynamic `GradScaler` restores when it undoes a step of the optimizer.
+
+    Args:
+        optimizer: in whose step the tensor is written, by a hook for example.
+        tensor: state of the step, such as the mask of a sparse weight.
+    """
+    kept = vars(optimizer).setdefault(UPDATED_IF_FINITE, [])
+    if not any(known is tensor for known in kept):
+        kept.append(tensor)
+
+
+def setup_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Check that a dynamic `GradScaler` can undo the steps of an optimizer.
+
+    Raises:
+        OptimizerInStepError: it is one of `torch.optim` for a compiled model, which makes state in its step.
+    """
+    check_optimizer(optimizer)
 
 
 def _static(scale: str | float | None) -> float:
@@ -194,3 +269,4 @@ def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
             for value in optimizer.state.get(parameter, {}).values():
                 if isinstance(value, torch.Tensor):
                     yield value
+    yield from vars(optimizer).get(UPDATED_IF_FINITE, ())

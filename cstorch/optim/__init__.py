@@ -3,7 +3,7 @@
 from typing import Any
 
 from cstorch.limits import absent
-from cstorch.optim import lr_scheduler, weight_decay_scheduler
+from cstorch.optim import lr_scheduler, scheduler, weight_decay_scheduler
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
 from cstorch.optim.configure import configure_optimizer, configure_param_groups, replacement
 from cstorch.optim.configure_schedule import configure_lr_scheduler
@@ -34,6 +34,7 @@ __all__ = [
     "configure_param_groups",
     "lr_scheduler",
     "replacement",
+    "scheduler",
     "weight_decay_scheduler",
 ]
 

@@ -1,8 +1,6 @@
 """Adam and what was made of it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +8,7 @@ from torch import Tensor, nn
 
 from cstorch.optim.arguments import at_least_zero, rates
 from cstorch.optim.optimizer import (
+    ParamsT,
     PerParameter,
     averaged,
     averaged_square,
@@ -52,8 +51,8 @@ class AdamW(_Moments):
     `p *= 1 - lr * weight_decay`, then `p -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)`:
     `eps` is added before the correction of bias, as in section 2 of Kingma and Ba (2015).
 
-    State: `exp_avg` (m), `exp_avg_sq` (v), with `amsgrad` `max_exp_avg_sq`, and `beta1_power` and
-    `beta2_power`, the powers of the betas that the next step uses, without dimensions.
+    State: `exp_avg` (m), `exp_avg_sq` (v), with `amsgrad` `max_exp_avg_sq`; with `correct_bias`
+    `beta1_power` and `beta2_power`, the powers of the betas that the next step uses, without dimensions.
 
     Args:
         params: see `Optimizer`.
@@ -61,9 +60,9 @@ class AdamW(_Moments):
         betas: rates of the two averages, from 0 to below 1.
         eps: is added to the root of the squares.
         weight_decay: rate of the decoupled decay.
-        l2_regularization_rate: rate of a decay that is part of the gradient.
         correct_bias: False leaves out the factor of the first steps.
         amsgrad: the largest average of squares so far divides (Reddi et al., 2018, arXiv:1904.09237).
+        l2_regularization_rate: rate of a decay that is part of the gradient.
 
     Raises:
         OptimizerArgumentError: a negative number, or a beta of 1 or more.
@@ -71,14 +70,14 @@ class AdamW(_Moments):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
+        params: ParamsT,
+        lr: float = 1e-3,
         betas: Betas = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
-        l2_regularization_rate: float = 0.0,
         correct_bias: bool = True,
         amsgrad: bool = False,
+        l2_regularization_rate: float = 0.0,
     ) -> None:
         at_least_zero(
             self, lr=lr, eps=eps, weight_decay=weight_decay, l2_regularization_rate=l2_regularization_rate
@@ -99,8 +98,10 @@ class AdamW(_Moments):
         state = super()._initial(parameter, group)
         if group["amsgrad"]:
             state["max_exp_avg_sq"] = torch.zeros_like(parameter)
-        beta1, beta2 = group["betas"]
-        return {**state, "beta1_power": scalar(parameter, beta1), "beta2_power": scalar(parameter, beta2)}
+        if group["correct_bias"]:
+            for name, beta in zip(("beta1_power", "beta2_power"), group["betas"], strict=True):
+                state[name] = scalar(parameter, beta)
+        return state
 
     def state_names_to_sparsify(self) -> list[str]:
         """The averages, and the largest average of squares."""
@@ -144,22 +145,28 @@ class Adam(AdamW):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
+        params: ParamsT,
+        lr: float = 1e-3,
         betas: Betas = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ) -> None:
         at_least_zero(self, weight_decay=weight_decay)
-        super().__init__(params, lr, betas, eps, 0.0, weight_decay, True, amsgrad)
+        super().__init__(params, lr, betas, eps, 0.0, True, amsgrad, weight_decay)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters; a weight decay of their own is part of the gradient, too."""
-        if "weight_decay" in param_group:
-            rate = param_group["weight_decay"]
-            param_group = {**param_group, "weight_decay": 0.0, "l2_regularization_rate": rate}
-        super().add_param_group(param_group)
+        super().add_param_group(self.handle_weight_decay([param_group])[0])
+
+    def handle_weight_decay(self, param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return groups in which `weight_decay` has become `l2_regularization_rate`."""
+        return [
+            {**group, "weight_decay": 0.0, "l2_regularization_rate": group["weight_decay"]}
+            if "weight_decay" in group
+            else group
+            for group in param_groups
+        ]
 
 
 class Adamax(PerParameter):
@@ -173,8 +180,8 @@ class Adamax(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
+        params: ParamsT,
+        lr: float = 1e-3,
         betas: Betas = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
@@ -232,8 +239,8 @@ class Lamb(_Moments):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
+        params: ParamsT,
+        lr: float = 1e-3,
         betas: Betas = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0,
@@ -278,8 +285,8 @@ class NAdam(_Moments):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 2e-3,
+        params: ParamsT,
+        lr: float = 2e-3,
         betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
@@ -331,8 +338,8 @@ class RAdam(_Moments):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
+        params: ParamsT,
+        lr: float = 1e-3,
         betas: Betas = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,

@@ -1,16 +1,14 @@
 """Schedules that are made of others: one after the other, multiplied, scaled for each group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from cstorch.errors import ScheduleError, ScheduleTypeError
-from cstorch.optim.scheduler import HasGroups, Scheduler, Tags
-from cstorch.optim.schedules import Constant
+from cstorch.optim.base_scheduler import Scheduler, Tags
+from cstorch.optim.schedules import ConstantScheduler
 
 
 class Several(Scheduler):
@@ -26,24 +24,28 @@ class Several(Scheduler):
         return first._initial()
 
     def __init__(
-        self, optimizer: HasGroups, schedulers: Sequence[Scheduler], last_epoch: int, param_group_tags: Tags
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedulers: Sequence[Scheduler],
+        last_epoch: int,
+        param_group_tags: Tags,
     ) -> None:
         if any(inner.optimizer is not optimizer for inner in schedulers):
             raise ScheduleError(
                 f"{type(self).__name__}: the schedules are of several optimizers, expected those of one; "
                 "make a schedule for each optimizer"
             )
-        if any(isinstance(inner, ScalePerParam) for inner in schedulers):
+        if any(isinstance(inner, ScalePerParamScheduler) for inner in schedulers):
             raise ScheduleError(
-                f"{type(self).__name__} cannot be made of {ScalePerParam.__name__} schedules, whose values "
-                "differ by group; put it around the whole"
+                f"{type(self).__name__} got a schedule of the kind {ScalePerParamScheduler.__name__}, whose "
+                "values differ by group; expected it around the whole"
             )
         self._schedulers = list(schedulers)
         super().__init__(optimizer, None, last_epoch, param_group_tags)
         _same_tags(self, *self._schedulers)
 
 
-class Sequential(Several):
+class SequentialScheduler(Several):
     """One schedule after the other: the next begins, at its own epoch 0, at each milestone.
 
     Raises:
@@ -53,7 +55,7 @@ class Sequential(Several):
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         schedulers: Sequence[Scheduler],
         milestones: Sequence[int],
         last_epoch: int = -1,
@@ -74,35 +76,41 @@ class Sequential(Several):
         return value
 
 
-class PiecewiseConstant(Sequential):
+class PiecewiseConstantScheduler(SequentialScheduler):
     """One of `vals` after the other; the next begins at each milestone.
+
+    Args:
+        optimizer: see `Scheduler`.
+        constant_cls: class of the pieces, which are schedules of the same entry.
+        vals: values of the pieces.
+        milestones: epochs at which each piece but the first begins.
+        param_group_tags: see `Scheduler`.
+        last_epoch: see `Scheduler`.
 
     Raises:
         ScheduleTypeError: milestones is no list.
         ScheduleError: there is not one milestone less than values, or they do not rise.
     """
 
-    constant: ClassVar[type[Constant]]
-    """What each piece is, in the states of this schedule."""
-
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
+        constant_cls: type[ConstantScheduler],
         vals: Sequence[float],
         milestones: Sequence[int],
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         ends = _milestones(type(self).__name__, milestones, len(vals))
         lengths = [*(after - before for before, after in pairwise([0, *ends])), None]
         pieces = [
-            self.constant(optimizer, val, length, param_group_tags=param_group_tags)
+            constant_cls(optimizer, val, length, param_group_tags=param_group_tags)
             for val, length in zip(vals, lengths, strict=True)
         ]
         super().__init__(optimizer, pieces, milestones, last_epoch, param_group_tags)
 
 
-class Chained(Several):
+class ChainedScheduler(Several):
     """The first schedule, multiplied by what each other one has become of its initial value.
 
     Raises:
@@ -110,7 +118,7 @@ class Chained(Several):
     """
 
     def __init__(
-        self, schedulers: Sequence[Scheduler], last_epoch: int = -1, param_group_tags: Tags = None
+        self, schedulers: Sequence[Scheduler], param_group_tags: Tags = None, last_epoch: int = -1
     ) -> None:
         if not schedulers:
             raise ScheduleError(f"{type(self).__name__}: got no schedules, expected at least one")
@@ -134,7 +142,7 @@ class Chained(Several):
         return value
 
 
-class ScalePerParam(Scheduler):
+class ScalePerParamScheduler(Scheduler):
     """A schedule, times what each parameter group says in `adjust_learning_rate` (1 where it says nothing).
 
     Raises:
@@ -143,10 +151,10 @@ class ScalePerParam(Scheduler):
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         scheduler: Scheduler,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self._scheduler = scheduler
         self.adjustment_scalars = [group.get("adjust_learning_rate", 1.0) for group in optimizer.param_groups]

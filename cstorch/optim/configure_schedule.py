@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+import torch
+
 from cstorch.errors import ScheduleError, ScheduleTypeError
 from cstorch.optim import lr_scheduler
-from cstorch.optim.composed_schedules import Chained, ScalePerParam, Sequential
+from cstorch.optim.composed_schedules import ChainedScheduler, ScalePerParamScheduler, SequentialScheduler
 from cstorch.optim.lr_scheduler import ChainedLR, ConstantLR, LRScheduler, PiecewiseConstantLR, SequentialLR
-from cstorch.optim.scheduler import HasGroups
 
 _ALIASES = {
     "steps": "total_iters",
@@ -25,7 +26,7 @@ _ALIASES = {
 
 
 def configure_lr_scheduler(
-    optimizer: HasGroups, learning_rate: float | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    optimizer: torch.optim.Optimizer, learning_rate: float | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 ) -> LRScheduler:
     """The schedule that a configuration describes.
 
@@ -55,7 +56,7 @@ def configure_lr_scheduler(
     )
 
 
-def _several(optimizer: HasGroups, entries: Sequence[Mapping[str, Any]]) -> LRScheduler:
+def _several(optimizer: torch.optim.Optimizer, entries: Sequence[Mapping[str, Any]]) -> LRScheduler:
     chained = _is_chained(entries)
     schedulers = [_single(optimizer, entry, in_turn=not chained) for entry in entries]
     tags = schedulers[0].param_group_tags
@@ -85,7 +86,7 @@ def _length(position: int, entry: Mapping[str, Any]) -> int:
     )
 
 
-def _single(optimizer: HasGroups, entry: Mapping[str, Any], in_turn: bool = False) -> LRScheduler:
+def _single(optimizer: torch.optim.Optimizer, entry: Mapping[str, Any], in_turn: bool = False) -> LRScheduler:
     cls = _class(_checked(entry)["scheduler"])
     accepted = inspect.signature(cls).parameters
     arguments: dict[str, Any] = {}
@@ -123,7 +124,7 @@ def _class(name: str) -> type[LRScheduler]:
 
 def _classes() -> dict[str, type[LRScheduler]]:
     """The schedules that arguments alone describe, by plain name."""
-    composed = Sequential, Chained, ScalePerParam
+    composed = SequentialScheduler, ChainedScheduler, ScalePerParamScheduler
     return {
         _plain(name): cls
         for name, cls in vars(lr_scheduler).items()

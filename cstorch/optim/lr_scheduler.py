@@ -4,15 +4,36 @@ The formulas are in `schedules` and `composed_schedules`; here they have the nam
 entries of their states, that programs know.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cstorch.optim import composed_schedules, schedules
-from cstorch.optim.scheduler import HasGroups, Scheduler, Tags
+from cstorch.optim.base_scheduler import Tags, stored_as
+from cstorch.optim.scheduler import (
+    ChainedScheduler as BaseChainedScheduler,
+)
+from cstorch.optim.scheduler import (
+    ConstantScheduler,
+    CosineAnnealingScheduler,
+    CosineAnnealingWarmRestartsScheduler,
+    CosineDecayScheduler,
+    CyclicScheduler,
+    ExponentialScheduler,
+    InverseExponentialTimeDecayScheduler,
+    InverseSquareRootDecayScheduler,
+    LambdaScheduler,
+    LinearScheduler,
+    MultiplicativeScheduler,
+    MultiStepScheduler,
+    OneCycleScheduler,
+    PiecewiseConstantScheduler,
+    PolynomialScheduler,
+    ScalePerParamScheduler,
+    Scheduler,
+    SequentialScheduler,
+    StepScheduler,
+)
 
 
 class LRScheduler(Scheduler):
@@ -22,15 +43,14 @@ class LRScheduler(Scheduler):
     `self.last_epoch`, because a step is recorded once.
     """
 
-    key = "lr"
-    names = {
-        "val": "learning_rate",
-        "initial_val": "initial_learning_rate",
-        "end_val": "end_learning_rate",
-        "base_val": "base_lr",
-        "max_val": "max_lr",
-        "adjustment_scalars": "lr_adjustment_scalars",
-    }
+    param_group_key = "lr"
+
+    val = stored_as("learning_rate")
+    initial_val = stored_as("initial_learning_rate")
+    end_val = stored_as("end_learning_rate")
+    base_val = stored_as("base_lr")
+    max_val = stored_as("max_lr")
+    adjustment_scalars = stored_as("lr_adjustment_scalars")
 
     def _get_closed_form_lr(self) -> torch.Tensor:
         """The learning rate at `last_epoch`, float32 without dimensions."""
@@ -39,38 +59,42 @@ class LRScheduler(Scheduler):
     def _closed_form(self) -> torch.Tensor:
         return self._get_closed_form_lr()
 
+    def get_lr(self) -> list[torch.Tensor | None]:
+        """Return the learning rate at `last_epoch` for each parameter group."""
+        return self.get()
+
     def get_last_lr(self) -> list[torch.Tensor | None]:
         """The learning rates that this schedule wrote last, by parameter group."""
         return self.get_last_value()
 
 
-class ConstantLR(schedules.Constant, LRScheduler):
-    """`schedules.Constant` of the learning rate."""
+class ConstantLR(ConstantScheduler, LRScheduler):
+    """`ConstantScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         learning_rate: float,
         total_iters: int | None = None,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, learning_rate, total_iters, last_epoch, param_group_tags)
+        super().__init__(optimizer, learning_rate, total_iters, param_group_tags, last_epoch)
 
 
-class PolynomialLR(schedules.Polynomial, LRScheduler):
-    """`schedules.Polynomial` of the learning rate."""
+class PolynomialLR(PolynomialScheduler, LRScheduler):
+    """`PolynomialScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         end_learning_rate: float,
         total_iters: int,
         power: float = 1.0,
         cycle: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
             optimizer,
@@ -79,23 +103,23 @@ class PolynomialLR(schedules.Polynomial, LRScheduler):
             total_iters,
             power,
             cycle,
-            last_epoch,
             param_group_tags,
+            last_epoch,
         )
 
 
-class LinearLR(schedules.Linear, LRScheduler):
-    """`schedules.Linear` of the learning rate."""
+class LinearLR(LinearScheduler, LRScheduler):
+    """`LinearScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         end_learning_rate: float,
         total_iters: int,
         cycle: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
             optimizer,
@@ -103,42 +127,42 @@ class LinearLR(schedules.Linear, LRScheduler):
             end_learning_rate,
             total_iters,
             cycle,
-            last_epoch,
             param_group_tags,
+            last_epoch,
         )
 
 
-class ExponentialLR(schedules.Exponential, LRScheduler):
-    """`schedules.Exponential` of the learning rate."""
+class ExponentialLR(ExponentialScheduler, LRScheduler):
+    """`ExponentialScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
-            optimizer, initial_learning_rate, total_iters, decay_rate, staircase, last_epoch, param_group_tags
+            optimizer, initial_learning_rate, total_iters, decay_rate, staircase, param_group_tags, last_epoch
         )
 
 
-class InverseExponentialTimeDecayLR(schedules.InverseExponentialTimeDecay, LRScheduler):
-    """`schedules.InverseExponentialTimeDecay` of the learning rate."""
+class InverseExponentialTimeDecayLR(InverseExponentialTimeDecayScheduler, LRScheduler):
+    """`InverseExponentialTimeDecayScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         step_exponent: int,
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
             optimizer,
@@ -147,115 +171,115 @@ class InverseExponentialTimeDecayLR(schedules.InverseExponentialTimeDecay, LRSch
             total_iters,
             decay_rate,
             staircase,
-            last_epoch,
             param_group_tags,
+            last_epoch,
         )
 
 
-class InverseSquareRootDecayLR(schedules.InverseSquareRootDecay, LRScheduler):
-    """`schedules.InverseSquareRootDecay` of the learning rate."""
+class InverseSquareRootDecayLR(InverseSquareRootDecayScheduler, LRScheduler):
+    """`InverseSquareRootDecayScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float = 1.0,
         scale: float = 1.0,
         warmup_steps: float = 1.0,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, initial_learning_rate, scale, warmup_steps, last_epoch, param_group_tags)
+        super().__init__(optimizer, initial_learning_rate, scale, warmup_steps, param_group_tags, last_epoch)
 
 
-class CosineDecayLR(schedules.CosineDecay, LRScheduler):
-    """`schedules.CosineDecay` of the learning rate."""
+class CosineDecayLR(CosineDecayScheduler, LRScheduler):
+    """`CosineDecayScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         end_learning_rate: float,
         total_iters: int,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
-            optimizer, initial_learning_rate, end_learning_rate, total_iters, last_epoch, param_group_tags
+            optimizer, initial_learning_rate, end_learning_rate, total_iters, param_group_tags, last_epoch
         )
 
 
-class MultiStepLR(schedules.MultiStep, LRScheduler):
-    """`schedules.MultiStep` of the learning rate."""
+class MultiStepLR(MultiStepScheduler, LRScheduler):
+    """`MultiStepScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         gamma: float,
-        milestones: Sequence[int],
-        last_epoch: int = -1,
+        milestones: list[int],
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, initial_learning_rate, gamma, milestones, last_epoch, param_group_tags)
+        super().__init__(optimizer, initial_learning_rate, gamma, milestones, param_group_tags, last_epoch)
 
 
-class StepLR(schedules.Step, LRScheduler):
-    """`schedules.Step` of the learning rate."""
+class StepLR(StepScheduler, LRScheduler):
+    """`StepScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         step_size: int,
         gamma: float,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, initial_learning_rate, step_size, gamma, last_epoch, param_group_tags)
+        super().__init__(optimizer, initial_learning_rate, step_size, gamma, param_group_tags, last_epoch)
 
 
-class CosineAnnealingLR(schedules.CosineAnnealing, LRScheduler):
-    """`schedules.CosineAnnealing` of the learning rate."""
+class CosineAnnealingLR(CosineAnnealingScheduler, LRScheduler):
+    """`CosineAnnealingScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         T_max: int,  # noqa: N803
         eta_min: float = 0.0,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, initial_learning_rate, T_max, eta_min, last_epoch, param_group_tags)
+        super().__init__(optimizer, initial_learning_rate, T_max, eta_min, param_group_tags, last_epoch)
 
 
-class CosineAnnealingWarmRestarts(schedules.CosineAnnealingWarmRestarts, LRScheduler):
-    """`schedules.CosineAnnealingWarmRestarts` of the learning rate."""
+class CosineAnnealingWarmRestarts(CosineAnnealingWarmRestartsScheduler, LRScheduler):
+    """`CosineAnnealingWarmRestartsScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         T_0: int,  # noqa: N803
         T_mult: int = 1,  # noqa: N803
         eta_min: float = 0.0,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, initial_learning_rate, T_0, T_mult, eta_min, last_epoch, param_group_tags)
+        super().__init__(optimizer, initial_learning_rate, T_0, T_mult, eta_min, param_group_tags, last_epoch)
 
 
-class LambdaLR(schedules.Lambda, LRScheduler):
-    """`schedules.Lambda` of the learning rate; a program overrides `set_lr_lambda`."""
+class LambdaLR(LambdaScheduler, LRScheduler):
+    """`LambdaScheduler` of the learning rate; a program overrides `set_lr_lambda`."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, initial_learning_rate, last_epoch, param_group_tags)
+        super().__init__(optimizer, initial_learning_rate, param_group_tags, last_epoch)
 
     def set_lr_lambda(self) -> list[Callable[[torch.Tensor], Any]]:
         """Functions of the epoch, a float32 tensor without dimensions; for subclasses to override."""
@@ -266,26 +290,26 @@ class LambdaLR(schedules.Lambda, LRScheduler):
         return self.set_lr_lambda()
 
 
-class MultiplicativeLR(schedules.Multiplicative, LRScheduler):
-    """`schedules.Multiplicative` of the learning rate."""
+class MultiplicativeLR(MultiplicativeScheduler, LRScheduler):
+    """`MultiplicativeScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         coefficient: float,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
-        super().__init__(optimizer, initial_learning_rate, coefficient, last_epoch, param_group_tags)
+        super().__init__(optimizer, initial_learning_rate, coefficient, param_group_tags, last_epoch)
 
 
-class CyclicLR(schedules.Cyclic, LRScheduler):
-    """`schedules.Cyclic` of the learning rate."""
+class CyclicLR(CyclicScheduler, LRScheduler):
+    """`CyclicScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         base_lr: float,
         max_lr: float,
         step_size_up: int = 2000,
@@ -293,8 +317,8 @@ class CyclicLR(schedules.Cyclic, LRScheduler):
         mode: str = "triangular",
         gamma: float = 1.0,
         scale_mode: str = "cycle",
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
             optimizer,
@@ -305,17 +329,17 @@ class CyclicLR(schedules.Cyclic, LRScheduler):
             mode,
             gamma,
             scale_mode,
-            last_epoch,
             param_group_tags,
+            last_epoch,
         )
 
 
-class OneCycleLR(schedules.OneCycle, LRScheduler):
-    """`schedules.OneCycle` of the learning rate."""
+class OneCycleLR(OneCycleScheduler, LRScheduler):
+    """`OneCycleScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_learning_rate: float,
         max_lr: float,
         total_steps: int = 1000,
@@ -323,8 +347,8 @@ class OneCycleLR(schedules.OneCycle, LRScheduler):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
         anneal_strategy: str = "cos",
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
             optimizer,
@@ -335,38 +359,60 @@ class OneCycleLR(schedules.OneCycle, LRScheduler):
             final_div_factor,
             three_phase,
             anneal_strategy,
-            last_epoch,
             param_group_tags,
+            last_epoch,
         )
 
 
-class SequentialLR(composed_schedules.Sequential, LRScheduler):
-    """`composed_schedules.Sequential` of the learning rate."""
-
-
-class PiecewiseConstantLR(composed_schedules.PiecewiseConstant, LRScheduler):
-    """`composed_schedules.PiecewiseConstant` of the learning rate."""
-
-    constant = ConstantLR
+class SequentialLR(SequentialScheduler, LRScheduler):
+    """`SequentialScheduler` of the learning rate."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
-        learning_rates: Sequence[float],
-        milestones: Sequence[int],
+        optimizer: torch.optim.Optimizer,
+        schedulers: list[LRScheduler],
+        milestones: list[int],
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        super().__init__(optimizer, learning_rates, milestones, last_epoch, param_group_tags)
+        super().__init__(optimizer, schedulers, milestones, last_epoch, param_group_tags)
 
 
-class ChainedLR(composed_schedules.Chained, LRScheduler):
-    """`composed_schedules.Chained` of the learning rate."""
+class PiecewiseConstantLR(PiecewiseConstantScheduler, LRScheduler):
+    """`PiecewiseConstantScheduler` of the learning rate."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        learning_rates: list[float],
+        milestones: list[int],
+        param_group_tags: Tags = None,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, ConstantLR, learning_rates, milestones, param_group_tags, last_epoch)
 
 
-class ScalePerParamLR(composed_schedules.ScalePerParam, LRScheduler):
-    """`composed_schedules.ScalePerParam` of the learning rate."""
+class ChainedLR(BaseChainedScheduler, LRScheduler):
+    """`ChainedScheduler` of the learning rate."""
+
+    def __init__(
+        self, schedulers: list[LRScheduler], param_group_tags: Tags = None, last_epoch: int = -1
+    ) -> None:
+        super().__init__(schedulers, param_group_tags, last_epoch)
 
 
-ChainedScheduler = ChainedLR
-"""The name that torch has for it."""
+class ChainedScheduler(ChainedLR):
+    """`ChainedLR` by the name that torch has for it."""
+
+
+class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
+    """`ScalePerParamScheduler` of the learning rate."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: LRScheduler,
+        param_group_tags: Tags = None,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, scheduler, param_group_tags, last_epoch)

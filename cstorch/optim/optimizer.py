@@ -1,16 +1,15 @@
 """What all optimizers are: a `torch.optim.Optimizer` whose step is recorded once."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import unwrap
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT as ParamsT
 from torch.utils.hooks import RemovableHandle
 
 from cs_toolkit.step import OPTIMIZER_STATE
@@ -50,7 +49,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: ParamsT,
         defaults: Mapping[str, Any],
         enable_global_step: bool = False,
     ) -> None:
@@ -74,7 +73,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def state_names_to_sparsify(self) -> list[str]:
         """Names of the states that have an element for each element of their parameter."""
 
-    def increment_global_step(self, parameter: Tensor) -> Tensor:
+    def increment_global_step(self, p: Tensor) -> Tensor:
         """Counts a step of a parameter; returns the number of its steps, this one included.
 
         Raises:
@@ -84,7 +83,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             raise OptimizerStateError(
                 f"{type(self).__name__} counts no steps; give enable_global_step=True to its base"
             )
-        count: Tensor = self.state[parameter][STEP]
+        count: Tensor = self.state[p][STEP]
         return count.add_(1)
 
     def _count_steps(self, group: Mapping[str, Any]) -> None:
@@ -111,16 +110,16 @@ class Optimizer(torch.optim.Optimizer, ABC):
                 if isinstance(value, torch.Tensor):
                     yield f"{store}.{name}", value
 
-    def visit_state(self, f: Callable[[Tensor], Tensor | None]) -> None:
+    def visit_state(self, fn: Callable[[Tensor], Tensor | None]) -> None:
         """Calls a function on every tensor of the state; what it returns, if anything, takes its place."""
         for state in self.state.values():
             for name, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    replaced = f(value)
+                    replaced = fn(value)
                     if replaced is not None:
                         state[name] = replaced
 
-    def apply(self, f: Callable[[Optimizer], object]) -> Optimizer:
+    def apply(self, f: Callable[["Optimizer"], object]) -> "Optimizer":
         """Calls a function on the optimizer, as `nn.Module.apply` does on a module; returns the optimizer."""
         f(self)
         return self

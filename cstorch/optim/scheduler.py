@@ -1,258 +1,52 @@
-"""What schedules of learning rates and of weight decays have in common.
+"""Schedules of any entry of parameter groups: a subclass says which in `param_group_key`.
 
-A step is recorded once, so a schedule is a formula of its epoch: a tensor that each `step()` counts on, in
-place. The value goes into the parameter groups of the optimizer, in place too. So the epoch and the groups'
-values are state of the step, and nothing of a schedule is decided by Python while steps run.
+`cstorch.optim.lr_scheduler` and `cstorch.optim.weight_decay_scheduler` are made of them.
 """
 
-from __future__ import annotations
+from cstorch.optim.base_scheduler import Scheduler
+from cstorch.optim.composed_schedules import (
+    ChainedScheduler,
+    PiecewiseConstantScheduler,
+    ScalePerParamScheduler,
+    SequentialScheduler,
+)
+from cstorch.optim.schedules import (
+    ConstantScheduler,
+    CosineAnnealingScheduler,
+    CosineAnnealingWarmRestartsScheduler,
+    CosineDecayScheduler,
+    CyclicScheduler,
+    ExponentialScheduler,
+    InverseExponentialTimeDecayScheduler,
+    InverseSquareRootDecayScheduler,
+    LambdaScheduler,
+    LinearScheduler,
+    MultiplicativeScheduler,
+    MultiStepScheduler,
+    OneCycleScheduler,
+    PolynomialScheduler,
+    StepScheduler,
+)
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
-
-import torch
-
-from cs_toolkit.step import OPTIMIZER_STATE
-from cstorch.errors import ScheduleError
-from cstorch.optim.step_check import check_optimizer
-from cstorch.tracing.device import DeviceTensor, to_device
-from cstorch.tracing.names import register
-
-Tags = str | Iterable[str] | None
-"""Tags of parameter groups; None stands for all groups."""
-
-_OF_THIS_OBJECT = frozenset({"optimizer"})
-_BOOKKEEPING = frozenset({"_get_called_within_step", "_last_value", "_step_count"})
-
-
-class HasGroups(Protocol):
-    """What a schedule needs of an optimizer."""
-
-    param_groups: list[dict[str, Any]]
-
-
-class Scheduler:
-    """A schedule of one entry of an optimizer's parameter groups.
-
-    Attributes:
-        optimizer: whose groups get the values. An entry that is a Python number becomes a float32 tensor
-            without dimensions beside the group's parameters.
-        total_iters: steps that the schedule is made for; None where it has no end.
-        last_epoch: steps taken so far, an int64 tensor without dimensions.
-        param_group_tags: only groups whose `tags` have one of these get values; None for all groups.
-    """
-
-    key: ClassVar[str]
-    """The entry of a parameter group."""
-
-    names: ClassVar[Mapping[str, str]] = {}
-    """What attributes are called in a state dictionary, where that is not their own name."""
-
-    def __init__(
-        self,
-        optimizer: HasGroups,
-        total_iters: float | None = None,
-        last_epoch: int = -1,
-        param_group_tags: Tags = None,
-    ) -> None:
-        check_optimizer(optimizer)
-        self.optimizer = optimizer
-        self.total_iters: Any = total_iters
-        self.param_group_tags = _tags(param_group_tags)
-        for group in self._groups():
-            group[self.key] = _beside(group, torch.as_tensor(group[self.key], dtype=torch.float32).clone())
-        self.last_epoch = _beside(optimizer.param_groups[0], torch.tensor(last_epoch, dtype=torch.int64))
-        self._step_count = 0
-        self._get_called_within_step = False
-        with torch.no_grad():
-            self._last_value: list[torch.Tensor | None] = self._advance()
-        register(f"{OPTIMIZER_STATE}{self.key}_scheduler.", self)
-
-    def _get_closed_form_value(self) -> torch.Tensor:
-        """The value at `last_epoch`, float32 without dimensions, with torch operations alone."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no schedule: expected a method that returns the value at "
-            "self.last_epoch as a tensor"
-        )
-
-    def _closed_form(self) -> torch.Tensor:
-        """The value at `last_epoch`, from the method that a program may override."""
-        return self._get_closed_form_value()
-
-    def _initial(self) -> float:
-        """The value that the schedule counts from; a chain divides by it."""
-        for name in ("initial_val", self.names.get("initial_val", "initial_val")):
-            if name in vars(self):
-                return float(vars(self)[name])
-        raise ScheduleError(
-            f"{type(self).__name__} does not say what it begins with, so it can only be the first of a "
-            "chain; put it first, or let its constructor set self.initial_val"
-        )
-
-    def _group_values(self) -> list[torch.Tensor]:
-        """The value of each group that this schedule is for."""
-        return [self._closed_form()] * len(list(self._groups()))
-
-    def step(self) -> None:
-        """Counts a step and writes the next values into the parameter groups; also inside a traced step.
-
-        A step that a dynamic `GradScaler` has taken back does not count.
-        """
-        with torch.no_grad():
-            self._advance()
-        self._last_value = self._entries()
-
-    def get_last_value(self) -> list[torch.Tensor | None]:
-        """What this schedule wrote last into each group; None for groups that it is not for."""
-        return self._last_value
-
-    def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors that `step` replaces besides those of the groups: `last_epoch`, of inner ones too."""
-        yield "last_epoch", self.last_epoch
-        for name, inner in self._inner():
-            for path, tensor in inner.named_state():
-                yield f"{name}.{path}", tensor
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer, by the names of the constructor's arguments.
-
-        Tensors are the schedule's own. `_step_count` counts calls of `step` on this object: it starts over
-        in the process that loads the state.
-        """
-        return {
-            self.names.get(name, name): _stored(value)
-            for name, value in vars(self).items()
-            if name not in _OF_THIS_OBJECT
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where a saved schedule was, and writes the value that it had into the groups.
-
-        Raises:
-            ScheduleError: the state has other entries, so it was saved by a schedule of another kind.
-        """
-        saved = [x for x in state_dict.get("_last_value") or () if x is not None]
-        with torch.no_grad():
-            self._load(state_dict)
-            self._write_values(saved)
-
-    def go_to(self, epoch: int, saved: Sequence[Any] | None = None) -> None:
-        """Goes on behind so many steps, and writes the value into the groups.
-
-        Args:
-            epoch: steps taken.
-            saved: what stood in the groups there, where that is known.
-        """
-        with torch.no_grad():
-            self._go_to(torch.full_like(self.last_epoch, epoch))
-            self._write_values(saved or ())
-
-    def _write_values(self, saved: Sequence[Any]) -> None:
-        """Saved values as they are: this CPU may round a cosine otherwise than the system has."""
-        groups = list(self._groups())
-        values = saved if len(saved) == len(groups) else self._group_values()
-        for group, value in zip(groups, values, strict=True):
-            group[self.key].copy_(torch.as_tensor(value))
-        self._last_value = self._entries()
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        self._check_entries(state)
-        for name, kept in vars(self).items():
-            stored = self.names.get(name, name)
-            if stored in state and name not in _BOOKKEEPING | _OF_THIS_OBJECT:
-                self.__dict__[name] = _loaded(kept, state[stored])
-        last = state.get("_last_value", self._last_value)
-        self._last_value = [None if x is None else torch.as_tensor(x).clone() for x in last]
-
-    def _check_entries(self, state: Mapping[str, Any]) -> None:
-        expected = self.state_dict().keys() - _BOOKKEEPING
-        got = state.keys() - _BOOKKEEPING
-        if got != expected:
-            raise ScheduleError(
-                f"{type(self).__name__}: the state has {sorted(got)}, expected {sorted(expected)}; "
-                "make the schedule that saved the state, with the same arguments, and load it into that"
-            )
-
-    def _advance(self) -> list[torch.Tensor | None]:
-        """One step on; returns the values, by group."""
-        self._step_count += 1
-        # what a dynamic scaler leaves on its optimizer: steps that it took back do not count
-        applied = getattr(self.optimizer, "step_applied", None)
-        self._go_to(self.last_epoch + (1 if applied is None else applied.to(self.last_epoch.dtype)))
-        values = iter(self._group_values())
-        found: list[torch.Tensor | None] = []
-        for group in self.optimizer.param_groups:
-            value = next(values) if self._is_for(group) else None
-            if value is not None:
-                group[self.key].copy_(value)
-            found.append(value)
-        return found
-
-    def _go_to(self, epoch: torch.Tensor) -> None:
-        self.last_epoch.copy_(epoch)
-
-    def _inner(self) -> Iterator[tuple[str, Scheduler]]:
-        """Schedules that this one is made of, by name."""
-        return iter(())
-
-    def _epoch(self) -> torch.Tensor:
-        """`last_epoch` in float32, which counts up to 2**24 steps exactly."""
-        return self.last_epoch.float()
-
-    def _constant(self, value: float) -> torch.Tensor:
-        return torch.full_like(self._epoch(), value)
-
-    def _entries(self) -> list[torch.Tensor | None]:
-        return [group[self.key] if self._is_for(group) else None for group in self.optimizer.param_groups]
-
-    def _groups(self) -> Iterator[dict[str, Any]]:
-        return filter(self._is_for, self.optimizer.param_groups)
-
-    def _is_for(self, group: Mapping[str, Any]) -> bool:
-        if self.param_group_tags is None:
-            return True
-        return bool(self.param_group_tags & (_tags(group.get("tags")) or set()))
-
-
-def _tags(tags: Tags) -> set[str] | None:
-    if tags is None:
-        return None
-    listed = [tags] if isinstance(tags, str) else list(tags)
-    if len(set(listed)) < len(listed):
-        raise ScheduleError(f"param_group_tags: got {listed}, expected every tag once; drop repeated ones")
-    return set(listed)
-
-
-def _beside(group: Mapping[str, Any], tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the device of a group's parameters."""
-    parameters: Sequence[torch.Tensor] = group["params"]
-    if any(isinstance(x, DeviceTensor) for x in parameters):
-        return to_device(tensor)
-    return tensor.to(parameters[0].device) if parameters else tensor
-
-
-def _stored(value: Any) -> Any:
-    if isinstance(value, Scheduler):
-        return value.state_dict()
-    if isinstance(value, list) and value and isinstance(value[0], Scheduler):
-        return [inner.state_dict() for inner in value]
-    return value
-
-
-def _loaded(kept: Any, stored: Any) -> Any:
-    """A saved attribute; tensors and inner schedules stay the same objects."""
-    if isinstance(kept, torch.Tensor):
-        return kept.copy_(torch.as_tensor(stored))
-    if isinstance(kept, Scheduler):
-        kept._load(stored)
-        return kept
-    if isinstance(kept, list) and kept and isinstance(kept[0], Scheduler):
-        if len(stored) != len(kept):
-            raise ScheduleError(
-                f"the state has {len(stored)} schedules one after the other, expected {len(kept)}; make the "
-                "schedule with the arguments that it was saved with"
-            )
-        for inner, saved in zip(kept, stored, strict=True):
-            inner._load(saved)
-        return kept
-    return set(stored) if isinstance(kept, set) else stored  # files may hold sets as lists
+__all__ = [
+    "ChainedScheduler",
+    "ConstantScheduler",
+    "CosineAnnealingScheduler",
+    "CosineAnnealingWarmRestartsScheduler",
+    "CosineDecayScheduler",
+    "CyclicScheduler",
+    "ExponentialScheduler",
+    "InverseExponentialTimeDecayScheduler",
+    "InverseSquareRootDecayScheduler",
+    "LambdaScheduler",
+    "LinearScheduler",
+    "MultiStepScheduler",
+    "MultiplicativeScheduler",
+    "OneCycleScheduler",
+    "PiecewiseConstantScheduler",
+    "PolynomialScheduler",
+    "ScalePerParamScheduler",
+    "Scheduler",
+    "SequentialScheduler",
+    "StepScheduler",
+]

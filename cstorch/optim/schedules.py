@@ -4,28 +4,26 @@
 package does beyond its documents (2.10.0, measured) is told where a formula follows it.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from cstorch.errors import ScheduleError, ScheduleFunctionError, TensorReadError
-from cstorch.optim.scheduler import HasGroups, Scheduler, Tags
+from cstorch.optim.base_scheduler import Scheduler, Tags
 
 
-class Constant(Scheduler):
+class ConstantScheduler(Scheduler):
     """Always the same value; `total_iters` only says how long it is meant for."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         val: float,
         total_iters: int | None = None,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.val = val
         super().__init__(optimizer, total_iters, last_epoch, param_group_tags)
@@ -37,7 +35,7 @@ class Constant(Scheduler):
         return self._constant(self.val)
 
 
-class Polynomial(Scheduler):
+class PolynomialScheduler(Scheduler):
     """`v1 + (v0 - v1) * (1 - e / total_iters) ** power`, and `v1` from `total_iters` on.
 
     `cycle` changes nothing, as in the vendor's package: the value stays at `v1`.
@@ -45,14 +43,14 @@ class Polynomial(Scheduler):
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         end_val: float,
         total_iters: int,
         power: float = 1.0,
         cycle: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.end_val = end_val
@@ -65,36 +63,36 @@ class Polynomial(Scheduler):
         return self.end_val + (self.initial_val - self.end_val) * rest**self.power
 
 
-class Linear(Polynomial):
+class LinearScheduler(PolynomialScheduler):
     """From `v0` to `v1` in a straight line, and `v1` from `total_iters` on."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         end_val: float,
         total_iters: int,
         cycle: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(
-            optimizer, initial_val, end_val, total_iters, 1.0, cycle, last_epoch, param_group_tags
+            optimizer, initial_val, end_val, total_iters, 1.0, cycle, param_group_tags, last_epoch
         )
 
 
-class Exponential(Scheduler):
+class ExponentialScheduler(Scheduler):
     """`v0 * decay_rate ** (e / total_iters)`; `staircase` rounds the exponent down."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.decay_rate = decay_rate
@@ -106,7 +104,7 @@ class Exponential(Scheduler):
         return self.initial_val * self.decay_rate ** (exponent.floor() if self.staircase else exponent)
 
 
-class InverseExponentialTimeDecay(Scheduler):
+class InverseExponentialTimeDecayScheduler(Scheduler):
     """`v0 / (1 + decay_rate * e ** step_exponent / total_iters)`.
 
     `staircase` rounds `e ** step_exponent / total_iters` down.
@@ -114,14 +112,14 @@ class InverseExponentialTimeDecay(Scheduler):
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         step_exponent: int,
         total_iters: int,
         decay_rate: float,
         staircase: bool = False,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.step_exponent = step_exponent
@@ -134,17 +132,17 @@ class InverseExponentialTimeDecay(Scheduler):
         return self.initial_val / (1 + self.decay_rate * (time.floor() if self.staircase else time))
 
 
-class InverseSquareRootDecay(Scheduler):
+class InverseSquareRootDecayScheduler(Scheduler):
     """`scale * v0 / sqrt(max(e, warmup_steps))`."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float = 1.0,
         scale: float = 1.0,
         warmup_steps: float = 1.0,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.scale = scale
@@ -155,17 +153,17 @@ class InverseSquareRootDecay(Scheduler):
         return self.scale * self.initial_val / self._epoch().clamp(min=self.warmup_steps).sqrt()
 
 
-class CosineDecay(Scheduler):
+class CosineDecayScheduler(Scheduler):
     """Half a cosine from `v0` to `v1`, and `v1` from `total_iters` on."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         end_val: float,
         total_iters: int,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.end_val = end_val
@@ -176,17 +174,17 @@ class CosineDecay(Scheduler):
         return _half_cosine(self.initial_val, self.end_val, part)
 
 
-class MultiStep(Scheduler):
+class MultiStepScheduler(Scheduler):
     """`v0 * gamma ** n`, where `n` milestones are reached."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         gamma: float,
-        milestones: Sequence[int],
-        last_epoch: int = -1,
+        milestones: list[int],
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.gamma = gamma
@@ -200,17 +198,17 @@ class MultiStep(Scheduler):
         return value
 
 
-class Step(Scheduler):
+class StepScheduler(Scheduler):
     """`v0 * gamma ** (e // step_size)`."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         step_size: int,
         gamma: float,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.gamma = gamma
@@ -221,17 +219,17 @@ class Step(Scheduler):
         return self.initial_val * self.gamma ** (self._epoch() / self.step_size).floor()
 
 
-class CosineAnnealing(Scheduler):
+class CosineAnnealingScheduler(Scheduler):
     """A cosine between `v0` and `eta_min`, from one to the other in `T_max` steps, without an end."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         T_max: int,  # noqa: N803 (the name that programs give)
         eta_min: float = 0.0,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.T_max = float(T_max)
@@ -242,7 +240,7 @@ class CosineAnnealing(Scheduler):
         return _half_cosine(self.initial_val, self.eta_min, self._epoch() / self.T_max)
 
 
-class CosineAnnealingWarmRestarts(Scheduler):
+class CosineAnnealingWarmRestartsScheduler(Scheduler):
     """Half a cosine from `v0` to `eta_min` in `T_0` steps; then `v0` and `eta_min`, for `T_0` steps each.
 
     That there are no more cosines after the first follows the vendor's package, whose numbers programs
@@ -254,13 +252,13 @@ class CosineAnnealingWarmRestarts(Scheduler):
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         T_0: int,  # noqa: N803 (the name that programs give)
         T_mult: int = 1,  # noqa: N803
         eta_min: float = 0.0,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         if T_mult != 1:
             raise ScheduleError(
@@ -278,14 +276,18 @@ class CosineAnnealingWarmRestarts(Scheduler):
         return _half_cosine(self.initial_val, self.eta_min, torch.where(part < 1, part, part.floor() - 1))
 
 
-class Lambda(Scheduler):
+class LambdaScheduler(Scheduler):
     """The product of `v0 * f(e)` over the functions of `set_value_lambda`.
 
     Without functions of one's own: `v0 * (e / 30)` times `v0 * 0.95 ** e`, as in the vendor's package.
     """
 
     def __init__(
-        self, optimizer: HasGroups, initial_val: float, last_epoch: int = -1, param_group_tags: Tags = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        initial_val: float,
+        param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         super().__init__(optimizer, None, last_epoch, param_group_tags)
@@ -308,16 +310,16 @@ class Lambda(Scheduler):
             raise ScheduleFunctionError(type(self).__name__, named, str(error)) from error
 
 
-class Multiplicative(Scheduler):
+class MultiplicativeScheduler(Scheduler):
     """`v0 * coefficient ** e`."""
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         coefficient: float,
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         self.initial_val = initial_val
         self.coefficient = coefficient
@@ -327,7 +329,7 @@ class Multiplicative(Scheduler):
         return self.initial_val * self.coefficient ** self._epoch()
 
 
-class Cyclic(Scheduler):
+class CyclicScheduler(Scheduler):
     """From `base_val` to `max_val` in `step_size_up` steps and back in `step_size_down`, again and again.
 
     The height of a cycle is the whole in mode `triangular`, half of the one before in `triangular2`, and
@@ -339,7 +341,7 @@ class Cyclic(Scheduler):
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         base_val: float,
         max_val: float,
         step_size_up: int = 2000,
@@ -347,8 +349,8 @@ class Cyclic(Scheduler):
         mode: str = "triangular",
         gamma: float = 1.0,
         scale_mode: str = "cycle",
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         if mode not in self._SCALE_MODES:
             raise ScheduleError(f"mode is {mode!r}, expected one of {', '.join(self._SCALE_MODES)}")
@@ -378,7 +380,7 @@ class Cyclic(Scheduler):
         return 1.0 if self.mode == "triangular" else self.gamma ** self._epoch()
 
 
-class OneCycle(Scheduler):
+class OneCycleScheduler(Scheduler):
     """Up from `v0` to `max_val`, and down to `v0 / final_div_factor` at `total_steps - 1`.
 
     The way up takes `pct_start` of the steps. In three phases it comes back to `v0` in as many steps and goes
@@ -390,7 +392,7 @@ class OneCycle(Scheduler):
 
     def __init__(
         self,
-        optimizer: HasGroups,
+        optimizer: torch.optim.Optimizer,
         initial_val: float,
         max_val: float,
         total_steps: int = 1000,
@@ -398,8 +400,8 @@ class OneCycle(Scheduler):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
         anneal_strategy: str = "cos",
-        last_epoch: int = -1,
         param_group_tags: Tags = None,
+        last_epoch: int = -1,
     ) -> None:
         if anneal_strategy not in ("cos", "linear"):
             raise ScheduleError(f"anneal_strategy is {anneal_strategy!r}, expected 'cos' or 'linear'")

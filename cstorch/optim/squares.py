@@ -1,15 +1,13 @@
 """Optimizers that divide gradients by what their squares were."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cstorch.optim.arguments import at_least_zero, refused
-from cstorch.optim.optimizer import PerParameter, averaged, averaged_square, decayed, is_off, uphill
+from cstorch.optim.optimizer import ParamsT, PerParameter, averaged, averaged_square, decayed, is_off, uphill
 
 
 class Adagrad(PerParameter):
@@ -25,8 +23,8 @@ class Adagrad(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-2,
+        params: ParamsT,
+        lr: float = 1e-2,
         lr_decay: float = 0,
         weight_decay: float = 0,
         initial_accumulator_value: float = 0,
@@ -74,8 +72,8 @@ class Adadelta(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1.0,
+        params: ParamsT,
+        lr: float = 1.0,
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0,
@@ -126,8 +124,8 @@ class RMSprop(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-2,
+        params: ParamsT,
+        lr: float = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0,
@@ -199,8 +197,8 @@ class Adafactor(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor | None = None,
+        params: ParamsT,
+        lr: float | None = None,
         eps: Sequence[float] = (1e-30, 1e-3),
         clip_threshold: float = 1.0,
         decay_rate: float = -0.8,

@@ -1,15 +1,13 @@
 """Optimizers that follow gradients, or their signs, without keeping squares."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cstorch.optim.arguments import at_least_zero, rates, refused
-from cstorch.optim.optimizer import PerParameter, averaged, decayed, is_off, scalar, uphill
+from cstorch.optim.optimizer import ParamsT, PerParameter, averaged, decayed, is_off, scalar, uphill
 
 
 class SGD(PerParameter):
@@ -26,8 +24,8 @@ class SGD(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor,
+        params: ParamsT,
+        lr: float,
         momentum: float = 0,
         dampening: float = 0,
         weight_decay: float = 0,
@@ -85,8 +83,8 @@ class ASGD(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-2,
+        params: ParamsT,
+        lr: float = 1e-2,
         lambd: float = 1e-4,
         alpha: float = 0.75,
         t0: float = 1e6,
@@ -139,8 +137,8 @@ class Lion(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-4,
+        params: ParamsT,
+        lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
     ) -> None:
@@ -184,8 +182,8 @@ class Rprop(PerParameter):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
+        params: ParamsT,
+        lr: float = 1e-3,
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50.0),
     ) -> None:

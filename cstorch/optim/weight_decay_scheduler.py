@@ -1,96 +1,147 @@
 """Schedules of the weight decay: the formulas of `lr_scheduler`, on another entry of the parameter groups."""
 
-from __future__ import annotations
-
 import torch
 
-from cstorch.optim import composed_schedules, schedules
-from cstorch.optim.scheduler import Scheduler
+from cstorch.optim.base_scheduler import Tags
+from cstorch.optim.scheduler import (
+    ChainedScheduler,
+    ConstantScheduler,
+    CosineAnnealingScheduler,
+    CosineAnnealingWarmRestartsScheduler,
+    CosineDecayScheduler,
+    CyclicScheduler,
+    ExponentialScheduler,
+    InverseExponentialTimeDecayScheduler,
+    InverseSquareRootDecayScheduler,
+    LambdaScheduler,
+    LinearScheduler,
+    MultiplicativeScheduler,
+    MultiStepScheduler,
+    OneCycleScheduler,
+    PiecewiseConstantScheduler,
+    PolynomialScheduler,
+    ScalePerParamScheduler,
+    Scheduler,
+    SequentialScheduler,
+    StepScheduler,
+)
 
 
 class WeightDecayScheduler(Scheduler):
     """A schedule of `weight_decay`; a program's own one overrides `_get_closed_form_value`."""
 
-    key = "weight_decay"
+    param_group_key = "weight_decay"
 
     def get_last_wd(self) -> list[torch.Tensor | None]:
         """The weight decays that this schedule wrote last, by parameter group."""
         return self.get_last_value()
 
 
-class ConstantWD(schedules.Constant, WeightDecayScheduler):
-    """`schedules.Constant` of the weight decay."""
+class ConstantWD(ConstantScheduler, WeightDecayScheduler):
+    """`ConstantScheduler` of the weight decay."""
 
 
-class PolynomialWD(schedules.Polynomial, WeightDecayScheduler):
-    """`schedules.Polynomial` of the weight decay."""
+class PolynomialWD(PolynomialScheduler, WeightDecayScheduler):
+    """`PolynomialScheduler` of the weight decay."""
 
 
-class LinearWD(schedules.Linear, WeightDecayScheduler):
-    """`schedules.Linear` of the weight decay."""
+class LinearWD(LinearScheduler, WeightDecayScheduler):
+    """`LinearScheduler` of the weight decay."""
 
 
-class ExponentialWD(schedules.Exponential, WeightDecayScheduler):
-    """`schedules.Exponential` of the weight decay."""
+class ExponentialWD(ExponentialScheduler, WeightDecayScheduler):
+    """`ExponentialScheduler` of the weight decay."""
 
 
-class InverseExponentialTimeDecayWD(schedules.InverseExponentialTimeDecay, WeightDecayScheduler):
-    """`schedules.InverseExponentialTimeDecay` of the weight decay."""
+class InverseExponentialTimeDecayWD(InverseExponentialTimeDecayScheduler, WeightDecayScheduler):
+    """`InverseExponentialTimeDecayScheduler` of the weight decay."""
 
 
-class InverseSquareRootDecayWD(schedules.InverseSquareRootDecay, WeightDecayScheduler):
-    """`schedules.InverseSquareRootDecay` of the weight decay."""
+class InverseSquareRootDecayWD(InverseSquareRootDecayScheduler, WeightDecayScheduler):
+    """`InverseSquareRootDecayScheduler` of the weight decay."""
 
 
-class CosineDecayWD(schedules.CosineDecay, WeightDecayScheduler):
-    """`schedules.CosineDecay` of the weight decay."""
+class CosineDecayWD(CosineDecayScheduler, WeightDecayScheduler):
+    """`CosineDecayScheduler` of the weight decay."""
 
 
-class MultiStepWD(schedules.MultiStep, WeightDecayScheduler):
-    """`schedules.MultiStep` of the weight decay."""
+class MultiStepWD(MultiStepScheduler, WeightDecayScheduler):
+    """`MultiStepScheduler` of the weight decay."""
 
 
-class StepWD(schedules.Step, WeightDecayScheduler):
-    """`schedules.Step` of the weight decay."""
+class StepWD(StepScheduler, WeightDecayScheduler):
+    """`StepScheduler` of the weight decay."""
 
 
-class CosineAnnealingWD(schedules.CosineAnnealing, WeightDecayScheduler):
-    """`schedules.CosineAnnealing` of the weight decay."""
+class CosineAnnealingWD(CosineAnnealingScheduler, WeightDecayScheduler):
+    """`CosineAnnealingScheduler` of the weight decay."""
 
 
-class CosineAnnealingWarmRestartsWD(schedules.CosineAnnealingWarmRestarts, WeightDecayScheduler):
-    """`schedules.CosineAnnealingWarmRestarts` of the weight decay."""
+class CosineAnnealingWarmRestartsWD(CosineAnnealingWarmRestartsScheduler, WeightDecayScheduler):
+    """`CosineAnnealingWarmRestartsScheduler` of the weight decay."""
 
 
-class LambdaWD(schedules.Lambda, WeightDecayScheduler):
-    """`schedules.Lambda` of the weight decay."""
+class LambdaWD(LambdaScheduler, WeightDecayScheduler):
+    """`LambdaScheduler` of the weight decay."""
 
 
-class MultiplicativeWD(schedules.Multiplicative, WeightDecayScheduler):
-    """`schedules.Multiplicative` of the weight decay."""
+class MultiplicativeWD(MultiplicativeScheduler, WeightDecayScheduler):
+    """`MultiplicativeScheduler` of the weight decay."""
 
 
-class CyclicWD(schedules.Cyclic, WeightDecayScheduler):
-    """`schedules.Cyclic` of the weight decay."""
+class CyclicWD(CyclicScheduler, WeightDecayScheduler):
+    """`CyclicScheduler` of the weight decay."""
 
 
-class OneCycleWD(schedules.OneCycle, WeightDecayScheduler):
-    """`schedules.OneCycle` of the weight decay."""
+class OneCycleWD(OneCycleScheduler, WeightDecayScheduler):
+    """`OneCycleScheduler` of the weight decay."""
 
 
-class SequentialWD(composed_schedules.Sequential, WeightDecayScheduler):
-    """`composed_schedules.Sequential` of the weight decay."""
+class SequentialWD(SequentialScheduler, WeightDecayScheduler):
+    """`SequentialScheduler` of the weight decay."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedulers: list[WeightDecayScheduler],
+        milestones: list[int],
+        last_epoch: int = -1,
+        param_group_tags: Tags = None,
+    ) -> None:
+        super().__init__(optimizer, schedulers, milestones, last_epoch, param_group_tags)
 
 
-class PiecewiseConstantWD(composed_schedules.PiecewiseConstant, WeightDecayScheduler):
-    """`composed_schedules.PiecewiseConstant` of the weight decay."""
+class PiecewiseConstantWD(PiecewiseConstantScheduler, WeightDecayScheduler):
+    """`PiecewiseConstantScheduler` of the weight decay."""
 
-    constant = ConstantWD
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        vals: list[float],
+        milestones: list[int],
+        param_group_tags: Tags = None,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, ConstantWD, vals, milestones, param_group_tags, last_epoch)
 
 
-class ChainedWD(composed_schedules.Chained, WeightDecayScheduler):
-    """`composed_schedules.Chained` of the weight decay."""
+class ChainedWD(ChainedScheduler, WeightDecayScheduler):
+    """`ChainedScheduler` of the weight decay."""
+
+    def __init__(
+        self, schedulers: list[WeightDecayScheduler], param_group_tags: Tags = None, last_epoch: int = -1
+    ) -> None:
+        super().__init__(schedulers, param_group_tags, last_epoch)
 
 
-class ScalePerParamWD(composed_schedules.ScalePerParam, WeightDecayScheduler):
-    """`composed_schedules.ScalePerParam` of the weight decay."""
+class ScalePerParamWD(ScalePerParamScheduler, WeightDecayScheduler):
+    """`ScalePerParamScheduler` of the weight decay."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: WeightDecayScheduler,
+        param_group_tags: Tags = None,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, scheduler, param_group_tags, last_epoch)

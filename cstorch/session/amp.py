@@ -9,7 +9,7 @@ import torch
 
 from cstorch import amp
 from cstorch.amp.half import set_half_dtype, use_bfloat16
-from cstorch.precision import half_dtype, mix_precision
+from cstorch.precision import half_dtype, mix_precision, torch_half_dtype
 from cstorch.session.environment import use_cs
 from cstorch.session.process import state
 
@@ -117,7 +117,7 @@ class _AmpState:
     @property
     def half_dtype(self) -> torch.dtype:
         """float16, which stands for cbfloat16 too, or bfloat16."""
-        return torch.bfloat16 if half_dtype() == "bfloat16" else torch.float16
+        return torch_half_dtype()
 
 
 _amp_state = _AmpState()

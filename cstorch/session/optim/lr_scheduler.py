@@ -94,7 +94,7 @@ class _Declared(LRScheduler):
         disable_lr_steps_reset: bool = False,
         **named: Any,
     ) -> None:
-        position = [*inspect.signature(super().__init__).parameters].index("last_epoch") - 1
+        position = [*inspect.signature(super().__init__).parameters].index("param_group_tags") - 1
         if len(arguments) > position and isinstance(arguments[position], bool):
             disable_lr_steps_reset = arguments[position]
             arguments = arguments[:position] + arguments[position + 1 :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,69 @@ def test_bad_arguments() -> None:
     ):
         with pytest.raises(ValueError, match=r"got .*, expected"):
             amp.optimizer_step(optimizer=optimizer, **arguments)
+
+
+def test_the_type_of_activations_follows_mixed_precision() -> None:
+    assert amp.get_floating_point_dtype() is torch.float32
+    assert amp.get_floating_point_dtype_str("float64") == "float64"
+    assert amp.set_half_dtype("cbfloat16") is amp.get_half_dtype() is torch.float16
+    assert amp.mixed_precision()
+    assert amp.get_floating_point_dtype() is torch.float16
+    assert amp.get_floating_point_dtype_str() == amp.get_half_dtype_str() == "cbfloat16"
+    amp.enable_mixed_precision(False)
+    assert not amp.mixed_precision()
+    assert amp.get_half_dtype_str() == "cbfloat16"
+
+
+class Recipes:
+    """Functions that a program registers."""
+
+    @staticmethod
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+
+def test_functions_choose_the_type_they_compute_in() -> None:
+    half, single = torch.ones(2, dtype=torch.bfloat16), torch.ones(2)
+    kinds = {
+        amp.half_function: torch.bfloat16,
+        amp.float_function: torch.float32,
+        amp.promote_function: torch.float32,
+    }
+    amp.set_half_dtype("bfloat16")
+    for kind, dtype in kinds.items():
+        function = kind(Recipes.product)
+        assert function(half, y=single).dtype is dtype
+        with amp.disable_casts():
+            assert function(half, y=half).dtype is torch.bfloat16
+    amp.init(enabled=False)
+    assert amp.half_function(Recipes.product)(single, single).dtype is torch.float32
+
+
+def test_a_function_that_is_registered_twice_casts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recipes, "product", staticmethod(Recipes.product))
+    amp.set_half_dtype("bfloat16")
+    amp.register_half_function(Recipes, "product")
+    amp.register_float_function(Recipes, "product")
+    assert Recipes.product(torch.ones(1).bfloat16(), torch.ones(1).bfloat16()).dtype is torch.float32
+    with pytest.raises(ValueError, match="has no function 'sum'"):
+        amp.register_promote_function(Recipes, "sum")
+
+
+def test_more_tensors_are_restored_with_an_undone_step() -> None:
+    weight, mask = nn.Parameter(torch.ones(2)), torch.ones(2)
+    optimizer = Momentum([weight], 0.1)
+    amp.update_if_finite(optimizer, mask)
+    optimizer.register_step_post_hook(lambda *_: mask.zero_())
+    scaler = amp.GradScaler("dynamic", init_scale=2.0, min_loss_scale=2.0, overflow_tolerance=0.0)
+    for grad, kept in ((math.inf, 1.0), (1.0, 0.0)):
+        weight.grad = torch.full((2,), grad)
+        assert bool(amp.isfinite(optimizer)) is math.isfinite(grad)
+        scaler.step(optimizer)
+        scaler.update()
+        assert float(mask[0]) == kept
+    assert float(scaler.get_num_skipped_steps()) == 1
+    weight.grad = torch.full((2,), math.nan)
+    scaler.step(optimizer)
+    scaler.update()
+    assert (float(scaler.get_scale()), float(scaler.get_non_clamped_scale())) == (2.0, 1.0)

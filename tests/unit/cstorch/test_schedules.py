@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cstorch.errors import ScheduleError, ScheduleFunctionError
-from cstorch.optim import SGD, lr_scheduler, weight_decay_scheduler
+from cstorch.optim import SGD, lr_scheduler, scheduler, weight_decay_scheduler
 from cstorch.optim.scheduler import Scheduler
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.step import trace
@@ -96,7 +96,7 @@ def made(cls_name: str, kwargs: dict[str, Any], optimizer: Groups) -> Any:
 
 
 def values(schedule: Scheduler) -> list[float]:
-    return [float(group[schedule.key]) for group in schedule.optimizer.param_groups]
+    return [float(group[schedule.param_group_key]) for group in schedule.optimizer.param_groups]
 
 
 def described(value: Any) -> Any:
@@ -149,7 +149,9 @@ def everywhere(place: Callable[[torch.Tensor], torch.Tensor] = lambda x: x) -> l
 
 def scheduled(schedules: list[Any]) -> list[torch.Tensor]:
     """The entries that schedules write, of all groups."""
-    return [group[s.key] for s in schedules for group in s.optimizer.param_groups if s._is_for(group)]
+    return [
+        group[s.param_group_key] for s in schedules for group in s.optimizer.param_groups if s._is_for(group)
+    ]
 
 
 def test_a_step_that_is_traced_once_follows_every_schedule() -> None:
@@ -300,3 +302,38 @@ def test_a_loaded_schedule_writes_the_value_that_was_saved() -> None:
     rate = torch.nextafter(optimizer.param_groups[0]["lr"], torch.tensor(1.0))
     schedule.load_state_dict({**schedule.state_dict(), "_last_value": [rate]})
     assert optimizer.param_groups[0]["lr"] == rate
+
+
+class MomentumStep(scheduler.StepScheduler):
+    """A schedule of an entry that has no module of its own."""
+
+    param_group_key = "momentum"
+
+
+def test_any_entry_of_a_group_can_be_scheduled() -> None:
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.8)
+    schedule = MomentumStep(optimizer, 0.8, 2, 0.5)
+    for _ in range(2):
+        schedule.step()
+    assert values(schedule) == pytest.approx([0.4])
+    schedule.increment_last_epoch()
+    assert [float(value) for value in schedule.get() if value is not None] == pytest.approx([0.4])
+    schedule.update_groups([torch.tensor(0.25)])
+    assert float(optimizer.param_groups[0]["momentum"]) == 0.25
+    schedule.update_last_value()
+    assert float(schedule.get_last_value()[0]) == pytest.approx(0.4)
+    with pytest.raises(TypeError, match="param_group_key"):
+        scheduler.StepScheduler(optimizer, 0.8, 2, 0.5)
+
+
+def test_learning_rates_have_the_names_of_the_formulas_too() -> None:
+    linear = lr_scheduler.LinearLR(Groups(), 0.1, 0.2, 9)
+    assert (linear.initial_val, linear.end_val) == (0.1, 0.2)
+    assert isinstance(linear, scheduler.LinearScheduler)
+    assert linear.param_group_key == "lr"
+    assert not hasattr(linear, "max_val")
+    assert lr_scheduler.CyclicLR(Groups(), 0.1, 0.4).max_val == 0.4
+    assert lr_scheduler.ConstantLR(Groups(), 0.3).val == 0.3
+    rate = lr_scheduler.ScalePerParamLR(optimizer := Groups(), lr_scheduler.ConstantLR(optimizer, 0.3))
+    assert rate.adjustment_scalars == [1.0]
+    assert float(rate.get_lr()[0]) == pytest.approx(0.3)

@@ -29,7 +29,7 @@ from cstorch.errors import (
 )
 from cstorch.tracing.autocast import following_autocast
 from cstorch.tracing.composed import COMPOSED, composing
-from cstorch.tracing.dynamo import without_dynamo
+from cstorch.tracing.dynamo import appearing_compiled
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import user_line
@@ -273,7 +273,7 @@ def tracing(recording: Recording) -> Iterator[None]:
     _recorders.append(recorder)
     try:
         where = recording.places
-        with where.following(), following_autocast(where), composing(), without_dynamo(), recorder:
+        with where.following(), following_autocast(where), composing(), appearing_compiled(), recorder:
             yield
     finally:
         _recorders.pop()

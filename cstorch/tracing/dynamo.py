@@ -1,6 +1,9 @@
-"""Keeps Dynamo, PyTorch's compiler, out of programs that never use it.
+"""Lets a step look as one that a compiler of PyTorch traces, and keeps Dynamo, that compiler, out of it.
 
-PyTorch imports it to tell it which of its own functions it shall not compile, a second of CPU time in a
+Libraries ask `torch.compiler.is_compiling()` before they read values, as whether a mask hides anything, and
+take a branch without reads where it says yes. That is what a step needs, so it says yes here.
+
+PyTorch imports Dynamo to tell it which of its own functions it shall not compile, a second of CPU time in a
 program that compiles nothing. Shape functions of `nn.Linear` and of softmax are among them. A function that
 was called without Dynamo is not skipped by `torch.compile` later in the same process.
 """
@@ -9,20 +12,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+import torch
 
 _NAME = "torch._dynamo"
 
 
 class _Absent(ModuleType):
-    """Stands for Dynamo as long as nobody asks it for more than to skip a function."""
+    """Stands for Dynamo as long as nobody asks it for more than to skip a function, or whether it runs."""
 
     def disable(self, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
         """The function itself: nothing compiles it."""
         return function
+
+    def is_compiling(self) -> bool:
+        """Whether a compiler traces the program."""
+        return torch.compiler.is_compiling()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # asked of all modules; the path is for submodules
@@ -47,3 +56,35 @@ def without_dynamo() -> Iterator[None]:
         yield
     finally:
         absent.leave()
+
+
+@contextmanager
+def appearing_compiled() -> Iterator[None]:
+    """Answers yes to whoever asks whether a compiler traces the body, and compiles nothing there.
+
+    Functions that `torch.compile` has made before run as they were written. `torch.compiler.is_exporting()`
+    stays False: libraries answer it with slower code for runtimes that lack operations, such as loops instead
+    of `solve_triangular`. So does `torch.jit.is_tracing()`, which makes sizes tensors.
+    """
+    replaced = {"_is_compiling_flag": True, "is_dynamo_compiling": _yes}
+    originals = {name: getattr(torch.compiler, name) for name in replaced}, torch.compile
+    with ExitStack() as entered:
+        if _NAME in sys.modules:  # without it nothing was compiled
+            entered.enter_context(torch.compiler.set_stance("force_eager"))
+        entered.enter_context(without_dynamo())
+        try:
+            vars(torch.compiler).update(replaced)
+            vars(torch)["compile"] = _as_written
+            yield
+        finally:
+            kept, vars(torch)["compile"] = originals
+            vars(torch.compiler).update(kept)
+
+
+def _yes() -> bool:
+    return True
+
+
+def _as_written(model: Any = None, **_: object) -> Any:
+    """`torch.compile` in a step: what is compiled is the step."""
+    return _as_written if model is None else model

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cstorch.tracing import dynamo
-from cstorch.tracing.dynamo import without_dynamo
+from cstorch.tracing.dynamo import appearing_compiled, without_dynamo
 
 NAME = "torch._dynamo"
 
@@ -25,7 +25,7 @@ def not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shapes_of_layers_do_not_import_it() -> None:
     program = (
         "import sys, torch\n"
-        "from cstorch.tracing.dynamo import without_dynamo\n"
+        "from cstorch.tracing.dynamo import appearing_compiled, without_dynamo\n"
         "with without_dynamo():\n"
         "    x = torch.nn.Linear(3, 4, device='meta')(torch.empty(2, 3, device='meta'))\n"
         "    assert torch.log_softmax(x, 1).shape == (2, 4)\n"
@@ -34,6 +34,9 @@ def test_shapes_of_layers_do_not_import_it() -> None:
         "with without_dynamo():\n"
         "    import torch._dynamo.config\n"
         "assert torch._dynamo.config.verbose is not None and torch._dynamo.is_compiling() is False\n"
+        "compiled = torch.compile(lambda x: x + 1, backend=lambda *_: 1 / 0)\n"
+        "with appearing_compiled():\n"
+        "    assert compiled(torch.ones(())) == 2 and torch._dynamo.is_compiling()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -45,6 +48,23 @@ def test_a_function_that_it_shall_skip_is_itself() -> None:
         assert not hasattr(sys.modules[NAME], "__file__")  # who looks through all modules asks for that
         assert NAME in sys.modules
     assert NAME not in sys.modules
+
+
+@pytest.mark.usefixtures("not_loaded")
+def test_a_step_looks_as_if_it_were_compiled() -> None:
+    def answers() -> list[bool]:
+        asked = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
+        return [*(ask() for ask in asked), torch.compiler.is_exporting(), torch.jit.is_tracing()]
+
+    compiles = torch.compile
+    with appearing_compiled():
+        assert answers() == [True, True, False, False]
+        assert torch._dynamo.is_compiling() is True
+        assert torch.compile(len) is len
+        assert torch.compile(fullgraph=True)(len) is len
+        assert isinstance(sys.modules[NAME], dynamo._Absent)
+    assert not any(answers())
+    assert torch.compile is compiles
 
 
 @pytest.mark.usefixtures("not_loaded")

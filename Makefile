@@ -1,6 +1,6 @@
 # Every target sets up what it needs: `make demo` and `make test` work on a fresh checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test guides soak bench demo proto clean
+.PHONY: help setup lint test guides soak bench zoo demo proto clean
 
 VENV_PYTHON := .venv/bin/python
 
@@ -30,6 +30,9 @@ soak: .venv/.complete ## the long fault and load tests, and many more examples o
 
 bench: .venv/.complete ## the benchmarks; prints ratios and writes docs/benchmarks.md
 	$(VENV_PYTHON) -m benchmarks
+
+zoo: .venv/.complete ## train the architectures of model libraries; writes docs/models.md; ZOO="bert t5*" for some
+	$(VENV_PYTHON) -m benchmarks.zoo $(ZOO)
 
 demo: .venv/.complete ## compile and train FC-MNIST on a simulated CS system
 	@$(VENV_PYTHON) scripts/demo.py

@@ -1,0 +1,245 @@
+"""Trains every architecture of transformers, timm and Keras that a tiny model can be made of.
+
+    make zoo [ZOO="bert t5"]
+    python -m benchmarks.zoo [--only=NAME ...] [--library=timm] [--every=10] [--again=refused,crashed]
+
+Each is trained for five steps by its framework and on a simulated CS system, and compared. Results are
+lines of JSON in `benchmarks/results/zoo.jsonl`; a run that was stopped continues after the last of them. From
+all results together docs/models.md is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.zoo import page
+from benchmarks.zoo.run import STATUSES, WAYS, models_of
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "zoo.jsonl"
+PAGE = ROOT / "docs" / "models.md"
+LIBRARIES = ("transformers", "timm")
+NTH = 10
+"""Every tenth architecture also trains by weight streaming, and with workers."""
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Request:
+    """An architecture, and how it is to be trained."""
+
+    library: str
+    name: str
+    way: str
+
+    @property
+    def key(self) -> Key:
+        """What its result is found by."""
+        return self.library, self.name, self.way
+
+
+def requests(libraries: Sequence[str], only: Sequence[str], every: int) -> list[Request]:
+    """What is to be run: all libraries in turn, so that a run that is stopped has seen some of each.
+
+    Args:
+        libraries: Names of libraries.
+        only: Patterns of names; all where there are none.
+        every: Only each so many-th architecture.
+    """
+    lists = []
+    for library in libraries:
+        names = models_of(library).names()
+        found = []
+        for index, name in enumerate(names):
+            ways = WAYS if index % NTH == 0 else WAYS[:1]
+            if only and not any(fnmatch.fnmatchcase(name, pattern) for pattern in only):
+                continue
+            if not only and index % every:
+                continue
+            found += [Request(library, name, way) for way in ways]
+        lists.append(found)
+    return [request for part in lists for request in part]
+
+
+class Pool:
+    """Processes that run architectures side by side.
+
+    Args:
+        waiting: What is to be run.
+        processes: Number of architectures at a time.
+        limit_s: Seconds for one.
+        results: The file that results are appended to.
+    """
+
+    def __init__(self, waiting: Sequence[Request], processes: int, limit_s: float, results: Path) -> None:
+        self._waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        for request in waiting:
+            self._waiting.put(request)
+        self._count, self._processes, self._limit_s = len(waiting), processes, limit_s
+        self._results, self._lock = results, threading.Lock()
+        self._started: list[subprocess.Popen[str]] = []
+        self._done, self._statuses, self._begin = 0, Counter[str](), time.monotonic()
+        self._stopped = False
+
+    def run(self) -> None:
+        """Runs all; ends its processes in every case."""
+        self._results.parent.mkdir(parents=True, exist_ok=True)
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._processes)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.2)
+        finally:
+            self._stopped = True
+            for process in self._started:
+                process.terminate()
+            for process in self._started:
+                process.wait()
+
+    def _work(self) -> None:
+        """Gives one worker after the other what waits; a worker knows one library."""
+        worker: subprocess.Popen[str] | None = None
+        library = ""
+        while not self._stopped:
+            try:
+                request = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            if worker is None or library != request.library:
+                _end(worker)
+                worker, library = self._start(request.library), request.library
+            answer = self._ask(worker, request)
+            if answer is None:
+                worker = None
+                continue
+            self._keep(answer)
+        _end(worker)
+
+    def _start(self, library: str) -> subprocess.Popen[str]:
+        folder = self._results.parent / "zoo"
+        folder.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.zoo.worker", library, str(folder)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / f"worker-{library}.log").open("ab"),
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def _ask(self, worker: subprocess.Popen[str], request: Request) -> dict[str, Any] | None:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        limit = self._limit_s * (3 if request.way == "workers" else 1)
+        try:
+            worker.stdin.write(
+                json.dumps({"name": request.name, "way": request.way, "limit_s": limit}) + "\n"
+            )
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            if not self._stopped:
+                print(f"the worker of {request.library} ended: see worker-{request.library}.log", flush=True)
+            return None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _keep(self, result: dict[str, Any]) -> None:
+        with self._lock:
+            with self._results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            self._done += 1
+            self._statuses[result["status"]] += 1
+            seconds = time.monotonic() - self._begin
+            left = seconds / self._done * (self._count - self._done)
+            counts = ", ".join(
+                f"{self._statuses[status]} {status}" for status in STATUSES if self._statuses[status]
+            )
+            print(
+                f"{self._done}/{self._count} {result['library']} {result['name']} {result['way']}: "
+                f"{result['status']} {result['reason'].splitlines()[0][:150] if result['reason'] else ''} "
+                f"[{result['wall_s']:g} s; {counts}; {left / 60:.0f} min left]",
+                flush=True,
+            )
+
+
+def _end(worker: subprocess.Popen[str] | None) -> None:
+    if worker is not None and worker.stdin is not None:
+        worker.stdin.close()
+        worker.wait()
+
+
+def read_results(path: Path) -> dict[Key, dict[str, Any]]:
+    """The newest result of each architecture and way."""
+    found: dict[Key, dict[str, Any]] = {}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            result = json.loads(line)
+            found[result["library"], result["name"], result["way"]] = result
+    return found
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser("python -m benchmarks.zoo", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="patterns of names, such as 'bert*'; all by default")
+    parser.add_argument("--library", action="append", choices=LIBRARIES, help="all by default")
+    parser.add_argument("--every", type=int, default=1, help="run each so many-th architecture only")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--limit-s", type=float, default=300.0, help="seconds for one architecture")
+    parser.add_argument(
+        "--again", default="", help="statuses that are run again, such as refused,crashed or all"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--list", action="store_true", help="print the names and run nothing")
+    options = parser.parse_args()
+    again = set(STATUSES) if options.again == "all" else set(options.again.split(",")) - {""}
+    if unknown := again - set(STATUSES):
+        parser.error(
+            f"no status {', '.join(sorted(unknown))}; expected some of {', '.join(STATUSES)}, or all"
+        )
+    wanted = requests(options.library or LIBRARIES, options.names, options.every)
+    if not wanted:
+        parser.error(f"no architecture is called {' or '.join(options.names)}; --list prints all names")
+    if options.list:
+        print("\n".join(f"{request.library} {request.name} {request.way}" for request in wanted))
+        return
+    known = read_results(options.results)
+    waiting = [r for r in wanted if r.key not in known or known[r.key]["status"] in again or options.names]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        Pool(waiting, options.processes, options.limit_s, options.results).run()
+    except KeyboardInterrupt:
+        print("stopped; the same command continues", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        results = read_results(options.results)
+        if results:
+            options.page.write_text(page.text(list(results.values())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

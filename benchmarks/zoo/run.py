@@ -1,0 +1,134 @@
+"""Runs one architecture in one way, in this process, and says how that ended."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import traceback
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.zoo.architecture import SkippedError, Workload
+from benchmarks.zoo.training import Difference, Trained, difference
+
+WAYS = ("pipelined", "weight_streaming", "workers")
+"""How an architecture is trained: pipelined, by weight streaming, in a job of csrun_wse with two workers."""
+
+STATUSES = ("ok", "refused", "wrong", "crashed", "timeout", "skipped")
+_LONGEST = 600
+
+
+@dataclass
+class Result:
+    """How a run ended.
+
+    Attributes:
+        library: "transformers", "timm" or "keras".
+        name: Of the architecture.
+        way: One of `WAYS`.
+        status: One of `STATUSES`. `refused` is an error of ours with a message for the user, `crashed` any
+            other one, `skipped` an architecture that its own framework does not train.
+        reason: The message of an error, or of what differs.
+        about: What was trained.
+        losses: The largest relative difference of a loss; None where there is none.
+        updates: The largest relative difference of what was added to a tensor.
+        compile_s: CPU seconds of the program from its first call of ours to its last.
+        trace: The traceback of an error.
+    """
+
+    library: str
+    name: str
+    way: str
+    status: str = "crashed"
+    reason: str = ""
+    about: str = ""
+    losses: float | None = None
+    updates: float | None = None
+    compile_s: float | None = None
+    trace: str = field(default="", repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON has it."""
+        return asdict(self)
+
+
+def models_of(library: str) -> Any:
+    """The module that knows the architectures of a library."""
+    return import_module(f"benchmarks.zoo.{library}_models")
+
+
+def training_of(library: str) -> Any:
+    """The module that trains models of a library's framework."""
+    return import_module("benchmarks.zoo." + ("keras_training" if library == "keras" else "torch_training"))
+
+
+def run(library: str, name: str, way: str, folder: Path) -> Result:
+    """Trains an architecture by its framework and on the CS system, and compares.
+
+    Args:
+        library: "transformers", "timm" or "keras".
+        name: Of the architecture.
+        way: One of `WAYS`; of a job of csrun_wse this is what its chief does.
+        folder: For the files of the run.
+    """
+    result = Result(library, name, way)
+    try:
+        workload = models_of(library).workload(name)
+        result.about = workload.about
+        _compare(result, training_of(library), workload, folder)
+    except SkippedError as error:
+        result.status, result.reason = "skipped", str(error)[:_LONGEST]
+    except Exception as error:
+        expected = isinstance(code := getattr(error, "exit_code", None), int) and code < 3
+        result.status = "refused" if expected else "crashed"
+        result.reason = (str(error) if expected else f"{type(error).__name__}: {error}")[:_LONGEST]
+        result.trace = traceback.format_exc()
+        traceback.print_exc()
+    return result
+
+
+def _compare(result: Result, training: Any, workload: Workload, folder: Path) -> None:
+    try:
+        first = training.state_of(workload.model)
+        expected: Trained = training.expected(workload)
+    except SkippedError:
+        raise
+    except Exception as error:
+        raise SkippedError(f"its framework does not train it: {type(error).__name__}: {error}") from error
+    sensitivity: Difference = training.rounding(workload, first, expected)
+    before = _cpu_seconds()
+    try:
+        execution = "weight_streaming" if result.way == "weight_streaming" else "pipelined"
+        found: Trained = training.train_on_system(workload, folder, execution)
+    finally:
+        result.compile_s = round(_cpu_seconds() - before, 2)
+    seen = difference(first, expected, found)
+    result.losses, result.updates = seen.losses, seen.updates
+    result.status = "ok" if seen.is_small(sensitivity) else "wrong"
+    if result.status == "wrong":
+        result.reason = (
+            f"losses {found.losses}, expected {expected.losses}; update of {seen.tensor} differs by "
+            f"{seen.updates:.2g}; rounding makes {sensitivity.losses:.2g} and {sensitivity.updates:.2g}"
+        )
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    """Entry point of a job's tasks: `python -m benchmarks.zoo.run LIBRARY NAME WAY FOLDER`."""
+    import json
+
+    library, name, way, folder = sys.argv[1:]
+    result = run(library, name, way, Path(folder))
+    (Path(folder) / "result.json").write_text(json.dumps(result.as_dict()))
+    os._exit(0 if result.status in ("ok", "skipped") else 1)
+
+
+if __name__ == "__main__":
+    main()

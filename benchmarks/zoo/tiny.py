@@ -1,0 +1,171 @@
+"""Shrinks the configuration of a model by the meaning of its fields' names.
+
+Libraries name the same quantity in some hundred ways, but the words in those names are few: a pattern finds
+the word, and its rule returns the new value. A rule is given the old one, because many fields are lists (a
+width for each stage), and because small values stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+VOCABULARY = 128
+FIRST_SPECIAL = 100
+"""Token ids from here on are special ones; batches have smaller ones only."""
+
+WIDTH, INNER, HEADS, KEY_VALUE_HEADS, HEAD_DIM = 64, 96, 4, 2, 16
+LAYERS, MAX_LAYERS = 2, 6
+POSITIONS, IMAGE, PATCH = 64, 32, 8
+PYRAMID_IMAGE = 64
+
+Rule = Callable[[Any, "Shrinking"], Any]
+
+
+@dataclass
+class Shrinking:
+    """A configuration that is being shrunk.
+
+    Attributes:
+        fields: All fields of the configuration, with their default values.
+        ids: New special token ids by the old ones, shared by nested configurations.
+        layers: The number of layers of models whose configuration lists the type of each.
+    """
+
+    fields: Mapping[str, Any]
+    ids: dict[int, int] = field(default_factory=dict)
+    layers: int = LAYERS
+
+    def token_id(self, old: int) -> int:
+        """The new id of a special token, the same for equal old ones."""
+        if old < 0 or old < FIRST_SPECIAL:
+            return old
+        return self.ids.setdefault(old, VOCABULARY - 1 - len(self.ids))
+
+
+def _limit(most: int) -> Rule:
+    """A rule: no number above `most`; of a list each."""
+
+    def rule(value: Any, shrinking: Shrinking) -> Any:
+        return _each(value, lambda number: min(number, most))
+
+    return rule
+
+
+def _each(value: Any, change: Callable[[int], int]) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_each(item, change) for item in value)
+    return change(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _zero(value: Any, shrinking: Shrinking) -> Any:
+    return type(value)(0) if isinstance(value, int | float) else value
+
+
+def _widths(value: Any, shrinking: Shrinking) -> Any:
+    """A width, or those of stages, in their ratio to each other and multiples of 8."""
+    if not isinstance(value, list | tuple):
+        return min(value, WIDTH) if isinstance(value, int) else value
+    numbers = [number for number in value if isinstance(number, int) and number > 4]
+    if not numbers or len(set(numbers)) == 1:
+        return _each(value, lambda number: min(number, WIDTH // 2))
+    scale = max(1.0, min(numbers) / 16, max(numbers) / 128)
+    return _each(value, lambda number: number if number <= 4 else max(8, round(number / scale / 8) * 8))
+
+
+def _depths(value: Any, shrinking: Shrinking) -> Any:
+    """A number of layers, or those of stages: two in the first one, else one."""
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, int) for item in value):
+            return type(value)(min(item, 2 if index == 0 else 1) for index, item in enumerate(value))
+        return value
+    return min(value, shrinking.layers) if isinstance(value, int) else value
+
+
+def _key_value_heads(value: Any, shrinking: Shrinking) -> Any:
+    heads = shrinking.fields.get("num_attention_heads")
+    if isinstance(value, int) and value == heads:
+        return min(value, HEADS)
+    return _each(value, lambda number: min(number, KEY_VALUE_HEADS))
+
+
+def _image(value: Any, shrinking: Shrinking) -> Any:
+    size = shrinking.fields.get("patch_size")
+    flat = isinstance(size, int) and size >= PATCH
+    return _each(value, lambda number: min(number, IMAGE if flat else PYRAMID_IMAGE))
+
+
+def _token_ids(value: Any, shrinking: Shrinking) -> Any:
+    return _each(value, shrinking.token_id)
+
+
+RULES: tuple[tuple[str, Rule], ...] = (
+    # What makes a step depend on random numbers of the CPU: two frameworks draw different ones.
+    (r"drop|jitter|mask_(time|feature)_prob|noise_std|^input_noise", _zero),
+    (r"(token|pad|bos|eos|sep|cls)_ids?$|_token_index$|_token_ids$|token_id_", _token_ids),
+    (r"type_vocab", _limit(4)),
+    (r"vocab_?size|^vocab$|codebook_size|n_codes$|num_embeddings$|num_buckets$", _limit(VOCABULARY)),
+    (r"experts_per_tok|top_?k|num_selected_experts|topk|num_experts_per", _limit(2)),
+    (r"^n_group$|topk_group|num_expert_group", _limit(1)),
+    (r"shared_experts?$|expert_offset", _limit(1)),
+    (r"(num|n|routed)_.*experts|^num_experts|_experts$", _limit(4)),
+    (r"(key_value|kv)_heads|kv_head|n_head_kv|num_key_heads|_k_heads", _key_value_heads),
+    (r"n_heads?_qk|heads?(_per_stage)?$|_heads?_|num_head", _limit(HEADS)),
+    (r"rope_head_dim|rotary_dim|index_head_dim", _limit(HEAD_DIM // 2)),
+    (r"nope_head_dim", _limit(HEAD_DIM // 2)),
+    (r"head_dim|head_size|^d_kv$|kv_channels|value_head|key_head|dim_head", _limit(HEAD_DIM)),
+    (r"(lora|low|rope|q|kv|adapter|dt|time_step|decay|gate|aaa|mv)_?(lora_)?_?rank", _limit(16)),
+    (r"depths?$|^layers?$|_layers?$|num_blocks|_blocks$|blocks_per_stage|numb_of_layers|^n_block", _depths),
+    (r"intermediate|ffn|mlp_dim|d_ff|n_inner|inner_(dim|size)|feedforward|ffw_|filter_size|mlp_hidden",
+     _limit(INNER)),
+    (r"image_size|img_size|input_resolution", _image),
+    (r"^patch_size$", _limit(PATCH)),
+    (r"max_(\w+_)?position|n_positions|position_embeddings$|max_seq|seq_length|max_length|n_ctx|context_length"
+     r"|max_(source|target)", _limit(POSITIONS)),
+    (r"sliding_window|attention_window|local_attention|chunk_size|block_size|window_length", _limit(8)),
+    (r"num_queries|num_query|num_latents|num_object_queries|num_proposals", _limit(16)),
+    (r"state_size|d_state|ssm_state", _limit(8)),
+    (r"upsample_(initial_)?channel|channels_list|_channel_list", _widths),
+    (r"hidden|d_model|embed|width|_dims?$|^dims?$|n_embd|channels?$|num_filters|_size_per|feature_size|features"
+     r"|d_inner|proj_size|conv_dim|planes|rep_dim|d_embed|neck|bottleneck|_dims?_", _widths),
+)  # fmt: skip
+"""Patterns of names, the first that is found in one wins."""
+
+_PATTERNS = [(re.compile(pattern), rule) for pattern, rule in RULES]
+
+_KEPT = re.compile(
+    r"chunk_size_feed_forward|num_channels|hidden_act|activation|embedding_type|_ratio|_scale$|_kernel|_stride"
+    r"|initializer|_eps$|_layer$|layer_(idx|index)|_loss|_cost|tie_|temperature|pruned|problem|num_labels"
+)
+
+
+def shrink(fields: Mapping[str, Any], shrinking: Shrinking) -> dict[str, Any]:
+    """The fields of a configuration that become smaller, with their new values.
+
+    Args:
+        fields: Of a configuration, with their default values.
+        shrinking: The state; its fields are these.
+    """
+    found = {}
+    for name, value in fields.items():
+        if isinstance(value, bool | str | None | Mapping) or name.startswith("_") or _KEPT.search(name):
+            continue
+        for pattern, rule in _PATTERNS:
+            if pattern.search(name):
+                new = rule(value, shrinking)
+                if new != value:
+                    found[name] = new
+                break
+    return found
+
+
+def layers_of(fields: Mapping[str, Any]) -> int:
+    """The fewest layers, from `LAYERS` to `MAX_LAYERS`, that have every type that a configuration lists."""
+    most = LAYERS
+    depth = fields.get("num_hidden_layers")
+    for value in fields.values():
+        if isinstance(value, list) and len(value) == depth and all(isinstance(item, str) for item in value):
+            most = max(most, *(value.index(kind) + 1 for kind in set(value)))
+    return min(most, MAX_LAYERS)

@@ -1,0 +1,38 @@
+"""What torch models are trained on and compared by, whatever they return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def without_randomness(model: nn.Module) -> None:
+    """Turns off dropout in all its forms: two frameworks draw different random numbers."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and (
+                "drop" in name or (name == "p" and "Drop" in type(module).__name__)
+            ):
+                setattr(module, name, 0.0)
+
+
+def mean_square(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The mean over a model's outputs of the mean square of each: a loss for models without one."""
+    found = [output.float().square().mean() for output in float_tensors(model(**batch))]
+    if not found:
+        raise TypeError("the model returns no tensor of numbers")
+    return sum(found[1:], found[0]) / len(found)
+
+
+def float_tensors(outputs: Any) -> list[torch.Tensor]:
+    """All tensors of real numbers in a nest that carry a gradient, in its order."""
+    if isinstance(outputs, torch.Tensor):
+        return [outputs] if outputs.is_floating_point() and outputs.requires_grad else []
+    if isinstance(outputs, Mapping):
+        return [tensor for value in outputs.values() for tensor in float_tensors(value)]
+    if isinstance(outputs, list | tuple):
+        return [tensor for value in outputs for tensor in float_tensors(value)]
+    return []

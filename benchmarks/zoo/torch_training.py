@@ -1,0 +1,135 @@
+"""Trains torch models by PyTorch, and through cerebras_pytorch as a program of a user does."""
+
+from __future__ import annotations
+
+import copy
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.zoo.architecture import SEED, STEPS, SkippedError, Workload
+from benchmarks.zoo.training import (
+    LEARNING_RATE,
+    MOMENTUM,
+    Difference,
+    State,
+    Trained,
+    all_finite,
+    difference,
+    of_worker,
+)
+
+
+def state_of(model: nn.Module) -> State:
+    """Parameters and buffers of a model by name, each once, as arrays that nobody writes."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    kept = set(model.state_dict())
+    return {name: _array(tensor) for name, tensor in named if name in kept}
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    plain = tensor.detach().cpu()
+    return np.array((plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
+
+
+def train_on_cpu(workload: Workload, seed: int = SEED) -> Trained:
+    """Trains a copy of the model by PyTorch.
+
+    Args:
+        workload: The model and its batches.
+        seed: Of what the model draws.
+    """
+    model = copy.deepcopy(workload.model)
+    assert workload.loss is not None
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    torch.manual_seed(seed)
+    losses = []
+    for batch in workload.batches:
+        loss = workload.loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return Trained(losses, state_of(model))
+
+
+def expected(workload: Workload) -> Trained:
+    """PyTorch's training; a model that draws random numbers in training mode is switched to evaluation mode.
+
+    Raises:
+        SkippedError: the loss overflows, or depends on random numbers in both modes.
+    """
+    found = None
+    for training in (True, False):
+        workload.model.train(training)
+        found, other = train_on_cpu(workload), train_on_cpu(workload, SEED + 1)
+        if not all_finite(found):
+            raise SkippedError("the loss overflows within five steps of PyTorch")
+        if found.losses == other.losses:
+            return found
+    raise SkippedError("its loss depends on random numbers that PyTorch draws")
+
+
+def rounding(workload: Workload, first: State, trained: Trained) -> Difference:
+    """How far PyTorch's training goes from itself when the last bits of all weights change."""
+    model = copy.deepcopy(workload.model)
+    generator = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.mul_(1 + 2**-23 * torch.randn(parameter.shape, generator=generator))
+    changed = Workload(model, workload.batches, workload.loss, workload.about)
+    return difference(first, trained, train_on_cpu(changed))
+
+
+def input_fn(batches: list[dict[str, torch.Tensor]]) -> torch.utils.data.DataLoader:
+    """The batches of a worker."""
+    import cerebras_pytorch as cstorch
+
+    rank, workers = cstorch.distributed.get_streaming_rank(), cstorch.distributed.num_streamers()
+    return torch.utils.data.DataLoader(of_worker(batches, rank, workers), batch_size=None)  # type: ignore[arg-type]
+
+
+def train_on_system(workload: Workload, model_dir: Path, execution: str) -> Trained:
+    """Trains the model on the CS system that the environment names, or on an embedded one.
+
+    Args:
+        workload: The model and its batches. The model moves to the CS system.
+        model_dir: For the files of the run.
+        execution: "pipelined" or "weight_streaming".
+    """
+    import cerebras_pytorch as cstorch
+
+    backend = cstorch.backend("CSX", artifact_dir=model_dir, execution=execution)
+    model = cstorch.compile(workload.model, backend)
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    losses: list[float] = []
+
+    @cstorch.trace
+    def train_step(batch: dict[str, torch.Tensor]) -> Any:
+        assert workload.loss is not None
+        loss = workload.loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    @cstorch.step_closure
+    def keep(loss: torch.Tensor) -> None:
+        losses.append(float(loss))
+
+    loader = cstorch.utils.data.DataLoader(input_fn, workload.batches)
+    for batch in cstorch.utils.data.DataExecutor(loader, num_steps=STEPS):
+        keep(train_step(batch))
+    return Trained(losses, state_of(model))
+
+
+def preload() -> None:
+    """Imports what all trainings need, before processes are forked; starts no thread."""
+    for name in ("cerebras_pytorch", "cgc.driver", "cgc.importers.aten", "cstorch.loop"):
+        import_module(name)
+    torch.set_num_threads(1)

@@ -1,0 +1,127 @@
+"""Trains a workload by its framework and on the CS system, and compares the two.
+
+Both runs have the same first weights, batches and optimizer: gradient descent with momentum, because rules
+that divide by small gradients turn rounding errors into updates of full size. The loss of every step is
+compared, and how far each tensor of the state has moved in all of them: a wrong gradient shows there, and
+hardly in the weights, which change little in five steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+
+LOSS_LIMIT, UPDATE_LIMIT = 1e-3, 2e-2
+"""Larger relative differences are wrong, unless rounding alone makes a tenth of them."""
+
+ROUNDING_FACTOR = 10.0
+_NOISE = 1e-3
+"""Updates below this share of the largest one are rounding errors, as of biases before a normalization."""
+_EPSILON = float(np.finfo(np.float32).eps)
+
+State = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training has given.
+
+    Attributes:
+        losses: Of each step.
+        state: Tensors by name after the last step.
+    """
+
+    losses: list[float]
+    state: State
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest relative differences of two trainings.
+
+    Attributes:
+        losses: Of the losses.
+        updates: Of what the steps have added to a tensor of the state.
+        tensor: The name of that tensor.
+    """
+
+    losses: float
+    updates: float
+    tensor: str
+
+    def is_small(self, rounding: Difference | None = None) -> bool:
+        """Whether the trainings agree.
+
+        Args:
+            rounding: The difference that a change in the last bits of the weights makes.
+        """
+        factor = ROUNDING_FACTOR
+        losses = LOSS_LIMIT if rounding is None else max(LOSS_LIMIT, factor * rounding.losses)
+        updates = UPDATE_LIMIT if rounding is None else max(UPDATE_LIMIT, factor * rounding.updates)
+        return self.losses <= losses and self.updates <= updates
+
+
+def difference(first: Mapping[str, Any], expected: Trained, found: Trained) -> Difference:
+    """The largest relative differences of a training from another one.
+
+    Args:
+        first: The state before both.
+        expected: The training to compare with.
+        found: The training that is compared.
+
+    Raises:
+        ValueError: the trainings have different steps or tensors.
+    """
+    if len(expected.losses) != len(found.losses):
+        raise ValueError(f"{len(found.losses)} losses, expected {len(expected.losses)}")
+    if missing := expected.state.keys() - found.state.keys():
+        raise ValueError(f"no values of {', '.join(sorted(missing)[:3])}")
+    losses = max(_relative(a, b) for a, b in zip(found.losses, expected.losses, strict=True))
+    names = [name for name, value in expected.state.items() if np.issubdtype(value.dtype, np.floating)]
+    moved = {name: expected.state[name].astype(np.float64) - first[name] for name in names}
+    floor = _NOISE * max((_root_mean_square(update) for update in moved.values()), default=0.0)
+    updates, tensor = 0.0, ""
+    for name in names:
+        value = expected.state[name]
+        away = _root_mean_square(found.state[name].astype(np.float64) - value)
+        scale = max(_root_mean_square(moved[name]), floor)
+        # A weight of float32 cannot move by less than its last bit: that much is no difference.
+        away = max(0.0, away - 4 * _EPSILON * _root_mean_square(value))
+        found_difference = away / scale if scale else math.inf if away else 0.0
+        if not math.isfinite(found_difference) or found_difference > updates:
+            updates, tensor = found_difference, name
+    for name in expected.state.keys() - set(names):
+        if not np.array_equal(expected.state[name], found.state[name]):
+            updates, tensor = math.inf, name
+    return Difference(losses, updates, tensor)
+
+
+def _relative(found: float, expected: float) -> float:
+    if not math.isfinite(found):
+        return math.inf
+    return abs(found - expected) / max(abs(expected), 1e-3)
+
+
+def _root_mean_square(values: Any) -> float:
+    array = np.asarray(values, np.float64)
+    return float(np.sqrt(np.mean(array * array))) if array.size else 0.0
+
+
+def all_finite(trained: Trained) -> bool:
+    """Whether a training has ended without overflow."""
+    return all(map(math.isfinite, trained.losses)) and all(
+        bool(np.isfinite(value).all())
+        for value in trained.state.values()
+        if np.issubdtype(value.dtype, np.floating)
+    )
+
+
+def of_worker(batches: Sequence[Any], rank: int, workers: int) -> list[Any]:
+    """The batches of a worker: step s takes one of worker s modulo the number of workers."""
+    return list(batches[rank::workers])

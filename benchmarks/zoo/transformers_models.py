@@ -1,0 +1,429 @@
+"""Tiny models of transformers: each type of model, with a head and random batches."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.zoo.architecture import (
+    BATCH_SIZE,
+    MAX_PARAMETERS,
+    SEED,
+    STEPS,
+    SkippedError,
+    Workload,
+    one_line,
+)
+from benchmarks.zoo.tiny import FIRST_SPECIAL, HEAD_DIM, Shrinking, layers_of, shrink
+from benchmarks.zoo.torch_outputs import mean_square, without_randomness
+
+TOKENS = 16
+SAMPLES = 3200
+"""Of a waveform."""
+FRAMES = 64
+"""Of a spectrogram."""
+
+HEADS = (
+    "CAUSAL_LM",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "MASKED_LM",
+    "IMAGE_TEXT_TO_TEXT",
+    "CTC",
+    "PRETRAINING",
+    "IMAGE_CLASSIFICATION",
+    "SEMANTIC_SEGMENTATION",
+    "UNIVERSAL_SEGMENTATION",
+    "VIDEO_CLASSIFICATION",
+    "AUDIO_CLASSIFICATION",
+    "SEQUENCE_CLASSIFICATION",
+    "OBJECT_DETECTION",
+    "DEPTH_ESTIMATION",
+    "TIME_SERIES_PREDICTION",
+)
+"""Kinds of heads, the preferred ones first; a type without any of them is trained as its base model."""
+
+CHANGES: dict[str, dict[str, Any]] = {}
+"""Fields of a configuration that no rule finds, by type of model."""
+
+
+def preload() -> None:
+    """Imports what all models need, before processes are forked."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    for name in ("bert", "llama", "t5", "vit", "mixtral", "wav2vec2", "clip", "detr"):
+        importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+
+
+def names() -> list[str]:
+    """All types of models that transformers has a model class for."""
+    from transformers.models.auto import modeling_auto
+
+    found: set[str] = set()
+    for name in ("MODEL_MAPPING_NAMES", *(f"MODEL_FOR_{head}_MAPPING_NAMES" for head in HEADS)):
+        found |= set(getattr(modeling_auto, name, ()))
+    return sorted(found)
+
+
+def workload(name: str) -> Workload:
+    """The tiny model of a type, with batches.
+
+    Raises:
+        SkippedError: none was found that trains on this CPU.
+    """
+    reasons: list[str] = []
+    for head in _classes(name):
+        try:
+            return _workload_of(name, head)
+        except SkippedError as error:
+            reasons.append(f"{head.__name__}: {error}")
+    raise SkippedError("; ".join(reasons) or "no class of a model")
+
+
+def _classes(name: str) -> list[type[nn.Module]]:
+    """The class with a head, and that of the base model."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    mappings = [getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES", {}) for head in HEADS]
+    found: list[type[nn.Module]] = []
+    for mapping in (*mappings, modeling_auto.MODEL_MAPPING_NAMES):
+        classes = mapping.get(name, ())
+        for class_name in (classes,) if isinstance(classes, str) else classes:
+            kind = getattr(transformers, class_name, None)
+            if kind is not None and kind not in found:
+                found.append(kind)
+    # One head, and the base model where that one cannot be trained.
+    return found[:2] + [kind for kind in found[-1:] if kind not in found[:2]]
+
+
+def _workload_of(name: str, head: type[nn.Module]) -> Workload:
+    config = tiny_config(name)
+    _check_size(head, config)
+    torch.manual_seed(SEED)
+    try:
+        model = head(config)
+    except Exception as error:
+        raise SkippedError(f"the tiny configuration makes no model: {one_line(error)}") from None
+    without_randomness(model)
+    model.train()
+    failed = "no inputs for it"
+    for make in _batch_makers(model, config):
+        try:
+            batches = [make(torch.Generator().manual_seed(SEED + step)) for step in range(STEPS)]
+            loss, about = _loss_of(model, batches)
+            value = loss(model, batches[0])
+            value.backward()
+        except Exception as error:
+            failed = one_line(error)
+            continue
+        finally:
+            model.zero_grad(set_to_none=True)
+        if not torch.isfinite(value):
+            failed = "the loss is not finite"
+            continue
+        return Workload(model, batches, loss, f"{head.__name__}, {about}")
+    raise SkippedError(f"it does not run on this CPU: {failed}")
+
+
+# Configurations
+
+
+def tiny_config(name: str) -> Any:
+    """A small configuration of a type of model.
+
+    Raises:
+        SkippedError: the type has no configuration without arguments.
+    """
+    from transformers import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[name]
+    try:
+        default = kind()
+    except Exception as error:
+        raise SkippedError(f"no default configuration: {one_line(error)}") from None
+    try:
+        config = _shrunk(default, {}, CHANGES.get(name, {}))
+    except Exception as error:
+        raise SkippedError(f"no small configuration: {one_line(error)}") from None
+    config.use_cache = False
+    config.return_dict = True
+    return config
+
+
+def _shrunk(default: Any, ids: dict[int, int], changes: Mapping[str, Any]) -> Any:
+    from transformers import PreTrainedConfig
+
+    fields = {name: value for name, value in vars(default).items() if name not in _NOT_ARGUMENTS}
+    shrinking = Shrinking(fields, ids, layers_of(fields))
+    arguments: dict[str, Any] = {**shrink(fields, shrinking), **changes}
+    layers = fields.get("num_hidden_layers")
+    for name, value in fields.items():
+        if name in changes:
+            continue
+        if isinstance(value, PreTrainedConfig):
+            arguments[name] = _shrunk(value, ids, {})
+        elif isinstance(value, Mapping) and _is_config(value):
+            arguments[name] = {**value, **shrink(value, Shrinking(value, ids))}
+        elif isinstance(value, list) and len(value) == layers and layers > shrinking.layers:
+            arguments[name] = value[: shrinking.layers]
+    _scale_rotary_sections(fields, arguments)
+    # Sub-configurations are given as dictionaries: constructors check and complete those.
+    made = {
+        name: value.to_dict() if isinstance(value, PreTrainedConfig) else value
+        for name, value in arguments.items()
+    }
+    try:
+        return type(default)(**made)
+    except TypeError:
+        return type(default)(**arguments)
+
+
+_NOT_ARGUMENTS = {"transformers_version", "name_or_path", "architectures", "id2label", "label2id", "dtype"}
+
+
+def _is_config(value: Mapping[Any, Any]) -> bool:
+    return "hidden_size" in value or "d_model" in value
+
+
+def _scale_rotary_sections(fields: Mapping[str, Any], arguments: dict[str, Any]) -> None:
+    """Sections of rotary embeddings add up to half of a head: they shrink with it."""
+    for name in ("rope_parameters", "rope_scaling"):
+        given = fields.get(name)
+        if isinstance(given, Mapping) and isinstance(sections := given.get("mrope_section"), list | tuple):
+            whole, half = sum(sections), arguments.get("head_dim", HEAD_DIM) // 2
+            scaled = [max(1, part * half // whole) for part in sections]
+            scaled[-1] += half - sum(scaled)
+            arguments[name] = {**given, "mrope_section": scaled}
+
+
+def _check_size(head: type[nn.Module], config: Any) -> None:
+    try:
+        with torch.device("meta"):
+            parameters = sum(p.numel() for p in head(config).parameters())
+    except Exception:
+        return  # a model that reads values when it is made; its size is seen then
+    if parameters > MAX_PARAMETERS:
+        raise SkippedError(f"{parameters:,} parameters with the tiny configuration")
+
+
+# Batches
+
+Maker = Callable[[torch.Generator], dict[str, torch.Tensor]]
+
+
+def _batch_makers(model: nn.Module, config: Any) -> Iterator[Maker]:
+    """Functions that make a batch, one for each combination of what its tensors may look like."""
+    signature = inspect.signature(model.forward).parameters
+    wanted = _wanted(model, signature)
+    options = [[(name, make) for make in _CANDIDATES[name](config)] for name in wanted]
+    for chosen in itertools.islice(itertools.product(*options), 24):
+
+        def make(generator: torch.Generator, chosen: Sequence[Any] = chosen) -> dict[str, torch.Tensor]:
+            return {name: tensor(generator) for name, tensor in chosen}
+
+        yield make
+
+
+def _wanted(model: nn.Module, signature: Mapping[str, inspect.Parameter]) -> list[str]:
+    required = [
+        name
+        for name, parameter in signature.items()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    ]
+    if unknown := [name for name in required if name not in _CANDIDATES]:
+        raise SkippedError(f"no batches for its arguments {', '.join(unknown)}")
+    main = getattr(model, "main_input_name", None)
+    found = dict.fromkeys(required)
+    if main in signature and main in _CANDIDATES:
+        found[main] = None
+    if "input_ids" in found and "attention_mask" in signature:
+        found["attention_mask"] = None
+    for name in ("decoder_input_ids", "bbox"):
+        if name in signature:
+            found[name] = None
+    if "pixel_values" in signature and "input_ids" in found and hasattr(model, "logit_scale"):
+        found["pixel_values"] = None
+    return list(found)
+
+
+def _text(config: Any) -> Any:
+    return config.get_text_config()
+
+
+def _vision(config: Any) -> Any:
+    for name in ("vision_config", "backbone_config", "image_config", "encoder_config"):
+        found = getattr(config, name, None)
+        if found is not None and not isinstance(found, Mapping):
+            return found
+    return config
+
+
+def _audio(config: Any) -> Any:
+    for name in ("audio_config", "audio_encoder_config", "encoder_config", "speech_config"):
+        found = getattr(config, name, None)
+        if found is not None and not isinstance(found, Mapping):
+            return found
+    return config
+
+
+def _ids(length: int) -> Callable[[Any], list[Maker]]:
+    def candidates(config: Any) -> list[Any]:
+        most = min(FIRST_SPECIAL, getattr(_text(config), "vocab_size", None) or FIRST_SPECIAL)
+        return [lambda generator: torch.randint(3, most, (BATCH_SIZE, length), generator=generator)]
+
+    return candidates
+
+
+def _mask(config: Any) -> list[Any]:
+    """The last sample is padded."""
+
+    def make(generator: torch.Generator) -> torch.Tensor:
+        mask = torch.ones(BATCH_SIZE, TOKENS, dtype=torch.long)
+        mask[-1, TOKENS - 4 :] = 0
+        return mask
+
+    return [make]
+
+
+def _random(*shape: int) -> Any:
+    return lambda generator: torch.randn(BATCH_SIZE, *shape, generator=generator)
+
+
+def _integer(value: Any, otherwise: int) -> int:
+    if isinstance(value, list | tuple):
+        value = value[0] if value else None
+    return value if isinstance(value, int) and value > 0 else otherwise
+
+
+def _pixels(config: Any) -> list[Any]:
+    part = _vision(config)
+    channels = _integer(getattr(part, "num_channels", None), _integer(getattr(part, "in_channels", None), 3))
+    size = getattr(part, "image_size", None)
+    height, width = size if isinstance(size, list | tuple) and len(size) == 2 else (_integer(size, 64),) * 2
+    frames = _integer(getattr(part, "num_frames", None), 2)
+    found = [_random(channels, height, width), _random(frames, channels, height, width)]
+    if (height, width) != (64, 64):
+        found.append(_random(channels, 64, 64))
+    return found
+
+
+def _frames(config: Any) -> list[Any]:
+    part = _vision(config)
+    size = _integer(getattr(part, "image_size", None), _integer(getattr(part, "crop_size", None), 64))
+    frames = _integer(getattr(part, "num_frames", getattr(part, "frames_per_clip", None)), 2)
+    return [_random(frames, 3, size, size), _random(3, frames, size, size)]
+
+
+def _spectrogram(config: Any) -> list[Any]:
+    part = _audio(config)
+    bins = next(
+        (
+            value
+            for name in (
+                "num_mel_bins",
+                "feature_size",
+                "input_dim",
+                "input_feat_per_channel",
+                "n_mels",
+                "input_size",
+            )
+            if isinstance(value := getattr(part, name, None), int)
+        ),
+        80,
+    )
+    positions = getattr(part, "max_source_positions", None)
+    frames = 2 * positions if isinstance(positions, int) and positions <= FRAMES else FRAMES
+    return [_random(bins, frames), _random(frames, bins)]
+
+
+def _waveform(config: Any) -> list[Any]:
+    part = _audio(config)
+    bins = getattr(part, "num_mel_bins", None)
+    length = getattr(part, "max_length", None)
+    found = [_random(SAMPLES), _random(1, SAMPLES)]
+    if isinstance(bins, int):
+        found.insert(0, _random(length if isinstance(length, int) and length >= 64 else FRAMES, bins))
+    return found
+
+
+def _boxes(config: Any) -> list[Any]:
+    def make(generator: torch.Generator) -> torch.Tensor:
+        corners = torch.randint(0, 32, (BATCH_SIZE, TOKENS, 4), generator=generator)
+        corners[..., 2:] += corners[..., :2]
+        return corners
+
+    return [make]
+
+
+_CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
+    "input_ids": _ids(TOKENS),
+    "attention_mask": _mask,
+    "decoder_input_ids": _ids(TOKENS // 2),
+    "pixel_values": _pixels,
+    "pixel_values_videos": _frames,
+    "input_features": _spectrogram,
+    "input_values": _waveform,
+    "bbox": _boxes,
+}
+"""For each argument of `forward` what a batch may have there: functions of a configuration."""
+
+
+# Losses
+
+
+def _loss_of(
+    model: nn.Module, batches: list[dict[str, torch.Tensor]]
+) -> tuple[Callable[[Any, Any], Any], str]:
+    """The model's own loss where it takes labels of its logits' shape, else the mean square of its outputs.
+
+    Adds the labels to the batches.
+    """
+    if "labels" in inspect.signature(model.forward).parameters:
+        with torch.no_grad():
+            logits = getattr(model(**batches[0]), "logits", None)
+        labels = _labels(logits, batches)
+        if labels is not None:
+            labelled = [{**batch, "labels": own} for batch, own in zip(batches, labels, strict=True)]
+            try:
+                loss = own_loss(model, labelled[0])
+            except Exception:
+                loss = None
+            if isinstance(loss, torch.Tensor) and loss.ndim == 0 and loss.requires_grad:
+                batches[:] = labelled
+                return own_loss, "own loss"
+    return mean_square, "mean square of its outputs"
+
+
+def own_loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:
+    """What the model computes from labels."""
+    return model(**batch).loss
+
+
+def _labels(logits: Any, batches: Sequence[Mapping[str, torch.Tensor]]) -> list[torch.Tensor] | None:
+    if not isinstance(logits, torch.Tensor) or logits.ndim not in (2, 3, 4) or logits.shape[0] != BATCH_SIZE:
+        return None
+    if logits.ndim == 3:
+        ids = [batch.get("decoder_input_ids", batch.get("input_ids")) for batch in batches]
+        if ids[0] is None or ids[0].shape != logits.shape[:2] or logits.shape[2] < FIRST_SPECIAL:
+            return None
+        found = []
+        for batch, own in zip(batches, ids, strict=True):
+            mask = batch.get("attention_mask")
+            same = mask is not None and mask.shape == own.shape
+            found.append(own.masked_fill(mask == 0, -100) if same else own)
+        return found
+    classes = logits.shape[1]
+    shape = (BATCH_SIZE, *logits.shape[2:])
+    return [
+        torch.randint(0, classes, shape, generator=torch.Generator().manual_seed(100 + step))
+        for step in range(len(batches))
+    ]
